@@ -1,0 +1,3 @@
+//! Answers: how a grant becomes kernel state (eBPF, qdiscs, classes, links) and what the kernel counted.
+//! May touch: bpf(2), netlink, tc, /proc, cgroupfs, pidfds; it is the only room that does.
+//! Must never: decide who may have what, or keep a ledger of its own beside the kernel's state.
