@@ -1,6 +1,28 @@
 //! Answers: what may be asked of a host's network (units, contracts, targets as text and types) and does it fit (admission).
 //! May touch: its arguments only; no_std + alloc, the caller passes the time.
 //! Must never: do I/O, read a clock, start a thread, or use unsafe code outside `prefetch`.
+//!
+//! # The way of a request
+//! ```text
+//!  text ──parse──▶ Change ──apply──▶ Claims ──effective──▶ Contract ──admit──▶ Grant | Refusal
+//! ```
+//! [`units`] reads and writes quantities, [`target`] says who is meant, [`contract`] what is
+//! asked, [`claims`] what holds when several people ask, [`link`] and [`admission`] whether it
+//! fits, [`meter`] what every counter means. Each type is valid from the moment it exists: a
+//! stage takes only what the stage before it made.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+pub mod admission;
+pub mod claims;
+pub mod contract;
+pub mod link;
+pub mod meter;
+mod quoted;
+pub mod target;
+pub mod units;
+
+pub use quoted::Quoted;

@@ -1,0 +1,454 @@
+//! Why something does not fit, with all that is needed to ask for what does.
+
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::TargetId;
+use crate::contract::{Direction, IfName, Slice};
+use crate::link::{Capacity, Link};
+use crate::target::Target;
+use crate::units::{Amount, Nanos, Rate};
+
+/// A request that was refused. `Display` is for the person who asked: the first line says what
+/// and why, the lines after it give the numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal(Box<(Subject, Reason)>);
+
+impl Refusal {
+    pub(super) fn of_target(target: &Target, reason: Reason) -> Refusal {
+        Refusal(Box::new((Subject::Target(target.clone()), reason)))
+    }
+
+    pub(super) fn of_link(link: &IfName, reason: Reason) -> Refusal {
+        Refusal(Box::new((Subject::Link(link.clone()), reason)))
+    }
+
+    /// For whom it was asked.
+    pub fn subject(&self) -> &Subject {
+        &self.0.0
+    }
+
+    /// Whether the target has no place among the others at all, whatever it asks for.
+    pub(super) fn is_placeless(&self) -> bool {
+        matches!(
+            self.reason(),
+            Reason::TooDeep { .. }
+                | Reason::Mixed { .. }
+                | Reason::UnknownParent(_)
+                | Reason::Cycle
+        )
+    }
+
+    /// Why it is refused.
+    pub fn reason(&self) -> &Reason {
+        &self.0.1
+    }
+}
+
+impl core::error::Error for Refusal {}
+
+/// For whom something was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// A target.
+    Target(Target),
+    /// A link.
+    Link(IfName),
+}
+
+/// Why something is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A guarantee is asked, but no link is managed.
+    NoLink,
+    /// A guarantee is asked, no link is named, and several are managed.
+    WhichLink(Vec<IfName>),
+    /// The named link is not managed.
+    NotManaged {
+        /// The link.
+        link: IfName,
+        /// Those that are.
+        managed: Vec<IfName>,
+    },
+    /// The link is managed, but not in this direction.
+    NoRate {
+        /// The link.
+        link: IfName,
+        /// The direction without a capacity.
+        direction: Direction,
+    },
+    /// A slice whose share of the link is below the smallest rate.
+    SliceTooSmall {
+        /// The link.
+        link: IfName,
+        /// What it can promise.
+        usable: Rate,
+        /// The slice.
+        slice: Slice,
+    },
+    /// The sums do not fit.
+    DoesNotFit(Box<Shortfall>),
+    /// A link's new capacity is below what is promised.
+    LinkTooSlow(Box<SlowLink>),
+    /// A link that is to be given back still carries guarantees.
+    StillHeld {
+        /// Who holds them.
+        holders: Vec<Holder>,
+    },
+    /// More targets inside each other than allowed.
+    TooDeep {
+        /// The chain down to the asked target, outermost first.
+        chain: Vec<Target>,
+        /// Its length, with what is below the asked target.
+        depth: usize,
+    },
+    /// `both` and one-way limits in one chain.
+    Mixed {
+        /// The target with `both`.
+        both: Target,
+        /// The target with a limit on one direction.
+        one_way: Target,
+    },
+    /// The parent is not held.
+    UnknownParent(TargetId),
+    /// The target would contain itself.
+    Cycle,
+}
+
+/// What bounds a sum of guarantees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// The capacity of the link.
+    Link,
+    /// The minimum of a target, for what is inside it.
+    Min(Target),
+    /// A limit of a target: `up`, `down` or `both`.
+    Limit(Target, &'static str),
+}
+
+/// Who holds part of a bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// The target.
+    pub target: Target,
+    /// The link of its guarantee.
+    pub link: IfName,
+    /// The direction of its guarantee.
+    pub direction: Direction,
+    /// How much.
+    pub amount: Amount,
+}
+
+/// By how much a link's new capacity misses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlowLink {
+    /// The direction that is short.
+    pub direction: Direction,
+    /// What bounds the sum.
+    pub bound: Bound,
+    /// The bound's amount.
+    pub most: Rate,
+    /// The sum.
+    pub held: Amount,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+    /// The smallest capacity that would do, if one would.
+    pub least: Option<Rate>,
+}
+
+/// By how much a request misses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortfall {
+    /// The link of the guarantee.
+    pub link: IfName,
+    /// Its direction.
+    pub direction: Direction,
+    /// The link's capacity in that direction, and where it is known from.
+    pub capacity: Option<Capacity>,
+    /// What the link can promise in that direction.
+    pub usable: Option<Rate>,
+    /// The guarantee that was asked; nothing if not the guarantee is at fault but a limit, or a
+    /// guarantee that is too small for what is inside.
+    pub asked: Option<Rate>,
+    /// The slice that it was asked as.
+    pub slice: Option<Slice>,
+    /// What bounds the sum.
+    pub bound: Bound,
+    /// The bound's amount.
+    pub most: Rate,
+    /// The sum of all that counts against the bound, without what was asked.
+    pub held: Amount,
+    /// Who holds it.
+    pub holders: Vec<Holder>,
+    /// The largest guarantee that would fit; below the smallest rate, none would.
+    pub largest: Amount,
+    /// What the members of the target are guaranteed: its own guarantee or limit cannot be less.
+    pub least: Amount,
+}
+
+impl Shortfall {
+    /// The largest guarantee that would fit, if any would.
+    pub fn largest(&self) -> Option<Rate> {
+        let enough = self.largest >= self.least;
+        self.largest
+            .as_rate()
+            .filter(|_| self.asked.is_some() && enough)
+    }
+
+    /// The largest slice of the asked period that would fit.
+    pub fn largest_slice(&self) -> Option<Nanos> {
+        let (slice, usable) = (self.slice?, self.usable?);
+        let largest = u128::from(self.largest()?.bits_per_second());
+        let nanos = largest * u128::from(slice.period().0) / u128::from(usable.bits_per_second());
+        u64::try_from(nanos).ok().map(Nanos)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let subject = match self.subject() {
+            Subject::Target(target) => target.to_string(),
+            Subject::Link(link) => link.to_string(),
+        };
+        match self.reason() {
+            Reason::NoLink => write!(
+                f,
+                "refused: {subject}: a guarantee needs a managed link, and none is: \
+                 netnice link IFACE --rate R makes one"
+            ),
+            Reason::WhichLink(managed) => write!(
+                f,
+                "refused: {subject}: several links are managed ({}): say which one with --on",
+                list(managed)
+            ),
+            Reason::NotManaged { link, managed } => {
+                write!(f, "refused: {subject}: {link} is not a managed link")?;
+                match managed.is_empty() {
+                    true => write!(f, ": netnice link {link} --rate R makes it one"),
+                    false => write!(f, "; managed: {}", list(managed)),
+                }
+            }
+            Reason::NoRate { link, direction } => {
+                let (option, verb) = match direction {
+                    Direction::Up => ("--rate", "sending"),
+                    Direction::Down => ("--down-rate", "receiving"),
+                };
+                write!(
+                    f,
+                    "refused: {subject}: {link} has no {verb} rate: \
+                     netnice link {link} {option} R gives it one"
+                )
+            }
+            Reason::SliceTooSmall {
+                link,
+                usable,
+                slice,
+            } => write!(
+                f,
+                "refused: {subject}: {}/{} of {link} ({usable}) is less than the smallest rate, {}",
+                slice.slice(),
+                slice.period(),
+                Rate::MIN
+            ),
+            Reason::DoesNotFit(shortfall) => shortfall.explain(f, &subject),
+            Reason::LinkTooSlow(slow) => slow.explain(f, &subject),
+            Reason::StillHeld { holders } => {
+                write!(
+                    f,
+                    "refused: {subject} still carries guarantees; clear them first:"
+                )?;
+                table(f, "held", holders)
+            }
+            Reason::TooDeep { chain, depth } => {
+                let chain: Vec<String> = chain.iter().map(Target::to_string).collect();
+                write!(
+                    f,
+                    "refused: {subject}: {depth} targets inside each other, at most {} are held: {}",
+                    super::MAX_DEPTH,
+                    chain.join(" > ")
+                )
+            }
+            Reason::Mixed { both, one_way } => write!(
+                f,
+                "refused: {subject}: {both} is limited in both directions together and {one_way} \
+                 in one direction; they contain each other, so only one kind can hold"
+            ),
+            Reason::UnknownParent(parent) => {
+                write!(
+                    f,
+                    "refused: {subject}: its parent (target {parent}) is not held"
+                )
+            }
+            Reason::Cycle => write!(f, "refused: {subject} would contain itself"),
+        }
+    }
+}
+
+impl SlowLink {
+    fn explain(&self, f: &mut fmt::Formatter<'_>, subject: &str) -> fmt::Result {
+        let word = self.direction.word();
+        write!(
+            f,
+            "refused: {subject}: what is promised {word} would not fit"
+        )?;
+        row(
+            f,
+            "can promise",
+            &place(&self.bound, self.most, subject, word),
+        )?;
+        table(f, "held", &self.holders)?;
+        row(
+            f,
+            "but",
+            &alloc::format!("{:#} > {:#}", self.held, self.most),
+        )?;
+        match self.least {
+            Some(least) => row(f, "would fit", &alloc::format!("at least {least}")),
+            None => row(f, "would fit", "no rate; lower a guarantee first"),
+        }
+    }
+}
+
+impl Shortfall {
+    fn explain(&self, f: &mut fmt::Formatter<'_>, subject: &str) -> fmt::Result {
+        let (link, word) = (&self.link, self.direction.word());
+        let Some(asked) = self.asked else {
+            write!(
+                f,
+                "refused: {subject} must keep more {word} on {link} for what is inside it"
+            )?;
+            row(
+                f,
+                "asked",
+                &place(&self.bound, self.most, link.as_str(), word),
+            )?;
+            table(f, "held", &self.holders)?;
+            row(
+                f,
+                "but",
+                &alloc::format!("{:#} > {:#}", self.held, self.most),
+            )?;
+            return row(f, "would fit", &alloc::format!("at least {}", self.held));
+        };
+        write!(
+            f,
+            "refused: {subject} asks a guarantee of {asked} {word} on {link}, which does not fit"
+        )?;
+        if let (Some(capacity), Some(usable)) = (self.capacity, self.usable) {
+            let mut text = alloc::format!("{link} {word} {}, {}", capacity.rate, capacity.source);
+            if usable != capacity.rate {
+                text.push_str(&alloc::format!("; {usable:#} of it can be promised"));
+            }
+            row(f, "link", &text)?;
+        }
+        if self.bound != Bound::Link {
+            row(
+                f,
+                "inside",
+                &place(&self.bound, self.most, link.as_str(), word),
+            )?;
+        }
+        table(f, "held", &self.holders)?;
+        let sum = alloc::format!("{:#} + {:#}", Amount::from(asked), self.held);
+        let total = self.held.plus(asked.into());
+        row(
+            f,
+            "but",
+            &alloc::format!("{sum} = {total:#} > {:#}", self.most),
+        )?;
+        match (self.largest(), self.largest_slice()) {
+            (None, _) => row(f, "would fit", "nothing"),
+            (Some(largest), None) => row(f, "would fit", &alloc::format!("at most {largest}")),
+            (Some(largest), Some(slice)) => {
+                let period = self.slice.map(|s| s.period()).unwrap_or_default();
+                row(
+                    f,
+                    "would fit",
+                    &alloc::format!("at most {largest}, a slice of {slice}/{period}"),
+                )
+            }
+        }
+    }
+}
+
+/// The smallest capacity with which a link carries what is promised, for a refusal of a smaller
+/// one; found by halving, since more capacity never carries less.
+pub(super) fn with_least(
+    reason: Reason,
+    new: &Link,
+    carries: impl Fn(&Link) -> Result<(), Reason>,
+) -> Reason {
+    let Reason::LinkTooSlow(mut slow) = reason else {
+        return reason;
+    };
+    let direction = slow.direction;
+    let at = |bits: u64| -> Option<(Rate, bool)> {
+        let rate = Rate::new(bits)?;
+        let mut link = new.clone();
+        let capacity = match direction {
+            Direction::Up => link.up.as_mut(),
+            Direction::Down => link.down.as_mut(),
+        };
+        capacity?.rate = rate;
+        let short = |reason| matches!(reason, Reason::LinkTooSlow(s) if s.direction == direction);
+        Some((rate, !carries(&link).is_err_and(short)))
+    };
+    let mut low = new
+        .capacity(direction)
+        .map_or(0, |capacity| capacity.rate.bits_per_second());
+    let mut high = Rate::MAX.bits_per_second();
+    slow.least = at(high).filter(|(_, good)| *good).map(|(rate, _)| rate);
+    while slow.least.is_some() && low + 1 < high {
+        let middle = low + (high - low) / 2;
+        match at(middle) {
+            Some((rate, true)) => (high, slow.least) = (middle, Some(rate)),
+            _ => low = middle,
+        }
+    }
+    Reason::LinkTooSlow(slow)
+}
+
+/// What bounds a sum, with its amount.
+fn place(bound: &Bound, most: Rate, link: &str, word: &str) -> String {
+    match bound {
+        Bound::Link => alloc::format!("{link} {word} {most}"),
+        Bound::Min(target) => alloc::format!("{target} is guaranteed {most}"),
+        Bound::Limit(target, limit) => alloc::format!("{target} is limited to {limit} {most}"),
+    }
+}
+
+/// One line of numbers.
+fn row(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
+    write!(f, "\n  {label:<12}{text}")
+}
+
+/// Holders, one per line.
+fn table(f: &mut fmt::Formatter<'_>, label: &str, holders: &[Holder]) -> fmt::Result {
+    if holders.is_empty() {
+        return row(f, label, "by nobody");
+    }
+    let names: Vec<String> = holders.iter().map(|h| h.target.to_string()).collect();
+    let width = names
+        .iter()
+        .map(|name| name.chars().count())
+        .max()
+        .unwrap_or(0);
+    for (n, (holder, name)) in holders.iter().zip(&names).enumerate() {
+        let label = if n == 0 { label } else { "" };
+        let text = alloc::format!(
+            "{name:<width$}  {} {} on {}",
+            holder.amount,
+            holder.direction.word(),
+            holder.link
+        );
+        row(f, label, &text)?;
+    }
+    Ok(())
+}
+
+fn list(links: &[IfName]) -> String {
+    let names: Vec<&str> = links.iter().map(IfName::as_str).collect();
+    names.join(", ")
+}

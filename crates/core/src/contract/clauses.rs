@@ -1,0 +1,280 @@
+//! The values of clauses that are more than one quantity. Each is valid once it exists: its
+//! fields are private and `new` checks what its own parts must agree on.
+
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::str::FromStr;
+
+use super::ContractError;
+use crate::units::{Bytes, Nanos, Rate};
+
+/// The name of a network interface, by the kernel's rules: 1 to 15 bytes, not `.` or `..`, no
+/// `/`, no `:`, no white space or control character (`dev_valid_name` in net/core/dev.c).
+/// `none` is refused too: in contract text `on none` takes the clause away.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IfName(String);
+
+impl IfName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for IfName {
+    type Err = ContractError;
+
+    fn from_str(text: &str) -> Result<IfName, ContractError> {
+        let bad = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+        let good = (1..=LONGEST_IFNAME).contains(&text.len())
+            && !matches!(text, "." | ".." | "none")
+            && !text.contains(bad);
+        match good {
+            true => Ok(IfName(text.to_string())),
+            false => Err(ContractError::IfName(text.to_string())),
+        }
+    }
+}
+
+impl fmt::Display for IfName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// How the left-over of a link is shared: 1 to 1000, 100 unless named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Weight(u16);
+
+impl Weight {
+    /// The weight, if it is 1 to 1000.
+    pub fn new(weight: u16) -> Option<Weight> {
+        (1..=1000).contains(&weight).then_some(Weight(weight))
+    }
+
+    /// The number.
+    pub fn get(self) -> u16 {
+        self.0
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Weight {
+        Weight(100)
+    }
+}
+
+/// Who is served first of what is left over: 0 (first) to 7, 4 unless named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Priority(u8);
+
+impl Priority {
+    /// The priority, if it is 0 to 7.
+    pub fn new(priority: u8) -> Option<Priority> {
+        (0..=7).contains(&priority).then_some(Priority(priority))
+    }
+
+    /// The number.
+    pub fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Priority {
+        Priority(4)
+    }
+}
+
+/// So much of every period, of a link's transmit time or of a CPU (papers NTCP, VERT).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slice {
+    slice: Nanos,
+    period: Nanos,
+    extra: bool,
+}
+
+impl Slice {
+    /// `slice` in every `period`; with `extra` a share of what is left over beside it. The slice
+    /// is longer than zero and no longer than the period; a period is at most 10 s.
+    pub fn new(slice: Nanos, period: Nanos, extra: bool) -> Result<Slice, ContractError> {
+        match () {
+            () if period.0 == 0 => Err(ContractError::ZeroPeriod),
+            () if period > LONGEST_PERIOD => Err(ContractError::LongPeriod(period)),
+            () if slice.0 == 0 => Err(ContractError::ZeroSlice),
+            () if slice > period => Err(ContractError::SliceAbovePeriod { slice, period }),
+            () => Ok(Slice {
+                slice,
+                period,
+                extra,
+            }),
+        }
+    }
+
+    /// The time given in each period.
+    pub fn slice(&self) -> Nanos {
+        self.slice
+    }
+
+    /// The period.
+    pub fn period(&self) -> Nanos {
+        self.period
+    }
+
+    /// Whether a share of what is left over comes beside it.
+    pub fn extra(&self) -> bool {
+        self.extra
+    }
+
+    /// This share of a link's rate, s/p, rounded down; nothing if that is below the smallest
+    /// rate.
+    pub fn of(&self, link: Rate) -> Option<Rate> {
+        link.portion(self.slice.0, self.period.0)
+    }
+}
+
+/// How a cell contract spends its sustained rate (paper CELL).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Bucket {
+    /// Peak rate while tokens last, then one packet per 1/SCR.
+    #[default]
+    Single,
+    /// A whole bucket at peak rate, then silence until the bucket is full again.
+    Dual,
+}
+
+/// The sustained part of a cell contract.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Sustained {
+    /// SCR, the rate in the long run; at most the peak rate.
+    pub scr: Rate,
+    /// MBS, the largest burst at peak rate.
+    pub mbs: Bytes,
+    /// How the bucket is spent.
+    pub bucket: Bucket,
+}
+
+/// A traffic contract that a policer could check (paper CELL): peak rate with a tolerance, and
+/// perhaps a sustained rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cell {
+    pcr: Rate,
+    cdvt: Nanos,
+    sustained: Option<Sustained>,
+}
+
+impl Cell {
+    /// A cell contract; the sustained rate is at most the peak rate, the burst above zero.
+    pub fn new(
+        pcr: Rate,
+        cdvt: Nanos,
+        sustained: Option<Sustained>,
+    ) -> Result<Cell, ContractError> {
+        match sustained {
+            Some(s) if s.scr > pcr => Err(ContractError::PeakBelowSustained { pcr, scr: s.scr }),
+            Some(s) if s.mbs.0 == 0 => Err(ContractError::ZeroPart("cell", "mbs")),
+            _ => Ok(Cell {
+                pcr,
+                cdvt,
+                sustained,
+            }),
+        }
+    }
+
+    /// PCR, the peak rate.
+    pub fn pcr(&self) -> Rate {
+        self.pcr
+    }
+
+    /// CDVT, how much earlier than its time a packet may be.
+    pub fn cdvt(&self) -> Nanos {
+        self.cdvt
+    }
+
+    /// SCR, MBS and the bucket's kind.
+    pub fn sustained(&self) -> Option<Sustained> {
+        self.sustained
+    }
+}
+
+/// Messages per second, 1 to 1,000,000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageRate(u32);
+
+impl MessageRate {
+    /// The rate, if it is 1 to 1,000,000 messages per second.
+    pub fn new(per_second: u32) -> Option<MessageRate> {
+        (1..=1_000_000)
+            .contains(&per_second)
+            .then_some(MessageRate(per_second))
+    }
+
+    /// Messages per second.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl fmt::Display for MessageRate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/s", self.0)
+    }
+}
+
+/// A real-time channel (paper RTC): linear bounded arrivals and a deadline for each message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Channel {
+    mmax: Bytes,
+    rmax: MessageRate,
+    bmax: u32,
+    deadline: Nanos,
+}
+
+impl Channel {
+    /// A channel; message size, burst and deadline are above zero.
+    pub fn new(
+        mmax: Bytes,
+        rmax: MessageRate,
+        bmax: u32,
+        deadline: Nanos,
+    ) -> Result<Channel, ContractError> {
+        match () {
+            () if mmax.0 == 0 => Err(ContractError::ZeroPart("channel", "mmax")),
+            () if bmax == 0 => Err(ContractError::ZeroPart("channel", "bmax")),
+            () if deadline.0 == 0 => Err(ContractError::ZeroPart("channel", "deadline")),
+            () => Ok(Channel {
+                mmax,
+                rmax,
+                bmax,
+                deadline,
+            }),
+        }
+    }
+
+    /// Mmax, the largest message.
+    pub fn mmax(&self) -> Bytes {
+        self.mmax
+    }
+
+    /// Rmax, the most messages per second.
+    pub fn rmax(&self) -> MessageRate {
+        self.rmax
+    }
+
+    /// Bmax, the most messages in a burst.
+    pub fn bmax(&self) -> u32 {
+        self.bmax
+    }
+
+    /// The bound on each message's delay.
+    pub fn deadline(&self) -> Nanos {
+        self.deadline
+    }
+}
+
+/// IFNAMSIZ - 1, see netdevice(7).
+const LONGEST_IFNAME: usize = 15;
+
+/// Longer than any period of the papers by a factor of 100; a slice in a longer one is no
+/// promise to a program that a person waits for.
+const LONGEST_PERIOD: Nanos = Nanos::from_secs(10);

@@ -1,0 +1,396 @@
+//! Contract text in and out; the grammar is drawn in [`super`].
+
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::fmt;
+use core::str::FromStr;
+
+use super::{
+    Bucket, Cell, Change, Channel, Clause, Contract, ContractError, IfName, MessageRate, Priority,
+    Setting, Slice, Sustained, Weight,
+};
+use crate::units::{Bytes, Nanos, Rate, UnitError};
+
+impl FromStr for Change {
+    type Err = ContractError;
+
+    fn from_str(text: &str) -> Result<Change, ContractError> {
+        if text.len() > LONGEST {
+            return Err(ContractError::TooLong(text.len()));
+        }
+        let mut change = Change::default();
+        let mut extra = false;
+        let mut cpu_extra = false;
+        let mut seen: Vec<Clause> = Vec::new();
+        let mut words = text.split_ascii_whitespace();
+        while let Some(word) = words.next() {
+            match word {
+                "extra" if !core::mem::replace(&mut extra, true) => continue,
+                "extra" => return Err(ContractError::Duplicate(Clause::Slice)),
+                "cpu-extra" if !core::mem::replace(&mut cpu_extra, true) => continue,
+                "cpu-extra" => return Err(ContractError::Duplicate(Clause::Cpu)),
+                _ => {}
+            }
+            let clause = Clause::from_word(word)
+                .ok_or_else(|| ContractError::UnknownWord(word.to_string()))?;
+            if seen.contains(&clause) {
+                return Err(ContractError::Duplicate(clause));
+            }
+            seen.push(clause);
+            let value = words.next().ok_or(ContractError::NoValue(clause))?;
+            change.read(clause, value)?;
+        }
+        if extra {
+            change.slice = Some(with_extra(change.slice, "extra", Clause::Slice)?);
+        }
+        if cpu_extra {
+            change.cpu = Some(with_extra(change.cpu, "cpu-extra", Clause::Cpu)?);
+        }
+        // What a change sets must make sense by itself, whatever it is applied to.
+        Contract::default().apply(&change)?;
+        Ok(change)
+    }
+}
+
+impl FromStr for Contract {
+    type Err = ContractError;
+
+    /// The text of a whole contract; `none` is the empty one.
+    fn from_str(text: &str) -> Result<Contract, ContractError> {
+        if text.trim() == "none" {
+            return Ok(Contract::default());
+        }
+        let change: Change = text.parse()?;
+        match change.cleared().first() {
+            Some(clause) => Err(ContractError::ClearInContract(*clause)),
+            None => Contract::default().apply(&change),
+        }
+    }
+}
+
+impl Change {
+    /// Reads the value of one clause into its place.
+    fn read(&mut self, clause: Clause, value: &str) -> Result<(), ContractError> {
+        match clause {
+            Clause::Up => self.up = Some(rate(clause, value)?),
+            Clause::Down => self.down = Some(rate(clause, value)?),
+            Clause::Both => self.both = Some(rate(clause, value)?),
+            Clause::Min => self.min = Some(rate(clause, value)?),
+            Clause::MinDown => self.min_down = Some(rate(clause, value)?),
+            Clause::On => self.on = Some(setting(value, IfName::from_str)?),
+            Clause::Weight => {
+                let range = "a whole number from 1 to 1000, or none";
+                let read = |v: &str| v.parse().ok().and_then(Weight::new);
+                self.weight = Some(setting(value, |v| {
+                    read(v).ok_or_else(|| number(clause, v, range))
+                })?);
+            }
+            Clause::Priority => {
+                let range = "a whole number from 0 (first) to 7, or none";
+                let read = |v: &str| v.parse().ok().and_then(Priority::new);
+                self.priority = Some(setting(value, |v| {
+                    read(v).ok_or_else(|| number(clause, v, range))
+                })?);
+            }
+            Clause::Burst => self.burst = Some(setting(value, burst)?),
+            Clause::Slice => self.slice = Some(setting(value, |v| slice(clause, v))?),
+            Clause::Cpu => self.cpu = Some(setting(value, |v| slice(clause, v))?),
+            Clause::Cell => self.cell = Some(setting(value, cell)?),
+            Clause::Channel => self.channel = Some(setting(value, channel)?),
+        }
+        Ok(())
+    }
+}
+
+impl Clause {
+    /// The word that begins the clause.
+    pub fn word(self) -> &'static str {
+        let found = WORDS.iter().find(|(clause, _)| *clause == self);
+        found.map_or("", |(_, word)| word)
+    }
+
+    /// The clause that begins with this word.
+    pub fn from_word(word: &str) -> Option<Clause> {
+        let found = WORDS.iter().find(|(_, known)| *known == word);
+        found.map(|(clause, _)| *clause)
+    }
+}
+
+impl fmt::Display for Clause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+impl fmt::Display for Contract {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_empty() {
+            true => f.write_str("none"),
+            false => self.as_change().fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut clauses: Vec<String> = Vec::new();
+        let mut say = |clause: Clause, value: Option<String>| {
+            clauses.extend(value.map(|value| alloc::format!("{clause} {value}")));
+        };
+        say(Clause::Up, text(&self.up, |r| r.compact()));
+        say(Clause::Down, text(&self.down, |r| r.compact()));
+        say(Clause::Both, text(&self.both, |r| r.compact()));
+        say(Clause::Min, text(&self.min, |r| r.compact()));
+        say(Clause::MinDown, text(&self.min_down, |r| r.compact()));
+        say(Clause::On, text(&self.on, IfName::to_string));
+        say(Clause::Weight, text(&self.weight, |w| w.get().to_string()));
+        say(
+            Clause::Priority,
+            text(&self.priority, |p| p.get().to_string()),
+        );
+        say(Clause::Burst, text(&self.burst, Nanos::to_string));
+        say(Clause::Slice, text(&self.slice, |s| sliced(s, "extra")));
+        say(Clause::Cpu, text(&self.cpu, |s| sliced(s, "cpu-extra")));
+        say(Clause::Cell, text(&self.cell, Cell::to_string));
+        say(Clause::Channel, text(&self.channel, Channel::to_string));
+        f.write_str(&clauses.join(" "))
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pcr={},cdvt={}", self.pcr().compact(), self.cdvt())?;
+        if let Some(Sustained { scr, mbs, bucket }) = self.sustained() {
+            let bucket = match bucket {
+                Bucket::Single => "single",
+                Bucket::Dual => "dual",
+            };
+            write!(f, ",scr={},mbs={mbs},bucket={bucket}", scr.compact())?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "mmax={},rmax={},bmax={},deadline={}",
+            self.mmax(),
+            self.rmax(),
+            self.bmax(),
+            self.deadline()
+        )
+    }
+}
+
+/// The parts of a clause of the form `key=value,key=value`, each taken once.
+struct Parts<'a> {
+    clause: Clause,
+    form: &'static str,
+    rest: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(clause: Clause, form: &'static str, text: &'a str) -> Result<Self, ContractError> {
+        let mut parts = Parts {
+            clause,
+            form,
+            rest: Vec::new(),
+        };
+        for part in text.split(',') {
+            let Some((key, value)) = part.split_once('=') else {
+                return Err(parts.fault(part, "no value in"));
+            };
+            if parts.rest.iter().any(|(known, _)| *known == key) {
+                return Err(parts.fault(key, "twice"));
+            }
+            parts.rest.push((key, value));
+        }
+        Ok(parts)
+    }
+
+    fn take(&mut self, key: &str) -> Option<&'a str> {
+        let at = self.rest.iter().position(|(known, _)| *known == key)?;
+        Some(self.rest.swap_remove(at).1)
+    }
+
+    fn need(&mut self, key: &str) -> Result<&'a str, ContractError> {
+        self.take(key).ok_or_else(|| self.fault(key, "missing"))
+    }
+
+    fn quantity<T: FromStr<Err = UnitError>>(&mut self, key: &str) -> Result<T, ContractError> {
+        let value = self.need(key)?;
+        let clause = self.clause;
+        value
+            .parse()
+            .map_err(|error| ContractError::Unit { clause, error })
+    }
+
+    /// Refuses what nobody took.
+    fn end(self) -> Result<(), ContractError> {
+        match self.rest.first() {
+            Some((key, _)) => Err(self.fault(key, "unknown part")),
+            None => Ok(()),
+        }
+    }
+
+    fn fault(&self, part: &str, fault: &'static str) -> ContractError {
+        ContractError::Part {
+            clause: self.clause,
+            part: part.to_string(),
+            fault,
+            form: self.form,
+        }
+    }
+}
+
+fn cell(value: &str) -> Result<Cell, ContractError> {
+    let mut parts = Parts::read(Clause::Cell, CELL_FORM, value)?;
+    let pcr = parts.quantity("pcr")?;
+    let cdvt = parts.quantity("cdvt")?;
+    let sustained = match parts.take("scr") {
+        None => None,
+        Some(scr) => Some(Sustained {
+            scr: scr.parse().map_err(|error| ContractError::Unit {
+                clause: Clause::Cell,
+                error,
+            })?,
+            mbs: parts.quantity("mbs")?,
+            bucket: match parts.take("bucket") {
+                None | Some("single") => Bucket::Single,
+                Some("dual") => Bucket::Dual,
+                Some(other) => return Err(parts.fault(other, "unknown bucket")),
+            },
+        }),
+    };
+    parts.end()?;
+    Cell::new(pcr, cdvt, sustained)
+}
+
+fn channel(value: &str) -> Result<Channel, ContractError> {
+    let mut parts = Parts::read(Clause::Channel, CHANNEL_FORM, value)?;
+    let mmax: Bytes = parts.quantity("mmax")?;
+    let rmax = parts.need("rmax")?;
+    let rmax = rmax
+        .strip_suffix("/s")
+        .and_then(|n| n.parse().ok())
+        .and_then(MessageRate::new)
+        .ok_or_else(|| number(Clause::Channel, rmax, "rmax as 1/s to 1000000/s"))?;
+    let bmax = parts.need("bmax")?;
+    let bmax = bmax
+        .parse()
+        .map_err(|_| number(Clause::Channel, bmax, "bmax as a whole number above 0"))?;
+    let deadline = parts.quantity("deadline")?;
+    parts.end()?;
+    Channel::new(mmax, rmax, bmax, deadline)
+}
+
+/// A value, or `none`.
+fn setting<T>(
+    value: &str,
+    read: impl FnOnce(&str) -> Result<T, ContractError>,
+) -> Result<Setting<T>, ContractError> {
+    match value {
+        "none" => Ok(Setting::Clear),
+        _ => read(value).map(Setting::Set),
+    }
+}
+
+/// A rate, or `none`, or its twin `0`.
+fn rate(clause: Clause, value: &str) -> Result<Setting<Rate>, ContractError> {
+    match value {
+        "none" | "0" => Ok(Setting::Clear),
+        _ => quantity(clause, value).map(Setting::Set),
+    }
+}
+
+fn burst(value: &str) -> Result<Nanos, ContractError> {
+    let burst = quantity(Clause::Burst, value)?;
+    match (SHORTEST_BURST..=LONGEST_BURST).contains(&burst) {
+        true => Ok(burst),
+        false => Err(ContractError::Burst(burst)),
+    }
+}
+
+fn slice(clause: Clause, value: &str) -> Result<Slice, ContractError> {
+    let Some((slice, period)) = value.split_once('/') else {
+        return Err(ContractError::SliceForm {
+            clause,
+            input: value.to_string(),
+        });
+    };
+    Slice::new(quantity(clause, slice)?, quantity(clause, period)?, false)
+}
+
+/// The slice with its extra, if a slice is set.
+fn with_extra(
+    setting: Option<Setting<Slice>>,
+    word: &'static str,
+    clause: Clause,
+) -> Result<Setting<Slice>, ContractError> {
+    match setting {
+        Some(Setting::Set(slice)) => {
+            Slice::new(slice.slice(), slice.period(), true).map(Setting::Set)
+        }
+        _ => Err(ContractError::Extra { word, clause }),
+    }
+}
+
+fn quantity<T: FromStr<Err = UnitError>>(clause: Clause, value: &str) -> Result<T, ContractError> {
+    value
+        .parse()
+        .map_err(|error| ContractError::Unit { clause, error })
+}
+
+fn number(clause: Clause, input: &str, range: &'static str) -> ContractError {
+    ContractError::Number {
+        clause,
+        input: input.to_string(),
+        range,
+    }
+}
+
+fn text<T>(setting: &Option<Setting<T>>, write: impl Fn(&T) -> String) -> Option<String> {
+    match setting.as_ref()? {
+        Setting::Clear => Some(String::from("none")),
+        Setting::Set(value) => Some(write(value)),
+    }
+}
+
+fn sliced(slice: &Slice, extra: &str) -> String {
+    let text = alloc::format!("{}/{}", slice.slice(), slice.period());
+    match slice.extra() {
+        true => alloc::format!("{text} {extra}"),
+        false => text,
+    }
+}
+
+/// No contract that makes sense comes near; it bounds the work on text from a socket.
+pub(super) const LONGEST: usize = 4096;
+
+/// Below a microsecond a burst is less than any packet at any rate.
+const SHORTEST_BURST: Nanos = Nanos::from_micros(1);
+
+/// The kernel's token buckets count time in 32 bits of 64 ns: 274 s, and HTB's own buffer
+/// saturates at 60 s. Ten seconds at full speed is a rate of its own already.
+const LONGEST_BURST: Nanos = Nanos::from_secs(10);
+
+const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";
+const CHANNEL_FORM: &str = "mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms";
+
+const WORDS: [(Clause, &str); 13] = [
+    (Clause::Up, "up"),
+    (Clause::Down, "down"),
+    (Clause::Both, "both"),
+    (Clause::Min, "min"),
+    (Clause::MinDown, "min-down"),
+    (Clause::On, "on"),
+    (Clause::Weight, "weight"),
+    (Clause::Priority, "priority"),
+    (Clause::Burst, "burst"),
+    (Clause::Slice, "slice"),
+    (Clause::Cpu, "cpu"),
+    (Clause::Cell, "cell"),
+    (Clause::Channel, "channel"),
+];

@@ -1,0 +1,189 @@
+//! What is counted, and what each counter means. Every counter is declared once, in
+//! [`COUNTERS`]; whoever shows, exports or sums them reads this table.
+//!
+//! Counters are kept per target and direction, grow only, and count layer-2 bytes. One
+//! conservation law ties them together, for packets and for bytes:
+//!
+//! ```text
+//! offered = sent + dropped + queued
+//! ```
+//!
+//! [`Flow::balanced`] checks it. `queued` is a level, not a count: it is what is inside now.
+
+use crate::contract::Direction;
+
+/// The counters of one target in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// Packets that came to the limiter.
+    pub offered_packets: u64,
+    /// Bytes that came to the limiter.
+    pub offered_bytes: u64,
+    /// Packets that went on to the wire, or to the program.
+    pub sent_packets: u64,
+    /// Bytes that went on to the wire, or to the program.
+    pub sent_bytes: u64,
+    /// Packets that found the queue full, or that it gave up.
+    pub dropped_packets: u64,
+    /// Bytes that found the queue full, or that it gave up.
+    pub dropped_bytes: u64,
+    /// Packets that wait now.
+    pub queued_packets: u64,
+    /// Bytes that wait now.
+    pub queued_bytes: u64,
+    /// How long a packet that comes now will wait, in nanoseconds: what is queued, at the rate.
+    pub queue_delay_ns: u64,
+    /// Times that a packet had to wait because the limit was reached.
+    pub held_back: u64,
+}
+
+impl Flow {
+    /// Whether what came in is what went out, was dropped or waits.
+    pub fn balanced(&self) -> bool {
+        let adds = |sum: u64, parts: [u64; 3]| {
+            parts.into_iter().try_fold(0_u64, u64::checked_add) == Some(sum)
+        };
+        adds(
+            self.offered_packets,
+            [self.sent_packets, self.dropped_packets, self.queued_packets],
+        ) && adds(
+            self.offered_bytes,
+            [self.sent_bytes, self.dropped_bytes, self.queued_bytes],
+        )
+    }
+}
+
+/// The counters of one target.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Meter {
+    /// What it sends; of a target limited by `both`, all of it.
+    pub up: Flow,
+    /// What it receives; of a target limited by `both`, nothing: it is in `up`.
+    pub down: Flow,
+}
+
+impl Meter {
+    /// One direction's counters.
+    pub fn flow(&self, direction: Direction) -> &Flow {
+        match direction {
+            Direction::Up => &self.up,
+            Direction::Down => &self.down,
+        }
+    }
+}
+
+/// What a counter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Packets.
+    Packets,
+    /// Layer-2 bytes.
+    Bytes,
+    /// Nanoseconds.
+    Nanoseconds,
+    /// Events.
+    Times,
+}
+
+/// What role a counter has in the conservation law.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The sum of all parts of the same unit.
+    Total,
+    /// One of the parts.
+    Part,
+    /// Stands alone.
+    Alone,
+}
+
+/// The declaration of one counter.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter {
+    /// Its name in `show --json` and in exports.
+    pub name: &'static str,
+    /// What it counts.
+    pub unit: Unit,
+    /// Its role in the conservation law.
+    pub role: Role,
+    /// What it means, in one line.
+    pub description: &'static str,
+    /// Where it is kept.
+    pub read: fn(&Flow) -> u64,
+}
+
+/// Every counter there is.
+pub const COUNTERS: [Counter; 10] = [
+    Counter {
+        name: "offered_packets",
+        unit: Unit::Packets,
+        role: Role::Total,
+        description: "packets that came to the limiter",
+        read: |flow| flow.offered_packets,
+    },
+    Counter {
+        name: "offered_bytes",
+        unit: Unit::Bytes,
+        role: Role::Total,
+        description: "bytes that came to the limiter",
+        read: |flow| flow.offered_bytes,
+    },
+    Counter {
+        name: "sent_packets",
+        unit: Unit::Packets,
+        role: Role::Part,
+        description: "packets that went on",
+        read: |flow| flow.sent_packets,
+    },
+    Counter {
+        name: "sent_bytes",
+        unit: Unit::Bytes,
+        role: Role::Part,
+        description: "bytes that went on",
+        read: |flow| flow.sent_bytes,
+    },
+    Counter {
+        name: "dropped_packets",
+        unit: Unit::Packets,
+        role: Role::Part,
+        description: "packets that found the queue full or that it gave up",
+        read: |flow| flow.dropped_packets,
+    },
+    Counter {
+        name: "dropped_bytes",
+        unit: Unit::Bytes,
+        role: Role::Part,
+        description: "bytes that found the queue full or that it gave up",
+        read: |flow| flow.dropped_bytes,
+    },
+    Counter {
+        name: "queued_packets",
+        unit: Unit::Packets,
+        role: Role::Part,
+        description: "packets that wait now",
+        read: |flow| flow.queued_packets,
+    },
+    Counter {
+        name: "queued_bytes",
+        unit: Unit::Bytes,
+        role: Role::Part,
+        description: "bytes that wait now",
+        read: |flow| flow.queued_bytes,
+    },
+    Counter {
+        name: "queue_delay_ns",
+        unit: Unit::Nanoseconds,
+        role: Role::Alone,
+        description: "how long a packet that comes now will wait",
+        read: |flow| flow.queue_delay_ns,
+    },
+    Counter {
+        name: "held_back",
+        unit: Unit::Times,
+        role: Role::Alone,
+        description: "times that a packet waited because the limit was reached",
+        read: |flow| flow.held_back,
+    },
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! What somebody typed, shown back to them inside a message.
+//!
+//! Text from a socket or a command line may be long and may hold control characters that would
+//! move the cursor of whoever reads the message. It is therefore never printed as it came:
+//! [`Quoted`] escapes control characters and cuts after [`LONGEST`] characters.
+
+use core::fmt;
+
+/// A piece of foreign text in back-quotes, escaped and cut, for use in messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted<'a>(pub &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("`")?;
+        for (n, c) in self.0.chars().enumerate() {
+            if n == LONGEST {
+                f.write_str("…")?;
+                break;
+            }
+            if c == '\'' || c == '"' {
+                write!(f, "{c}")?;
+            } else {
+                write!(f, "{}", c.escape_debug())?;
+            }
+        }
+        f.write_str("`")
+    }
+}
+
+/// Long enough for any sensible word, short enough for one line of 80 columns.
+const LONGEST: usize = 48;
+
+#[cfg(test)]
+mod tests {
+    use super::Quoted;
+    use alloc::string::ToString;
+
+    #[test]
+    fn control_characters_are_escaped_and_long_text_is_cut() {
+        assert_eq!(Quoted("4mbit").to_string(), "`4mbit`");
+        assert_eq!(Quoted("a\u{1b}[2Jb").to_string(), "`a\\u{1b}[2Jb`");
+        let long = "x".repeat(60_000);
+        assert_eq!(Quoted(&long).to_string().chars().count(), 48 + 3);
+    }
+}

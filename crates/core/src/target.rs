@@ -1,0 +1,330 @@
+//! Who is meant: the owner of packets to whom a contract is given.
+//!
+//! # Text
+//! ```text
+//! pid:1234 | 1234          a process and its living descendants
+//! name:N                   all that ran as `run --name N`
+//! app:/usr/bin/rsync       every process whose executable is this file
+//! cgroup:/path             everything in this control group and below
+//! unit:nginx.service       a unit of the service manager (`.service` may be left out)
+//! container:web            a container, by name or id
+//! user:ann | user:1000     every process of this user
+//! ```
+//! A target's `Display` is the full form and parses back to the same target. A path is kept as
+//! it was typed, so it must be typed in its one normal form: absolute, no `.` or `..`, no `//`.
+//!
+//! # Which one wins
+//! A packet can belong to several targets. Where one contains the other (a process in a unit)
+//! both hold; where two cross (a user and a unit) the more specific wins, see
+//! [`Target::specificity`].
+
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::str::FromStr;
+
+use crate::Quoted;
+
+/// The owner of packets to whom a contract is given.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Target {
+    /// A process, and what it forks.
+    Pid(Pid),
+    /// The programs started under a name of the user's choice.
+    Name(Name),
+    /// Every process that runs this executable.
+    App(AbsPath),
+    /// A control group, by its path below the root of the cgroup2 tree.
+    Cgroup(AbsPath),
+    /// A unit of the service manager, with its suffix.
+    Unit(Name),
+    /// A container, by name or id.
+    Container(Name),
+    /// A user, by name or number.
+    User(Name),
+}
+
+impl Target {
+    /// The target of one process.
+    pub fn pid(pid: u32) -> Option<Target> {
+        Pid::new(pid).map(Target::Pid)
+    }
+
+    /// The target of the programs started under `name`.
+    pub fn name(name: &str) -> Result<Target, TargetError> {
+        Name::checked(Scheme::Name, name).map(Target::Name)
+    }
+
+    /// Order among targets that cross: the smaller number wins. Pid, name, app, then cgroup,
+    /// unit and container alike (they are all control groups, which nest), then user.
+    pub fn specificity(&self) -> u8 {
+        match self {
+            Target::Pid(_) => 0,
+            Target::Name(_) => 1,
+            Target::App(_) => 2,
+            Target::Cgroup(_) | Target::Unit(_) | Target::Container(_) => 3,
+            Target::User(_) => 4,
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Target::Pid(pid) => alloc::format!("pid:{}", pid.get()),
+            Target::Name(name) => alloc::format!("name:{name}"),
+            Target::App(path) => alloc::format!("app:{path}"),
+            Target::Cgroup(path) => alloc::format!("cgroup:{path}"),
+            Target::Unit(name) => alloc::format!("unit:{name}"),
+            Target::Container(name) => alloc::format!("container:{name}"),
+            Target::User(name) => alloc::format!("user:{name}"),
+        };
+        f.pad(&text)
+    }
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Target, TargetError> {
+        if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+            return Pid::checked(text).map(Target::Pid);
+        }
+        let Some((scheme, rest)) = text.split_once(':') else {
+            return Err(TargetError::NoScheme(text.to_string()));
+        };
+        match scheme {
+            "pid" => Pid::checked(rest).map(Target::Pid),
+            "name" => Name::checked(Scheme::Name, rest).map(Target::Name),
+            "app" => AbsPath::checked(Scheme::App, rest).map(Target::App),
+            "cgroup" => AbsPath::checked(Scheme::Cgroup, rest).map(Target::Cgroup),
+            "unit" => Name::unit(rest).map(Target::Unit),
+            "container" => Name::checked(Scheme::Container, rest).map(Target::Container),
+            "user" => Name::checked(Scheme::User, rest).map(Target::User),
+            _ => Err(TargetError::UnknownScheme(text.to_string())),
+        }
+    }
+}
+
+/// A process id: 1 to 4,194,304, the kernel's own upper limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pid(u32);
+
+impl Pid {
+    /// A process id in the kernel's range.
+    pub fn new(pid: u32) -> Option<Pid> {
+        (1..=MAX_PID).contains(&pid).then_some(Pid(pid))
+    }
+
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+
+    fn checked(text: &str) -> Result<Pid, TargetError> {
+        let refuse = || TargetError::BadPid(text.to_string());
+        if !text.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(refuse());
+        }
+        text.parse().ok().and_then(Pid::new).ok_or_else(refuse)
+    }
+}
+
+/// A name out of letters, digits and a few signs, as its scheme allows.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Name(String);
+
+impl Name {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn checked(scheme: Scheme, text: &str) -> Result<Name, TargetError> {
+        let (most, signs) = match scheme {
+            // A systemd unit's name: systemd.unit(5).
+            Scheme::Unit => (255, ":-_.\\@"),
+            // A user's name: LOGIN_NAME_MAX is 256, useradd(8) stops at 32; domains add a part.
+            Scheme::User => (64, "-_.@$"),
+            // A container's id has 64 digits; names are longer in pods.
+            Scheme::Container => (128, "-_."),
+            _ => (64, "-_."),
+        };
+        let first = text.chars().next();
+        let good = text.len() <= most
+            && first.is_some_and(|c| c.is_ascii_alphanumeric() || c == '_')
+            && text
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || signs.contains(c));
+        match good {
+            true => Ok(Name(text.to_string())),
+            false => Err(TargetError::BadName {
+                scheme,
+                name: text.to_string(),
+                most,
+                signs,
+            }),
+        }
+    }
+
+    /// A unit's name; one without a suffix is a service, as in systemctl(1).
+    fn unit(text: &str) -> Result<Name, TargetError> {
+        let name = match UNIT_SUFFIXES.iter().any(|suffix| text.ends_with(suffix)) {
+            true => text.to_string(),
+            false => alloc::format!("{text}.service"),
+        };
+        if text.is_empty() || UNIT_SUFFIXES.contains(&text) {
+            return Err(TargetError::BadName {
+                scheme: Scheme::Unit,
+                name: text.to_string(),
+                most: 255,
+                signs: ":-_.\\@",
+            });
+        }
+        // The root slice is called `-.slice`, the one name that begins with a dash.
+        if name == "-.slice" {
+            return Ok(Name(name));
+        }
+        Name::checked(Scheme::Unit, &name)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// An absolute path in its one normal form.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AbsPath(String);
+
+impl AbsPath {
+    /// The path as text, beginning with `/`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn checked(scheme: Scheme, text: &str) -> Result<AbsPath, TargetError> {
+        let refuse = |fault| {
+            Err(TargetError::BadPath {
+                scheme,
+                path: text.to_string(),
+                fault,
+            })
+        };
+        let Some(rest) = text.strip_prefix('/') else {
+            return refuse("it must begin with /");
+        };
+        if text.len() > MAX_PATH {
+            return refuse("it is longer than 1024 bytes");
+        }
+        if text.chars().any(char::is_control) {
+            return refuse("it holds a control character");
+        }
+        if rest.is_empty() {
+            return match scheme {
+                Scheme::Cgroup => Ok(AbsPath(text.to_string())),
+                _ => refuse("it is a folder, not a program"),
+            };
+        }
+        if rest.split('/').any(|part| part == "." || part == "..") {
+            return refuse("it must not hold . or ..");
+        }
+        if rest.split('/').any(str::is_empty) {
+            return refuse("it must not hold // or end with /");
+        }
+        Ok(AbsPath(text.to_string()))
+    }
+}
+
+impl fmt::Display for AbsPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+/// The word before the colon of a target that is meant by name or path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// `name:`
+    Name,
+    /// `app:`
+    App,
+    /// `cgroup:`
+    Cgroup,
+    /// `unit:`
+    Unit,
+    /// `container:`
+    Container,
+    /// `user:`
+    User,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Scheme::Name => "name",
+            Scheme::App => "app",
+            Scheme::Cgroup => "cgroup",
+            Scheme::Unit => "unit",
+            Scheme::Container => "container",
+            Scheme::User => "user",
+        })
+    }
+}
+
+/// Why a text is not a target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TargetError {
+    /// No colon, and not a number.
+    #[error("{} is not a target: write {FORMS}", Quoted(.0))]
+    NoScheme(String),
+    /// The word before the colon is unknown.
+    #[error("{} is not a kind of target: write {FORMS}", Quoted(.0))]
+    UnknownScheme(String),
+    /// Not a process id.
+    #[error("{} is not a process id: write a number from 1 to {MAX_PID}", Quoted(.0))]
+    BadPid(String),
+    /// A name with a forbidden sign, too long or empty.
+    #[error(
+        "{} is not a name for {scheme}: write 1 to {most} letters, digits or {signs}, \
+         beginning with a letter, a digit or _",
+        Quoted(.name)
+    )]
+    BadName {
+        /// The kind of target.
+        scheme: Scheme,
+        /// The name as given.
+        name: String,
+        /// The longest allowed, in bytes.
+        most: usize,
+        /// The signs allowed beside letters and digits.
+        signs: &'static str,
+    },
+    /// A path that is not absolute and normal.
+    #[error("{} is not a path for {scheme}: {fault}", Quoted(.path))]
+    BadPath {
+        /// The kind of target.
+        scheme: Scheme,
+        /// The path as given.
+        path: String,
+        /// What is wrong with it.
+        fault: &'static str,
+    },
+}
+
+const FORMS: &str = "pid:1234 (or just 1234), name:N, app:/path, cgroup:/path, \
+                     unit:nginx.service, container:web or user:ann";
+
+/// The kernel's PID_MAX_LIMIT on 64-bit machines: threads.h.
+const MAX_PID: u32 = 4 * 1024 * 1024;
+
+/// A quarter of PATH_MAX: room for several paths in one message, and longer than any control
+/// group's path that a service manager makes.
+const MAX_PATH: usize = 1024;
+
+/// The types of systemd units that own a control group.
+const UNIT_SUFFIXES: [&str; 6] = [".service", ".slice", ".scope", ".socket", ".mount", ".swap"];
+
+#[cfg(test)]
+mod tests;

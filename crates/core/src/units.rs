@@ -1,0 +1,265 @@
+//! Quantities: how much per second, how much, how long, when.
+//!
+//! All of them are integers in one base unit: [`Rate`] in bit/s, [`Bytes`] in bytes, [`Nanos`]
+//! and [`Instant`] in nanoseconds. A `Rate` counts bytes on the wire at layer 2, without
+//! preamble and inter-frame gap.
+//!
+//! # The one rounding rule
+//! **Whatever is given is rounded down, whatever is waited for is rounded up.** Text is given
+//! (`1.3MiB/s` is 10905190 bit/s, the 0.4 is dropped; the decimal arithmetic itself is exact),
+//! credit is given ([`Rate::bytes_in`]), shares are given ([`Rate::portion`]); a departure time
+//! is waited for ([`Rate::time_for`]). So nobody is promised more than there is, and nothing
+//! leaves before its time.
+//!
+//! # Text
+//! Read with [`core::str::FromStr`], see `units/text.rs` for the grammar. `Display` is for
+//! people: a rate shows both of its forms, `4 Mbit/s (500 kB/s)`, at most three decimals,
+//! rounded down; `{:#}` shows the first form only. [`Rate::compact`] is for machines and for
+//! contract text: it is exact and parses back to the same value. `Display` of [`Bytes`] and
+//! [`Nanos`] is exact and parses back too.
+
+mod text;
+
+use alloc::format;
+use alloc::string::String;
+use core::fmt;
+use core::num::NonZeroU64;
+
+pub use text::{Fault, Kind, UnitError};
+
+/// Bits per second on the wire, from [`Rate::MIN`] to [`Rate::MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rate(NonZeroU64);
+
+impl Rate {
+    /// 1 kbit/s: a full packet of 1,514 bytes takes 12 s at this rate; slower is a stop, not a
+    /// rate, and would overflow the burst and queue computations of the kernel's token buckets.
+    pub const MIN: Rate = Rate(NonZeroU64::new(1_000).unwrap());
+
+    /// 1 Tbit/s: more than any single Ethernet port carries, and small enough that 65,536 rates
+    /// sum without overflow in 64 bits.
+    pub const MAX: Rate = Rate(NonZeroU64::new(1_000_000_000_000).unwrap());
+
+    /// The rate of so many bit/s, if it lies between [`Rate::MIN`] and [`Rate::MAX`].
+    pub fn new(bits_per_second: u64) -> Option<Rate> {
+        let rate = Rate(NonZeroU64::new(bits_per_second)?);
+        (Rate::MIN <= rate && rate <= Rate::MAX).then_some(rate)
+    }
+
+    /// Bits per second.
+    pub fn bits_per_second(self) -> u64 {
+        self.0.get()
+    }
+
+    /// Whole bytes per second, rounded down (what a kernel token bucket is told).
+    pub fn bytes_per_second(self) -> u64 {
+        self.0.get() / 8
+    }
+
+    /// How long `bytes` take at this rate, rounded up; saturates at the longest [`Nanos`].
+    pub fn time_for(self, bytes: Bytes) -> Nanos {
+        let bits = u128::from(bytes.0) * 8;
+        let nanos = (bits * NANOS_PER_SECOND).div_ceil(u128::from(self.0.get()));
+        Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// How many bytes this rate gives in `time`, rounded down; saturates.
+    pub fn bytes_in(self, time: Nanos) -> Bytes {
+        let bits = u128::from(self.0.get()) * u128::from(time.0) / NANOS_PER_SECOND;
+        Bytes(u64::try_from(bits / 8).unwrap_or(u64::MAX))
+    }
+
+    /// `numerator / denominator` of this rate, rounded down; nothing if that leaves the range
+    /// of rates or the denominator is zero.
+    pub fn portion(self, numerator: u64, denominator: u64) -> Option<Rate> {
+        let bits = (u128::from(self.0.get()) * u128::from(numerator))
+            .checked_div(u128::from(denominator))?;
+        Rate::new(u64::try_from(bits).ok()?)
+    }
+
+    /// The exact text for contracts and state files: `4mbit`, `4194304bit`. Parses back to the
+    /// same rate.
+    pub fn compact(self) -> String {
+        let bits = self.0.get();
+        let (size, unit) = COMPACT
+            .into_iter()
+            .find(|(size, _)| bits.is_multiple_of(*size))
+            .unwrap_or((1, "bit"));
+        format!("{}{unit}", bits / size)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Amount::from(*self), f)
+    }
+}
+
+/// A sum or a remainder of rates, in bit/s: unlike a [`Rate`] it may be zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Amount(pub u64);
+
+impl Amount {
+    /// The amount as a rate, if it is one: large enough to be granted, and not above the top.
+    pub fn as_rate(self) -> Option<Rate> {
+        Rate::new(self.0)
+    }
+
+    /// What is left of `self` when `other` is taken away, zero if nothing is.
+    pub fn less(self, other: Amount) -> Amount {
+        Amount(self.0.saturating_sub(other.0))
+    }
+
+    /// Both together; saturates.
+    pub fn plus(self, other: Amount) -> Amount {
+        Amount(self.0.saturating_add(other.0))
+    }
+}
+
+impl From<Rate> for Amount {
+    fn from(rate: Rate) -> Amount {
+        Amount(rate.bits_per_second())
+    }
+}
+
+impl core::iter::Sum for Amount {
+    fn sum<I: Iterator<Item = Amount>>(amounts: I) -> Amount {
+        amounts.fold(Amount(0), Amount::plus)
+    }
+}
+
+impl fmt::Display for Amount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bits = scaled(u128::from(self.0) * 1000, "bit/s");
+        if f.alternate() {
+            return f.pad(&bits);
+        }
+        let bytes = scaled(u128::from(self.0) * 125, "B/s");
+        f.pad(&format!("{bits} ({bytes})"))
+    }
+}
+
+/// A number of bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Bytes(pub u64);
+
+impl Bytes {
+    /// 1 TiB: the most that text may ask for.
+    pub const MAX: Bytes = Bytes(1 << 40);
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (size, unit) = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")]
+            .into_iter()
+            .find(|(size, _)| self.0 >= *size && self.0.is_multiple_of(*size))
+            .unwrap_or((1, "B"));
+        f.pad(&format!("{}{unit}", self.0 / size))
+    }
+}
+
+/// A length of time in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// 366 days: the most that text may ask for.
+    pub const MAX: Nanos = Nanos::from_secs(366 * 24 * 60 * 60);
+
+    /// So many seconds.
+    pub const fn from_secs(seconds: u64) -> Nanos {
+        Nanos(seconds.saturating_mul(1_000_000_000))
+    }
+
+    /// So many milliseconds.
+    pub const fn from_millis(millis: u64) -> Nanos {
+        Nanos(millis.saturating_mul(1_000_000))
+    }
+
+    /// So many microseconds.
+    pub const fn from_micros(micros: u64) -> Nanos {
+        Nanos(micros.saturating_mul(1_000))
+    }
+}
+
+impl From<Nanos> for core::time::Duration {
+    fn from(nanos: Nanos) -> core::time::Duration {
+        core::time::Duration::from_nanos(nanos.0)
+    }
+}
+
+impl fmt::Display for Nanos {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const HOUR: u64 = 3_600_000_000_000;
+        const MINUTE: u64 = 60_000_000_000;
+        let whole = |size: u64| self.0 >= size && self.0.is_multiple_of(size);
+        let text = match self.0 {
+            0 => String::from("0s"),
+            _ if whole(HOUR) => format!("{}h", self.0 / HOUR),
+            _ if whole(MINUTE) => format!("{}min", self.0 / MINUTE),
+            1_000_000_000.. => decimal(self.0, 9, "s"),
+            1_000_000.. => decimal(self.0, 6, "ms"),
+            1_000.. => decimal(self.0, 3, "us"),
+            _ => decimal(self.0, 0, "ns"),
+        };
+        f.pad(&text)
+    }
+}
+
+/// A point on the caller's monotonic clock, in nanoseconds since a start that the caller knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(pub u64);
+
+impl Instant {
+    /// So much later; saturates at the end of time.
+    pub fn after(self, wait: Nanos) -> Instant {
+        Instant(self.0.saturating_add(wait.0))
+    }
+
+    /// How long ago `earlier` was; zero if it is not earlier.
+    pub fn since(self, earlier: Instant) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// `thousandths` of a unit with the largest SI prefix that keeps a digit before the point, three
+/// decimals at most, rounded down.
+fn scaled(thousandths: u128, unit: &str) -> String {
+    let (prefix, size) = [
+        ("T", 1_000_000_000_000),
+        ("G", 1_000_000_000),
+        ("M", 1_000_000),
+        ("k", 1_000),
+    ]
+    .into_iter()
+    .find(|(_, size)| thousandths >= size * 1000)
+    .unwrap_or(("", 1_u128));
+    let value = thousandths / size;
+    format!(
+        "{} {prefix}{unit}",
+        decimal(u64::try_from(value).unwrap_or(u64::MAX), 3, "")
+    )
+}
+
+/// `value / 10^places` written exactly, without trailing zeros.
+fn decimal(value: u64, places: u32, unit: &str) -> String {
+    let size = 10_u64.pow(places);
+    let rest = value % size;
+    if rest == 0 {
+        return format!("{}{unit}", value / size);
+    }
+    let fraction = format!("{rest:0width$}", width = places as usize);
+    format!("{}.{}{unit}", value / size, fraction.trim_end_matches('0'))
+}
+
+/// Units of [`Rate::compact`], largest first.
+const COMPACT: [(u64, &str); 3] = [
+    (1_000_000_000, "gbit"),
+    (1_000_000, "mbit"),
+    (1_000, "kbit"),
+];
+
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,363 @@
+//! Reading quantities that people type.
+//!
+//! ```text
+//! quantity = digits [ "." digits ] [ spaces ] unit
+//! rate     bit kbit mbit gbit tbit (1000)  kibit mibit gibit (1024)     any case, "/s" optional
+//!          B kB MB GB TB (1000)  KiB MiB GiB TiB (1024)                 "/s" required
+//!          byte Kbyte Mbyte Gbyte (1024, as in the netnice paper)       any case, "/s" required
+//! size     a bare number, or the byte units above without "/s"
+//! time     ns us µs ms s min h d
+//! "/s" may be written "/sec"
+//! ```
+//!
+//! The most repeated mistake of bandwidth tools is a factor of eight: `mbps` is bytes to `tc` and
+//! bits to people, `Mb` is bits to some and bytes to others, a bare number is whatever the tool's
+//! author liked. So those are refused, with what to write instead. Factors of 1.024 are met the
+//! same way: `KB` is refused, `kB` and `KiB` are not.
+
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::str::FromStr;
+
+use super::{Bytes, Nanos, Rate};
+use crate::Quoted;
+
+/// What kind of quantity a text was read as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A [`Rate`].
+    Rate,
+    /// A number of [`Bytes`].
+    Size,
+    /// A length of time, [`Nanos`].
+    Time,
+}
+
+/// Why a text is not the quantity it should be. Its `Display` names the text, what is wrong, the
+/// limit and what to write instead, on one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{} is not {kind}: {fault}", Quoted(.input))]
+pub struct UnitError {
+    /// What the text was read as.
+    pub kind: Kind,
+    /// The text.
+    pub input: String,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What is wrong with a quantity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// There is no number at the start.
+    NoNumber,
+    /// The number has a minus sign.
+    Negative(Range),
+    /// The number is written with an exponent.
+    Exponent(Range),
+    /// There is a number but no unit; the text says what to write.
+    BareNumber(String),
+    /// The unit is ambiguous or belongs to another kind; the text says what to write.
+    Hint(String),
+    /// Nobody knows this unit.
+    UnknownUnit(&'static str),
+    /// Below the smallest allowed.
+    TooSmall(Range),
+    /// Above the largest allowed.
+    TooLarge(Range),
+}
+
+/// The range of a kind of quantity, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range(Kind);
+
+impl fmt::Display for Range {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Kind::Rate => write!(f, "from {} to 1tbit", Rate::MIN.compact()),
+            Kind::Size => write!(f, "from 0 to {}", Bytes::MAX),
+            Kind::Time => write!(f, "from 0s to {}", Nanos::MAX),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Rate => "a rate",
+            Kind::Size => "a number of bytes",
+            Kind::Time => "a time",
+        })
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::NoNumber => f.write_str("it must start with a number"),
+            Fault::Negative(range) => write!(f, "it cannot be negative (allowed: {range})"),
+            Fault::Exponent(range) => {
+                write!(f, "write it without an exponent (allowed: {range})")
+            }
+            Fault::BareNumber(hint) => write!(f, "it has no unit; {hint}"),
+            Fault::Hint(hint) => f.write_str(hint),
+            Fault::UnknownUnit(examples) => write!(f, "unknown unit; write {examples}"),
+            Fault::TooSmall(range) => write!(f, "too small (allowed: {range})"),
+            Fault::TooLarge(range) => write!(f, "too large (allowed: {range})"),
+        }
+    }
+}
+
+impl FromStr for Rate {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Rate, UnitError> {
+        let refuse = |fault| error(Kind::Rate, text, fault);
+        let (number, unit) = Decimal::read(Kind::Rate, text)?;
+        if unit.is_empty() {
+            let n = text.trim();
+            return Err(refuse(Fault::BareNumber(alloc::format!(
+                "write {n}kbit or {n}mbit (bits) or {n}kB/s (bytes)"
+            ))));
+        }
+        let bits = rate_unit(number.written, unit).map_err(refuse)?;
+        let value = number
+            .times(bits)
+            .filter(|v| *v <= u128::from(Rate::MAX.bits_per_second()))
+            .ok_or_else(|| refuse(Fault::TooLarge(Range(Kind::Rate))))?;
+        u64::try_from(value)
+            .ok()
+            .and_then(Rate::new)
+            .ok_or_else(|| refuse(Fault::TooSmall(Range(Kind::Rate))))
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Bytes, UnitError> {
+        let refuse = |fault| error(Kind::Size, text, fault);
+        let (number, unit) = Decimal::read(Kind::Size, text)?;
+        let size = match unit {
+            "" => 1,
+            _ => byte_unit(unit)
+                .ok_or_else(|| refuse(ambiguous(Kind::Size, number.written, unit)))?,
+        };
+        number
+            .times(size)
+            .and_then(|v| u64::try_from(v).ok())
+            .filter(|v| *v <= Bytes::MAX.0)
+            .map(Bytes)
+            .ok_or_else(|| refuse(Fault::TooLarge(Range(Kind::Size))))
+    }
+}
+
+impl FromStr for Nanos {
+    type Err = UnitError;
+
+    fn from_str(text: &str) -> Result<Nanos, UnitError> {
+        let refuse = |fault| error(Kind::Time, text, fault);
+        let (number, unit) = Decimal::read(Kind::Time, text)?;
+        let size = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" | "sec" => 1_000_000_000,
+            "min" => 60 * 1_000_000_000,
+            "h" => 3_600 * 1_000_000_000,
+            "d" => 24 * 3_600 * 1_000_000_000,
+            "" => {
+                let n = text.trim();
+                let hint = alloc::format!("write {n}ms or {n}s");
+                return Err(refuse(Fault::BareNumber(hint)));
+            }
+            _ => {
+                return Err(refuse(Fault::UnknownUnit(
+                    "5ms, 100us, 2.4ms, 30s, 10min or 1h",
+                )));
+            }
+        };
+        number
+            .times(size)
+            .and_then(|v| u64::try_from(v).ok())
+            .filter(|v| *v <= Nanos::MAX.0)
+            .map(Nanos)
+            .ok_or_else(|| refuse(Fault::TooLarge(Range(Kind::Time))))
+    }
+}
+
+/// A decimal number: `digits / 10^places`.
+struct Decimal<'a> {
+    /// All digits as one number; nothing if they do not fit.
+    digits: Option<u128>,
+    places: u32,
+    /// As typed, for hints.
+    written: &'a str,
+}
+
+impl<'a> Decimal<'a> {
+    /// Splits a text into its number and its unit.
+    fn read(kind: Kind, text: &'a str) -> Result<(Decimal<'a>, &'a str), UnitError> {
+        let refuse = |fault| error(kind, text, fault);
+        let body = text.trim();
+        if body.starts_with('-') {
+            return Err(refuse(Fault::Negative(Range(kind))));
+        }
+        let end = body
+            .find(|c: char| !c.is_ascii_digit() && c != '.')
+            .unwrap_or(body.len());
+        let (written, unit) = body.split_at(end);
+        let (whole, fraction) = written.split_once('.').unwrap_or((written, "0"));
+        if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
+            return Err(refuse(Fault::NoNumber));
+        }
+        if is_exponent(unit) {
+            return Err(refuse(Fault::Exponent(Range(kind))));
+        }
+        let fraction = &fraction[..fraction.len().min(MOST_PLACES)];
+        let digits = whole
+            .bytes()
+            .chain(fraction.bytes())
+            .try_fold(0_u128, |sum, digit| {
+                sum.checked_mul(10)?.checked_add(u128::from(digit - b'0'))
+            });
+        let places = fraction.len() as u32;
+        let number = Decimal {
+            digits,
+            places,
+            written,
+        };
+        Ok((number, unit.trim_start()))
+    }
+
+    /// The number times `unit`, what is below one dropped; nothing if it does not fit.
+    fn times(&self, unit: u64) -> Option<u128> {
+        Some(self.digits?.checked_mul(u128::from(unit))? / 10_u128.pow(self.places))
+    }
+}
+
+/// Whether what follows the digits is an exponent: `e99`, `E-3`.
+fn is_exponent(unit: &str) -> bool {
+    unit.strip_prefix(['e', 'E']).is_some_and(|rest| {
+        rest.strip_prefix(['+', '-'])
+            .unwrap_or(rest)
+            .starts_with(|c: char| c.is_ascii_digit())
+    })
+}
+
+/// Bits per second in one unit of a rate.
+fn rate_unit(number: &str, unit: &str) -> Result<u64, Fault> {
+    let lower = unit.to_ascii_lowercase();
+    if lower.ends_with("bps") {
+        let p = lower.trim_end_matches("bps");
+        return Err(Fault::Hint(alloc::format!(
+            "{p}bps is read as bits by people and as bytes by tc; write {number}{p}bit (bits) or \
+             {number}{}B/s (bytes)",
+            si_prefix(p)
+        )));
+    }
+    let (stem, per_second) = match unit.strip_suffix("/s").or(unit.strip_suffix("/sec")) {
+        Some(stem) => (stem, true),
+        None => (unit, false),
+    };
+    let bits = match stem.to_ascii_lowercase().as_str() {
+        "bit" => 1,
+        "kbit" => 1_000,
+        "mbit" => 1_000_000,
+        "gbit" => 1_000_000_000,
+        "tbit" => 1_000_000_000_000,
+        "kibit" => 1 << 10,
+        "mibit" => 1 << 20,
+        "gibit" => 1 << 30,
+        _ => 0,
+    };
+    if bits != 0 {
+        return Ok(bits);
+    }
+    let Some(bytes) = byte_unit(stem) else {
+        return Err(ambiguous(Kind::Rate, number, stem));
+    };
+    if !per_second {
+        return Err(Fault::Hint(alloc::format!(
+            "{stem} is an amount; write {number}{stem}/s"
+        )));
+    }
+    Ok(bytes * 8)
+}
+
+/// Bytes in one unit of a size, if it has one meaning.
+fn byte_unit(unit: &str) -> Option<u64> {
+    let exact = match unit {
+        "B" => 1,
+        "kB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        "KiB" | "kiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        _ => 0,
+    };
+    if exact != 0 {
+        return Some(exact);
+    }
+    let lower = unit.to_ascii_lowercase();
+    match lower.strip_suffix('s').unwrap_or(&lower) {
+        "byte" => Some(1),
+        "kbyte" => Some(1 << 10),
+        "mbyte" => Some(1 << 20),
+        "gbyte" => Some(1 << 30),
+        _ => None,
+    }
+}
+
+/// What to say about a unit that has no single meaning, or none.
+fn ambiguous(kind: Kind, number: &str, unit: &str) -> Fault {
+    let (bits, examples, per) = match kind {
+        Kind::Rate => (true, RATE_EXAMPLES, "/s"),
+        _ => (false, SIZE_EXAMPLES, ""),
+    };
+    let lower = unit.to_ascii_lowercase();
+    let prefix = lower.trim_end_matches('b');
+    let upper = si_prefix(prefix);
+    let instead = if bits {
+        alloc::format!("write {number}{prefix}bit (bits) or {number}{upper}B/s (bytes)")
+    } else {
+        alloc::format!("write {number}{upper}B")
+    };
+    Fault::Hint(match lower.as_str() {
+        _ if unit == "KB" => alloc::format!(
+            "KB is 1000 to some and 1024 to others; \
+             write {number}kB{per} (1000) or {number}KiB{per} (1024)"
+        ),
+        "b" | "kb" | "mb" | "gb" | "tb" => {
+            alloc::format!("{unit} is bits to some and bytes to others; {instead}")
+        }
+        "k" | "m" | "g" | "t" => alloc::format!("{unit} says how many but not of what; {instead}"),
+        _ => return Fault::UnknownUnit(examples),
+    })
+}
+
+/// The prefix of a byte unit as it is written: `k`, but `M` and `G`.
+fn si_prefix(lower: &str) -> String {
+    match lower {
+        "k" => String::from("k"),
+        other => other.to_ascii_uppercase(),
+    }
+}
+
+fn error(kind: Kind, input: &str, fault: Fault) -> UnitError {
+    UnitError {
+        kind,
+        input: input.to_string(),
+        fault,
+    }
+}
+
+const RATE_EXAMPLES: &str = "4mbit, 500kbit, 1.5gbit, 200kB/s, 2MiB/s or 128Kbyte/sec";
+const SIZE_EXAMPLES: &str = "1500, 1500B, 64kB or 64KiB";
+
+/// A digit behind these is worth less than a hundred-thousandth of the base unit, even in the
+/// largest unit, and is dropped like all else below one.
+const MOST_PLACES: usize = 18;
