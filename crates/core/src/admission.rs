@@ -168,11 +168,7 @@ pub fn admit_link(links: &[Link], held: &[Entry], new: Link) -> Result<LinkGrant
     let Err(reason) = World::new(&all, held.iter()).carries(&new) else {
         return Ok(LinkGrant { link: new });
     };
-    let carries = |link: &Link| {
-        World::new(&with(link.clone()), held.iter())
-            .carries(link)
-            .is_ok()
-    };
+    let carries = |link: &Link| World::new(&with(link.clone()), held.iter()).carries(link);
     let reason = refusal::with_least(reason, &new, carries);
     Err(Refusal::of_link(&new.name, reason))
 }
