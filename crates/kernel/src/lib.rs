@@ -1,3 +1,15 @@
 //! Answers: how a grant becomes kernel state (eBPF, qdiscs, classes, links) and what the kernel counted.
 //! May touch: bpf(2), netlink, tc, /proc, cgroupfs, pidfds; it is the only room that does.
 //! Must never: decide who may have what, or keep a ledger of its own beside the kernel's state.
+
+pub mod abi;
+pub mod cgroup;
+pub mod device;
+pub mod error;
+pub mod netlink;
+pub mod plan;
+pub mod process;
+pub mod programs;
+pub mod tc;
+
+pub use error::KernelError;

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What the eBPF programs and the daemon agree on: the keys and values of the maps, and the numbers in them.
+ *
+ * This file is the only definition. build.rs reads it and writes the Rust mirror from it, so it keeps to a small
+ * form: `#define NAME number`, and structs whose fields are `__u8/__u16/__u32/__u64 name;`, `__u32 name[N];` or
+ * `struct other name[N];`, one a line, naturally aligned, without holes. Sizes are asserted on both sides.
+ */
+#ifndef NETNICE_ABI_H
+#define NETNICE_ABI_H
+
+#define ABI_VERSION 1
+
+/* Directions, from the target's point of view. */
+#define DIR_UP 0
+#define DIR_DOWN 1
+
+/* Where a packet that left its path goes on: the stage of a slot. */
+#define STAGE_CAP_UP 0
+#define STAGE_CAP_DOWN 1
+#define STAGE_LINK_DOWN 2
+
+/* iface.flags */
+#define IFACE_LOOPBACK 1
+#define IFACE_NO_MAC 2
+#define IFACE_MANAGED_UP 4
+#define IFACE_MANAGED_DOWN 8
+
+#define MAX_TARGETS 8190
+#define MAX_PROCESSES 262144
+#define MAX_IFACES 1024
+#define MAX_SLOTS 4096
+#define MAX_LINK_CLASSES 65536
+#define MAX_FLOWS 65536
+#define MAX_CGROUP_LEVELS 24
+
+/* A class pair: where the flows of a class queue. Both equal where the kernel has fq_codel. 0: no class. */
+struct leaf {
+	__u32 sparse;		/* class id, major:minor, of the leaf for flows far below their share */
+	__u32 bulk;		/* class id of the leaf for all other flows */
+	__u32 window_us;	/* how long a window of the flow accounting lasts; 0: one leaf, no accounting */
+	__u32 pad;
+};
+
+/* targets: target id -> where its packets are held back. */
+struct target {
+	__u32 counters;		/* target id under which packets are counted */
+	__u32 pad;
+	struct leaf cap[2];	/* by direction: the leaf of the nearest limit around the target */
+};
+
+/* links: (interface, target id, direction) -> its class on a managed link. */
+struct link_key {
+	__u32 ifindex;
+	__u32 target;
+	__u32 dir;
+};
+
+/* ifaces: interface index -> how packets come back to it, and what is managed there. */
+struct iface {
+	__u16 slot_up;		/* tc_index that returns a packet to this interface's egress */
+	__u16 slot_down;	/* tc_index that returns a packet from the cap stage to ingress */
+	__u16 slot_link;	/* tc_index that returns a packet from the receive stage to ingress */
+	__u16 flags;		/* IFACE_* */
+	__u32 link_stage;	/* interface index of this link's own receive stage */
+	__u32 pad;
+	struct leaf rest[2];	/* by direction: the class of traffic without a target on a managed link */
+};
+
+/* slots: tc_index -> the interface and the stage that it stands for. */
+struct slot {
+	__u32 ifindex;
+	__u32 stage;		/* STAGE_* */
+};
+
+/* procs: thread-group id -> the targets that its new sockets belong to. 0: none. */
+struct proc {
+	__u32 own;		/* target made by pid, by run or by name */
+	__u32 app;		/* target made by executable */
+};
+
+/* sock_owns: the owner of a socket. */
+struct sock_own {
+	__u32 own;
+	__u32 app;
+	__u32 uid;
+	__u32 pad;
+};
+
+/* sock_cgroups: the cgroup target that a socket falls under, valid while the generation is the current one. */
+struct sock_cgroup {
+	__u32 target;
+	__u32 generation;
+};
+
+/* apps: executable -> target. */
+struct app_key {
+	__u64 inode;
+	__u32 dev;		/* the kernel's own form: major << 20 | minor */
+	__u32 pad;
+};
+
+/* settings: one entry, read by every program. */
+struct settings {
+	__u64 netns_cookie;	/* the namespace that is served; sockets of others are left alone */
+	__u32 cap_stage;	/* interface index of nn0; 0: no cap anywhere */
+	__u32 generation;	/* of the cgroup targets */
+	__u32 cgroup_levels;	/* deepest level of a cgroup target; 0: there is none */
+	__u32 users;		/* how many user targets there are */
+	__u32 targets;		/* how many targets there are */
+	__u32 links;		/* how many managed links there are */
+};
+
+/* counters: (target id, direction) -> what was seen on the first pass, before any queue. */
+struct counter_key {
+	__u32 target;
+	__u32 dir;
+};
+
+struct counter {
+	__u64 packets;		/* segments, as they will be on the wire */
+	__u64 bytes;		/* wire bytes: layer 2 without preamble and gap */
+};
+
+/* flows and windows: the sparse-flow accounting of one bulk leaf. */
+struct flow_key {
+	__u32 leaf;		/* class id of the bulk leaf */
+	__u32 hash;
+};
+
+struct flow {
+	__u32 epoch;
+	__u32 bytes;		/* in this window */
+	__u32 last_bytes;	/* in the window before */
+	__u32 pad;
+};
+
+struct window {
+	__u32 epoch;
+	__u32 active;		/* flows seen in this window */
+	__u32 last_active;
+	__u32 sparse_bytes;	/* sent to the sparse leaf in this window */
+	__u64 bytes;
+	__u64 last_bytes;
+};
+
+/* events: what the daemon is told at once. */
+struct event {
+	__u32 kind;		/* EVENT_* */
+	__u32 tgid;
+	__u32 own;
+	__u32 app;
+};
+
+#define EVENT_EXIT 1
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/* The maps. All are pinned, so that enforcement outlives the daemon and a new daemon finds them again. */
+#ifndef NETNICE_MAPS_H
+#define NETNICE_MAPS_H
+
+#define MAP(kind, entries, k, v, bits, name) \
+	struct { \
+		__uint(type, kind); \
+		__uint(max_entries, entries); \
+		__type(key, k); \
+		__type(value, v); \
+		__uint(map_flags, bits); \
+	} name SEC(".maps")
+
+MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct settings, 0, settings);
+MAP(BPF_MAP_TYPE_HASH, MAX_PROCESSES, __u32, struct proc, BPF_F_NO_PREALLOC, procs);
+MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u32, struct target, BPF_F_NO_PREALLOC, targets);
+MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, struct app_key, __u32, BPF_F_NO_PREALLOC, apps);
+MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u64, __u32, BPF_F_NO_PREALLOC, cgroups);
+MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u32, __u32, BPF_F_NO_PREALLOC, users);
+MAP(BPF_MAP_TYPE_HASH, MAX_IFACES, __u32, struct iface, BPF_F_NO_PREALLOC, ifaces);
+MAP(BPF_MAP_TYPE_HASH, MAX_SLOTS, __u16, struct slot, BPF_F_NO_PREALLOC, slots);
+MAP(BPF_MAP_TYPE_HASH, MAX_LINK_CLASSES, struct link_key, struct leaf, BPF_F_NO_PREALLOC, links);
+MAP(BPF_MAP_TYPE_PERCPU_HASH, MAX_LINK_CLASSES, struct counter_key, struct counter, BPF_F_NO_PREALLOC, counters);
+MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, struct flow_key, struct flow, 0, flows);
+MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, __u32, struct window, 0, windows);
+MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_own, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_owns);
+MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_cgroup, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_cgroups);
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} events SEC(".maps");
+
+static __always_inline struct settings *current_settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+#endif

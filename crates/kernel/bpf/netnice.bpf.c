@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * netnice in the kernel: who owns a packet, and through which queue it goes.
+ *
+ * Per packet, traffic without a target costs one read of the settings and one of the socket's storage; what a target
+ * costs does not depend on how many there are. Nothing here decides a rate: rates live in HTB's classes.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <stdbool.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "abi.h"
+#include "maps.h"
+#include "owner.h"
+#include "path.h"
+
+_Static_assert(sizeof(struct leaf) == 16, "leaf");
+_Static_assert(sizeof(struct target) == 40, "target");
+_Static_assert(sizeof(struct iface) == 48, "iface");
+_Static_assert(sizeof(struct settings) == 32, "settings");
+_Static_assert(sizeof(struct window) == 32, "window");
+
+char _license[] SEC("license") = "Dual BSD/GPL";

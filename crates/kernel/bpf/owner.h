@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * Whose socket is it?
+ *
+ * A thread group is a member of at most one process target (pid, run, name) and one executable target; a child
+ * inherits both at fork. A socket takes its creator's membership when it is made, and an accepted socket its
+ * listener's (BPF_F_CLONE). The kernel makes the subflows of an MPTCP socket itself and hides them from sock_create;
+ * the first one passes bind or connect in the program's own context and is tagged there.
+ */
+#ifndef NETNICE_OWNER_H
+#define NETNICE_OWNER_H
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct atomic_core {
+	int counter;
+};
+struct signal_struct {
+	struct atomic_core live;
+};
+struct task_struct {
+	int pid;
+	int tgid;
+	struct signal_struct *signal;
+};
+struct super_block {
+	__u32 s_dev;
+};
+struct inode {
+	unsigned long i_ino;
+	struct super_block *i_sb;
+};
+struct file {
+	struct inode *f_inode;
+};
+struct linux_binprm {
+	struct file *file;
+};
+#pragma clang attribute pop
+
+SEC("tp_btf/sched_process_fork")
+int on_fork(__u64 *ctx)
+{
+	struct task_struct *parent = (void *)ctx[0];
+	struct task_struct *child = (void *)ctx[1];
+	__u32 from = parent->tgid, to = child->tgid;
+	struct proc *membership;
+	struct proc copy;
+
+	if (from == to)
+		return 0;	/* a thread: its group is known already */
+	membership = bpf_map_lookup_elem(&procs, &from);
+	if (!membership)
+		return 0;
+	copy = *membership;
+	bpf_map_update_elem(&procs, &to, &copy, BPF_NOEXIST);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exec")
+int on_exec(__u64 *ctx)
+{
+	struct task_struct *task = (void *)ctx[0];
+	struct linux_binprm *binprm = (void *)ctx[2];
+	__u32 tgid = task->tgid;
+	struct app_key key = {};
+	struct proc *membership;
+	struct proc fresh = {};
+	__u32 *app;
+
+	key.inode = binprm->file->f_inode->i_ino;
+	key.dev = binprm->file->f_inode->i_sb->s_dev;
+	app = bpf_map_lookup_elem(&apps, &key);
+	if (!app)
+		return 0;	/* what it was started by still counts: rsync's ssh belongs to rsync */
+	membership = bpf_map_lookup_elem(&procs, &tgid);
+	if (membership)
+		fresh = *membership;
+	fresh.app = *app;
+	bpf_map_update_elem(&procs, &tgid, &fresh, BPF_ANY);
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int on_exit(__u64 *ctx)
+{
+	struct task_struct *task = (void *)ctx[0];
+	__u32 tgid = task->tgid;
+	struct proc *membership;
+	struct event *event;
+
+	/* Fires for every thread; the group is dead when no thread of it lives. */
+	if (task->signal->live.counter > 0)
+		return 0;
+	membership = bpf_map_lookup_elem(&procs, &tgid);
+	if (!membership)
+		return 0;
+	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (event) {
+		event->kind = EVENT_EXIT;
+		event->tgid = tgid;
+		event->own = membership->own;
+		event->app = membership->app;
+		bpf_ringbuf_submit(event, 0);
+	}	/* a full ring loses only the promptness: the daemon also looks by itself */
+	bpf_map_delete_elem(&procs, &tgid);
+	return 0;
+}
+
+/* Tags a socket with the membership of the program that runs now, unless it has an owner already. */
+static __always_inline void tag(struct bpf_sock *sk)
+{
+	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	struct proc *membership = bpf_map_lookup_elem(&procs, &tgid);
+	struct settings *now = current_settings();
+	struct sock_own own = {};
+
+	if (!now || (!membership && !now->users))
+		return;
+	if (membership) {
+		own.own = membership->own;
+		own.app = membership->app;
+	}
+	own.uid = (__u32)bpf_get_current_uid_gid();
+	bpf_sk_storage_get(&sock_owns, sk, &own, BPF_SK_STORAGE_GET_F_CREATE);
+}
+
+SEC("cgroup/sock_create")
+int on_sock_create(struct bpf_sock *ctx)
+{
+	struct settings *now = current_settings();
+
+	if (now && bpf_get_netns_cookie(ctx) == now->netns_cookie)
+		tag(ctx);
+	return 1;
+}
+
+static __always_inline int on_sock_addr(struct bpf_sock_addr *ctx)
+{
+	struct settings *now = current_settings();
+
+	if (now && ctx->sk && ctx->protocol == IPPROTO_TCP && bpf_get_netns_cookie(ctx) == now->netns_cookie)
+		tag(ctx->sk);
+	return 1;
+}
+
+SEC("cgroup/bind4")
+int on_bind4(struct bpf_sock_addr *ctx)
+{
+	return on_sock_addr(ctx);
+}
+
+SEC("cgroup/bind6")
+int on_bind6(struct bpf_sock_addr *ctx)
+{
+	return on_sock_addr(ctx);
+}
+
+SEC("cgroup/connect4")
+int on_connect4(struct bpf_sock_addr *ctx)
+{
+	return on_sock_addr(ctx);
+}
+
+SEC("cgroup/connect6")
+int on_connect6(struct bpf_sock_addr *ctx)
+{
+	return on_sock_addr(ctx);
+}
+
+/* The cgroup target around a socket: the deepest of its birth cgroup and that one's ancestors. Answers from the
+ * socket's storage while no cgroup target came or went. */
+static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_sock *sk, struct settings *now)
+{
+	struct sock_cgroup *known, fresh = {};
+	int level;
+
+	known = bpf_sk_storage_get(&sock_cgroups, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+	if (!known)
+		return 0;
+	if (known->generation == now->generation)
+		return known->target;
+	for (level = MAX_CGROUP_LEVELS; level > 0; level--) {
+		__u64 id;
+		__u32 *target;
+
+		if (level > now->cgroup_levels)
+			continue;
+		id = bpf_skb_ancestor_cgroup_id(skb, level);
+		if (!id)
+			continue;
+		target = bpf_map_lookup_elem(&cgroups, &id);
+		if (target) {
+			fresh.target = *target;
+			break;
+		}
+	}
+	known->target = fresh.target;
+	known->generation = now->generation;
+	return fresh.target;
+}
+
+/* Sockets that only receive never pass egress, where the kernel tells a socket's cgroup: they learn it here. */
+SEC("cgroup_skb/ingress")
+int on_cgroup_receive(struct __sk_buff *skb)
+{
+	struct settings *now = current_settings();
+	struct bpf_sock *sk = skb->sk;
+
+	if (!now || !sk || !now->cgroup_levels)
+		return 1;
+	sk = bpf_sk_fullsock(sk);
+	if (sk)
+		cgroup_target(skb, sk, now);
+	return 1;
+}
+
+#endif

@@ -1,0 +1,351 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The way of a packet.
+ *
+ *   egress of an interface:  whose is it? ── capped ──> nn0 (HTB) ──> nn1 ──> egress again, slot in tc_index
+ *                                          └ not capped ─┐                          │
+ *                                                        └──> class on a managed link, other people's filters
+ *   ingress: the same with the receiving socket; behind the cap stage comes a managed link's receive stage.
+ *
+ * A packet on its way back carries in tc_index a slot, a random number that names its interface and stage. The
+ * program that meets it there clears it and returns UNSPEC, so filters behind ours run once, as if we were not there.
+ */
+#ifndef NETNICE_PATH_H
+#define NETNICE_PATH_H
+
+#define GO_ON TC_ACT_UNSPEC
+#define PACKET_HOST 0
+#define ETH_ALEN 6
+#define VLAN_NONE 0
+
+struct packet {
+	__u32 target;		/* id, 0: nobody's */
+	struct target *state;
+};
+
+static __always_inline bool look_up(struct packet *p, __u32 target)
+{
+	struct target *state;
+
+	if (!target)
+		return false;
+	state = bpf_map_lookup_elem(&targets, &target);
+	if (!state)
+		return false;	/* cleared, or of a daemon that is gone */
+	p->target = target;
+	p->state = state;
+	return true;
+}
+
+/* Finds the target of a packet of this socket; the more specific wins: process, executable, cgroup, user. */
+static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *sk, struct settings *now,
+				       bool egress, struct packet *p)
+{
+	struct sock_own *own = bpf_sk_storage_get(&sock_owns, sk, 0, 0);
+	__u32 *target;
+	__u32 uid;
+
+	if (own && (look_up(p, own->own) || look_up(p, own->app)))
+		return true;
+	if (now->cgroup_levels) {
+		if (egress) {
+			if (look_up(p, cgroup_target(skb, sk, now)))
+				return true;
+		} else {
+			struct sock_cgroup *known = bpf_sk_storage_get(&sock_cgroups, sk, 0, 0);
+
+			if (known && look_up(p, known->target))
+				return true;
+		}
+	}
+	if (!now->users)
+		return false;
+	if (egress) {
+		uid = bpf_get_socket_uid(skb);
+		if (!own) {
+			struct sock_own fresh = { .uid = uid };
+
+			bpf_sk_storage_get(&sock_owns, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+		}
+	} else if (own) {
+		uid = own->uid;
+	} else {
+		return false;
+	}
+	target = bpf_map_lookup_elem(&users, &uid);
+	return target && look_up(p, *target);
+}
+
+static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32 dir)
+{
+	struct counter_key key = { .target = p->state->counters, .dir = dir };
+	struct counter *c = bpf_map_lookup_elem(&counters, &key);
+	__u32 packets = skb->gso_segs ? skb->gso_segs : 1;
+	__u32 bytes = skb->wire_len > skb->len ? skb->wire_len : skb->len;
+
+	if (c) {
+		c->packets += packets;
+		c->bytes += bytes;
+	} else {
+		struct counter first = { .packets = packets, .bytes = bytes };
+
+		bpf_map_update_elem(&counters, &key, &first, BPF_ANY);
+	}
+}
+
+/* Sparse or bulk? A flow is sparse while it uses at most a quarter of the mean share of the flows that were active in
+ * the last window; the sparse leaf takes at most a quarter of the class, the rest spills into bulk. */
+static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf)
+{
+	struct flow_key key = { .leaf = leaf->bulk };
+	struct window *w, no_window = {};
+	struct flow *f, no_flow = {};
+	__u32 epoch, most;
+	bool sparse;
+
+	if (!leaf->window_us)
+		return leaf->bulk;
+	epoch = bpf_ktime_get_ns() / ((__u64)leaf->window_us * 1000);
+	w = bpf_map_lookup_elem(&windows, &key.leaf);
+	if (!w) {
+		no_window.epoch = epoch;
+		bpf_map_update_elem(&windows, &key.leaf, &no_window, BPF_NOEXIST);
+		return leaf->bulk;
+	}
+	if (w->epoch != epoch) {
+		bool next = w->epoch + 1 == epoch;
+
+		w->last_bytes = next ? w->bytes : 0;
+		w->last_active = next ? w->active : 0;
+		w->bytes = 0;
+		w->active = 0;
+		w->sparse_bytes = 0;
+		w->epoch = epoch;
+	}
+	__sync_fetch_and_add(&w->bytes, skb->len);
+	key.hash = bpf_get_hash_recalc(skb);
+	f = bpf_map_lookup_elem(&flows, &key);
+	if (!f) {
+		no_flow.epoch = epoch;
+		no_flow.bytes = skb->len;
+		bpf_map_update_elem(&flows, &key, &no_flow, BPF_ANY);
+		__sync_fetch_and_add(&w->active, 1);
+		most = skb->len;
+	} else {
+		if (f->epoch != epoch) {
+			f->last_bytes = f->epoch + 1 == epoch ? f->bytes : 0;
+			f->bytes = 0;
+			f->epoch = epoch;
+			__sync_fetch_and_add(&w->active, 1);
+		}
+		f->bytes += skb->len;
+		most = f->bytes > f->last_bytes ? f->bytes : f->last_bytes;
+	}
+	sparse = (__u64)most * 4 * (w->last_active ? w->last_active : 1) <= w->last_bytes &&
+		 ((__u64)w->sparse_bytes + skb->len) * 4 <= w->last_bytes;
+	if (!sparse)
+		return leaf->bulk;
+	__sync_fetch_and_add(&w->sparse_bytes, skb->len);
+	return leaf->sparse;
+}
+
+/* Sends the packet through a stage: class in priority, the way back in tc_index. */
+static __always_inline int through(struct __sk_buff *skb, __u32 stage, __u32 class, __u16 slot)
+{
+	skb->priority = class;
+	skb->tc_index = slot;
+	return bpf_redirect(stage, 0);
+}
+
+/* An interface without a layer 2 gives packets without a header, a stage wants one: a blank one, which the kernel
+ * takes off again on the way back. */
+static __always_inline bool give_header(struct __sk_buff *skb)
+{
+	__be16 proto = skb->protocol;
+
+	if (bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return false;
+	return !bpf_skb_store_bytes(skb, 2 * ETH_ALEN, &proto, sizeof(proto), 0);
+}
+
+static __always_inline struct iface *iface_of(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+
+	return bpf_map_lookup_elem(&ifaces, &ifindex);
+}
+
+/* Is this packet on its way back from this stage to this interface? If so, forgets the slot. */
+static __always_inline bool returning(struct __sk_buff *skb, __u16 slot)
+{
+	if (!slot || skb->tc_index != slot)
+		return false;
+	skb->tc_index = 0;
+	return true;
+}
+
+/* The class of a packet on a managed link. */
+static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *iface, __u32 target, __u32 dir)
+{
+	struct link_key key = { .ifindex = skb->ifindex, .target = target, .dir = dir };
+	struct leaf *leaf = 0;
+
+	if (target)
+		leaf = bpf_map_lookup_elem(&links, &key);
+	if (!leaf)
+		leaf = &iface->rest[dir];
+	return pick(skb, leaf);
+}
+
+SEC("classifier/egress")
+int on_egress(struct __sk_buff *skb)
+{
+	struct settings *now = current_settings();
+	struct packet p = {};
+	struct bpf_sock *sk;
+	struct iface *iface;
+	bool back, managed;
+
+	if (!now)
+		return GO_ON;
+	/* A VLAN's packets were seen on the VLAN's own interface. */
+	if (skb->vlan_present)
+		return GO_ON;
+	sk = skb->sk;
+	if (sk)
+		sk = bpf_sk_fullsock(sk);
+	if (!sk && !now->links && !skb->tc_index)
+		return GO_ON;
+	iface = iface_of(skb);
+	if (!iface)
+		return GO_ON;
+	back = returning(skb, iface->slot_up);
+	if (back && iface->flags & IFACE_LOOPBACK)
+		bpf_skb_change_type(skb, PACKET_HOST);	/* the stage took it for somebody else's */
+	managed = iface->flags & IFACE_MANAGED_UP;
+	if (back)
+		skb->priority = sk ? sk->priority : 0;	/* what it was before the stage */
+	if (back && !managed)
+		return GO_ON;
+	if (sk)
+		find_owner(skb, sk, now, true, &p);
+	if (p.state && !back) {
+		struct leaf *cap = &p.state->cap[DIR_UP];
+
+		count(skb, &p, DIR_UP);
+		if (cap->bulk && now->cap_stage) {
+			__u32 class = pick(skb, cap);
+
+			if (iface->flags & IFACE_NO_MAC && !give_header(skb))
+				return TC_ACT_SHOT;
+			return through(skb, now->cap_stage, class, iface->slot_up);
+		}
+	}
+	if (managed)
+		skb->priority = link_class(skb, iface, p.target, DIR_UP);
+	return GO_ON;
+}
+
+/* The receiving socket of a packet, as the kernel will find it. To be released. */
+static __always_inline struct bpf_sock *receiver(struct __sk_buff *skb, __u32 l3)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct bpf_sock_tuple tuple = {};
+	__u32 size, l4;
+	__u8 proto;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > end || ip->ihl < 5 || ip->frag_off & bpf_htons(0x1fff))
+			return 0;
+		proto = ip->protocol;
+		l4 = l3 + ip->ihl * 4;
+		tuple.ipv4.saddr = ip->saddr;
+		tuple.ipv4.daddr = ip->daddr;
+		size = sizeof(tuple.ipv4);
+	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = data + l3;
+
+		if ((void *)(ip + 1) > end)
+			return 0;
+		proto = ip->nexthdr;
+		l4 = l3 + sizeof(*ip);
+		__builtin_memcpy(tuple.ipv6.saddr, &ip->saddr, 16);
+		__builtin_memcpy(tuple.ipv6.daddr, &ip->daddr, 16);
+		size = sizeof(tuple.ipv6);
+	} else {
+		return 0;
+	}
+	if (proto != IPPROTO_TCP && proto != IPPROTO_UDP)
+		return 0;
+	/* Ports stand at the same place in both. */
+	if (size == sizeof(tuple.ipv4)) {
+		if (bpf_skb_load_bytes(skb, l4, &tuple.ipv4.sport, 4))
+			return 0;
+	} else if (bpf_skb_load_bytes(skb, l4, &tuple.ipv6.sport, 4)) {
+		return 0;
+	}
+	if (proto == IPPROTO_TCP)
+		return bpf_sk_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	return bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+}
+
+SEC("classifier/ingress")
+int on_ingress(struct __sk_buff *skb)
+{
+	struct settings *now = current_settings();
+	struct packet p = {};
+	struct bpf_sock *sk;
+	struct iface *iface;
+	bool capped, mac;
+
+	if (!now || skb->vlan_present)
+		return GO_ON;
+	iface = iface_of(skb);
+	if (!iface || returning(skb, iface->slot_link))
+		return GO_ON;
+	capped = returning(skb, iface->slot_down);
+	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
+		return GO_ON;
+	mac = !(iface->flags & IFACE_NO_MAC);
+	sk = receiver(skb, mac ? ETH_HLEN : 0);
+	if (sk) {
+		find_owner(skb, sk, now, false, &p);
+		bpf_sk_release(sk);
+	}
+	if (p.state && !capped) {
+		struct leaf *cap = &p.state->cap[DIR_DOWN];
+
+		count(skb, &p, DIR_DOWN);
+		if (cap->bulk && now->cap_stage) {
+			__u32 class = pick(skb, cap);
+
+			if (!mac && !give_header(skb))
+				return TC_ACT_SHOT;
+			return through(skb, now->cap_stage, class, iface->slot_down);
+		}
+	}
+	if (iface->flags & IFACE_MANAGED_DOWN) {
+		__u32 class = link_class(skb, iface, p.target, DIR_DOWN);
+
+		if (!mac && !give_header(skb))
+			return TC_ACT_SHOT;
+		return through(skb, iface->link_stage, class, iface->slot_link);
+	}
+	return GO_ON;
+}
+
+/* The far end of a stage: back to where the packet was going. */
+SEC("classifier/stage")
+int on_stage_exit(struct __sk_buff *skb)
+{
+	__u16 slot = skb->tc_index;
+	struct slot *to = bpf_map_lookup_elem(&slots, &slot);
+
+	if (!to)
+		return TC_ACT_SHOT;	/* not from us, or its interface is gone */
+	return bpf_redirect(to->ifindex, to->stage == STAGE_CAP_UP ? 0 : BPF_F_INGRESS);
+}
+
+#endif

@@ -1,0 +1,129 @@
+//! Compiles the eBPF programs with clang and writes the Rust mirror of `bpf/abi.h`.
+//!
+//! The mirror is generated so that keys and values of the maps are written down once (see the head of `abi.h` for the
+//! form that is read here). Nothing binary is ever committed.
+
+use std::{env, fmt::Write as _, fs, path::Path, process::Command};
+
+fn main() {
+    for file in ["abi.h", "maps.h", "owner.h", "path.h", "netnice.bpf.c"] {
+        println!("cargo:rerun-if-changed=bpf/{file}");
+    }
+    let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let abi = fs::read_to_string("bpf/abi.h").expect("bpf/abi.h is readable");
+    fs::write(Path::new(&out).join("abi.rs"), mirror(&abi)).expect("OUT_DIR is writable");
+    compile(&Path::new(&out).join("netnice.bpf.o"));
+}
+
+fn compile(object: &Path) {
+    let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
+    let mut command = Command::new(&clang);
+    command.args([
+        "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3",
+    ]);
+    // Debian keeps asm/types.h in a folder of the machine's own triplet.
+    for triplet in ["x86_64-linux-gnu", "aarch64-linux-gnu", "riscv64-linux-gnu"] {
+        let folder = format!("/usr/include/{triplet}");
+        if Path::new(&folder).is_dir() {
+            command.arg(format!("-I{folder}"));
+        }
+    }
+    let done = command
+        .arg("-c")
+        .arg("bpf/netnice.bpf.c")
+        .arg("-o")
+        .arg(object)
+        .status();
+    match done {
+        Ok(status) if status.success() => {}
+        Ok(status) => {
+            panic!("{clang} could not compile bpf/netnice.bpf.c ({status}); it needs libbpf-dev")
+        }
+        Err(error) => panic!(
+            "{clang} is needed to compile the eBPF programs: {error}; `apt-get install clang libbpf-dev`"
+        ),
+    }
+}
+
+/// The Rust mirror of the header: constants, and `#[repr(C)]` structs with their sizes.
+fn mirror(header: &str) -> String {
+    let mut rust = String::from("// Generated from bpf/abi.h.\n");
+    let mut lines = header.lines().map(strip_comment);
+    while let Some(line) = lines.next() {
+        if let Some(rest) = line.strip_prefix("#define ") {
+            constant(&mut rust, rest);
+        } else if let Some(name) = line
+            .strip_prefix("struct ")
+            .and_then(|l| l.strip_suffix(" {"))
+        {
+            let body: Vec<&str> = lines.by_ref().take_while(|l| *l != "};").collect();
+            structure(&mut rust, name, &body);
+        }
+    }
+    rust
+}
+
+fn strip_comment(line: &str) -> &str {
+    line.split("/*").next().unwrap_or_default().trim()
+}
+
+fn constant(rust: &mut String, definition: &str) {
+    let mut words = definition.split_whitespace();
+    if let (Some(name), Some(value)) = (words.next(), words.next()) {
+        let _ = writeln!(
+            rust,
+            "#[allow(missing_docs, dead_code)]\npub const {name}: u32 = {value};"
+        );
+    }
+}
+
+fn structure(rust: &mut String, name: &str, body: &[&str]) {
+    let name = camel(name);
+    let _ = writeln!(
+        rust,
+        "#[allow(missing_docs)]\n#[repr(C)]\n#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]\npub struct {name} {{"
+    );
+    let mut sizes = Vec::new();
+    for field in body.iter().filter(|l| !l.is_empty()) {
+        let field = field.trim_end_matches(';');
+        let (kind, field) = field
+            .rsplit_once(' ')
+            .unwrap_or_else(|| panic!("field `{field}` of {name}"));
+        let kind = match kind {
+            "__u8" => "u8".into(),
+            "__u16" => "u16".into(),
+            "__u32" => "u32".into(),
+            "__u64" => "u64".into(),
+            other => camel(
+                other
+                    .strip_prefix("struct ")
+                    .unwrap_or_else(|| panic!("type `{other}` in {name}")),
+            ),
+        };
+        let (field, kind) = match field.split_once('[') {
+            Some((field, count)) => (field, format!("[{kind}; {}]", count.trim_end_matches(']'))),
+            None => (field, kind),
+        };
+        let _ = writeln!(rust, "    pub {field}: {kind},");
+        sizes.push(format!("size_of::<{kind}>()"));
+    }
+    let _ = writeln!(
+        rust,
+        "}}\n// SAFETY: plain integers without holes (the sizes of the fields add up), any bits are a value."
+    );
+    let _ = writeln!(rust, "unsafe impl aya::Pod for {name} {{}}");
+    let _ = writeln!(
+        rust,
+        "const _: () = assert!(size_of::<{name}>() == {});",
+        sizes.join(" + ")
+    );
+}
+
+fn camel(name: &str) -> String {
+    name.split('_')
+        .map(|word| {
+            let (first, rest) = word.split_at(1);
+            first.to_uppercase() + rest
+        })
+        .collect()
+}

@@ -1,0 +1,132 @@
+//! Control groups (version 2): where they are mounted, their ids, and the paths of units.
+
+use std::{
+    ffi::CString,
+    fs,
+    os::unix::{ffi::OsStrExt, fs::MetadataExt},
+    path::{Path, PathBuf},
+};
+
+use crate::{abi, error::KernelError};
+
+/// Where the unified hierarchy is mounted.
+pub fn root() -> Result<PathBuf, KernelError> {
+    let path = "/proc/self/mountinfo";
+    let mounts =
+        fs::read_to_string(path).map_err(KernelError::file("find the cgroup2 mount", path))?;
+    mounts
+        .lines()
+        .find_map(mount_of_cgroup2)
+        .ok_or(KernelError::Missing {
+            what: "cgroup2 mount",
+            hint: "mount it: `mount -t cgroup2 none /sys/fs/cgroup`",
+        })
+}
+
+/// `36 35 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw` → the fifth field.
+fn mount_of_cgroup2(line: &str) -> Option<PathBuf> {
+    let (left, right) = line.split_once(" - ")?;
+    if right.split(' ').next()? != "cgroup2" {
+        return None;
+    }
+    left.split(' ')
+        .nth(4)
+        .map(|mount| PathBuf::from(mount.replace("\\040", " ")))
+}
+
+/// A cgroup, found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cgroup {
+    /// Its path below the root, `/` for the root itself.
+    pub path: String,
+    /// The kernel's id of it; another one when it is made anew under the same path.
+    pub id: u64,
+    /// How many levels below the root.
+    pub level: u32,
+    /// Where it is in the file system.
+    pub folder: PathBuf,
+}
+
+/// Finds a cgroup by its path below the root (a path that names the mount itself is understood too).
+pub fn find(path: &str) -> Result<Cgroup, KernelError> {
+    let root = root()?;
+    let relative = path
+        .strip_prefix(root.to_str().unwrap_or_default())
+        .unwrap_or(path)
+        .trim_matches('/');
+    let folder = root.join(relative);
+    let gone = || KernelError::NoCgroup(path.into(), root.display().to_string());
+    let metadata = fs::metadata(&folder).map_err(|_| gone())?;
+    if !metadata.is_dir() {
+        return Err(gone());
+    }
+    let level = relative.split('/').filter(|part| !part.is_empty()).count();
+    if level as u32 > abi::MAX_CGROUP_LEVELS {
+        return Err(KernelError::CgroupTooDeep {
+            path: path.into(),
+            depth: level,
+            most: abi::MAX_CGROUP_LEVELS,
+        });
+    }
+    // In cgroup2 the inode number is the id that the kernel compares packets' cgroups with.
+    Ok(Cgroup {
+        path: format!("/{relative}"),
+        id: metadata.ino(),
+        level: level as u32,
+        folder,
+    })
+}
+
+/// Finds the cgroup of a systemd unit: the folder of this name, wherever slices put it.
+pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
+    let root = root()?;
+    let mut level = vec![root.clone()];
+    // Breadth first: a system unit before one of the same name inside a container.
+    for _ in 0..abi::MAX_CGROUP_LEVELS {
+        let mut below = Vec::new();
+        for folder in &level {
+            let Ok(entries) = fs::read_dir(folder) else {
+                continue;
+            };
+            for entry in entries
+                .flatten()
+                .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
+            {
+                if entry.file_name() == unit {
+                    let path = entry.path();
+                    let relative = path.strip_prefix(&root).unwrap_or(&path);
+                    return find(&format!("/{}", relative.display()));
+                }
+                below.push(entry.path());
+            }
+        }
+        if below.is_empty() {
+            break;
+        }
+        level = below;
+    }
+    Err(KernelError::NoUnit(unit.into()))
+}
+
+/// Path of the cgroup that a process is in.
+pub fn of_process(pid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    text.lines()
+        .find_map(|line| line.strip_prefix("0::"))
+        .map(str::to_owned)
+}
+
+/// The magic number of the file system that a path is on.
+pub(crate) fn filesystem(path: &Path) -> Option<i64> {
+    let path = c_path(path);
+    let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: the path is terminated, the buffer is of the right type, and is read only when the call filled it.
+    unsafe {
+        (libc::statfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| found.assume_init().f_type)
+    }
+}
+
+/// A path as C wants it. A path with a zero inside names nothing, as the empty one.
+pub(crate) fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}

@@ -1,0 +1,184 @@
+//! Network interfaces: which there are, and the pairs that netnice makes for itself.
+//!
+//! A packet must pass one of our hooks once, and once only. So a hook belongs on every interface that hands packets
+//! to this namespace's own stack: not on a port of a bridge, bond or team (its packets arrive at the master), and not
+//! on our own pairs. What runs over another interface (a VLAN, WireGuard) is counted where the socket's packet first
+//! appears.
+
+use std::{fs, io};
+
+use crate::netlink::{Attributes, Message, NetlinkError, Route, attributes, find, number, text};
+
+/// An interface of this namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its index.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Largest layer 3 packet, in bytes.
+    pub mtu: u32,
+    /// Whether it is up.
+    pub up: bool,
+    /// `ARPHRD_*`.
+    pub hardware: u16,
+    /// Kind of a virtual interface (`veth`, `vlan`, …), empty for others.
+    pub kind: String,
+    /// What it is a port of (`bridge`, `bond`, …), empty for others.
+    pub port_of: String,
+}
+
+impl Device {
+    /// Whether it is the loopback interface.
+    pub fn is_loopback(&self) -> bool {
+        self.hardware == ARPHRD_LOOPBACK
+    }
+
+    /// Whether its packets come without a layer 2 header (`dev_is_mac_header_xmit` in the kernel).
+    pub fn is_headerless(&self) -> bool {
+        HEADERLESS.contains(&self.hardware)
+    }
+
+    /// Whether packets for this namespace's own sockets first appear here.
+    pub fn carries_own_packets(&self) -> bool {
+        !self.name.starts_with(OUR_PREFIX)
+            && !PORT_MASTERS.contains(&self.port_of.as_str())
+            && self.kind != "ifb"
+    }
+}
+
+/// All interfaces of the namespace.
+pub fn list(route: &mut Route) -> Result<Vec<Device>, NetlinkError> {
+    let answers = route.dump(
+        "list the interfaces",
+        Message::new(libc::RTM_GETLINK, 0, &link_head(0, 0, 0)),
+    )?;
+    Ok(answers
+        .iter()
+        .filter_map(|a| {
+            a.head::<LINK_HEAD>()
+                .map(|head| device(head, &a.attributes(LINK_HEAD)))
+        })
+        .collect())
+}
+
+/// The interface of this name.
+pub fn find_by_name(route: &mut Route, name: &str) -> Result<Option<Device>, NetlinkError> {
+    Ok(list(route)?.into_iter().find(|d| d.name == name))
+}
+
+/// A pair of interfaces of our own; what enters the near end leaves at the far end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    /// Index of the end that carries the classes.
+    pub near: u32,
+    /// Index of the end whose ingress sends packets back.
+    pub far: u32,
+}
+
+/// Finds the pair of these names, or makes it: no addresses, no ARP, no IPv6, room for the largest packet.
+pub fn ensure_pair(route: &mut Route, near: &str, far: &str) -> Result<Pair, NetlinkError> {
+    let known = list(route)?;
+    let index =
+        |devices: &[Device], name: &str| devices.iter().find(|d| d.name == name).map(|d| d.index);
+    if let (Some(near), Some(far)) = (index(&known, near), index(&known, far)) {
+        return Ok(Pair { near, far });
+    }
+    let peer = Attributes::new()
+        .text(libc::IFLA_IFNAME, far)
+        .u32(libc::IFLA_MTU, PAIR_MTU);
+    let mut peer_data = link_head(0, 0, 0).to_vec();
+    peer_data.extend_from_slice(peer.as_slice());
+    let data = Attributes::new().bytes(VETH_INFO_PEER, &peer_data);
+    let info = Attributes::new()
+        .text(libc::IFLA_INFO_KIND, "veth")
+        .nested(libc::IFLA_INFO_DATA, &data);
+    let row = Attributes::new()
+        .text(libc::IFLA_IFNAME, near)
+        .u32(libc::IFLA_MTU, PAIR_MTU)
+        .nested(libc::IFLA_LINKINFO, &info);
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+    let message = Message::new(libc::RTM_NEWLINK, flags, &link_head(0, 0, 0)).with(&row);
+    route.act(&format!("make the interface pair {near}, {far}"), message)?;
+    for name in [near, far] {
+        // Nobody may answer or ask anything on our pair. Absent where the kernel has no IPv6.
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+    }
+    let made = list(route)?;
+    let pair = match (index(&made, near), index(&made, far)) {
+        (Some(near), Some(far)) => Pair { near, far },
+        _ => {
+            return Err(NetlinkError {
+                what: format!("find the interface pair {near}, {far}"),
+                message: None,
+                source: io::Error::from_raw_os_error(libc::ENODEV),
+            });
+        }
+    };
+    let up = (libc::IFF_UP | libc::IFF_NOARP) as u32;
+    for index in [pair.near, pair.far] {
+        let message = Message::new(libc::RTM_NEWLINK, 0, &link_head(index, up, up));
+        route.act(&format!("set up the interface pair {near}, {far}"), message)?;
+    }
+    Ok(pair)
+}
+
+/// Removes an interface (and so its peer), if it is still there.
+pub fn remove(route: &mut Route, index: u32) -> Result<(), NetlinkError> {
+    let message = Message::new(libc::RTM_DELLINK, 0, &link_head(index, 0, 0));
+    match route.act(&format!("remove interface {index}"), message) {
+        Err(error) if !error.is_gone() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// What a link message says: the interface, and whether it came or went.
+pub fn changed(kind: u16, answer: &crate::netlink::Answer) -> Option<(Device, bool)> {
+    let head = answer.head::<LINK_HEAD>()?;
+    match kind {
+        libc::RTM_NEWLINK | libc::RTM_DELLINK => Some((
+            device(head, &answer.attributes(LINK_HEAD)),
+            kind == libc::RTM_NEWLINK,
+        )),
+        _ => None,
+    }
+}
+
+fn device(head: &[u8; LINK_HEAD], row: &[(u16, Vec<u8>)]) -> Device {
+    let info = find(row, libc::IFLA_LINKINFO)
+        .map(attributes)
+        .unwrap_or_default();
+    let word = |kind| find(&info, kind).map(text).unwrap_or_default();
+    Device {
+        index: u32::from_ne_bytes([head[4], head[5], head[6], head[7]]),
+        name: find(row, libc::IFLA_IFNAME).map(text).unwrap_or_default(),
+        mtu: find(row, libc::IFLA_MTU)
+            .and_then(number)
+            .unwrap_or_default(),
+        up: u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) & libc::IFF_UP as u32 != 0,
+        hardware: u16::from_ne_bytes([head[2], head[3]]),
+        kind: word(libc::IFLA_INFO_KIND),
+        port_of: word(libc::IFLA_INFO_SLAVE_KIND),
+    }
+}
+
+/// `struct ifinfomsg`.
+fn link_head(index: u32, flags: u32, change: u32) -> [u8; LINK_HEAD] {
+    let mut head = [0; LINK_HEAD];
+    head[4..8].copy_from_slice(&index.to_ne_bytes());
+    head[8..12].copy_from_slice(&flags.to_ne_bytes());
+    head[12..16].copy_from_slice(&change.to_ne_bytes());
+    head
+}
+
+/// What the names of our own interfaces begin with.
+pub const OUR_PREFIX: &str = "nn";
+/// Larger than the largest packet of any interface but lo (65,536), whose packets still fit with the allowance that the
+/// kernel makes for a VLAN tag.
+const PAIR_MTU: u32 = 65_535;
+const LINK_HEAD: usize = 16;
+const VETH_INFO_PEER: u16 = 1;
+const ARPHRD_LOOPBACK: u16 = 772;
+/// TUNNEL, TUNNEL6, SIT, IPGRE, PIMREG, IP6GRE, RAWIP, PPP, NONE, VOID.
+const HEADERLESS: [u16; 10] = [768, 769, 776, 778, 779, 823, 519, 512, 0xFFFE, 0xFFFF];
+const PORT_MASTERS: [&str; 5] = ["bridge", "bond", "team", "openvswitch", "batadv"];

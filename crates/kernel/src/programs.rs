@@ -1,0 +1,569 @@
+//! The eBPF programs and maps: loaded, attached, pinned.
+//!
+//! Everything is pinned in a bpffs inside the runtime folder, so that the kernel goes on enforcing when the daemon
+//! dies. A daemon that starts loads its own programs onto the maps that it finds there, attaches them, and only then
+//! lets go of the old ones: on interfaces by an atomic replacement (two at once would send a packet through the
+//! stage twice), elsewhere one beside the other for a moment, which does no harm because tagging twice is tagging once.
+//!
+//! On interfaces the programs go in front of everybody else's, with tcx where the kernel has it (6.6 on); before that
+//! as a filter of clsact with the lowest preference that is free.
+
+use std::{
+    fs,
+    os::fd::{AsFd, BorrowedFd},
+    path::{Path, PathBuf},
+};
+
+use aya::{
+    Btf, Ebpf, EbpfLoader,
+    maps::{Array, HashMap, MapData, PerCpuHashMap, RingBuf, SkStorage},
+    programs::{
+        BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock,
+        CgroupSockAddr, LinkOrder, SchedClassifier, TcAttachType,
+        links::{FdLink, Link, LinkError, PinnedLink},
+        tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle},
+    },
+};
+
+use crate::{abi, cgroup, error::KernelError, netlink::Route, tc};
+
+/// The loaded programs and their maps.
+pub struct Programs {
+    ebpf: Ebpf,
+    folder: PathBuf,
+    tcx: bool,
+}
+
+/// Where a program sits on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// Packets that leave by an interface.
+    Egress,
+    /// Packets that arrive by it.
+    Ingress,
+    /// Packets that come out at the far end of a stage.
+    StageExit,
+}
+
+impl Programs {
+    /// Loads the programs onto the maps of this runtime folder (made where they are missing), and attaches those that
+    /// follow ownership. Interfaces are attached one by one afterwards.
+    pub fn load(runtime: &Path) -> Result<Self, KernelError> {
+        let folder = runtime.join(FOLDER);
+        mount(&folder)?;
+        let pins: Vec<PathBuf> = MAPS.iter().map(|name| folder.join(name)).collect();
+        let mut loader = EbpfLoader::new();
+        for (name, pin) in MAPS.iter().zip(&pins) {
+            loader.map_pin_path(name, pin.as_path());
+        }
+        let mut ebpf = loader
+            .load(OBJECT)
+            .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;
+        load_programs(&mut ebpf)?;
+        let mut programs = Self {
+            ebpf,
+            folder,
+            tcx: has_tcx(),
+        };
+        programs.follow_ownership()?;
+        Ok(programs)
+    }
+
+    /// Whether a daemon has left programs in this runtime folder.
+    pub fn are_pinned(runtime: &Path) -> bool {
+        runtime.join(FOLDER).join(MAPS[0]).exists()
+    }
+
+    /// Whether the programs go in by tcx (else by clsact).
+    pub fn uses_tcx(&self) -> bool {
+        self.tcx
+    }
+
+    fn follow_ownership(&mut self) -> Result<(), KernelError> {
+        for (name, _) in TRACEPOINTS {
+            let what = || format!("attach {name}");
+            let program: &mut BtfTracePoint = self.program(name)?;
+            let id = program.attach().map_err(|e| KernelError::bpf(what(), e))?;
+            let link = program
+                .take_link(id)
+                .map_err(|e| KernelError::bpf(what(), e))?;
+            self.pin(Ok(link.into()), name)?;
+        }
+        let root = cgroup::root()?;
+        let root =
+            fs::File::open(&root).map_err(KernelError::file("open the cgroup root", root))?;
+        let mode = CgroupAttachMode::Single; // with links, several attach side by side in this mode too
+        let program: &mut CgroupSock = self.program("on_sock_create")?;
+        let what = |name: &str| format!("attach {name} to the root cgroup");
+        let id = program
+            .attach(&root, mode)
+            .map_err(|e| KernelError::bpf(what("on_sock_create"), e))?;
+        let link = program
+            .take_link(id)
+            .map_err(|e| KernelError::bpf(what("on_sock_create"), e))?;
+        self.pin(link.try_into(), "on_sock_create")?;
+        for name in SOCK_ADDR {
+            let program: &mut CgroupSockAddr = self.program(name)?;
+            let id = program
+                .attach(&root, mode)
+                .map_err(|e| KernelError::bpf(what(name), e))?;
+            let link = program
+                .take_link(id)
+                .map_err(|e| KernelError::bpf(what(name), e))?;
+            self.pin(link.try_into(), name)?;
+        }
+        Ok(())
+    }
+
+    fn program<'a, P>(&'a mut self, name: &str) -> Result<&'a mut P, KernelError>
+    where
+        &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
+    {
+        program(&mut self.ebpf, name)
+    }
+
+    /// Pins a link in place of the one of the same name, which so ends.
+    fn pin(&self, link: Result<FdLink, LinkError>, name: &str) -> Result<(), KernelError> {
+        let path = self.link_path(name);
+        let link = link.map_err(|e| KernelError::bpf(format!("keep the link of {name}"), e))?;
+        let _ = fs::remove_file(&path);
+        link.pin(&path)
+            .map(drop)
+            .map_err(|e| KernelError::bpf(format!("pin {}", path.display()), e))
+    }
+
+    fn link_path(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("link_{name}"))
+    }
+
+    /// Attaches a program to an interface, or replaces the one that an earlier daemon attached. Tells the preference
+    /// that a clsact filter got; none with tcx.
+    pub fn attach(
+        &mut self,
+        route: &mut Route,
+        index: u32,
+        name: &str,
+        hook: Hook,
+    ) -> Result<Option<u16>, KernelError> {
+        if self.tcx {
+            self.attach_tcx(index, name, hook).map(|()| None)
+        } else {
+            self.attach_clsact(route, index, name, hook).map(Some)
+        }
+    }
+
+    fn attach_tcx(&mut self, index: u32, name: &str, hook: Hook) -> Result<(), KernelError> {
+        let key = hook.key(index);
+        let path = self.link_path(&key);
+        let what = || format!("attach to {name}");
+        let program: &mut SchedClassifier = self.program(hook.program())?;
+        if let Ok(old) = PinnedLink::from_pin(&path) {
+            let replaced = SchedClassifierLink::try_from(FdLink::from(old))
+                .map_err(|e| KernelError::bpf(what(), e))
+                .and_then(|link| {
+                    program
+                        .attach_to_link(link)
+                        .map_err(|e| KernelError::bpf(what(), e))
+                });
+            if let Ok(id) = replaced {
+                // The pin stays; only our handle goes.
+                let link = program
+                    .take_link(id)
+                    .map_err(|e| KernelError::bpf(what(), e))?;
+                drop(FdLink::try_from(link));
+                return Ok(());
+            }
+            let _ = fs::remove_file(&path); // of an interface that is gone: its index came back
+        }
+        let options = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let id = program
+            .attach_with_options(name, hook.direction(), options)
+            .map_err(|e| KernelError::bpf(what(), e))?;
+        let link = program
+            .take_link(id)
+            .map_err(|e| KernelError::bpf(what(), e))?;
+        self.pin(link.try_into(), &key)
+    }
+
+    fn attach_clsact(
+        &mut self,
+        route: &mut Route,
+        index: u32,
+        name: &str,
+        hook: Hook,
+    ) -> Result<u16, KernelError> {
+        if tc::ensure_clsact(route, index)? {
+            let _ = fs::File::create(self.made_clsact(index));
+        }
+        let what = || format!("attach to clsact of {name}");
+        let program: &mut SchedClassifier = self.program(hook.program())?;
+        for priority in 1..=MOST_PREFERENCES {
+            let old = SchedClassifierLink::attached(
+                name,
+                hook.direction(),
+                priority,
+                FILTER_HANDLE,
+                None,
+            )
+            .map_err(|e| KernelError::bpf(what(), e))?;
+            let options = NlOptions {
+                priority,
+                handle: FILTER_HANDLE,
+                classid: None,
+            };
+            let id = match program.attach_with_options(
+                name,
+                hook.direction(),
+                TcAttachOptions::Netlink(options),
+            ) {
+                Ok(id) => id,
+                // Ours of before: replaced in place.
+                Err(_)
+                    if tc::has_filter(
+                        route,
+                        index,
+                        hook.is_egress(),
+                        priority,
+                        FILTER_HANDLE_NUMBER,
+                    )? =>
+                {
+                    program
+                        .attach_to_link(old)
+                        .map_err(|e| KernelError::bpf(what(), e))?
+                }
+                Err(error) if priority == MOST_PREFERENCES => {
+                    return Err(KernelError::bpf(what(), error));
+                }
+                Err(_) => continue, // another kind of filter holds this preference
+            };
+            // Forgotten on purpose: a clsact link detaches when it is dropped.
+            let link = program
+                .take_link(id)
+                .map_err(|e| KernelError::bpf(what(), e))?;
+            std::mem::forget(link);
+            return Ok(priority);
+        }
+        Err(KernelError::Bpf {
+            what: what(),
+            reason: "no preference is free".into(),
+        })
+    }
+
+    /// Takes a program off an interface.
+    pub fn detach(&mut self, route: &mut Route, index: u32, name: &str, hook: Hook) {
+        let _ = fs::remove_file(self.link_path(&hook.key(index)));
+        if self.tcx {
+            return;
+        }
+        for priority in 1..=MOST_PREFERENCES {
+            if tc::has_filter(
+                route,
+                index,
+                hook.is_egress(),
+                priority,
+                FILTER_HANDLE_NUMBER,
+            )
+            .unwrap_or(false)
+            {
+                if let Ok(link) = SchedClassifierLink::attached(
+                    name,
+                    hook.direction(),
+                    priority,
+                    FILTER_HANDLE,
+                    None,
+                ) {
+                    let _ = link.detach();
+                }
+            }
+        }
+        if self.made_clsact(index).exists() && tc::has_no_filters(route, index).unwrap_or(false) {
+            let _ = tc::remove_clsact(route, index);
+            let _ = fs::remove_file(self.made_clsact(index));
+        }
+    }
+
+    /// The mark that an interface's clsact is ours.
+    fn made_clsact(&self, index: u32) -> PathBuf {
+        self.folder.with_file_name(format!("clsact-{index}"))
+    }
+
+    /// Watches a cgroup's receive path, for sockets that only receive.
+    pub fn watch_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
+        let file = fs::File::open(path).map_err(KernelError::file("open the cgroup", path))?;
+        let what = || format!("attach to cgroup {}", path.display());
+        let program: &mut CgroupSkb = self.program("on_cgroup_receive")?;
+        let link = program
+            .attach(
+                &file,
+                CgroupSkbAttachType::Ingress,
+                CgroupAttachMode::Single,
+            )
+            .and_then(|id| program.take_link(id))
+            .map_err(|e| KernelError::bpf(what(), e))?;
+        self.pin(link.try_into(), &format!("cgroup_{id}"))
+    }
+
+    /// Stops watching a cgroup.
+    pub fn forget_cgroup(&mut self, id: u64) {
+        let _ = fs::remove_file(self.link_path(&format!("cgroup_{id}")));
+    }
+
+    /// Interfaces that have a pinned program, as (index, hook name).
+    pub fn pinned_interfaces(&self) -> Vec<u32> {
+        let Ok(entries) = fs::read_dir(&self.folder) else {
+            return Vec::new();
+        };
+        entries
+            .flatten()
+            .filter_map(|e| {
+                e.file_name()
+                    .to_str()?
+                    .strip_prefix("link_if")?
+                    .split('_')
+                    .next()?
+                    .parse()
+                    .ok()
+            })
+            .collect()
+    }
+
+    /// Forgets the pins of an interface that is gone.
+    pub fn forget_interface(&mut self, index: u32) {
+        for hook in [Hook::Egress, Hook::Ingress, Hook::StageExit] {
+            let _ = fs::remove_file(self.link_path(&hook.key(index)));
+        }
+        let _ = fs::remove_file(self.made_clsact(index));
+    }
+
+    /// Takes everything off the kernel: links, maps, programs, the bpffs.
+    pub fn unload(self) {
+        let folder = self.folder.clone();
+        drop(self);
+        remove_pins(&folder);
+    }
+
+    /// A map of the kind hash.
+    pub fn hash<K: aya::Pod, V: aya::Pod>(
+        &mut self,
+        name: &str,
+    ) -> Result<HashMap<&mut MapData, K, V>, KernelError> {
+        let map = self.ebpf.map_mut(name).ok_or_else(|| absent(name))?;
+        HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("map {name}"), e))
+    }
+
+    /// The counters of the first pass.
+    pub fn counters(
+        &mut self,
+    ) -> Result<PerCpuHashMap<&mut MapData, abi::CounterKey, abi::Counter>, KernelError> {
+        let map = self
+            .ebpf
+            .map_mut("counters")
+            .ok_or_else(|| absent("counters"))?;
+        PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("map counters", e))
+    }
+
+    /// Writes what every program reads.
+    pub fn set_settings(&mut self, settings: abi::Settings) -> Result<(), KernelError> {
+        let map = self
+            .ebpf
+            .map_mut("settings")
+            .ok_or_else(|| absent("settings"))?;
+        let mut map: Array<_, abi::Settings> =
+            Array::try_from(map).map_err(|e| KernelError::bpf("map settings", e))?;
+        map.set(0, settings, 0)
+            .map_err(|e| KernelError::bpf("write the settings", e))
+    }
+
+    /// What every program reads.
+    pub fn settings(&mut self) -> Result<abi::Settings, KernelError> {
+        let map = self
+            .ebpf
+            .map_mut("settings")
+            .ok_or_else(|| absent("settings"))?;
+        let map: Array<_, abi::Settings> =
+            Array::try_from(map).map_err(|e| KernelError::bpf("map settings", e))?;
+        map.get(&0, 0)
+            .map_err(|e| KernelError::bpf("read the settings", e))
+    }
+
+    /// The owners of sockets.
+    pub fn socket_owners(&mut self) -> Result<SkStorage<&mut MapData, abi::SockOwn>, KernelError> {
+        let map = self
+            .ebpf
+            .map_mut("sock_owns")
+            .ok_or_else(|| absent("sock_owns"))?;
+        SkStorage::try_from(map).map_err(|e| KernelError::bpf("map sock_owns", e))
+    }
+
+    /// The ring on which the programs tell of exits. May be taken once.
+    pub fn take_events(&mut self) -> Result<RingBuf<MapData>, KernelError> {
+        let map = self
+            .ebpf
+            .take_map("events")
+            .ok_or_else(|| absent("events"))?;
+        RingBuf::try_from(map).map_err(|e| KernelError::bpf("map events", e))
+    }
+}
+
+impl Hook {
+    fn program(self) -> &'static str {
+        match self {
+            Self::Egress => "on_egress",
+            Self::Ingress => "on_ingress",
+            Self::StageExit => "on_stage_exit",
+        }
+    }
+
+    fn direction(self) -> TcAttachType {
+        match self {
+            Self::Egress => TcAttachType::Egress,
+            Self::Ingress | Self::StageExit => TcAttachType::Ingress,
+        }
+    }
+
+    fn is_egress(self) -> bool {
+        self == Self::Egress
+    }
+
+    fn key(self, index: u32) -> String {
+        let name = match self {
+            Self::Egress => "egress",
+            Self::Ingress => "ingress",
+            Self::StageExit => "exit",
+        };
+        format!("if{index}_{name}")
+    }
+}
+
+fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
+    let btf = Btf::from_sys_fs().map_err(|_| KernelError::Missing {
+        what: "type information (BTF, /sys/kernel/btf/vmlinux)",
+        hint: "it needs CONFIG_DEBUG_INFO_BTF, which Debian and Ubuntu kernels have",
+    })?;
+    for (name, tracepoint) in TRACEPOINTS {
+        let program: &mut BtfTracePoint = program(ebpf, name)?;
+        program
+            .load(tracepoint, &btf)
+            .map_err(|e| KernelError::bpf(format!("load {name}"), e))?;
+    }
+    let sock: &mut CgroupSock = program(ebpf, "on_sock_create")?;
+    sock.load()
+        .map_err(|e| KernelError::bpf("load on_sock_create", e))?;
+    for name in SOCK_ADDR {
+        let program: &mut CgroupSockAddr = program(ebpf, name)?;
+        program
+            .load()
+            .map_err(|e| KernelError::bpf(format!("load {name}"), e))?;
+    }
+    let receive: &mut CgroupSkb = program(ebpf, "on_cgroup_receive")?;
+    receive
+        .load()
+        .map_err(|e| KernelError::bpf("load on_cgroup_receive", e))?;
+    for hook in [Hook::Egress, Hook::Ingress, Hook::StageExit] {
+        let program: &mut SchedClassifier = program(ebpf, hook.program())?;
+        program
+            .load()
+            .map_err(|e| KernelError::bpf(format!("load {}", hook.program()), e))?;
+    }
+    Ok(())
+}
+
+fn program<'a, P>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut P, KernelError>
+where
+    &'a mut P: TryFrom<&'a mut aya::programs::Program, Error = aya::programs::ProgramError>,
+{
+    let program = ebpf.program_mut(name).ok_or_else(|| absent(name))?;
+    program
+        .try_into()
+        .map_err(|e| KernelError::bpf(format!("program {name}"), e))
+}
+
+fn absent(name: &str) -> KernelError {
+    KernelError::Bpf {
+        what: format!("find {name}"),
+        reason: "the compiled object has none".into(),
+    }
+}
+
+/// Mounts a bpffs for the pins, unless it is there.
+fn mount(folder: &Path) -> Result<(), KernelError> {
+    fs::create_dir_all(folder).map_err(KernelError::file("make the folder of the pins", folder))?;
+    if cgroup::filesystem(folder) == Some(BPF_FS_MAGIC) {
+        return Ok(());
+    }
+    let target = cgroup::c_path(folder);
+    // SAFETY: all four strings are terminated and outlive the call; data is null.
+    let done = unsafe {
+        libc::mount(
+            c"bpf".as_ptr(),
+            target.as_ptr(),
+            c"bpf".as_ptr(),
+            libc::MS_NOSUID | libc::MS_NODEV,
+            c"mode=0700".as_ptr().cast(),
+        )
+    };
+    if done != 0 {
+        return Err(KernelError::file("mount a bpffs for the pins", folder)(
+            std::io::Error::last_os_error(),
+        ));
+    }
+    Ok(())
+}
+
+/// Removes all pins of a runtime folder, and the bpffs.
+pub fn remove_pins(folder: &Path) {
+    if let Ok(entries) = fs::read_dir(folder) {
+        for entry in entries.flatten() {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+    let target = cgroup::c_path(folder);
+    // SAFETY: the string is terminated and outlives the call.
+    unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
+    let _ = fs::remove_dir(folder);
+}
+
+fn has_tcx() -> bool {
+    aya::util::KernelVersion::current().is_ok_and(|v| v >= aya::util::KernelVersion::new(6, 6, 0))
+}
+
+/// A socket to be tagged, of whatever process.
+pub struct SocketRef<'a>(pub BorrowedFd<'a>);
+
+impl std::os::fd::AsRawFd for SocketRef<'_> {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_fd().as_raw_fd()
+    }
+}
+
+/// The folder of the pins inside the runtime folder.
+pub const FOLDER: &str = "bpf";
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
+const MAPS: [&str; 15] = [
+    "settings",
+    "procs",
+    "targets",
+    "apps",
+    "cgroups",
+    "users",
+    "ifaces",
+    "slots",
+    "links",
+    "counters",
+    "flows",
+    "windows",
+    "sock_owns",
+    "sock_cgroups",
+    "events",
+];
+const TRACEPOINTS: [(&str, &str); 3] = [
+    ("on_fork", "sched_process_fork"),
+    ("on_exec", "sched_process_exec"),
+    ("on_exit", "sched_process_exit"),
+];
+const SOCK_ADDR: [&str; 4] = ["on_bind4", "on_bind6", "on_connect4", "on_connect6"];
+const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;
+const FILTER_HANDLE: TcHandle = TcHandle::new(0, FILTER_HANDLE_NUMBER as u16);
+/// How far down we look for a preference that no other kind of filter holds.
+const MOST_PREFERENCES: u16 = 16;
+const BPF_FS_MAGIC: i64 = 0xcafe4a11;

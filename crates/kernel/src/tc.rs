@@ -1,0 +1,438 @@
+//! Queueing disciplines, classes and their counts.
+//!
+//! HTB's own units: rates in bytes per second, bursts as time in ticks of 64 ns (`PSCHED_SHIFT`). A class id is
+//! `major:minor`; the major part is the qdisc's handle.
+
+use crate::netlink::{
+    Answer, Attributes, Message, NetlinkError, Route, attributes, find, number, text,
+};
+
+/// The handle of a qdisc or the id of a class: major and minor number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle(pub u32);
+
+impl Handle {
+    /// From its two numbers.
+    pub const fn new(major: u16, minor: u16) -> Self {
+        Self((major as u32) << 16 | minor as u32)
+    }
+
+    /// The class's number within its qdisc.
+    pub const fn minor(self) -> u16 {
+        self.0 as u16
+    }
+
+    /// The number of the qdisc.
+    pub const fn major(self) -> u16 {
+        (self.0 >> 16) as u16
+    }
+
+    /// The parent of a device's root qdisc.
+    pub const ROOT: Self = Self(0xFFFF_FFFF);
+    /// The parent of clsact.
+    pub const CLSACT: Self = Self(0xFFFF_FFF1);
+}
+
+impl std::fmt::Display for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:x}:{:x}", self.major(), self.minor())
+    }
+}
+
+/// A class of HTB, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HtbClass {
+    /// Assured rate, bytes per second.
+    pub rate: u64,
+    /// Most it may reach by borrowing, bytes per second.
+    pub ceil: u64,
+    /// How long it may run ahead at its rate, in ticks of 64 ns.
+    pub burst: u32,
+    /// The same at its ceiling.
+    pub cburst: u32,
+    /// Bytes that it sends per turn when it borrows.
+    pub quantum: u32,
+    /// Order when it borrows; 0 is first.
+    pub priority: u32,
+    /// Bytes that each packet costs on the link beyond what the kernel counts.
+    pub overhead: u16,
+}
+
+/// What queues in a leaf.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queue {
+    /// First in, first out, bounded in bytes.
+    Fifo {
+        /// Most bytes that may wait.
+        limit: u32,
+    },
+    /// Flow queueing with controlled delay (RFC 8290).
+    FqCodel {
+        /// Delay that is acceptable as a standing queue, µs.
+        target: u32,
+        /// Bytes that a flow sends per turn.
+        quantum: u32,
+    },
+}
+
+/// What the kernel counted in a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bytes that left.
+    pub bytes: u64,
+    /// Packets that left.
+    pub packets: u64,
+    /// Packets dropped.
+    pub drops: u64,
+    /// Bytes waiting.
+    pub backlog: u32,
+    /// Packets waiting.
+    pub queued: u32,
+    /// How often it had to wait for its rate.
+    pub overlimits: u64,
+}
+
+/// A class found in the kernel.
+#[derive(Clone, Debug)]
+pub struct FoundClass {
+    /// Its id.
+    pub id: Handle,
+    /// The class above it; the qdisc's handle or root when there is none.
+    pub parent: Handle,
+    /// Its parameters, if it is HTB's.
+    pub htb: Option<HtbClass>,
+    /// Handle of the qdisc in a leaf.
+    pub leaf: Option<Handle>,
+    /// Its counts.
+    pub counts: Counts,
+}
+
+/// A qdisc found in the kernel.
+#[derive(Clone, Debug)]
+pub struct FoundQdisc {
+    /// The interface it is on.
+    pub ifindex: u32,
+    /// Its handle; 0: for the kernel's defaults.
+    pub handle: Handle,
+    /// Where it hangs.
+    pub parent: Handle,
+    /// Its kind.
+    pub kind: String,
+    /// Its counts.
+    pub counts: Counts,
+}
+
+/// Puts HTB at the root of an interface.
+pub fn add_htb(route: &mut Route, ifindex: u32, major: u16) -> Result<(), NetlinkError> {
+    let mut glob = Vec::new();
+    // version, rate2quantum, default class (0: packets without a class pass), debug, direct packets
+    for word in [3u32, 10, 0, 0, 0] {
+        glob.extend_from_slice(&word.to_ne_bytes());
+    }
+    let options = Attributes::new()
+        .bytes(TCA_HTB_INIT, &glob)
+        .u32(TCA_HTB_DIRECT_QLEN, DIRECT_QUEUE);
+    let row = Attributes::new()
+        .text(libc::TCA_KIND, "htb")
+        .nested(libc::TCA_OPTIONS, &options);
+    let head = tc_head(ifindex, Handle::new(major, 0), Handle::ROOT);
+    let message = Message::new(libc::RTM_NEWQDISC, create(), &head).with(&row);
+    route.act(&format!("put HTB on interface {ifindex}"), message)
+}
+
+/// Makes sure that an interface has clsact; tells whether it was made now.
+pub fn ensure_clsact(route: &mut Route, ifindex: u32) -> Result<bool, NetlinkError> {
+    let row = Attributes::new().text(libc::TCA_KIND, "clsact");
+    let head = tc_head(ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT);
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
+    match route.act(
+        &format!("put clsact on interface {ifindex}"),
+        Message::new(libc::RTM_NEWQDISC, flags, &head).with(&row),
+    ) {
+        Ok(()) => Ok(true),
+        Err(error) if error.exists() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes clsact.
+pub fn remove_clsact(route: &mut Route, ifindex: u32) -> Result<(), NetlinkError> {
+    remove_qdisc(route, ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT)
+}
+
+/// Removes a device's root qdisc of this handle, so that the kernel's default comes back.
+pub fn remove_root(route: &mut Route, ifindex: u32, major: u16) -> Result<(), NetlinkError> {
+    remove_qdisc(route, ifindex, Handle::new(major, 0), Handle::ROOT)
+}
+
+fn remove_qdisc(
+    route: &mut Route,
+    ifindex: u32,
+    handle: Handle,
+    parent: Handle,
+) -> Result<(), NetlinkError> {
+    let message = Message::new(libc::RTM_DELQDISC, 0, &tc_head(ifindex, handle, parent));
+    gone_is_fine(route.act(
+        &format!("remove qdisc {handle} of interface {ifindex}"),
+        message,
+    ))
+}
+
+/// Makes or changes a class.
+pub fn put_class(
+    route: &mut Route,
+    ifindex: u32,
+    id: Handle,
+    parent: Handle,
+    class: &HtbClass,
+) -> Result<(), NetlinkError> {
+    let mut parms = Vec::with_capacity(44);
+    for rate in [class.rate, class.ceil] {
+        // struct tc_ratespec: cell_log, linklayer (Ethernet), overhead, cell_align, mpu, rate
+        parms.extend_from_slice(&[0, 1]);
+        parms.extend_from_slice(&class.overhead.to_ne_bytes());
+        parms.extend_from_slice(&[0; 4]);
+        parms.extend_from_slice(&u32::try_from(rate).unwrap_or(u32::MAX).to_ne_bytes());
+    }
+    for word in [class.burst, class.cburst, class.quantum, 0, class.priority] {
+        parms.extend_from_slice(&word.to_ne_bytes());
+    }
+    let options = Attributes::new()
+        .bytes(TCA_HTB_PARMS, &parms)
+        .u64(TCA_HTB_RATE64, class.rate)
+        .u64(TCA_HTB_CEIL64, class.ceil);
+    let row = Attributes::new()
+        .text(libc::TCA_KIND, "htb")
+        .nested(libc::TCA_OPTIONS, &options);
+    let message = Message::new(
+        libc::RTM_NEWTCLASS,
+        libc::NLM_F_CREATE as u16,
+        &tc_head(ifindex, id, parent),
+    )
+    .with(&row);
+    route.act(&format!("put class {id} on interface {ifindex}"), message)
+}
+
+/// Removes a class.
+pub fn remove_class(route: &mut Route, ifindex: u32, id: Handle) -> Result<(), NetlinkError> {
+    let message = Message::new(libc::RTM_DELTCLASS, 0, &tc_head(ifindex, id, Handle(0)));
+    gone_is_fine(route.act(
+        &format!("remove class {id} of interface {ifindex}"),
+        message,
+    ))
+}
+
+/// Puts a queue into a leaf.
+pub fn put_queue(
+    route: &mut Route,
+    ifindex: u32,
+    leaf: Handle,
+    queue: &Queue,
+) -> Result<(), NetlinkError> {
+    let row = match queue {
+        Queue::Fifo { limit } => Attributes::new()
+            .text(libc::TCA_KIND, "bfifo")
+            .bytes(libc::TCA_OPTIONS, &limit.to_ne_bytes()),
+        Queue::FqCodel { target, quantum } => {
+            let options = Attributes::new()
+                .u32(TCA_FQ_CODEL_TARGET, *target)
+                .u32(
+                    TCA_FQ_CODEL_INTERVAL,
+                    target.saturating_mul(20).max(100_000),
+                )
+                .u32(TCA_FQ_CODEL_QUANTUM, *quantum)
+                .u32(TCA_FQ_CODEL_MEMORY_LIMIT, FQ_CODEL_MEMORY);
+            Attributes::new()
+                .text(libc::TCA_KIND, "fq_codel")
+                .nested(libc::TCA_OPTIONS, &options)
+        }
+    };
+    let flags = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
+    let message = Message::new(
+        libc::RTM_NEWQDISC,
+        flags,
+        &tc_head(ifindex, Handle(0), leaf),
+    )
+    .with(&row);
+    route.act(
+        &format!("put a queue into class {leaf} of interface {ifindex}"),
+        message,
+    )
+}
+
+/// All qdiscs of the namespace.
+pub fn qdiscs(route: &mut Route) -> Result<Vec<FoundQdisc>, NetlinkError> {
+    let answers = route.dump(
+        "list the qdiscs",
+        Message::new(libc::RTM_GETQDISC, 0, &tc_head(0, Handle(0), Handle(0))),
+    )?;
+    Ok(answers.iter().filter_map(found_qdisc).collect())
+}
+
+/// All classes of an interface.
+pub fn classes(route: &mut Route, ifindex: u32) -> Result<Vec<FoundClass>, NetlinkError> {
+    let head = tc_head(ifindex, Handle(0), Handle(0));
+    let answers = route.dump(
+        &format!("list the classes of interface {ifindex}"),
+        Message::new(libc::RTM_GETTCLASS, 0, &head),
+    )?;
+    Ok(answers.iter().filter_map(found_class).collect())
+}
+
+/// Whether clsact of an interface has a filter of this preference and handle.
+pub fn has_filter(
+    route: &mut Route,
+    ifindex: u32,
+    egress: bool,
+    preference: u16,
+    handle: u32,
+) -> Result<bool, NetlinkError> {
+    let parent = if egress {
+        CLSACT_EGRESS
+    } else {
+        CLSACT_INGRESS
+    };
+    let found = filters(route, ifindex, parent)?;
+    Ok(found.contains(&(preference, handle)))
+}
+
+/// Whether nobody has a filter in clsact of an interface.
+pub fn has_no_filters(route: &mut Route, ifindex: u32) -> Result<bool, NetlinkError> {
+    Ok(filters(route, ifindex, CLSACT_EGRESS)?.is_empty()
+        && filters(route, ifindex, CLSACT_INGRESS)?.is_empty())
+}
+
+/// Preference and handle of the filters under a parent.
+fn filters(
+    route: &mut Route,
+    ifindex: u32,
+    parent: Handle,
+) -> Result<Vec<(u16, u32)>, NetlinkError> {
+    let head = tc_head(ifindex, Handle(0), parent);
+    let what = format!("list the filters of interface {ifindex}");
+    let answers = match route.dump(&what, Message::new(libc::RTM_GETTFILTER, 0, &head)) {
+        Err(error) if error.is_gone() => Vec::new(),
+        answers => answers?,
+    };
+    // A filter is listed with its handle behind an entry of its preference with handle 0.
+    Ok(answers
+        .iter()
+        .filter_map(|a| a.head::<TC_HEAD>())
+        .map(|h| ((word(h, 16) >> 16) as u16, word(h, 8)))
+        .filter(|(_, handle)| *handle != 0)
+        .collect())
+}
+
+/// The interface that a tc message is about.
+pub fn interface_of(answer: &Answer) -> Option<u32> {
+    answer.head::<TC_HEAD>().map(|h| word(h, 4))
+}
+
+fn found_qdisc(answer: &Answer) -> Option<FoundQdisc> {
+    let head = answer.head::<TC_HEAD>()?;
+    let row = answer.attributes(TC_HEAD);
+    Some(FoundQdisc {
+        ifindex: word(head, 4),
+        handle: Handle(word(head, 8)),
+        parent: Handle(word(head, 12)),
+        kind: find(&row, libc::TCA_KIND).map(text).unwrap_or_default(),
+        counts: counts(&row),
+    })
+}
+
+fn found_class(answer: &Answer) -> Option<FoundClass> {
+    let head = answer.head::<TC_HEAD>()?;
+    let row = answer.attributes(TC_HEAD);
+    let leaf = word(head, 16);
+    Some(FoundClass {
+        id: Handle(word(head, 8)),
+        parent: Handle(word(head, 12)),
+        htb: find(&row, libc::TCA_OPTIONS)
+            .map(attributes)
+            .and_then(|o| htb_class(&o)),
+        leaf: (leaf != 0).then_some(Handle(leaf)),
+        counts: counts(&row),
+    })
+}
+
+fn htb_class(options: &[(u16, Vec<u8>)]) -> Option<HtbClass> {
+    let parms = find(options, TCA_HTB_PARMS)?;
+    let at = |offset: usize| parms.get(offset..).and_then(number);
+    let wide =
+        |kind| find(options, kind).and_then(|b| b.first_chunk().map(|b| u64::from_ne_bytes(*b)));
+    Some(HtbClass {
+        rate: wide(TCA_HTB_RATE64).unwrap_or(u64::from(at(8)?)),
+        ceil: wide(TCA_HTB_CEIL64).unwrap_or(u64::from(at(20)?)),
+        burst: at(24)?,
+        cburst: at(28)?,
+        quantum: at(32)?,
+        priority: at(40)?,
+        overhead: u16::from_ne_bytes([*parms.get(2)?, *parms.get(3)?]),
+    })
+}
+
+fn counts(row: &[(u16, Vec<u8>)]) -> Counts {
+    let stats = find(row, libc::TCA_STATS2)
+        .map(attributes)
+        .unwrap_or_default();
+    let basic = find(&stats, TCA_STATS_BASIC).unwrap_or_default();
+    let queue = find(&stats, TCA_STATS_QUEUE).unwrap_or_default();
+    let queue_word = |n: usize| queue.get(4 * n..).and_then(number).unwrap_or_default();
+    let wide = |bytes: &[u8]| bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
+    Counts {
+        bytes: wide(basic),
+        packets: find(&stats, TCA_STATS_PKT64).map_or_else(
+            || u64::from(basic.get(8..).and_then(number).unwrap_or_default()),
+            wide,
+        ),
+        queued: queue_word(0),
+        backlog: queue_word(1),
+        drops: u64::from(queue_word(2)),
+        overlimits: u64::from(queue_word(4)),
+    }
+}
+
+/// `struct tcmsg`.
+fn tc_head(ifindex: u32, handle: Handle, parent: Handle) -> [u8; TC_HEAD] {
+    let mut head = [0; TC_HEAD];
+    head[4..8].copy_from_slice(&ifindex.to_ne_bytes());
+    head[8..12].copy_from_slice(&handle.0.to_ne_bytes());
+    head[12..16].copy_from_slice(&parent.0.to_ne_bytes());
+    head
+}
+
+fn word(head: &[u8; TC_HEAD], at: usize) -> u32 {
+    u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
+}
+
+fn create() -> u16 {
+    (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16
+}
+
+fn gone_is_fine(result: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
+    match result {
+        Err(error) if !error.is_gone() => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Packets that may wait in HTB's queue for packets without a class.
+const DIRECT_QUEUE: u32 = 1_000;
+/// Memory that one fq_codel may hold: enough for a flooding sender's whole socket buffer, so that the sender is slowed
+/// by back-pressure instead of losing packets.
+const FQ_CODEL_MEMORY: u32 = 4 << 20;
+const CLSACT_EGRESS: Handle = Handle(0xFFFF_FFF3);
+const CLSACT_INGRESS: Handle = Handle(0xFFFF_FFF2);
+const TC_HEAD: usize = 20;
+const TCA_HTB_PARMS: u16 = 1;
+const TCA_HTB_INIT: u16 = 2;
+const TCA_HTB_DIRECT_QLEN: u16 = 5;
+const TCA_HTB_RATE64: u16 = 6;
+const TCA_HTB_CEIL64: u16 = 7;
+const TCA_FQ_CODEL_TARGET: u16 = 1;
+const TCA_FQ_CODEL_INTERVAL: u16 = 3;
+const TCA_FQ_CODEL_QUANTUM: u16 = 6;
+const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
+const TCA_STATS_BASIC: u16 = 1;
+const TCA_STATS_QUEUE: u16 = 3;
+const TCA_STATS_PKT64: u16 = 8;
