@@ -1,3 +1,42 @@
 //! Answers: which words pass between netnice's processes, and how they are framed on a socket.
 //! May touch: bytes, and the file descriptors that travel beside them.
 //! Must never: decide anything; a message is only well formed or refused.
+//!
+//! # The protocol
+//! One unix stream socket, `netnice.sock` in the [`RuntimeDir`]. A client sends a [`Request`], the
+//! daemon answers with one [`Response`]; a connection may carry several such pairs, one after
+//! the other. Each message is one [`frame`]: a length in four bytes, big-endian, and JSON.
+//! A request names the protocol's version ([`VERSION`]); fields that the version does not know
+//! are refused, so that a misspelt option is never taken for none. Rates, targets and contracts
+//! travel as the text of `netnice-core`, which the daemon parses again: clients are not trusted.
+//! A process is meant by a pidfd, which travels with the first byte of its request ([`fds`]).
+#![forbid(unsafe_code)]
+
+mod client;
+mod exit;
+pub mod fds;
+pub mod frame;
+mod request;
+mod response;
+mod runtime_dir;
+mod show;
+mod wire;
+
+pub use client::{Client, ClientError};
+pub use exit::Exit;
+pub use request::{
+    Clear, ClearWhat, Confirm, Doctor, Explain, LinkChange, Log, Own, Ping, Reload, Request, Set,
+    Show,
+};
+pub use response::{
+    DoctorItem, DoctorReport, Done, Explained, Failed, Gate, LogLine, LogLines, Pong, Refused,
+    Response, Status,
+};
+pub use runtime_dir::RuntimeDir;
+pub use show::{
+    CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc,
+    SliceDoc, TargetDoc,
+};
+pub use wire::{
+    VERSION, WireError, decode_request, decode_response, encode_request, encode_response,
+};

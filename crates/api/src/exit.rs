@@ -1,0 +1,55 @@
+//! The exit status of the command line, decided in this one place.
+
+use crate::{ClientError, Response};
+
+/// How `netnice` ends. The numbers are part of the interface; 126 and 127 beside them are those
+/// of env(1), for the command that `run` could not start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Done.
+    Done = 0,
+    /// Something else went wrong.
+    Error = 1,
+    /// What was typed makes no sense.
+    BadUsage = 2,
+    /// Refused, by admission or for want of permission.
+    Refused = 3,
+    /// No daemon answers.
+    NoDaemon = 4,
+    /// The command was found but could not be started.
+    CannotRun = 126,
+    /// The command was not found.
+    NotFound = 127,
+}
+
+impl Exit {
+    /// The number.
+    pub fn code(self) -> u8 {
+        self as u8
+    }
+}
+
+impl From<&Response> for Exit {
+    fn from(response: &Response) -> Exit {
+        match response {
+            Response::Pong(_)
+            | Response::Done(_)
+            | Response::Shown(_)
+            | Response::Explained(_)
+            | Response::Doctor(_)
+            | Response::Log(_) => Exit::Done,
+            Response::Refused(_) => Exit::Refused,
+            Response::Failed(failed) if failed.bad_usage => Exit::BadUsage,
+            Response::Failed(_) => Exit::Error,
+        }
+    }
+}
+
+impl From<&ClientError> for Exit {
+    fn from(error: &ClientError) -> Exit {
+        match error {
+            ClientError::NoDaemon { .. } => Exit::NoDaemon,
+            _ => Exit::Error,
+        }
+    }
+}

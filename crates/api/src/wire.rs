@@ -1,0 +1,101 @@
+//! Messages as JSON, with the protocol's version.
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::frame::{self, FrameError, LONGEST_REQUEST, LONGEST_RESPONSE};
+use crate::{Request, Response};
+
+/// The version of the protocol. It changes when an old daemon would misread a new client or the
+/// other way round.
+pub const VERSION: u32 = 1;
+
+/// Why bytes are no message, or a message no bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// Too long, or empty.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// Not the JSON of a message.
+    #[error("the message is not understood: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Another version of the protocol.
+    #[error(
+        "protocol version {theirs} here meets version {VERSION} there: the daemon and the command \
+         line are of different releases; restart netniced of the same release"
+    )]
+    Version {
+        /// The version in the message.
+        theirs: u32,
+    },
+}
+
+/// A request's frame.
+pub fn encode_request(request: &Request) -> Result<Vec<u8>, WireError> {
+    let version = VERSION;
+    let body = serde_json::to_vec(&Envelope { version, request })?;
+    Ok(frame::encode(&body, LONGEST_REQUEST)?)
+}
+
+/// A request out of the bytes of its frame. The version is looked at first, so that a message of
+/// another version is told apart from a broken one.
+pub fn decode_request(body: &[u8]) -> Result<Request, WireError> {
+    open(body)
+}
+
+/// A response's frame.
+pub fn encode_response(response: &Response) -> Result<Vec<u8>, WireError> {
+    let body = serde_json::to_vec(&Answer {
+        version: VERSION,
+        response,
+    })?;
+    Ok(frame::encode(&body, LONGEST_RESPONSE)?)
+}
+
+/// A response out of the bytes of its frame.
+pub fn decode_response(body: &[u8]) -> Result<Response, WireError> {
+    let version: Versioned = serde_json::from_slice(body)?;
+    version.check()?;
+    let answer: Answer<Response> = serde_json::from_slice(body)?;
+    Ok(answer.response)
+}
+
+fn open<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
+    let version: Versioned = serde_json::from_slice(body)?;
+    version.check()?;
+    let envelope: Envelope<T> = serde_json::from_slice(body)?;
+    Ok(envelope.request)
+}
+
+/// A message with its version.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope<T> {
+    version: u32,
+    request: T,
+}
+
+/// An answer with its version; what a newer daemon adds is passed over.
+#[derive(Serialize, Deserialize)]
+struct Answer<T> {
+    version: u32,
+    response: T,
+}
+
+/// Any message, as far as its version.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+impl Versioned {
+    fn check(&self) -> Result<(), WireError> {
+        match self.version {
+            VERSION => Ok(()),
+            theirs => Err(WireError::Version { theirs }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
