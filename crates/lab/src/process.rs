@@ -1,0 +1,276 @@
+//! Child processes that never outlive their guard, and where the binaries under test are.
+//!
+//! A [`Proc`] leads a process group of its own. Dropping it ends the whole group, so a shell with
+//! its background jobs goes at once. What leaves the group (a daemon, say) is found by the
+//! network namespace it is in, see [`crate::world::reap`].
+//!
+//! Programs of the lab talk over their standard streams: they print one JSON object per line, and
+//! read one command per line.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use serde_json::Value;
+
+use crate::sys;
+
+/// A running child, its whole process group, and its two streams.
+pub struct Proc {
+    what: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    errors: Receiver<String>,
+    ended: Option<ExitStatus>,
+}
+
+impl Proc {
+    /// Starts `command`, which must have been made by [`crate::world::Netns::command`] or
+    /// [`own_group`], so that it leads its own group.
+    pub fn start(mut command: Command) -> Result<Proc> {
+        let what = describe(&command);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start `{what}`"))?;
+        let lines = follow(child.stdout.take().context("stdout is piped")?);
+        let errors = follow(child.stderr.take().context("stderr is piped")?);
+        Ok(Proc {
+            what,
+            stdin: child.stdin.take(),
+            child,
+            lines,
+            errors,
+            ended: None,
+        })
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Writes one command line to the child.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        let Some(stdin) = self.stdin.as_mut() else {
+            bail!("`{}` no longer listens", self.what)
+        };
+        writeln!(stdin, "{line}")
+            .and_then(|()| stdin.flush())
+            .with_context(|| format!("`{}` does not take `{line}`", self.what))
+    }
+
+    /// The next line that the child prints.
+    pub fn next_line(&mut self, within: Duration) -> Result<String> {
+        match self.lines.recv_timeout(within) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("`{}` printed nothing for {within:?}", self.what)
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let complaints = self.complaints();
+                Err(anyhow!(
+                    "`{}` ended early: {}",
+                    self.what,
+                    complaints.trim()
+                ))
+            }
+        }
+    }
+
+    /// The next line that is a JSON object with the member `key`; other lines are passed over.
+    pub fn next_json(&mut self, key: &str, within: Duration) -> Result<Value> {
+        let until = Instant::now() + within;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let line = self.next_line(left)?;
+            if let Ok(value) = serde_json::from_str::<Value>(&line)
+                && value.get(key).is_some()
+            {
+                return Ok(value);
+            }
+        }
+    }
+
+    /// Lines that the child has printed and nobody has read yet, until it ends or `within` passes.
+    pub fn rest(&mut self, within: Duration) -> Vec<String> {
+        let until = Instant::now() + within;
+        let mut all = Vec::new();
+        while let Ok(line) = self
+            .lines
+            .recv_timeout(until.saturating_duration_since(Instant::now()))
+        {
+            all.push(line);
+        }
+        all
+    }
+
+    /// What the child has written to its standard error so far.
+    pub fn complaints(&mut self) -> String {
+        let mut all = String::new();
+        while let Ok(line) = self.errors.recv_timeout(Duration::from_millis(50)) {
+            all.push_str(&line);
+            all.push('\n');
+        }
+        all
+    }
+
+    /// Waits for the child to end by itself.
+    pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
+        let until = Instant::now() + within;
+        loop {
+            if let Some(status) = self.ended.or(self.child.try_wait()?) {
+                self.ended = Some(status);
+                return Ok(status);
+            }
+            if Instant::now() > until {
+                bail!("`{}` still runs after {within:?}", self.what);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// True while the child runs.
+    pub fn running(&mut self) -> bool {
+        self.ended.is_none() && matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Ends the child and its group at once.
+    pub fn kill(&mut self) {
+        let group = -(self.child.id() as i32);
+        // The group may outlive its leader, so it is signalled even after the leader ended; while
+        // the leader is not waited for, its number cannot belong to anybody else.
+        if self.ended.is_none() {
+            let _ = sys::kill(group, libc::SIGKILL);
+            self.ended = self.child.wait().ok();
+        }
+    }
+
+    /// Asks the child to end (SIGTERM), and ends its group by force when it does not.
+    pub fn terminate(&mut self, within: Duration) {
+        if self.ended.is_none() {
+            let _ = sys::kill(self.child.id() as i32, libc::SIGTERM);
+            let _ = self.wait(within);
+        }
+        self.kill();
+    }
+}
+
+impl Drop for Proc {
+    fn drop(&mut self) {
+        self.stdin = None;
+        self.kill();
+    }
+}
+
+/// A command that leads its own process group and stays in the caller's namespace.
+pub fn own_group(program: impl Into<std::ffi::OsString>) -> Command {
+    let mut command = Command::new(program.into());
+    sys::start_in_netns(&mut command, None);
+    command
+}
+
+/// Runs a command to its end and returns what it printed; failing is an error that quotes it.
+pub fn run(command: &mut Command) -> Result<String> {
+    let what = describe(command);
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start `{what}`"))?;
+    succeed(&what, output)
+}
+
+/// Runs a command that reads `input`, to its end, and returns what it printed.
+pub fn run_with_input(command: &mut Command, input: &str) -> Result<String> {
+    let what = describe(command);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot start `{what}`"))?;
+    let mut stdin = child.stdin.take().context("stdin is piped")?;
+    stdin
+        .write_all(input.as_bytes())
+        .with_context(|| format!("`{what}` does not read"))?;
+    drop(stdin);
+    succeed(&format!("{what} <<< {input}"), child.wait_with_output()?)
+}
+
+/// Whether a program of this name is on the search path.
+pub fn installed(program: &str) -> bool {
+    std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+    })
+}
+
+/// The binary `name` of this project: in `NETNICE_BIN_DIR`, else beside the running executable.
+pub fn binary(name: &str) -> Result<PathBuf> {
+    if let Some(folder) = std::env::var_os("NETNICE_BIN_DIR") {
+        let path = PathBuf::from(folder).join(name);
+        return match path.is_file() {
+            true => Ok(path),
+            false => bail!(
+                "NETNICE_BIN_DIR has no `{name}`: {} does not exist (build it with `make build`)",
+                path.display()
+            ),
+        };
+    }
+    let own = std::env::current_exe().context("the running executable has no path")?;
+    // A test runs from `deps/`, one level below the binaries.
+    own.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join(name))
+        .find(|path| path.is_file())
+        .with_context(|| {
+            format!(
+                "there is no `{name}` beside {}: build it with `make build`, or name its folder in \
+                 NETNICE_BIN_DIR",
+                own.display()
+            )
+        })
+}
+
+fn succeed(what: &str, output: Output) -> Result<String> {
+    if !output.status.success() {
+        bail!(
+            "`{what}` failed ({}): {}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim(),
+            String::from_utf8_lossy(&output.stdout).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The command line, for messages.
+pub fn describe(command: &Command) -> String {
+    let mut text = PathBuf::from(command.get_program())
+        .file_name()
+        .map_or_else(String::new, |n| n.to_string_lossy().into_owned());
+    for arg in command.get_args() {
+        text.push(' ');
+        text.push_str(&arg.to_string_lossy());
+    }
+    text
+}
+
+fn follow(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines() {
+            let Ok(line) = line else { break };
+            if send.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receive
+}

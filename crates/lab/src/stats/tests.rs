@@ -1,0 +1,54 @@
+use super::*;
+
+fn close(a: f64, b: f64) {
+    assert!((a - b).abs() < 1e-3, "{a} is not {b}");
+}
+
+#[test]
+fn moments_and_percentiles() {
+    let v = [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0];
+    close(mean(&v), 5.0);
+    close(deviation(&v), (32.0f64 / 7.0).sqrt());
+    close(variation(&v), (32.0f64 / 7.0).sqrt() / 5.0);
+    close(median(&v), 4.0);
+    close(percentile(&v, 99.0), 9.0);
+    close(percentile(&v, 0.0), 2.0);
+    close(least(&v), 2.0);
+    close(greatest(&v), 9.0);
+    close(percentile(&[], 50.0), 0.0);
+}
+
+#[test]
+fn a_percentile_is_a_value_that_occurred() {
+    let v: Vec<f64> = (1..=1000).map(f64::from).collect();
+    close(percentile(&v, 99.0), 990.0);
+    close(percentile(&v, 50.0), 500.0);
+}
+
+#[test]
+fn intervals_shrink_with_the_table() {
+    // n = 2: t = 12.706, deviation sqrt(2)/… of {0, 2} is sqrt(2).
+    close(half_interval(&[0.0, 2.0]), 12.706);
+    assert!(half_interval(&[1.0]).is_infinite());
+    close(student_t95(30), 2.042);
+    close(student_t95(120), 1.9799);
+}
+
+#[test]
+fn lines() {
+    let points: Vec<(f64, f64)> = (0..10)
+        .map(|x| (x.into(), 3.0 * f64::from(x) + 1.0))
+        .collect();
+    let got = line(&points).expect("a line");
+    close(got.slope, 3.0);
+    close(got.offset, 1.0);
+    close(got.r2, 1.0);
+    assert_eq!(line(&[(1.0, 1.0), (1.0, 2.0)]), None);
+    let noisy = line(&[(0.0, 0.0), (1.0, 2.0), (2.0, 1.0)]).expect("a line");
+    close(noisy.r2, 0.25);
+}
+
+#[test]
+fn the_worst_error_keeps_its_sign() {
+    close(worst_error(&[101.0, 97.0, 102.0], 100.0), -0.03);
+}

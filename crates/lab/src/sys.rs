@@ -1,0 +1,196 @@
+//! The lab's only unsafe room: the few system calls that std and socket2 do not wrap.
+//!
+//! Ground rules: every function here takes and returns plain values, keeps no pointer after it
+//! returns, and says in a safety line why its call is sound. The packet ring, which does keep a
+//! mapping, lives in [`crate::wire::ring`] with rules of its own.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Nanoseconds since 1970 by the wall clock, the clock that packet timestamps use.
+///
+/// Everything the lab records (packets, samples, the moment a command was typed) is stamped with
+/// this clock, so that records of different processes can be laid side by side.
+pub fn now_ns() -> u64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_nanos() as u64)
+}
+
+/// Moves the calling thread into a network namespace.
+pub fn enter_netns(ns: impl AsFd) -> io::Result<()> {
+    // SAFETY: setns takes a descriptor and a flag; it touches no memory of ours.
+    check(unsafe { libc::setns(ns.as_fd().as_raw_fd(), libc::CLONE_NEWNET) })
+}
+
+/// Makes `command` start inside `ns`, as leader of its own process group, with no signal blocked.
+///
+/// The mount namespace stays the caller's: unlike `ip netns exec` this does not remount /sys, so
+/// that objects pinned under it remain visible.
+pub fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
+    // SAFETY: between fork and exec only setns, setpgid and sigprocmask are called; all three are
+    // plain system calls without allocation or locks.
+    unsafe {
+        command.pre_exec(move || {
+            if let Some(ns) = &ns {
+                check(libc::setns(ns.as_raw_fd(), libc::CLONE_NEWNET))?;
+            }
+            check(libc::setpgid(0, 0))?;
+            let mut none: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut none);
+            check(libc::sigprocmask(
+                libc::SIG_SETMASK,
+                &none,
+                std::ptr::null_mut(),
+            ))
+        });
+    }
+}
+
+/// The signals that end a run early.
+const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+fn ending_set() -> libc::sigset_t {
+    // SAFETY: sigset_t is plain data and sigemptyset initialises it before use.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        for signal in ENDING {
+            libc::sigaddset(&mut set, signal);
+        }
+        set
+    }
+}
+
+/// Blocks SIGINT, SIGTERM and SIGHUP in the calling thread and in threads that it starts later.
+pub fn block_ending_signals() -> io::Result<()> {
+    let set = ending_set();
+    // SAFETY: `set` is initialised and outlives the call; no old mask is asked for.
+    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        e => Err(io::Error::from_raw_os_error(e)),
+    }
+}
+
+/// Waits until one of the blocked ending signals arrives, and returns its number.
+pub fn wait_ending_signal() -> io::Result<i32> {
+    let set = ending_set();
+    let mut got = 0;
+    // SAFETY: both pointers refer to live locals for the duration of the call.
+    match unsafe { libc::sigwait(&set, &mut got) } {
+        0 => Ok(got),
+        e => Err(io::Error::from_raw_os_error(e)),
+    }
+}
+
+/// Sends `signal` to a process, or to a whole group when `pid` is negative.
+pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: kill takes two integers.
+    check(unsafe { libc::kill(pid, signal) })
+}
+
+/// True while a process with this id exists (a zombie counts as gone).
+pub fn alive(pid: u32) -> bool {
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => !stat
+            .rsplit_once(") ")
+            .is_some_and(|(_, rest)| rest.starts_with('Z')),
+        Err(_) => false,
+    }
+}
+
+/// Processor time of this process so far: in user code, and in the kernel.
+pub fn cpu_time() -> (Duration, Duration) {
+    // SAFETY: rusage is plain data, and getrusage fills it completely on success.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    };
+    let of = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
+    (of(usage.ru_utime), of(usage.ru_stime))
+}
+
+/// Raises the soft limit of open files to the hard limit; returns the new value.
+pub fn raise_file_limit() -> io::Result<u64> {
+    // SAFETY: rlimit is plain data that getrlimit fills and setrlimit reads.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        check(libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit))?;
+        limit.rlim_cur = limit.rlim_max;
+        check(libc::setrlimit(libc::RLIMIT_NOFILE, &limit))?;
+        Ok(limit.rlim_cur)
+    }
+}
+
+/// What the kernel's TCP says about one connection (`struct tcp_info` of linux/tcp.h).
+#[derive(Debug, Clone, Copy, Default)]
+pub struct TcpInfo {
+    /// Payload bytes received in order and acknowledged (RFC 4898 tcpEStatsAppHCThruOctetsReceived).
+    pub bytes_received: u64,
+    /// Payload bytes sent, retransmissions included.
+    pub bytes_sent: u64,
+    /// Segments received, pure acknowledgements included.
+    pub segs_in: u32,
+    /// Segments sent, pure acknowledgements included.
+    pub segs_out: u32,
+    /// Segments retransmitted.
+    pub retransmitted: u32,
+}
+
+/// Reads [`TcpInfo`] of a connected socket.
+pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
+    let mut raw = [0u8; TCP_INFO_LEN];
+    let mut len = TCP_INFO_LEN as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `raw`.
+    check(unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            raw.as_mut_ptr().cast(),
+            &mut len,
+        )
+    })?;
+    let u32_at = |at: usize| u32::from_ne_bytes(raw[at..at + 4].try_into().expect("4 bytes"));
+    let u64_at = |at: usize| u64::from_ne_bytes(raw[at..at + 8].try_into().expect("8 bytes"));
+    Ok(TcpInfo {
+        retransmitted: u32_at(100),
+        bytes_received: u64_at(128),
+        segs_out: u32_at(136),
+        segs_in: u32_at(140),
+        bytes_sent: u64_at(200),
+    })
+}
+
+/// Sets the receive buffer beyond the host's limit (needs CAP_NET_ADMIN), so that a sink short of
+/// CPU does not lose datagrams that the limiter let through.
+pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
+    let value = bytes as libc::c_int;
+    // SAFETY: the option value is a live c_int and its size is passed with it.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_RCVBUFFORCE,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    })
+}
+
+/// `struct tcp_info` up to and including `tcpi_bytes_retrans` (Linux 4.19 and later have all of it).
+const TCP_INFO_LEN: usize = 216;
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,531 @@
+//! Traffic: our own generator, as separate processes under test, and real programs beside it.
+//!
+//! An experiment describes a process with the builders here ([`Tcp`], [`Udp`], [`Probe`], …) and
+//! starts it on a host. What runs there is this same executable with a hidden subcommand
+//! (`netnice-lab traffic …`, see [`program`]), so netnice sees an ordinary process with its own
+//! id, sockets and children. It prints `{"ready": …}` when its sockets stand, waits for `go` when
+//! told to, and prints one [`Report`] when it gets `stop` or its time is over.
+//!
+//! **What is counted.** A report carries payload bytes and *wire* bytes, layer 2 without preamble
+//! and gap: 14 + the IP length, the same for what the kernel merged or segmented. For a TCP sink,
+//! wire bytes are payload received in order plus the headers of every segment that arrived; for
+//! a UDP sink, payload plus headers per datagram. So a sink says what the program *got*, after a
+//! limit on receive has done its work, while the tap at the other end ([`crate::wire`]) says what
+//! was on the wire before.
+//!
+//! **Directions.** Source and sink are independent of who connects: a receive limit is tested by
+//! a sink that connects to a source, as a browser does.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::process::{self, Proc};
+use crate::world::Host;
+
+pub mod clients;
+mod echo;
+mod family;
+mod fetch;
+pub mod program;
+mod session;
+mod tcp;
+mod udp;
+
+/// What a traffic process reports at its end.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Report {
+    /// When `go` was given and when it ended, by the wall clock in ns.
+    pub started_ns: u64,
+    /// See `started_ns`.
+    pub ended_ns: u64,
+    /// Payload bytes written.
+    pub sent: u64,
+    /// Payload bytes read.
+    pub received: u64,
+    /// Wire bytes read, see the module's text.
+    pub received_wire: u64,
+    /// Send calls made (UDP: datagrams handed to the kernel).
+    pub sends: u64,
+    /// Send calls that failed, by the name of the error.
+    pub refused: BTreeMap<String, u64>,
+    /// Processor time in user code and in the kernel, in ns.
+    pub user_ns: u64,
+    /// See `user_ns`.
+    pub system_ns: u64,
+    /// Cumulative samples: wall clock in ns, payload bytes sent, wire bytes received.
+    pub series: Vec<(u64, u64, u64)>,
+    /// Round trips: when sent (wall clock), how long, in ns.
+    pub round_trips: Vec<(u64, u64)>,
+    /// Probes that were never answered.
+    pub lost: u64,
+}
+
+impl Report {
+    /// Mean rate of wire bytes received between two moments, in bit/s; none when the samples do
+    /// not span them.
+    pub fn received_rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
+        let (a, b) = (self.received_at(from_ns)?, self.received_at(to_ns)?);
+        Some((b - a) * 8e9 / (to_ns - from_ns) as f64)
+    }
+
+    /// Rates of wire bytes received in bins of `width_ns` that fill the span.
+    pub fn received_bins(&self, from_ns: u64, to_ns: u64, width_ns: u64) -> Vec<f64> {
+        (0..(to_ns.saturating_sub(from_ns)) / width_ns)
+            .filter_map(|i| {
+                let at = from_ns + i * width_ns;
+                self.received_rate(at, at + width_ns)
+            })
+            .collect()
+    }
+
+    /// Wire bytes received up to a moment, interpolated between samples.
+    fn received_at(&self, at_ns: u64) -> Option<f64> {
+        let after = self.series.partition_point(|s| s.0 < at_ns);
+        let right = self.series.get(after)?;
+        if right.0 == at_ns {
+            return Some(right.2 as f64);
+        }
+        let left = self.series.get(after.checked_sub(1)?)?;
+        let part = (at_ns - left.0) as f64 / (right.0 - left.0) as f64;
+        Some(left.2 as f64 + part * (right.2 - left.2) as f64)
+    }
+
+    /// Share of one processor used.
+    pub fn cpu_share(&self) -> f64 {
+        (self.user_ns + self.system_ns) as f64
+            / self.ended_ns.saturating_sub(self.started_ns).max(1) as f64
+    }
+}
+
+/// A TCP process: connects or listens, and writes, reads, or both on every connection.
+#[derive(Debug, Clone)]
+pub struct Tcp {
+    args: Vec<String>,
+}
+
+impl Tcp {
+    /// Connects `flows` times to a listener.
+    pub fn connect(to: SocketAddr, flows: u32) -> Tcp {
+        Tcp {
+            args: words(&[
+                "tcp",
+                "--connect",
+                &to.to_string(),
+                "--flows",
+                &flows.to_string(),
+            ]),
+        }
+    }
+
+    /// Listens, and serves every connection that comes.
+    pub fn listen(at: SocketAddr) -> Tcp {
+        Tcp {
+            args: words(&["tcp", "--listen", &at.to_string()]),
+        }
+    }
+
+    /// Writes as fast as it can.
+    pub fn source(self) -> Tcp {
+        self.with(&["--source"])
+    }
+
+    /// Reads and throws away.
+    pub fn sink(self) -> Tcp {
+        self.with(&["--sink"])
+    }
+
+    /// Writes so many payload bits per second in all, catching up after a stall.
+    pub fn rate(self, bits: u64) -> Tcp {
+        self.with(&["--rate", &bits.to_string()])
+    }
+
+    /// The congestion control (cubic otherwise).
+    pub fn congestion(self, name: &str) -> Tcp {
+        self.with(&["--congestion", name])
+    }
+
+    /// Binds to this address and device before connecting.
+    pub fn from(self, address: IpAddr, device: &str) -> Tcp {
+        self.with(&["--bind", &address.to_string(), "--device", device])
+    }
+
+    /// Opens MPTCP sockets.
+    pub fn mptcp(self) -> Tcp {
+        self.with(&["--mptcp"])
+    }
+
+    fn with(mut self, more: &[&str]) -> Tcp {
+        self.args.extend(words(more));
+        self
+    }
+}
+
+/// A UDP process with connected sockets: sends, receives, or both.
+#[derive(Debug, Clone)]
+pub struct Udp {
+    args: Vec<String>,
+}
+
+impl Udp {
+    /// Sends to `to` from `from`.
+    pub fn source(from: SocketAddr, to: SocketAddr) -> Udp {
+        Udp {
+            args: words(&[
+                "udp",
+                "--source",
+                "--local",
+                &from.to_string(),
+                "--remote",
+                &to.to_string(),
+            ]),
+        }
+    }
+
+    /// Receives at `at` from anybody.
+    pub fn sink(at: SocketAddr) -> Udp {
+        Udp {
+            args: words(&["udp", "--sink", "--local", &at.to_string()]),
+        }
+    }
+
+    /// Sends and receives on the same socket.
+    pub fn duplex(at: SocketAddr, peer: SocketAddr) -> Udp {
+        let mut both = Udp::source(at, peer);
+        both.args.push("--sink".into());
+        both
+    }
+
+    /// Offers so many wire bits per second; as fast as it can otherwise.
+    pub fn rate(mut self, bits: u64) -> Udp {
+        self.args.extend(words(&["--rate", &bits.to_string()]));
+        self
+    }
+
+    /// Payload bytes per datagram (a full frame of MTU 1500 otherwise).
+    pub fn size(mut self, bytes: u32) -> Udp {
+        self.args.extend(words(&["--size", &bytes.to_string()]));
+        self
+    }
+}
+
+/// A probe that asks an [`Echo`] for one byte back, again and again.
+#[derive(Debug, Clone)]
+pub struct Probe {
+    args: Vec<String>,
+}
+
+impl Probe {
+    /// Sends one byte each `every` over one TCP connection, answered or not: the paper's telnet
+    /// emulator.
+    pub fn tcp(to: SocketAddr, every: Duration) -> Probe {
+        Probe::new("tcp", to, every)
+    }
+
+    /// Sends one small datagram each `every`.
+    pub fn udp(to: SocketAddr, every: Duration) -> Probe {
+        Probe::new("udp", to, every)
+    }
+
+    fn new(protocol: &str, to: SocketAddr, every: Duration) -> Probe {
+        Probe {
+            args: words(&[
+                "probe",
+                "--connect",
+                &to.to_string(),
+                "--protocol",
+                protocol,
+                "--every-us",
+                &every.as_micros().to_string(),
+            ]),
+        }
+    }
+}
+
+/// Answers probes at one address, TCP and UDP.
+#[derive(Debug, Clone)]
+pub struct Echo {
+    args: Vec<String>,
+}
+
+impl Echo {
+    /// Listens at `at`.
+    pub fn listen(at: SocketAddr) -> Echo {
+        Echo {
+            args: words(&["echo", "--listen", &at.to_string()]),
+        }
+    }
+}
+
+/// Anything that [`start`] can run: the arguments after `netnice-lab traffic`.
+pub trait Program {
+    /// The arguments.
+    fn args(&self) -> Vec<String>;
+}
+
+macro_rules! programs {
+    ($($kind:ty),*) => { $(impl Program for $kind {
+        fn args(&self) -> Vec<String> { self.args.clone() }
+    })* };
+}
+programs!(Tcp, Udp, Probe, Echo);
+
+/// How often a report samples, and whether it starts by itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Life {
+    /// Start at once instead of waiting for `go`.
+    pub eager: bool,
+    /// End by itself after this.
+    pub lasts: Option<Duration>,
+    /// Time between two samples of the series.
+    pub sample: Duration,
+}
+
+impl Default for Life {
+    fn default() -> Self {
+        Life {
+            eager: false,
+            lasts: None,
+            sample: Duration::from_millis(10),
+        }
+    }
+}
+
+impl Life {
+    /// The arguments that say so.
+    pub fn args(&self) -> Vec<String> {
+        let mut args = words(&["--sample-us", &self.sample.as_micros().to_string()]);
+        if !self.eager {
+            args.push("--wait".into());
+        }
+        if let Some(lasts) = self.lasts {
+            args.extend(words(&["--for-ms", &lasts.as_millis().to_string()]));
+        }
+        args
+    }
+}
+
+/// A traffic process that is ready.
+pub struct Running {
+    /// The process.
+    pub proc: Proc,
+}
+
+impl Running {
+    /// Lets it begin; returns the wall clock at that moment.
+    pub fn go(&mut self) -> Result<u64> {
+        self.proc.tell("go")?;
+        Ok(crate::sys::now_ns())
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.proc.pid()
+    }
+
+    /// Tells it to end and returns its report.
+    pub fn stop(mut self) -> Result<Report> {
+        self.proc.tell("stop")?;
+        self.report(REPORT)
+    }
+
+    /// Waits for it to end by itself and returns its report.
+    pub fn report(mut self, within: Duration) -> Result<Report> {
+        let value = self.proc.next_json("started_ns", within)?;
+        serde_json::from_value(value).context("a traffic process reports in its own format")
+    }
+}
+
+/// Starts a traffic program on `host`, and returns when its sockets stand.
+pub fn start(host: &Host, program: &impl Program, life: Life) -> Result<Running> {
+    let mut command = host.ns.command(process::binary("netnice-lab")?);
+    command
+        .arg("traffic")
+        .args(program.args())
+        .args(life.args());
+    wait_ready(command)
+}
+
+/// Starts a program that waits for `go`, sampling each 10 ms.
+pub fn ready(host: &Host, program: &impl Program) -> Result<Running> {
+    start(host, program, Life::default())
+}
+
+/// Starts a program at once.
+pub fn eager(host: &Host, program: &impl Program) -> Result<Running> {
+    start(
+        host,
+        program,
+        Life {
+            eager: true,
+            ..Life::default()
+        },
+    )
+}
+
+/// Serves files of any size from memory at `at`, for [`Fetching`].
+pub fn serve_files(host: &Host, at: SocketAddr) -> Result<Proc> {
+    let mut command = host.ns.command(process::binary("netnice-lab")?);
+    command.args(["traffic", "serve", "--listen", &at.to_string()]);
+    Ok(wait_ready(command)?.proc)
+}
+
+/// A process that fetches a file of a fixed size whenever it is told to.
+pub struct Fetching {
+    proc: Proc,
+}
+
+impl Fetching {
+    /// Starts it on `host`; it connects when it fetches.
+    pub fn start(host: &Host, from: SocketAddr, bytes: u64) -> Result<Fetching> {
+        let mut command = host.ns.command(process::binary("netnice-lab")?);
+        command.args(["traffic", "fetch", "--connect", &from.to_string()]);
+        command.args(["--bytes", &bytes.to_string()]);
+        let proc = wait_ready(command)?.proc;
+        Ok(Fetching { proc })
+    }
+
+    /// Fetches the file so many times; returns how long each took, in seconds.
+    pub fn fetch(&mut self, times: u32) -> Result<Vec<f64>> {
+        self.proc.tell(&times.to_string())?;
+        let value = self.proc.next_json("took_ns", Duration::from_secs(120))?;
+        let took: Vec<u64> = serde_json::from_value(value["took_ns"].clone())?;
+        Ok(took.into_iter().map(|ns| ns as f64 / 1e9).collect())
+    }
+}
+
+/// Starts a command that prints `{"ready": …}` when it is ready.
+fn wait_ready(command: std::process::Command) -> Result<Running> {
+    let mut proc = Proc::start(command)?;
+    proc.next_json("ready", READY)?;
+    Ok(Running { proc })
+}
+
+/// A traffic process whose children are commands given while it runs: the program with children
+/// that a limit is set on.
+pub struct Family {
+    /// The parent.
+    pub proc: Proc,
+    /// What children said that nobody has asked for yet.
+    said: Vec<(u32, Value)>,
+}
+
+impl Family {
+    /// Starts the parent on `host`.
+    pub fn start(host: &Host) -> Result<Family> {
+        let mut command = host.ns.command(process::binary("netnice-lab")?);
+        command.args(["traffic", "family"]);
+        let proc = wait_ready(command)?.proc;
+        Ok(Family {
+            proc,
+            said: Vec::new(),
+        })
+    }
+
+    /// The parent's process id, the one to set a limit on.
+    pub fn pid(&self) -> u32 {
+        self.proc.pid()
+    }
+
+    /// Lets the parent start a command as its child; returns the child's id.
+    pub fn run(&mut self, words: &[String]) -> Result<u32> {
+        let line = serde_json::to_string(words)?;
+        self.proc.tell(&format!("run {line}"))?;
+        let answer = self.hear("child")?;
+        answer["child"]
+            .as_u64()
+            .map(|pid| pid as u32)
+            .with_context(|| format!("the parent could not start {words:?}: {answer}"))
+    }
+
+    /// Lets the parent start a traffic program as its child, and waits until it is ready.
+    pub fn traffic(&mut self, program: &impl Program, life: Life) -> Result<u32> {
+        let mut words = vec![
+            process::binary("netnice-lab")?.display().to_string(),
+            "traffic".into(),
+        ];
+        words.extend(program.args());
+        words.extend(life.args());
+        let pid = self.run(&words)?;
+        self.child_said(pid, |v| v.get("ready").is_some(), READY)?;
+        Ok(pid)
+    }
+
+    /// Sends a line to a child.
+    pub fn tell(&mut self, child: u32, line: &str) -> Result<()> {
+        self.proc.tell(&format!("tell {child} {line}"))
+    }
+
+    /// Ends a traffic child and returns its report.
+    pub fn stop(&mut self, child: u32) -> Result<Report> {
+        self.tell(child, "stop")?;
+        let value = self.child_said(child, |v| v.get("started_ns").is_some(), REPORT)?;
+        serde_json::from_value(value).context("a traffic process reports in its own format")
+    }
+
+    /// The first thing that `child` says (a JSON value, or a string for any other line) that
+    /// `wanted` accepts.
+    pub fn child_said(
+        &mut self,
+        child: u32,
+        wanted: impl Fn(&Value) -> bool,
+        within: Duration,
+    ) -> Result<Value> {
+        let until = std::time::Instant::now() + within;
+        loop {
+            let at = self.said.iter().position(|(p, v)| *p == child && wanted(v));
+            if let Some(at) = at {
+                return Ok(self.said.remove(at).1);
+            }
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            let heard = self.proc.next_json("from", left)?;
+            self.keep(heard);
+        }
+    }
+
+    /// Everything that `child` has said and nobody has asked for, until it ends.
+    pub fn child_lines(&mut self, child: u32, within: Duration) -> Result<Vec<String>> {
+        self.child_said(child, |v| v.get("ended").is_some(), within)?;
+        let (own, rest) = self.said.drain(..).partition(|(p, _)| *p == child);
+        self.said = rest;
+        let own: Vec<(u32, Value)> = own;
+        Ok(own
+            .into_iter()
+            .map(|(_, v)| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+            .collect())
+    }
+
+    fn hear(&mut self, key: &str) -> Result<Value> {
+        loop {
+            let line = self.proc.next_line(READY)?;
+            let Ok(value) = serde_json::from_str::<Value>(&line) else {
+                continue;
+            };
+            if value.get(key).is_some() {
+                return Ok(value);
+            }
+            if value.get("from").is_some() {
+                self.keep(value);
+            }
+        }
+    }
+
+    fn keep(&mut self, heard: Value) {
+        if let Some(from) = heard["from"].as_u64() {
+            self.said.push((from as u32, heard["said"].clone()));
+        }
+    }
+}
+
+fn words(list: &[&str]) -> Vec<String> {
+    list.iter().map(|w| (*w).to_owned()).collect()
+}
+
+/// How long a process may take to open its sockets.
+const READY: Duration = Duration::from_secs(10);
+/// How long a process may take to report after `stop`.
+const REPORT: Duration = Duration::from_secs(20);

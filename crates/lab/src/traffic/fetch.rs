@@ -1,0 +1,91 @@
+//! Fetching a file again and again, each time over a connection of its own, and timing it.
+
+use std::io::{BufRead, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+/// `netnice-lab traffic serve …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct ServeArgs {
+    /// Where to listen.
+    #[arg(long)]
+    listen: SocketAddr,
+}
+
+/// `netnice-lab traffic fetch …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct FetchArgs {
+    /// The server.
+    #[arg(long)]
+    connect: SocketAddr,
+    /// Bytes of the file.
+    #[arg(long)]
+    bytes: u64,
+}
+
+/// Serves files of any size from memory: the client's first eight bytes say how large.
+pub fn serve(args: &ServeArgs) -> Result<()> {
+    let listener = TcpListener::bind(args.listen)
+        .with_context(|| format!("cannot listen at {}", args.listen))?;
+    println!("{}", serde_json::json!({"ready": true}));
+    std::thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            let _ = send_file(connection);
+        }
+    });
+    // Served until the other end of our input closes.
+    for line in std::io::stdin().lock().lines() {
+        line?;
+    }
+    Ok(())
+}
+
+fn send_file(mut connection: TcpStream) -> std::io::Result<()> {
+    let mut size = [0u8; 8];
+    connection.read_exact(&mut size)?;
+    let mut left = u64::from_be_bytes(size) as usize;
+    let block = vec![0u8; BLOCK];
+    while left > 0 {
+        left -= connection.write(&block[..left.min(BLOCK)])?;
+    }
+    Ok(())
+}
+
+/// Reads numbers from standard input; for each, fetches the file so many times and prints
+/// `{"took_ns": […]}`.
+pub fn fetch(args: &FetchArgs) -> Result<()> {
+    println!("{}", serde_json::json!({"ready": true}));
+    for line in std::io::stdin().lock().lines() {
+        let line = line?;
+        let times: u32 = line
+            .trim()
+            .parse()
+            .with_context(|| format!("fetch reads numbers, not `{line}`"))?;
+        let took: Vec<u64> = (0..times)
+            .map(|_| fetch_once(args))
+            .collect::<Result<_>>()?;
+        println!("{}", serde_json::json!({"took_ns": took}));
+    }
+    Ok(())
+}
+
+fn fetch_once(args: &FetchArgs) -> Result<u64> {
+    let mut connection = TcpStream::connect(args.connect)
+        .with_context(|| format!("cannot connect to {}", args.connect))?;
+    let started = Instant::now();
+    connection.write_all(&args.bytes.to_be_bytes())?;
+    let mut block = vec![0u8; BLOCK];
+    let mut got = 0u64;
+    while got < args.bytes {
+        match connection.read(&mut block)? {
+            0 => bail!("the server closed after {got} of {} bytes", args.bytes),
+            n => got += n as u64,
+        }
+    }
+    Ok(started.elapsed().as_nanos() as u64)
+}
+
+/// Bytes per call.
+const BLOCK: usize = 256 << 10;

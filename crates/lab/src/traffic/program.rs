@@ -1,0 +1,37 @@
+//! The hidden subcommands `netnice-lab traffic …`.
+
+use anyhow::Result;
+
+use super::{echo, family, fetch, tcp, udp};
+
+/// A traffic program.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Program {
+    /// TCP flows.
+    Tcp(tcp::TcpArgs),
+    /// UDP datagrams.
+    Udp(udp::UdpArgs),
+    /// Answers probes.
+    Echo(echo::EchoArgs),
+    /// Times round trips.
+    Probe(echo::ProbeArgs),
+    /// Serves files from memory.
+    Serve(fetch::ServeArgs),
+    /// Fetches files and times them.
+    Fetch(fetch::FetchArgs),
+    /// Bears children.
+    Family(family::Family),
+}
+
+/// Runs a traffic program to its end.
+pub fn main(program: &Program) -> Result<()> {
+    match program {
+        Program::Tcp(args) => tcp::main(args),
+        Program::Udp(args) => udp::main(args),
+        Program::Echo(args) => echo::echo(args),
+        Program::Probe(args) => echo::probe(args),
+        Program::Serve(args) => fetch::serve(args),
+        Program::Fetch(args) => fetch::fetch(args),
+        Program::Family(_) => family::main(),
+    }
+}

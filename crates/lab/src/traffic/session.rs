@@ -1,0 +1,152 @@
+//! What every traffic program shares: its life (`go`, `stop`, an end by itself), the counters
+//! that its threads add to, and the sampler that turns them into a series.
+
+use std::collections::BTreeMap;
+use std::io::BufRead;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::Report;
+use crate::sys;
+
+/// How a program begins and ends.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LifeArgs {
+    /// Wait for the line `go` on standard input before sending.
+    #[arg(long)]
+    pub wait: bool,
+    /// End by itself after so many milliseconds; end of input is then no reason to end.
+    #[arg(long)]
+    pub for_ms: Option<u64>,
+    /// Microseconds between two samples.
+    #[arg(long, default_value_t = 10_000)]
+    pub sample_us: u64,
+}
+
+/// What the threads of a program count.
+#[derive(Default)]
+pub struct Tally {
+    pub sent: AtomicU64,
+    pub received: AtomicU64,
+    pub received_wire: AtomicU64,
+    pub sends: AtomicU64,
+    pub refused: Mutex<BTreeMap<String, u64>>,
+    pub round_trips: Mutex<Vec<(u64, u64)>>,
+    pub lost: AtomicU64,
+    /// Set when `go` has been given.
+    pub going: AtomicBool,
+}
+
+impl Tally {
+    /// Counts a send call that failed.
+    pub fn refuse(&self, error: &std::io::Error) {
+        let name = match error.raw_os_error() {
+            Some(libc::ENOBUFS) => "ENOBUFS".to_owned(),
+            Some(libc::EAGAIN) => "EAGAIN".to_owned(),
+            Some(libc::ECONNREFUSED) => "ECONNREFUSED".to_owned(),
+            _ => error.to_string(),
+        };
+        let mut refused = self.refused.lock().expect("no thread panics with it");
+        *refused.entry(name).or_default() += 1;
+    }
+
+    /// Sleeps until `go`.
+    pub fn await_go(&self) {
+        while !self.going.load(Relaxed) {
+            std::thread::sleep(Duration::from_micros(500));
+        }
+    }
+}
+
+/// Runs a program's life: says ready, waits for `go`, samples until the end, prints the report and
+/// leaves the process. Threads are not joined: many sit in a blocking call.
+///
+/// `wire` adds what only a look at the sockets can tell to the wire bytes received.
+pub fn live(life: &LifeArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
+    let commands = read_commands();
+    println!(
+        "{}",
+        serde_json::json!({"ready": true, "pid": std::process::id()})
+    );
+    let stopped = |within: Duration| match commands.recv_timeout(within) {
+        Ok(line) => line == "stop",
+        Err(RecvTimeoutError::Timeout) => false,
+        Err(RecvTimeoutError::Disconnected) => {
+            std::thread::sleep(within);
+            life.for_ms.is_none()
+        }
+    };
+    if life.wait {
+        while !matches!(commands.recv().as_deref(), Ok("go") | Err(_)) {}
+    }
+    let mut report = Report {
+        started_ns: sys::now_ns(),
+        ..Report::default()
+    };
+    tally.going.store(true, Relaxed);
+    let started = Instant::now();
+    let cpu = sys::cpu_time();
+    let step = Duration::from_micros(life.sample_us.max(100));
+    let mut next = started;
+    loop {
+        let received = tally.received_wire.load(Relaxed) + wire();
+        report
+            .series
+            .push((sys::now_ns(), tally.sent.load(Relaxed), received));
+        next += step;
+        if stopped(next.saturating_duration_since(Instant::now())) {
+            break;
+        }
+        if life
+            .for_ms
+            .is_some_and(|ms| started.elapsed() >= Duration::from_millis(ms))
+        {
+            break;
+        }
+    }
+    let spent = sys::cpu_time();
+    report.ended_ns = sys::now_ns();
+    report.user_ns = (spent.0 - cpu.0).as_nanos() as u64;
+    report.system_ns = (spent.1 - cpu.1).as_nanos() as u64;
+    report.sent = tally.sent.load(Relaxed);
+    report.received = tally.received.load(Relaxed);
+    report.received_wire = tally.received_wire.load(Relaxed) + wire();
+    report.sends = tally.sends.load(Relaxed);
+    report.refused = tally
+        .refused
+        .lock()
+        .expect("no thread panics with it")
+        .clone();
+    report.round_trips = tally
+        .round_trips
+        .lock()
+        .expect("no thread panics with it")
+        .clone();
+    report.lost = tally.lost.load(Relaxed);
+    println!(
+        "{}",
+        serde_json::to_string(&report).expect("a report is plain data")
+    );
+    std::process::exit(0);
+}
+
+/// Lines from standard input; the channel closes at end of input.
+fn read_commands() -> Receiver<String> {
+    let (send, receive) = channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            let Ok(line) = line else { break };
+            if send.send(line.trim().to_owned()).is_err() {
+                break;
+            }
+        }
+    });
+    receive
+}
+
+/// Bytes of layer 2 and 3 in front of a transport header.
+pub fn frame_overhead(ipv6: bool) -> u64 {
+    14 + if ipv6 { 40 } else { 20 }
+}

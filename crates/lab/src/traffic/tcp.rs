@@ -1,0 +1,222 @@
+//! The TCP program: bulk or paced, any number of flows, either end, both directions.
+
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::session::{LifeArgs, Tally, frame_overhead, live};
+use crate::sys;
+
+/// `netnice-lab traffic tcp …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct TcpArgs {
+    /// Connect to this address.
+    #[arg(long, required_unless_present = "listen", conflicts_with = "listen")]
+    connect: Option<SocketAddr>,
+    /// Listen at this address and serve every connection.
+    #[arg(long)]
+    listen: Option<SocketAddr>,
+    /// Write on every connection.
+    #[arg(long)]
+    source: bool,
+    /// Read on every connection.
+    #[arg(long)]
+    sink: bool,
+    /// Connections to make.
+    #[arg(long, default_value_t = 1)]
+    flows: u32,
+    /// Congestion control.
+    #[arg(long, default_value = "cubic")]
+    congestion: String,
+    /// Payload bits per second to write, over all flows; without it as fast as it goes.
+    #[arg(long)]
+    rate: Option<u64>,
+    /// Local address to connect from.
+    #[arg(long)]
+    bind: Option<IpAddr>,
+    /// Device to connect through.
+    #[arg(long)]
+    device: Option<String>,
+    /// Use MPTCP sockets.
+    #[arg(long)]
+    mptcp: bool,
+    #[command(flatten)]
+    life: LifeArgs,
+}
+
+/// Runs the program; returns only on bad arguments or when a socket cannot be opened.
+pub fn main(args: &TcpArgs) -> Result<()> {
+    if !args.source && !args.sink {
+        bail!("a tcp program needs --source, --sink or both");
+    }
+    sys::raise_file_limit()?;
+    let tally = Arc::new(Tally::default());
+    let open: Arc<Mutex<Vec<Arc<Socket>>>> = Arc::default();
+    if let Some(at) = args.listen {
+        let listener = socket(args, at)?;
+        listener.set_reuse_address(true)?;
+        listener
+            .bind(&at.into())
+            .with_context(|| format!("cannot bind to {at}"))?;
+        listener.listen(1024)?;
+        let (args, tally, open) = (args.clone(), tally.clone(), open.clone());
+        std::thread::spawn(move || {
+            while let Ok((connection, _)) = listener.accept() {
+                // The listener's choice is inherited by TCP, but MPTCP drops it.
+                let _ = connection.set_tcp_congestion(args.congestion.as_bytes());
+                let _ = serve(connection, &args, &tally, &open);
+            }
+        });
+    } else if let Some(to) = args.connect {
+        for _ in 0..args.flows {
+            let connection = socket(args, to)?;
+            if let Some(device) = &args.device {
+                connection.bind_device(Some(device.as_bytes()))?;
+            }
+            if let Some(from) = args.bind {
+                connection
+                    .bind(&SocketAddr::new(from, 0).into())
+                    .with_context(|| format!("cannot bind to {from}"))?;
+            }
+            connect_patiently(&connection, to)?;
+            serve(connection, args, &tally, &open)?;
+        }
+    }
+    let header = args
+        .listen
+        .or(args.connect)
+        .map_or(0, |a| frame_overhead(a.is_ipv6()))
+        + 32;
+    live(&args.life, &tally, || received_on_wire(&open, header))
+}
+
+/// Payload in order plus the headers of every segment that arrived. 32 bytes of TCP header: the
+/// kernel's default, with timestamps.
+fn received_on_wire(open: &Mutex<Vec<Arc<Socket>>>, header: u64) -> u64 {
+    let open = open.lock().expect("no thread panics with it");
+    open.iter()
+        .filter_map(|socket| sys::tcp_info(&**socket).ok())
+        .map(|info| info.bytes_received + u64::from(info.segs_in) * header)
+        .sum()
+}
+
+fn socket(args: &TcpArgs, family: SocketAddr) -> Result<Socket> {
+    let protocol = if args.mptcp {
+        Protocol::MPTCP
+    } else {
+        Protocol::TCP
+    };
+    let socket = Socket::new(Domain::for_address(family), Type::STREAM, Some(protocol))?;
+    socket
+        .set_tcp_congestion(args.congestion.as_bytes())
+        .with_context(|| {
+            format!(
+                "the kernel does not let us use congestion control {} (see \
+             net.ipv4.tcp_available_congestion_control)",
+                args.congestion
+            )
+        })?;
+    // At the end the connection is reset: what a slow limit has left in the buffers is not waited
+    // for.
+    socket.set_linger(Some(Duration::ZERO))?;
+    Ok(socket)
+}
+
+/// A peer that is starting may need a moment until it listens.
+fn connect_patiently(connection: &Socket, to: SocketAddr) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(5);
+    loop {
+        match connection.connect(&to.into()) {
+            Ok(()) => return Ok(()),
+            Err(e) if Instant::now() > until => {
+                return Err(e).with_context(|| format!("cannot connect to {to}"));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+fn serve(
+    connection: Socket,
+    args: &TcpArgs,
+    tally: &Arc<Tally>,
+    open: &Mutex<Vec<Arc<Socket>>>,
+) -> Result<()> {
+    let connection = Arc::new(connection);
+    open.lock()
+        .expect("no thread panics with it")
+        .push(connection.clone());
+    if args.sink {
+        let (socket, tally) = (connection.clone(), tally.clone());
+        std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn(move || read(&socket, &tally))?;
+    }
+    if args.source {
+        let rate = args.rate.map(|bits| bits / u64::from(args.flows));
+        let tally = tally.clone();
+        std::thread::Builder::new()
+            .stack_size(STACK)
+            .spawn(move || match rate {
+                Some(bits) => write_paced(&connection, &tally, bits),
+                None => write_bulk(&connection, &tally),
+            })?;
+    }
+    Ok(())
+}
+
+/// Reads and discards. MSG_TRUNC lets TCP drop the bytes without copying them to us, which leaves
+/// the processor to the thing under test.
+fn read(socket: &Socket, tally: &Tally) {
+    let mut nowhere: Vec<MaybeUninit<u8>> = vec![MaybeUninit::uninit(); 1 << 20];
+    while let Ok(n) = socket.recv_with_flags(&mut nowhere, libc::MSG_TRUNC) {
+        if n == 0 {
+            break;
+        }
+        tally.received.fetch_add(n as u64, Relaxed);
+    }
+}
+
+fn write_bulk(mut socket: &Socket, tally: &Tally) {
+    tally.await_go();
+    let block = vec![0u8; 64 << 10];
+    while let Ok(n) = socket.write(&block) {
+        tally.sent.fetch_add(n as u64, Relaxed);
+        tally.sends.fetch_add(1, Relaxed);
+    }
+}
+
+/// Writes one full segment whenever it is due; what could not be written in time is caught up, as
+/// a live source with a buffer does.
+fn write_paced(mut socket: &Socket, tally: &Tally, bits: u64) {
+    tally.await_go();
+    let _ = socket.set_tcp_nodelay(true);
+    let block = vec![0u8; 1448];
+    let started = Instant::now();
+    let mut written = 0u64;
+    loop {
+        let due = (started.elapsed().as_nanos() as u64 as f64 * bits as f64 / 8e9) as u64;
+        if written + block.len() as u64 > due {
+            let missing = written + block.len() as u64 - due;
+            std::thread::sleep(Duration::from_nanos(
+                (missing as f64 * 8e9 / bits as f64) as u64,
+            ));
+            continue;
+        }
+        if socket.write_all(&block).is_err() {
+            return;
+        }
+        written += block.len() as u64;
+        tally.sent.fetch_add(block.len() as u64, Relaxed);
+        tally.sends.fetch_add(1, Relaxed);
+    }
+}
+
+/// Threads here need little.
+const STACK: usize = 256 << 10;

@@ -1,0 +1,129 @@
+//! The UDP program: an offered rate or a flood, and a sink that counts what arrives.
+
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::session::{LifeArgs, Tally, frame_overhead, live};
+use crate::sys;
+
+/// `netnice-lab traffic udp …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct UdpArgs {
+    /// Where to receive, or from where to send.
+    #[arg(long)]
+    local: SocketAddr,
+    /// The peer; needed to send.
+    #[arg(long, required_if_eq("source", "true"))]
+    remote: Option<SocketAddr>,
+    /// Send.
+    #[arg(long)]
+    source: bool,
+    /// Receive.
+    #[arg(long)]
+    sink: bool,
+    /// Wire bits per second to offer; without it as fast as it goes.
+    #[arg(long)]
+    rate: Option<u64>,
+    /// Payload bytes per datagram; without it a full frame of MTU 1500.
+    #[arg(long)]
+    size: Option<usize>,
+    #[command(flatten)]
+    life: LifeArgs,
+}
+
+/// Runs the program; returns only on bad arguments or when a socket cannot be opened.
+pub fn main(args: &UdpArgs) -> Result<()> {
+    if !args.source && !args.sink {
+        bail!("a udp program needs --source, --sink or both");
+    }
+    let overhead = frame_overhead(args.local.is_ipv6()) + 8;
+    let size = args.size.unwrap_or(1514 - overhead as usize);
+    let socket = Socket::new(
+        Domain::for_address(args.local),
+        Type::DGRAM,
+        Some(Protocol::UDP),
+    )?;
+    socket
+        .bind(&args.local.into())
+        .with_context(|| format!("cannot bind to {}", args.local))?;
+    let socket = Arc::new(socket);
+    let tally = Arc::new(Tally::default());
+    if args.sink {
+        // Best effort: an unprivileged sink keeps the host's default.
+        let _ = sys::force_receive_buffer(&*socket, 16 << 20);
+        let (socket, tally) = (socket.clone(), tally.clone());
+        std::thread::spawn(move || receive(&socket, &tally, overhead));
+    }
+    if args.source {
+        let peer = args.remote.context("--source needs --remote")?;
+        socket.connect(&peer.into())?;
+        let (tally, rate) = (tally.clone(), args.rate);
+        std::thread::spawn(move || {
+            tally.await_go();
+            match rate {
+                Some(bits) => offer(&socket, &tally, size, size as u64 + overhead, bits),
+                None => flood(&socket, &tally, size),
+            }
+        });
+    }
+    live(&args.life, &tally, || 0)
+}
+
+/// MSG_TRUNC makes recv return the datagram's own length while a few bytes are copied.
+fn receive(socket: &Socket, tally: &Tally, overhead: u64) {
+    let mut little = [MaybeUninit::uninit(); 16];
+    loop {
+        // An ICMP error of a peer that is not there yet is reported here; it is no end.
+        if let Ok(n) = socket.recv_with_flags(&mut little, libc::MSG_TRUNC) {
+            tally.received.fetch_add(n as u64, Relaxed);
+            tally.received_wire.fetch_add(n as u64 + overhead, Relaxed);
+        }
+    }
+}
+
+fn send(socket: &Socket, tally: &Tally, datagram: &[u8]) {
+    match socket.send(datagram) {
+        Ok(n) => {
+            tally.sent.fetch_add(n as u64, Relaxed);
+        }
+        Err(e) => tally.refuse(&e),
+    }
+    tally.sends.fetch_add(1, Relaxed);
+}
+
+fn flood(socket: &Socket, tally: &Tally, size: usize) {
+    let datagram = vec![0u8; size];
+    loop {
+        send(socket, tally, &datagram);
+    }
+}
+
+/// Offers `bits` per second on the wire. A send that blocks is not made up for by more than 20 ms
+/// of backlog, so the offered rate stays what it says.
+fn offer(socket: &Socket, tally: &Tally, size: usize, frame: u64, bits: u64) {
+    let datagram = vec![0u8; size];
+    let gap = frame as f64 * 8e9 / bits as f64;
+    let backlog = Duration::from_millis(20).max(Duration::from_nanos(gap as u64));
+    let mut due = Instant::now();
+    loop {
+        let now = Instant::now();
+        if due > now {
+            std::thread::sleep((due - now).max(REST));
+            continue;
+        }
+        if now - due > backlog {
+            due = now - backlog;
+        }
+        send(socket, tally, &datagram);
+        due += Duration::from_nanos(gap as u64);
+    }
+}
+
+/// The shortest sleep that is worth the wakeup.
+const REST: Duration = Duration::from_micros(200);

@@ -1,0 +1,225 @@
+//! A packet socket with a memory-mapped receive ring (TPACKET_V2, packet(7)).
+//!
+//! Rules of this room: the mapping lives as long as the socket, both are owned by [`Ring`]; a frame
+//! belongs to us from the moment its status has TP_STATUS_USER (read with acquire) until we write
+//! TP_STATUS_KERNEL (with release); nothing borrowed from a frame leaves [`Ring::drain`].
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+
+use super::parse::{self, Passed};
+
+/// A ring on one device.
+pub struct Ring {
+    socket: OwnedFd,
+    frames: *mut u8,
+    next: usize,
+}
+
+// SAFETY: the mapping is used by whoever owns the ring, one thread at a time.
+unsafe impl Send for Ring {}
+
+impl Ring {
+    /// Opens a ring on `device` of the calling thread's namespace.
+    pub fn open(device: &str) -> Result<Ring> {
+        let name = CString::new(device)?;
+        // SAFETY: the name is a C string that outlives the call.
+        let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+        if index == 0 {
+            return Err(io::Error::last_os_error()).context(format!("no device {device}"));
+        }
+        // Protocol 0: nothing is received before the ring stands and the socket is bound.
+        // SAFETY: socket takes integers; a valid result is a descriptor that nobody else owns.
+        let socket = unsafe {
+            let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+            check(fd).context("a packet socket needs CAP_NET_RAW")?;
+            OwnedFd::from_raw_fd(fd)
+        };
+        set(
+            &socket,
+            libc::PACKET_VERSION,
+            &libc::tpacket_versions::TPACKET_V2,
+        )?;
+        set(&socket, libc::PACKET_VNET_HDR, &1i32)
+            .context("the kernel does not hand out segment sizes (PACKET_VNET_HDR)")?;
+        keep_heads_only(&socket)?;
+        let request = libc::tpacket_req {
+            tp_block_size: BLOCK as u32,
+            tp_block_nr: (FRAMES * FRAME / BLOCK) as u32,
+            tp_frame_size: FRAME as u32,
+            tp_frame_nr: FRAMES as u32,
+        };
+        set(&socket, libc::PACKET_RX_RING, &request).context("cannot make the packet ring")?;
+        // SAFETY: a fresh mapping of the ring that was just made, of exactly its size.
+        let frames = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                FRAMES * FRAME,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                socket.as_raw_fd(),
+                0,
+            )
+        };
+        if frames == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error()).context("cannot map the packet ring");
+        }
+        let ring = Ring {
+            socket,
+            frames: frames.cast(),
+            next: 0,
+        };
+        ring.bind(index)?;
+        Ok(ring)
+    }
+
+    fn bind(&self, index: u32) -> Result<()> {
+        // SAFETY: sockaddr_ll is plain data; its size is passed with it.
+        check(unsafe {
+            let mut address: libc::sockaddr_ll = std::mem::zeroed();
+            address.sll_family = libc::AF_PACKET as u16;
+            address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+            address.sll_ifindex = index as i32;
+            libc::bind(
+                self.socket.as_raw_fd(),
+                (&raw const address).cast(),
+                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+            )
+        })
+        .context("cannot bind the packet socket")
+    }
+
+    /// Hands every waiting packet to `take`; returns how many there were.
+    pub fn drain(&mut self, mut take: impl FnMut(&Passed)) -> usize {
+        for count in 0.. {
+            // SAFETY: `next` is below FRAMES, so the frame lies inside the mapping; its first word
+            // is the status, which both sides access atomically.
+            let frame = unsafe { self.frames.add(self.next * FRAME) };
+            let status = unsafe { AtomicU32::from_ptr(frame.cast()) };
+            if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+                return count;
+            }
+            // SAFETY: the frame is ours until the status is written; it is FRAME bytes long.
+            let bytes = unsafe { std::slice::from_raw_parts(frame, FRAME) };
+            if let Some(packet) = read(bytes) {
+                take(&packet);
+            }
+            status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+            self.next = (self.next + 1) % FRAMES;
+        }
+        unreachable!("the count of packets is unbounded")
+    }
+
+    /// Packets that found the ring full since it was last asked.
+    pub fn lost(&self) -> Result<u64> {
+        let mut stats = libc::tpacket_stats {
+            tp_packets: 0,
+            tp_drops: 0,
+        };
+        let mut len = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        // SAFETY: the kernel fills `stats`, whose size it is told.
+        check(unsafe {
+            libc::getsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                (&raw mut stats).cast(),
+                &mut len,
+            )
+        })
+        .context("cannot read the packet socket's statistics")?;
+        Ok(u64::from(stats.tp_drops))
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `open` with this size and is used no more.
+        unsafe { libc::munmap(self.frames.cast(), FRAMES * FRAME) };
+    }
+}
+
+/// Reads the header that the kernel wrote, and the packet's head behind it.
+fn read(frame: &[u8]) -> Option<Passed> {
+    let word = |at: usize| -> Option<u32> {
+        Some(u32::from_ne_bytes(frame.get(at..at + 4)?.try_into().ok()?))
+    };
+    let half = |at: usize| -> Option<u16> {
+        Some(u16::from_ne_bytes(frame.get(at..at + 2)?.try_into().ok()?))
+    };
+    // struct tpacket2_hdr: status, len, snaplen, then mac and net offsets, then seconds and ns.
+    let (len, snap, mac) = (word(4)?, word(8)? as usize, usize::from(half(12)?));
+    let at_ns = u64::from(word(16)?) * 1_000_000_000 + u64::from(word(20)?);
+    // struct sockaddr_ll behind it, whose packet type is the byte at 10.
+    let link = size_of::<libc::tpacket2_hdr>().next_multiple_of(libc::TPACKET_ALIGNMENT);
+    let inbound = *frame.get(link + 10)? != libc::PACKET_OUTGOING;
+    // struct virtio_net_hdr directly before the frame: flags, gso type, header length, gso size.
+    let gso = mac.checked_sub(VNET)?;
+    let segment = match frame.get(gso + 1)? {
+        0 => 0,
+        _ => half(gso + 4)?,
+    };
+    let head = frame.get(mac..(mac + snap).min(frame.len()))?;
+    Some(parse::packet(at_ns, inbound, head, len.into(), segment))
+}
+
+/// A filter that keeps the first bytes of every packet: enough for all headers.
+fn keep_heads_only(socket: &OwnedFd) -> Result<()> {
+    let mut code = [libc::sock_filter {
+        code: (libc::BPF_RET | libc::BPF_K) as u16,
+        jt: 0,
+        jf: 0,
+        k: HEAD,
+    }];
+    let program = libc::sock_fprog {
+        len: code.len() as u16,
+        filter: code.as_mut_ptr(),
+    };
+    // SAFETY: the kernel copies the program, which is live here.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    })
+    .context("cannot attach a filter to the packet socket")
+}
+
+fn set<T>(socket: &OwnedFd, option: libc::c_int, value: &T) -> io::Result<()> {
+    // SAFETY: the option's value is live and its size is passed with it.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            option,
+            (value as *const T).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    })
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// Bytes of a packet that are kept: 14 + 40 + 60 and a little.
+const HEAD: u32 = 128;
+/// Bytes of a slot: the kernel's header, the address, the segment header and [`HEAD`].
+const FRAME: usize = 256;
+/// Slots: 0.4 s of full frames at 1 Gbit/s, 16 MiB.
+const FRAMES: usize = 1 << 16;
+/// Bytes the kernel allocates at once.
+const BLOCK: usize = 1 << 16;
+/// `struct virtio_net_hdr`.
+const VNET: usize = 10;

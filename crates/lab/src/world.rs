@@ -1,0 +1,170 @@
+//! Private worlds: namespaces with links between them, made for one experiment and gone after it.
+//!
+//! A world is a handful of network namespaces (hosts, and a switch or a wire between them) with a
+//! folder of its own for the runtime state of the netnice under test. Everything that a world
+//! makes carries the number of the process that made it, `nn-<pid>-…`, and is removed in three
+//! ways, each of which is enough alone:
+//!
+//! 1. dropping the guards, which also happens on panic;
+//! 2. [`begin`] starts a thread that waits for SIGINT, SIGTERM and SIGHUP, and sweeps everything
+//!    that carries our number before it leaves;
+//! 3. [`begin`] sweeps what dead runs left behind (a run that was killed with SIGKILL, say).
+//!
+//! Shapes:
+//!
+//! ```text
+//! World::pair       client ===== server          one or more direct veth pairs
+//!
+//! World::switched   client --[rate]--+
+//!                   server --[rate]--+-- bridge   each host's cable may have a rate up and down,
+//!                   other  --[rate]--+            held by TBF with a byte FIFO *inside the switch*
+//! ```
+//!
+//! The hosts' own devices keep their default queue: they are what netnice may manage. Inside, the
+//! default congestion control is cubic, duplicate address detection is off, and TCP keeps no
+//! metrics of earlier connections, so that runs do not influence each other.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+
+pub mod daemon;
+pub mod htb;
+pub mod netns;
+pub mod reap;
+pub mod shape;
+pub mod snapshot;
+
+pub use daemon::{Answer, Netnice};
+pub use netns::Netns;
+pub use reap::begin;
+pub use shape::{Cable, Offloads, Pair};
+pub use snapshot::Snapshot;
+
+/// One end of a cable, inside a host.
+#[derive(Debug, Clone)]
+pub struct Port {
+    /// The device name inside the host's namespace.
+    pub device: String,
+    /// Its IPv4 address.
+    pub v4: Ipv4Addr,
+    /// Its IPv6 address.
+    pub v6: Ipv6Addr,
+}
+
+impl Port {
+    /// The address of the family asked for.
+    pub fn address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::V4 => self.v4.into(),
+            Family::V6 => self.v6.into(),
+        }
+    }
+}
+
+/// An address family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// A host of a world: a namespace and its ports.
+pub struct Host {
+    /// What the experiment calls it.
+    pub name: String,
+    /// Its network namespace.
+    pub ns: Netns,
+    /// Its ports, in the order in which the cables were laid.
+    pub ports: Vec<Port>,
+}
+
+impl Host {
+    /// The first port.
+    pub fn port(&self) -> &Port {
+        &self.ports[0]
+    }
+
+    /// The address of the first port in the family asked for.
+    pub fn address(&self, family: Family) -> IpAddr {
+        self.port().address(family)
+    }
+}
+
+/// A private world. Its folder and its namespaces go when it is dropped.
+pub struct World {
+    hosts: Vec<Host>,
+    switch: Option<Netns>,
+    folder: Folder,
+}
+
+impl World {
+    /// The host with this name; the shapes say which there are.
+    pub fn host(&self, name: &str) -> &Host {
+        self.hosts
+            .iter()
+            .find(|h| h.name == name)
+            .unwrap_or_else(|| panic!("this world has no host `{name}`"))
+    }
+
+    /// The host called `client`.
+    pub fn client(&self) -> &Host {
+        self.host("client")
+    }
+
+    /// The host called `server`.
+    pub fn server(&self) -> &Host {
+        self.host("server")
+    }
+
+    /// The namespace of the switch, in worlds that have one.
+    pub fn switch(&self) -> Option<&Netns> {
+        self.switch.as_ref()
+    }
+
+    /// All namespaces of this world.
+    pub fn namespaces(&self) -> impl Iterator<Item = &Netns> {
+        self.hosts.iter().map(|h| &h.ns).chain(&self.switch)
+    }
+
+    /// The folder of this world, for runtime folders and other files.
+    pub fn folder(&self) -> &Path {
+        &self.folder.path
+    }
+
+    /// Starts a netnice daemon on `host`, with a runtime folder of its own in this world.
+    pub fn netnice(&self, host: &str) -> Result<Netnice> {
+        Netnice::start(&self.host(host).ns, &self.folder.path.join(host))
+    }
+}
+
+/// A folder that goes with its guard.
+struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    fn create(number: u32) -> Result<Folder> {
+        let path = std::env::temp_dir().join(format!("nn-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("cannot make the folder {}", path.display()))?;
+        Ok(Folder { path })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        reap::remove_folder(&self.path);
+    }
+}
+
+/// Worlds of one process are numbered, so that several can exist at once.
+fn next_number() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

@@ -1,0 +1,225 @@
+//! The netnice of one world: its daemon, and the command line that talks to it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::netns::{Door, Netns};
+use crate::process::{self, Proc};
+use crate::sys;
+
+/// A daemon inside a namespace, and the means to type `netnice …` there.
+///
+/// Dropping it clears everything and ends the daemon by its process id.
+pub struct Netnice {
+    netnice: PathBuf,
+    netniced: PathBuf,
+    runtime: PathBuf,
+    daemon: Option<Proc>,
+    door: Door,
+}
+
+/// What a typed line answered.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    /// The line as a person would type it.
+    pub typed: String,
+    /// The exit status; 128 and more: ended by a signal.
+    pub status: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// When the command was started and when it had ended, by [`sys::now_ns`].
+    pub at: (u64, u64),
+}
+
+impl Answer {
+    /// Fails unless the exit status is 0.
+    pub fn ok(self) -> Result<Answer> {
+        if self.status != 0 {
+            bail!(
+                "`{}` ended with status {}: {}{}",
+                self.typed,
+                self.status,
+                self.stderr.trim(),
+                self.stdout.trim()
+            );
+        }
+        Ok(self)
+    }
+
+    /// How long it took, from start to end of the process.
+    pub fn took(&self) -> Duration {
+        Duration::from_nanos(self.at.1 - self.at.0)
+    }
+}
+
+impl Netnice {
+    /// Starts the daemon in `ns` with `runtime` as its runtime folder, and waits until it answers.
+    pub fn start(ns: &Netns, runtime: &Path) -> Result<Netnice> {
+        std::fs::create_dir_all(runtime)
+            .with_context(|| format!("cannot make {}", runtime.display()))?;
+        let mut netnice = Netnice {
+            netnice: process::binary("netnice")?,
+            netniced: process::binary("netniced")?,
+            runtime: runtime.to_owned(),
+            daemon: None,
+            door: ns.door(),
+        };
+        netnice.start_daemon()?;
+        Ok(netnice)
+    }
+
+    /// Starts the daemon again after [`Netnice::kill_daemon`] or [`Netnice::stop_daemon`].
+    pub fn start_daemon(&mut self) -> Result<()> {
+        let mut command = self.door.command(&self.netniced);
+        command
+            .arg("--runtime-dir")
+            .arg(&self.runtime)
+            .env("NETNICE_RUNTIME_DIR", &self.runtime);
+        self.daemon = Some(Proc::start(command)?);
+        self.wait_ready()
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        let until = Instant::now() + READY;
+        loop {
+            let socket = self.runtime.join("netnice.sock").exists();
+            if socket && self.run(&["show", "--json"])?.status == 0 {
+                return Ok(());
+            }
+            let daemon = self.daemon.as_mut().context("the daemon was started")?;
+            if !daemon.running() {
+                bail!("netniced ended at once: {}", daemon.complaints().trim());
+            }
+            if Instant::now() > until {
+                bail!(
+                    "netniced did not answer within {READY:?}: {}",
+                    daemon.complaints().trim()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// The daemon's process id.
+    pub fn pid(&self) -> Option<u32> {
+        self.daemon.as_ref().map(Proc::pid)
+    }
+
+    /// `kill -9` of the daemon.
+    pub fn kill_daemon(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.kill();
+        }
+    }
+
+    /// Ends the daemon in good order; its limits stay.
+    pub fn stop_daemon(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            daemon.terminate(READY);
+        }
+    }
+
+    /// The runtime folder.
+    pub fn runtime(&self) -> &Path {
+        &self.runtime
+    }
+
+    /// A command `netnice …` inside the namespace, for callers that want to spawn it themselves.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.door.command(&self.netnice);
+        command
+            .args(args)
+            .env("NETNICE_RUNTIME_DIR", &self.runtime)
+            .env("NO_COLOR", "1");
+        command
+    }
+
+    /// Types `netnice ARGS…` and waits for the answer.
+    pub fn run(&self, args: &[&str]) -> Result<Answer> {
+        let mut command = self.command(args);
+        let started = sys::now_ns();
+        let output = command
+            .stdin(std::process::Stdio::null())
+            .output()
+            .context("cannot start netnice")?;
+        Ok(Answer {
+            typed: format!("netnice {}", args.join(" ")),
+            status: exit_status(output.status),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            at: (started, sys::now_ns()),
+        })
+    }
+
+    /// Types a line of blank-separated words, which must succeed.
+    pub fn type_line(&self, line: &str) -> Result<Answer> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        self.run(&words)?.ok()
+    }
+
+    /// What `netnice show --json` prints.
+    pub fn show(&self) -> Result<Value> {
+        let answer = self.run(&["show", "--json"])?.ok()?;
+        serde_json::from_str(&answer.stdout)
+            .with_context(|| format!("`show --json` is no JSON: {}", answer.stdout))
+    }
+
+    /// `show --json` without everything that moves: the `counters` of every target.
+    pub fn show_standing(&self) -> Result<Value> {
+        let mut shown = self.show()?;
+        strip(&mut shown, "counters");
+        Ok(shown)
+    }
+
+    /// The daemon's resident memory in bytes.
+    pub fn daemon_memory(&self) -> Result<u64> {
+        let pid = self.pid().context("the daemon is not running")?;
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let kib: u64 = status
+            .lines()
+            .find_map(|l| l.strip_prefix("VmRSS:"))
+            .and_then(|l| l.trim().strip_suffix("kB"))
+            .and_then(|l| l.trim().parse().ok())
+            .context("/proc shows no VmRSS of the daemon")?;
+        Ok(kib * 1024)
+    }
+}
+
+impl Drop for Netnice {
+    fn drop(&mut self) {
+        if self.daemon.as_mut().is_some_and(Proc::running)
+            && let Err(e) = self.type_line("clear --all")
+        {
+            eprintln!("netnice-lab: {e:#}");
+        }
+        self.stop_daemon();
+    }
+}
+
+/// Removes every member called `key`, at any depth.
+fn strip(value: &mut Value, key: &str) {
+    match value {
+        Value::Object(members) => {
+            members.remove(key);
+            members.values_mut().for_each(|v| strip(v, key));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|v| strip(v, key)),
+        _ => {}
+    }
+}
+
+fn exit_status(status: std::process::ExitStatus) -> i32 {
+    use std::os::unix::process::ExitStatusExt;
+    status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}
+
+/// How long the daemon may take to answer, or to end.
+const READY: Duration = Duration::from_secs(5);

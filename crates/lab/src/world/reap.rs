@@ -1,0 +1,237 @@
+//! Finding and removing what a run has made, by name alone.
+//!
+//! Everything carries `nn-<pid>-`: namespaces under /run/netns, folders in the temporary folder,
+//! cgroups at the top of the cgroup v2 tree. One sweep therefore serves a fresh start (names of
+//! processes that are dead), a signal (our own name) and a guard (one name).
+//!
+//! Order matters: the daemon of a world is asked to clear, then processes end, then namespaces
+//! go (links, queues and filters with them), then mounts and files (a bpffs in a runtime folder
+//! is unmounted first, which drops the last references to pinned programs).
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Once;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+
+use crate::{process, sys};
+
+/// Removes leftovers of dead runs, and sees to it that this run leaves none when it is
+/// interrupted. Call it first, before any thread is started; calling it again does nothing.
+pub fn begin() -> Result<()> {
+    static ONCE: Once = Once::new();
+    let mut result = Ok(());
+    ONCE.call_once(|| result = begin_once());
+    result
+}
+
+fn begin_once() -> Result<()> {
+    sys::block_ending_signals().context("cannot block signals")?;
+    std::thread::Builder::new()
+        .name("reaper".into())
+        .spawn(|| {
+            if let Ok(signal) = sys::wait_ending_signal() {
+                eprintln!("netnice-lab: signal {signal}, cleaning up");
+                sweep(std::process::id());
+                std::process::exit(128 + signal);
+            }
+        })
+        .context("cannot start the reaper thread")?;
+    for pid in owners() {
+        if pid != std::process::id() && !sys::alive(pid) {
+            sweep(pid);
+        }
+    }
+    Ok(())
+}
+
+/// Removes everything that process `pid` has made.
+pub fn sweep(pid: u32) {
+    let prefix = format!("nn-{pid}-");
+    let own = |name: &String| name.starts_with(&prefix);
+    for folder in names_in(&std::env::temp_dir()).iter().filter(|n| own(n)) {
+        ask_to_clear(&std::env::temp_dir().join(folder));
+    }
+    for name in names_in(Path::new(NETNS)).iter().filter(|n| own(n)) {
+        remove_netns(name);
+    }
+    for folder in names_in(&std::env::temp_dir()).iter().filter(|n| own(n)) {
+        remove_folder(&std::env::temp_dir().join(folder));
+    }
+    if let Some(root) = cgroup_root() {
+        for name in names_in(&root).iter().filter(|n| own(n)) {
+            remove_cgroup(&root.join(name));
+        }
+    }
+}
+
+/// Every process that owns something in the places that [`sweep`] looks at.
+fn owners() -> Vec<u32> {
+    let mut places = vec![PathBuf::from(NETNS), std::env::temp_dir()];
+    places.extend(cgroup_root());
+    let mut pids: Vec<u32> = places
+        .iter()
+        .flat_map(|place| names_in(place))
+        .filter_map(|name| {
+            let (pid, _) = name.strip_prefix("nn-")?.split_once('-')?;
+            pid.parse().ok()
+        })
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    pids
+}
+
+/// Asks the daemons with runtime folders below `folder` to clear everything.
+fn ask_to_clear(folder: &Path) {
+    let Ok(netnice) = process::binary("netnice") else {
+        return;
+    };
+    for runtime in names_in(folder) {
+        let runtime = folder.join(runtime);
+        if !runtime.is_dir() || !runtime.join(SOCKET).exists() {
+            continue;
+        }
+        let child = Command::new(&netnice)
+            .arg("--runtime-dir")
+            .arg(&runtime)
+            .args(["clear", "--all"])
+            .env("NETNICE_RUNTIME_DIR", &runtime)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(mut child) = child else { continue };
+        let until = Instant::now() + PATIENCE;
+        while matches!(child.try_wait(), Ok(None)) {
+            if Instant::now() > until {
+                let _ = child.kill();
+                let _ = child.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Ends every process inside the namespace and removes it; a name that does not exist is fine.
+pub fn remove_netns(name: &str) {
+    let path = netns_path(name);
+    if !path.exists() {
+        return;
+    }
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let pids = pids_in(&path);
+        if pids.is_empty() || Instant::now() > until {
+            break;
+        }
+        for pid in pids {
+            let _ = sys::kill(pid as i32, libc::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    if let Err(e) = process::run(Command::new("ip").args(["netns", "delete", name]))
+        && path.exists()
+    {
+        eprintln!("netnice-lab: {e:#}");
+    }
+}
+
+/// The processes whose network namespace is the one at `path`, zombies aside.
+pub fn pids_in(path: &Path) -> Vec<u32> {
+    let Ok(wanted) = fs::metadata(path) else {
+        return Vec::new();
+    };
+    names_in(Path::new("/proc"))
+        .iter()
+        .filter_map(|name| name.parse::<u32>().ok())
+        .filter(|pid| *pid != std::process::id())
+        .filter(|pid| {
+            fs::metadata(format!("/proc/{pid}/ns/net"))
+                .is_ok_and(|m| m.ino() == wanted.ino() && m.dev() == wanted.dev())
+        })
+        .collect()
+}
+
+/// Unmounts what is mounted below `folder`, and removes it.
+pub fn remove_folder(folder: &Path) {
+    for mount in mounts_below(folder) {
+        let _ = process::run(Command::new("umount").arg("-l").arg(&mount));
+    }
+    match fs::remove_dir_all(folder) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            eprintln!("netnice-lab: cannot remove {}: {e}", folder.display());
+        }
+        _ => {}
+    }
+}
+
+/// Ends the processes of a cgroup and of those below it, and removes them all.
+pub fn remove_cgroup(path: &Path) {
+    for name in names_in(path) {
+        let below = path.join(name);
+        if below.is_dir() {
+            remove_cgroup(&below);
+        }
+    }
+    let until = Instant::now() + PATIENCE;
+    while fs::remove_dir(path).is_err() && path.exists() && Instant::now() < until {
+        for pid in fs::read_to_string(path.join("cgroup.procs"))
+            .unwrap_or_default()
+            .lines()
+            .filter_map(|l| l.parse().ok())
+        {
+            let _ = sys::kill(pid, libc::SIGKILL);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Where the cgroup v2 tree is mounted.
+pub fn cgroup_root() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    mounts.lines().find_map(|line| {
+        let mut fields = line.split(' ');
+        let (at, kind) = (fields.nth(1)?, fields.next()?);
+        (kind == "cgroup2").then(|| PathBuf::from(at))
+    })
+}
+
+/// Mount points at or below `folder`, deepest first.
+pub fn mounts_below(folder: &Path) -> Vec<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let mut found: Vec<PathBuf> = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(1).map(PathBuf::from))
+        .filter(|at| at.starts_with(folder))
+        .collect();
+    found.sort_by_key(|at| std::cmp::Reverse(at.components().count()));
+    found
+}
+
+/// The path of a named namespace.
+pub fn netns_path(name: &str) -> PathBuf {
+    Path::new(NETNS).join(name)
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    fs::read_dir(folder).map_or_else(
+        |_| Vec::new(),
+        |entries| {
+            entries
+                .filter_map(|e| Some(e.ok()?.file_name().to_string_lossy().into_owned()))
+                .collect()
+        },
+    )
+}
+
+/// Where iproute2 keeps named namespaces.
+const NETNS: &str = "/run/netns";
+/// The daemon's socket inside its runtime folder.
+const SOCKET: &str = "netnice.sock";
+/// How long anything may take to go by itself.
+const PATIENCE: Duration = Duration::from_secs(3);

@@ -1,0 +1,238 @@
+//! The two shapes of a world: direct cables, and a switch whose ports have rates.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::{Folder, Host, Netns, Port, World, next_number};
+use crate::process;
+
+/// Whether a device may hand over packets larger than its MTU for somebody else to segment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Offloads {
+    /// As a device comes: segmentation offload on.
+    On,
+    /// tso, gso and gro off: every packet on the wire is one packet in the kernel.
+    Off,
+}
+
+/// Direct cables between `client` and `server`.
+#[derive(Debug, Clone, Copy)]
+pub struct Pair {
+    /// How many; device `eth<i>` at both ends, 10.77.i.1 and fd77:i::1 for the client, 2 for the
+    /// server.
+    pub cables: u8,
+    /// The MTU of every device.
+    pub mtu: u32,
+    /// Offloads at both ends.
+    pub offloads: Offloads,
+}
+
+impl Default for Pair {
+    fn default() -> Self {
+        Pair {
+            cables: 1,
+            mtu: 1500,
+            offloads: Offloads::Off,
+        }
+    }
+}
+
+/// A host on a switch, and the rates of its cable as the switch holds them.
+#[derive(Debug, Clone)]
+pub struct Cable {
+    /// The host's name.
+    pub host: &'static str,
+    /// Bits per second from the host to the switch; none: as fast as the machine.
+    pub up: Option<u64>,
+    /// Bits per second from the switch to the host.
+    pub down: Option<u64>,
+    /// Bytes that may wait at the slow end in each direction.
+    pub queue: u32,
+    /// Offloads of the host's device.
+    pub offloads: Offloads,
+}
+
+impl Cable {
+    /// A cable without rates.
+    pub fn free(host: &'static str) -> Cable {
+        Cable {
+            host,
+            up: None,
+            down: None,
+            queue: 0,
+            offloads: Offloads::Off,
+        }
+    }
+
+    /// A cable with the same rate both ways, and a queue that lasts for `ms` at that rate.
+    pub fn rated(host: &'static str, bits: u64, ms: u64) -> Cable {
+        Cable {
+            host,
+            up: Some(bits),
+            down: Some(bits),
+            queue: (bits * ms / 8000) as u32,
+            offloads: Offloads::Off,
+        }
+    }
+}
+
+impl World {
+    /// Two hosts, `client` and `server`, with direct cables.
+    pub fn pair(spec: Pair) -> Result<World> {
+        let number = next_number();
+        let folder = Folder::create(number)?;
+        let client = Netns::create(&format!("client{number}"))?;
+        let server = Netns::create(&format!("server{number}"))?;
+        let mut ports = (Vec::new(), Vec::new());
+        for cable in 0..spec.cables {
+            let device = format!("eth{cable}");
+            lay(&client, &device, &server, &device)?;
+            for (ns, last, list) in [(&client, 1, &mut ports.0), (&server, 2, &mut ports.1)] {
+                let port = Port {
+                    device: device.clone(),
+                    v4: Ipv4Addr::new(10, 77, cable, last),
+                    v6: v6(cable, last),
+                };
+                raise(ns, &port, spec.mtu, spec.offloads)?;
+                list.push(port);
+            }
+        }
+        Ok(World {
+            hosts: vec![
+                Host {
+                    name: "client".into(),
+                    ns: client,
+                    ports: ports.0,
+                },
+                Host {
+                    name: "server".into(),
+                    ns: server,
+                    ports: ports.1,
+                },
+            ],
+            switch: None,
+            folder,
+        })
+    }
+
+    /// Hosts on one switch: 10.77.0.1, .2, … and fd77:0::1, … in the order given.
+    pub fn switched(cables: &[Cable]) -> Result<World> {
+        let number = next_number();
+        let folder = Folder::create(number)?;
+        let switch = Netns::create(&format!("switch{number}"))?;
+        switch.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+        switch.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+        bridge(&switch, "sw")?;
+        let mut hosts = Vec::new();
+        for (i, cable) in cables.iter().enumerate() {
+            let ns = Netns::create(&format!("{}{number}", cable.host))?;
+            let inside = format!("p{i}");
+            lay(&ns, "eth0", &switch, &inside)?;
+            plug(&switch, i, cable)?;
+            let last = i as u8 + 1;
+            let port = Port {
+                device: "eth0".into(),
+                v4: Ipv4Addr::new(10, 77, 0, last),
+                v6: v6(0, last),
+            };
+            raise(&ns, &port, 1500, cable.offloads)?;
+            hosts.push(Host {
+                name: cable.host.into(),
+                ns,
+                ports: vec![port],
+            });
+        }
+        Ok(World {
+            hosts,
+            switch: Some(switch),
+            folder,
+        })
+    }
+}
+
+fn v6(net: u8, last: u8) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd77, net.into(), 0, 0, 0, 0, 0, last.into())
+}
+
+/// A veth pair between two namespaces.
+fn lay(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()> {
+    process::run(Command::new("ip").args([
+        "link",
+        "add",
+        "name",
+        a_name,
+        "netns",
+        a.name(),
+        "type",
+        "veth",
+        "peer",
+        "name",
+        b_name,
+        "netns",
+        b.name(),
+    ]))?;
+    Ok(())
+}
+
+/// Gives a device its MTU, offloads and addresses and switches it on.
+fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Result<()> {
+    let (device, v4, v6) = (&port.device, port.v4, port.v6);
+    if offloads == Offloads::Off {
+        ns.run("ethtool", &format!("-K {device} tso off gso off gro off"))?;
+    }
+    let mut batch = String::new();
+    let _ = writeln!(batch, "link set {device} mtu {mtu} up");
+    let _ = writeln!(batch, "addr add {v4}/24 dev {device}");
+    let _ = writeln!(batch, "addr add {v6}/64 dev {device} nodad");
+    process::run_with_input(ns.command("ip").args(["-batch", "-"]), &batch)?;
+    Ok(())
+}
+
+fn bridge(ns: &Netns, name: &str) -> Result<()> {
+    ns.ip(&format!(
+        "link add name {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
+    ))?;
+    ns.ip(&format!("link set {name} up"))?;
+    Ok(())
+}
+
+/// Connects port `p<i>` to the bridge. Towards the host, the port's own queue holds the rate.
+/// From the host, packets cross a little bridge and a veth pair of their own, because a rate is
+/// held where packets leave a device, and the host's device is not ours to use.
+fn plug(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
+    let port = format!("p{i}");
+    if cable.offloads == Offloads::Off {
+        switch.run("ethtool", &format!("-K {port} tso off gso off gro off"))?;
+    }
+    switch.ip(&format!("link set {port} up"))?;
+    if let Some(rate) = cable.up {
+        let (own, here, there) = (format!("b{i}"), format!("x{i}"), format!("y{i}"));
+        bridge(switch, &own)?;
+        switch.ip(&format!("link add name {here} type veth peer name {there}"))?;
+        for (device, master) in [(&port, &own), (&here, &own), (&there, &"sw".to_owned())] {
+            switch.ip(&format!("link set {device} master {master} up"))?;
+        }
+        hold(switch, &here, rate, cable.queue)?;
+    } else {
+        switch.ip(&format!("link set {port} master sw"))?;
+    }
+    if let Some(rate) = cable.down {
+        hold(switch, &port, rate, cable.queue)?;
+    }
+    Ok(())
+}
+
+/// Holds a rate where packets leave `device`: TBF with a byte FIFO in front. A late timer is made
+/// good from 1.2 ms of burst; less loses rate, more would let bursts through a slow cable.
+fn hold(ns: &Netns, device: &str, bits: u64, queue: u32) -> Result<()> {
+    let burst = (bits * 12 / 80_000).max(3028);
+    let limit = u64::from(queue).max(burst + 3028);
+    ns.tc(&format!(
+        "qdisc add dev {device} root tbf rate {bits}bit burst {burst} limit {limit}"
+    ))?;
+    Ok(())
+}

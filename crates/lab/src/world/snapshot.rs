@@ -1,0 +1,212 @@
+//! A picture of the kernel state that netnice could touch, to compare before with after.
+//!
+//! Every object is one line of text under a heading; counters and times are left out, so two
+//! pictures are equal exactly when nothing was added, removed or changed. Objects that are not
+//! namespaced (eBPF, cgroups, mounts) are pictured machine-wide: on a machine where somebody else
+//! makes such objects meanwhile, they show in the difference.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::{Netns, World, reap};
+use crate::process;
+
+/// A picture of kernel state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot(BTreeMap<String, BTreeSet<String>>);
+
+impl Snapshot {
+    /// Pictures every namespace of `world`, its folder, and what is machine-wide.
+    pub fn take(world: &World) -> Result<Snapshot> {
+        let mut picture = Snapshot(BTreeMap::new());
+        for ns in world.namespaces() {
+            picture.namespace(ns)?;
+        }
+        picture.machine()?;
+        picture.files(world.folder(), world.folder());
+        Ok(picture)
+    }
+
+    /// What is in one picture and not in the other: lines that begin with `+` came, with `-` went.
+    pub fn difference(&self, later: &Snapshot) -> Vec<String> {
+        let none = BTreeSet::new();
+        let headings: BTreeSet<&String> = self.0.keys().chain(later.0.keys()).collect();
+        let mut lines = Vec::new();
+        for heading in headings {
+            let before = self.0.get(heading).unwrap_or(&none);
+            let after = later.0.get(heading).unwrap_or(&none);
+            lines.extend(
+                before
+                    .difference(after)
+                    .map(|l| format!("- {heading}: {l}")),
+            );
+            lines.extend(
+                after
+                    .difference(before)
+                    .map(|l| format!("+ {heading}: {l}")),
+            );
+        }
+        lines
+    }
+
+    /// Takes pictures until one equals this one or `within` has passed (the kernel frees programs
+    /// and maps a moment after their last user), and returns the last difference.
+    pub fn await_same(&self, world: &World, within: Duration) -> Result<Vec<String>> {
+        let until = Instant::now() + within;
+        loop {
+            let lines = self.difference(&Snapshot::take(world)?);
+            if lines.is_empty() || Instant::now() > until {
+                return Ok(lines);
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn put(&mut self, heading: &str, line: String) {
+        self.0.entry(heading.to_owned()).or_default().insert(line);
+    }
+
+    fn namespace(&mut self, ns: &Netns) -> Result<()> {
+        let name = ns.name();
+        let links = json(ns.command("ip").args(["-j", "-d", "link"]))?;
+        for link in items(&links) {
+            let of = |key: &str| link.get(key).cloned().unwrap_or(Value::Null);
+            let device = of("ifname").as_str().unwrap_or_default().to_owned();
+            self.put(
+                &format!("{name} links"),
+                format!(
+                    "{device} kind {} mtu {} flags {} qdisc {} address {}",
+                    link.pointer("/linkinfo/info_kind").unwrap_or(&Value::Null),
+                    of("mtu"),
+                    of("flags"),
+                    of("qdisc"),
+                    of("address")
+                ),
+            );
+            for hook in ["root", "ingress", "egress"] {
+                let filters = json(
+                    ns.command("tc")
+                        .args(["-j", "filter", "show", "dev", &device, hook]),
+                )?;
+                for filter in items(&filters) {
+                    self.put(
+                        &format!("{name} filters"),
+                        format!("{device} {hook} {filter}"),
+                    );
+                }
+            }
+            let classes = json(
+                ns.command("tc")
+                    .args(["-j", "class", "show", "dev", &device]),
+            )?;
+            for class in items(&classes) {
+                self.put(&format!("{name} classes"), format!("{device} {class}"));
+            }
+        }
+        for (heading, program, args) in NAMESPACED {
+            let listed = json(ns.command(program).args(args.split(' ')))?;
+            for item in items(&listed) {
+                self.put(&format!("{name} {heading}"), item.to_string());
+            }
+        }
+        let sysctls = ns.enter(|| Ok(sysctls(Path::new("/proc/sys/net"))))?;
+        self.0.insert(format!("{name} sysctls"), sysctls);
+        Ok(())
+    }
+
+    fn machine(&mut self) -> Result<()> {
+        if process::installed("bpftool") {
+            for kind in ["prog", "map", "link"] {
+                let listed = json(Command::new("bpftool").args(["-j", kind, "show"]))?;
+                for item in items(&listed) {
+                    let of = |key: &str| item.get(key).cloned().unwrap_or(Value::Null);
+                    self.put(
+                        &format!("bpf {kind}s"),
+                        format!("id {} type {} name {}", of("id"), of("type"), of("name")),
+                    );
+                }
+            }
+        }
+        if let Some(root) = reap::cgroup_root() {
+            self.folders("cgroups", &root, &root);
+        }
+        for mount in reap::mounts_below(Path::new("/")) {
+            // Other runs of the lab come and go at any time; their namespaces are mounts too.
+            let theirs = mount.starts_with("/run/netns") || mount.starts_with("/var/run/netns");
+            if !theirs {
+                self.put("mounts", mount.display().to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn files(&mut self, root: &Path, folder: &Path) {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let shown = path
+                .strip_prefix(root)
+                .unwrap_or(&path)
+                .display()
+                .to_string();
+            self.put("files", shown);
+            if path.is_dir() && !path.is_symlink() {
+                self.files(root, &path);
+            }
+        }
+    }
+
+    fn folders(&mut self, heading: &str, root: &Path, folder: &Path) {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() && !path.is_symlink() {
+                let shown = path
+                    .strip_prefix(root)
+                    .unwrap_or(&path)
+                    .display()
+                    .to_string();
+                self.put(heading, shown);
+                self.folders(heading, root, &path);
+            }
+        }
+    }
+}
+
+/// Listings inside a namespace, one object per item.
+const NAMESPACED: [(&str, &str, &str); 4] = [
+    ("qdiscs", "tc", "-j qdisc show"),
+    ("routes", "ip", "-j route show table all"),
+    ("routes v6", "ip", "-j -6 route show table all"),
+    ("rules", "ip", "-j rule show"),
+];
+
+/// The settings below a folder of /proc/sys that can be read, one `key = value` each; those that
+/// count or that grow with the neighbours are no settings.
+fn sysctls(folder: &Path) -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            all.append(&mut sysctls(&path));
+        } else if let Ok(value) = std::fs::read_to_string(&path) {
+            all.insert(format!("{} = {}", path.display(), value.trim()));
+        }
+    }
+    all
+}
+
+fn json(command: &mut Command) -> Result<Value> {
+    let text = process::run(command)?;
+    if text.trim().is_empty() {
+        return Ok(Value::Null);
+    }
+    serde_json::from_str(text.trim()).with_context(|| format!("no JSON: {text}"))
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}

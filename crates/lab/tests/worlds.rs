@@ -1,0 +1,283 @@
+//! The lab tests itself: worlds appear, carry what they should at the rate that they should, and
+//! leave nothing behind however they end. Needs root; rates gate with 3 % and more.
+
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use netnice_lab::process;
+use netnice_lab::traffic::{self, Echo, Life, Probe, Tcp, Udp, clients};
+use netnice_lab::wire::{self, Tap, Transport};
+use netnice_lab::world::{self, Cable, Family, Offloads, Pair, Snapshot, World, htb};
+
+fn at(world: &World, host: &str, family: Family, port: u16) -> SocketAddr {
+    SocketAddr::new(world.host(host).address(family), port)
+}
+
+fn near(got: f64, want: f64, tolerance: f64, what: &str) {
+    assert!(
+        (got / want - 1.0).abs() <= tolerance,
+        "{what}: {got:.0}, wanted {want:.0} within {tolerance}"
+    );
+}
+
+fn pause(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// Bulk TCP through HTB by hand: the tap, the sink and the device agree, and the rate is right.
+fn through_htb(family: Family, offloads: Offloads) {
+    let world = World::pair(Pair {
+        offloads,
+        ..Pair::default()
+    })
+    .expect("a world");
+    let (client, server) = (world.client(), world.server());
+    htb::limit(&client.ns, "eth0", 20_000_000, htb::Leaf::Bytes(60_000)).expect("htb");
+    let to = at(&world, "server", family, 5001);
+    let sink = traffic::eager(server, &Tcp::listen(to).sink()).expect("sink");
+    let mut source = traffic::ready(client, &Tcp::connect(to, 2).source()).expect("source");
+    let tap = Tap::start(&server.ns, "eth0").expect("tap");
+    let start = source.go().expect("go") + 1_000_000_000;
+    pause(3100);
+    let record = tap.stop(&server.ns).expect("record");
+    let got = sink.stop().expect("the sink reports");
+    let end = start + 2_000_000_000;
+    record.sound().expect("sound");
+    near(
+        record.rate(wire::inbound, start, end),
+        20e6,
+        0.03,
+        "the tap's rate",
+    );
+    let by_sink = got.received_rate(start, end).expect("samples span it");
+    near(by_sink, 20e6, 0.03, "the sink's rate");
+    if offloads == Offloads::Off {
+        let off = record.against_device();
+        assert!(
+            off.abs() < 0.005,
+            "the tap is {off} from the device's counters"
+        );
+    }
+    let flows = record.flows();
+    assert_eq!(flows[0].0.transport, Transport::Tcp);
+    assert_eq!(flows[0].0.target.1, 5001);
+    assert_eq!(flows[0].0.source.0.is_ipv6(), family == Family::V6);
+}
+
+#[test]
+fn rates_are_measured_right_on_v4_without_offloads() {
+    through_htb(Family::V4, Offloads::Off);
+}
+
+#[test]
+fn rates_are_measured_right_on_v6_with_offloads() {
+    through_htb(Family::V6, Offloads::On);
+}
+
+#[test]
+fn a_switched_world_holds_its_cables_rates_both_ways() {
+    let world = World::switched(&[
+        Cable::rated("client", 20_000_000, 50),
+        Cable::free("server"),
+        Cable::free("other"),
+    ])
+    .expect("a world");
+    let (client, server) = (world.client(), world.server());
+    let tap = Tap::start(&client.ns, "eth0").expect("tap");
+    let up = at(&world, "server", Family::V4, 5001);
+    let down = at(&world, "client", Family::V4, 5002);
+    let _sink = traffic::eager(server, &Udp::sink(up)).expect("sink");
+    let own = traffic::eager(client, &Udp::sink(down)).expect("sink");
+    let from = at(&world, "server", Family::V4, 5003);
+    let flood = Udp::source(from, down).rate(60_000_000);
+    let _flood = traffic::eager(world.server(), &flood).expect("flood");
+    let probe = Probe::udp(
+        at(&world, "other", Family::V6, 7),
+        Duration::from_millis(20),
+    );
+    let _echo = traffic::eager(
+        world.host("other"),
+        &Echo::listen(at(&world, "other", Family::V6, 7)),
+    )
+    .expect("echo");
+    let probe = traffic::eager(client, &probe).expect("probe");
+    let start = netnice_lab::sys::now_ns() + 500_000_000;
+    pause(2100);
+    let record = tap.stop(&client.ns).expect("record");
+    let rate = record.rate(wire::inbound, start, start + 1_500_000_000);
+    near(rate, 20e6, 0.03, "the cable's rate");
+    let got = own.stop().expect("the sink reports");
+    assert!(got.received > 0 && got.cpu_share() < 0.9);
+    // The probe's answers wait in the cable's queue of 50 ms.
+    let probe = probe.stop().expect("the probe reports");
+    let times: Vec<f64> = probe.round_trips.iter().map(|t| t.1 as f64 / 1e6).collect();
+    let median = netnice_lab::stats::median(&times);
+    assert!(
+        (40.0..70.0).contains(&median),
+        "{median} ms in a queue of 50 ms"
+    );
+}
+
+#[test]
+fn a_family_bears_children_that_ping_and_send() {
+    let world = World::pair(Pair::default()).expect("a world");
+    let to = at(&world, "server", Family::V4, 5001);
+    let sink = traffic::eager(world.server(), &Tcp::listen(to).sink()).expect("sink");
+    let mut family = traffic::Family::start(world.client()).expect("family");
+    let life = Life {
+        eager: true,
+        ..Life::default()
+    };
+    let source = Tcp::connect(to, 4).source().rate(8_000_000);
+    let sender = family.traffic(&source, life).expect("a sender");
+    let words = clients::ping_words(to.ip(), Duration::from_millis(10), 20);
+    let ping = family.run(&words).expect("a ping");
+    let lines = family
+        .child_lines(ping, Duration::from_secs(5))
+        .expect("the ping ends");
+    let pings = clients::Pings::parse(lines.iter().map(String::as_str));
+    assert_eq!((pings.answers.len(), pings.sent), (20, Some(20)));
+    pause(800);
+    let report = family.stop(sender).expect("the sender reports");
+    let rate = report.sent as f64 * 8e9 / (report.ended_ns - report.started_ns) as f64;
+    near(rate, 8e6, 0.05, "the paced sender");
+    assert!(sink.stop().expect("the sink reports").received > 0);
+    let parent = std::fs::read_to_string(format!("/proc/{}/status", ping)).is_err();
+    assert!(parent, "the ping is gone");
+}
+
+#[test]
+fn a_probe_over_tcp_counts_round_trips() {
+    let world = World::pair(Pair::default()).expect("a world");
+    let echo_at = at(&world, "server", Family::V6, 7);
+    let _echo = traffic::eager(world.server(), &Echo::listen(echo_at)).expect("echo");
+    let probe = Probe::tcp(echo_at, Duration::from_millis(5));
+    let probe = traffic::eager(world.client(), &probe).expect("probe");
+    pause(500);
+    let got = probe.stop().expect("the probe reports");
+    assert!(
+        got.round_trips.len() > 60,
+        "{} answers",
+        got.round_trips.len()
+    );
+}
+
+#[test]
+fn real_programs_run_in_a_world() {
+    let world = World::pair(Pair::default()).expect("a world");
+    let (client, server) = (world.client(), world.server());
+    htb::limit(&client.ns, "eth0", 50_000_000, htb::Leaf::Bytes(60_000)).expect("htb");
+    let to = at(&world, "server", Family::V4, 5201);
+    let _server = clients::iperf_server(server, to.port()).expect("iperf3 -s");
+    let goodput = clients::iperf(client, to, 2, 2, false)
+        .and_then(|c| clients::iperf_goodput(c, Duration::from_secs(10)))
+        .expect("iperf3 -c");
+    near(goodput * 1514.0 / 1448.0, 50e6, 0.05, "iperf3's goodput");
+    let web = SocketAddr::new(to.ip(), 80);
+    let Some(_web) = clients::nginx(server, web, world.folder(), 1 << 20).expect("nginx") else {
+        eprintln!("nginx is not installed: the web server is not tested");
+        return;
+    };
+    let mut curl = clients::curl(client, web).expect("curl");
+    let line = curl
+        .next_line(Duration::from_secs(10))
+        .expect("curl reports");
+    assert!(line.starts_with("1048576 "), "{line}");
+}
+
+#[test]
+fn nothing_is_left_after_a_panic() {
+    let caught = std::panic::catch_unwind(|| {
+        let world = World::pair(Pair::default()).expect("a world");
+        let to = at(&world, "server", Family::V4, 5001);
+        let sink = traffic::eager(world.server(), &Tcp::listen(to).sink()).expect("sink");
+        let facts = (
+            sink.pid(),
+            world.client().ns.path(),
+            world.folder().to_owned(),
+        );
+        std::panic::panic_any(facts);
+    });
+    let facts = caught.expect_err("it panicked");
+    let (pid, path, folder) = facts
+        .downcast_ref::<(u32, std::path::PathBuf, std::path::PathBuf)>()
+        .expect("the facts");
+    assert!(!netnice_lab::sys::alive(*pid) && !path.exists() && !folder.exists());
+}
+
+#[test]
+fn a_signal_and_even_sigkill_leave_nothing_for_long() {
+    for (signal, swept_by_next_run) in [(libc::SIGTERM, false), (libc::SIGKILL, true)] {
+        let lab = process::binary("netnice-lab").expect("the lab is built");
+        let mut command = process::own_group(&lab);
+        command.args(["world", "--seconds", "60"]);
+        let mut run = process::Proc::start(command).expect("a world in another process");
+        let line = run
+            .next_json("inside", Duration::from_secs(10))
+            .expect("it says ready");
+        let (pid, inside) = (run.pid(), line["inside"].as_u64().expect("a pid") as u32);
+        let left = |name: &str| {
+            std::fs::read_dir(name)
+                .expect("a folder")
+                .flatten()
+                .any(|e| {
+                    e.file_name()
+                        .to_string_lossy()
+                        .starts_with(&format!("nn-{pid}-"))
+                })
+        };
+        assert!(left("/run/netns") && netnice_lab::sys::alive(inside));
+        netnice_lab::sys::kill(pid as i32, signal).expect("a signal");
+        run.wait(Duration::from_secs(10)).expect("it ends");
+        if swept_by_next_run {
+            assert!(left("/run/netns"), "SIGKILL cannot be caught");
+            process::run(Command::new(&lab).arg("list")).expect("another run");
+        }
+        let temp = std::env::temp_dir();
+        assert!(!left("/run/netns") && !left(&temp.display().to_string()));
+        assert!(
+            !netnice_lab::sys::alive(inside),
+            "the process inside lives on"
+        );
+    }
+}
+
+#[test]
+fn a_snapshot_sees_what_came_and_what_went() {
+    world::begin().expect("begin");
+    let world = World::pair(Pair::default()).expect("a world");
+    let before = Snapshot::take(&world).expect("a picture");
+    let ns = &world.client().ns;
+    ns.tc("qdisc add dev eth0 clsact").expect("clsact");
+    ns.tc("filter add dev eth0 egress protocol ip u32 match u32 0 0 flowid 1:1")
+        .expect("a filter");
+    ns.ip("link add nn0 type veth peer name nn1")
+        .expect("a link");
+    ns.sysctl("net/ipv4/ip_forward", "1").expect("a sysctl");
+    std::fs::write(world.folder().join("left"), "x").expect("a file");
+    let lines = before.difference(&Snapshot::take(&world).expect("a picture"));
+    for wanted in [
+        "\"kind\":\"clsact\"",
+        "filters: eth0 egress",
+        "links: nn0",
+        "ip_forward = 1",
+        "files: left",
+    ] {
+        assert!(
+            lines
+                .iter()
+                .any(|l| l.starts_with("+ ") && l.contains(wanted)),
+            "{wanted}: {lines:#?}"
+        );
+    }
+    ns.tc("qdisc del dev eth0 clsact").expect("clsact");
+    ns.ip("link del nn0").expect("a link");
+    ns.sysctl("net/ipv4/ip_forward", "0").expect("a sysctl");
+    std::fs::remove_file(world.folder().join("left")).expect("a file");
+    let lines = before
+        .await_same(&world, Duration::from_secs(3))
+        .expect("pictures");
+    let ours: Vec<_> = lines.iter().filter(|l| !l.contains(": id ")).collect();
+    assert!(ours.is_empty(), "{ours:#?}");
+}
