@@ -1,1 +1,96 @@
-fn main() {}
+//! Answers: how this repository is checked, built, tested, measured and shown, one verb each.
+//! May touch: the build, the test machine's packages (only what is missing), and the target folder.
+//! Must never: be used by another room, or hide a failure: every verb's exit status is its answer.
+//!
+//! The Makefile is a list of names for these verbs; whatever needs thinking is here, in Rust, where it
+//! has tests. Each verb is one module:
+//!
+//! | verb | module | what it does |
+//! |---|---|---|
+//! | `tidy` | [`tidy`] | the rules of the house that no compiler knows: ranks, sizes, names, `unsafe` |
+//! | `check` | [`check`] | formatting, lints, tidy, documentation |
+//! | `setup` | [`setup`] | installs by apt what is missing, and nothing else |
+//! | `build`, `demo`, `test`, `bench`, `long`, `fuzz` | [`suite`] | the release programs, and what runs them |
+//! | `vm` | [`vm`] | the functional tests on Debian's stock kernel, under qemu without KVM |
+//! | `bare` | [`bare`] | the two commands of the README on a freshly made machine |
+#![forbid(unsafe_code)]
+
+mod bare;
+mod check;
+mod closing;
+mod lock;
+mod setup;
+mod step;
+mod suite;
+mod tidy;
+mod tree;
+mod vm;
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use crate::tree::Tree;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match dispatch(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(words: &[&str]) -> Result<()> {
+    let Some((verb, rest)) = words.split_first() else {
+        bail!("which verb?\n{USAGE}");
+    };
+    if matches!(*verb, "help" | "-h" | "--help") {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    let tree = Tree::find()?;
+    match *verb {
+        "tidy" => no_more(verb, rest).and_then(|()| tidy::run(&tree)),
+        "check" => no_more(verb, rest).and_then(|()| check::run(&tree)),
+        "setup" => setup::run(&tree, rest),
+        "build" => no_more(verb, rest).and_then(|()| suite::build(&tree)),
+        "demo" => suite::demo(&tree, rest),
+        "test" => suite::test(&tree, rest),
+        "bench" => no_more(verb, rest).and_then(|()| suite::bench(&tree)),
+        "long" => no_more(verb, rest).and_then(|()| suite::long(&tree)),
+        "fuzz" => suite::fuzz(&tree, rest),
+        "vm" => vm::run(&tree, rest),
+        "bare" => bare::run(&tree, rest),
+        _ => bail!("no verb '{verb}'\n{USAGE}"),
+    }
+}
+
+/// Refuses words that a verb would otherwise ignore in silence.
+fn no_more(verb: &str, rest: &[&str]) -> Result<()> {
+    match rest.first() {
+        None => Ok(()),
+        Some(word) => bail!("{verb} takes no arguments, but got '{word}'"),
+    }
+}
+
+const USAGE: &str = "\
+cargo xtask VERB
+
+  tidy                        ranks of the crates, file sizes and names, opening lines, unsafe, machine paths
+  check                       cargo fmt --check, clippy with warnings as errors, tidy, documentation
+  setup [build|run|vm|bare]   install by apt what that needs and is missing (default: run)
+  build                       release programs netnice, netniced, netnice-lab
+  demo [ARG...]               build, then netnice-lab demo
+  test [--unit|--system] [FILTER]
+                              every test: unit tests, then system tests on the release programs (root)
+  bench                       benchmarks of the crates and the lab's cost runs (root)
+  long                        every test, then every experiment of the lab (root)
+  fuzz [SECONDS]              property tests with many more cases, then each fuzz target for SECONDS (60)
+  vm [--shell COMMAND | FILTER]
+                              functional system tests on Debian's stock kernel in qemu (root)
+  bare [--keep] [--suite S] [TARGET...]
+                              make demo and make test (or TARGETs) in a fresh debootstrap chroot (root)";

@@ -1,0 +1,43 @@
+# Names for the verbs of `cargo xtask`; what needs thinking is in xtask/.
+# What a verb lacks on this machine, it installs itself (Debian and Ubuntu, as root) or says so.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test build check bench test-long test-vm fuzz
+
+help:
+	@echo 'make demo        the same mix of traffic without and with netnice; a table and a report (root)'
+	@echo 'make test        every test: unit tests, then system tests in network namespaces (root)'
+	@echo 'make build       release programs netnice, netniced and netnice-lab in target/release'
+	@echo 'make check       formatting, lints, the rules of the house, documentation'
+	@echo 'make bench       benchmarks, and what enforcement costs (root)'
+	@echo 'make test-long   every test, then every experiment (root)'
+	@echo 'make test-vm     the functional system tests on the stock kernel of Debian 12, in qemu (root)'
+	@echo 'make fuzz        the property tests with many more cases'
+
+demo: | cargo
+	@cargo xtask demo
+
+test: | cargo
+	@cargo xtask test
+
+build: | cargo
+	@cargo xtask build
+
+check: | cargo
+	@cargo xtask check
+
+bench: | cargo
+	@cargo xtask bench
+
+test-long: | cargo
+	@cargo xtask long
+
+test-vm: | cargo
+	@cargo xtask vm
+
+fuzz: | cargo
+	@cargo xtask fuzz
+
+.PHONY: cargo
+cargo:
+	@command -v cargo >/dev/null || { echo 'make: cargo is not on the PATH; netnice is built with Rust 1.91 or newer' >&2; exit 1; }

@@ -1,0 +1,229 @@
+//! The README's two commands on a machine that has nothing but git, a C compiler and Rust.
+//!
+//! ```text
+//! debootstrap (kept under target/bare/SUITE)  →  a copy of it  →  a fresh clone of this repository's HEAD
+//!   →  enter.sh: mounts in a namespace of their own, chroot, make TARGET… without a hand on it
+//!   →  whatever process still lives in there afterwards is named, ended, and a failure
+//! ```
+//!
+//! Rust is this machine's toolchain, mounted read-only, since not every machine can reach where toolchains
+//! come from; so is cargo's configuration of registries, if there is one. Network and process numbers are
+//! this machine's: packages and crates have to be downloaded. What is not committed is not tested.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+use crate::lock::MachineLock;
+use crate::setup::{self, Use};
+use crate::step::{self, Step};
+use crate::tree::Tree;
+
+/// `bare [--keep] [--suite S] [TARGET…]`.
+pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
+    let order = Order::parse(words)?;
+    step::require_root("cargo xtask bare", "it makes a chroot and mounts in it")?;
+    setup::ensure(tree, Use::Bare)?;
+    let _lock = MachineLock::take()?;
+    let folder = tree.target.join("bare");
+    let base = base(&folder, order.suite)?;
+    let machine = Machine::fresh(&base, folder.join("root"))?;
+    machine.clone_of(tree)?;
+    machine.trust_of_this_machine()?;
+    for target in &order.targets {
+        let started = Instant::now();
+        machine.make(target)?;
+        eprintln!("bare: make {target}: ok, {} s", started.elapsed().as_secs());
+    }
+    if order.keep {
+        eprintln!("bare: kept in {}", machine.root.display());
+        return Ok(());
+    }
+    machine.remove()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Order<'a> {
+    keep: bool,
+    suite: &'a str,
+    targets: Vec<&'a str>,
+}
+
+impl<'a> Order<'a> {
+    fn parse(words: &[&'a str]) -> Result<Order<'a>> {
+        let mut order = Order {
+            keep: false,
+            suite: "bookworm",
+            targets: Vec::new(),
+        };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--keep" => order.keep = true,
+                "--suite" => order.suite = words.next().context("--suite needs a name")?,
+                flag if flag.starts_with('-') => {
+                    bail!("bare takes --keep, --suite S and targets of make; got '{flag}'")
+                }
+                target => order.targets.push(target),
+            }
+        }
+        if order.targets.is_empty() {
+            order.targets = vec!["demo", "test"];
+        }
+        Ok(order)
+    }
+}
+
+/// A freshly installed system, made once per suite.
+fn base(folder: &Path, suite: &str) -> Result<PathBuf> {
+    let base = folder.join(suite);
+    if base.is_dir() {
+        return Ok(base);
+    }
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let part = base.with_extension("part");
+    remove_tree(&part)?;
+    Step::new("debootstrap")
+        .args([
+            "--variant=minbase",
+            "--include=git,build-essential,ca-certificates",
+            suite,
+        ])
+        .args([&part])
+        .no_input()
+        .run()?;
+    std::fs::rename(&part, &base).context("cannot put the fresh system in its place")?;
+    Ok(base)
+}
+
+/// The copy that is worked in.
+struct Machine {
+    root: PathBuf,
+}
+
+impl Machine {
+    fn fresh(base: &Path, root: PathBuf) -> Result<Machine> {
+        remove_tree(&root)?;
+        Step::new("cp")
+            .args(["--archive", "--reflink=auto"])
+            .args([base, &root])
+            .run()?;
+        for name in ["opt/rust", "src"] {
+            std::fs::create_dir_all(root.join(name))?;
+        }
+        Ok(Machine { root })
+    }
+
+    fn clone_of(&self, tree: &Tree) -> Result<()> {
+        Step::new("git")
+            .args(["clone", "--quiet", "--no-hardlinks"])
+            .args([&tree.root, &self.root.join("src/netnice")])
+            .run()
+    }
+
+    /// Names, certificates and registries that this machine uses to reach the outside.
+    fn trust_of_this_machine(&self) -> Result<()> {
+        let copies = [
+            ("/etc/resolv.conf".into(), "etc/resolv.conf"),
+            ("/etc/hosts".into(), "etc/hosts"),
+            (
+                "/etc/ssl/certs/ca-certificates.crt".into(),
+                "etc/ssl/certs/ca-certificates.crt",
+            ),
+            (cargo_home().join("config.toml"), "root/.cargo/config.toml"),
+        ];
+        for (from, to) in copies {
+            let to = self.root.join(to);
+            if from.is_file() {
+                std::fs::create_dir_all(to.parent().context("a file has a folder")?)?;
+                std::fs::copy(&from, &to)
+                    .with_context(|| format!("cannot copy {}", from.display()))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn make(&self, target: &str) -> Result<()> {
+        let sysroot = Step::new("rustc").args(["--print", "sysroot"]).capture()?;
+        let mut step = Step::new("unshare")
+            .args(["--mount", "--uts", "--ipc", "sh", "-c", ENTER, "enter"])
+            .args([&self.root])
+            .args([sysroot.trim(), "make", target])
+            .no_input();
+        // The chroot starts with an environment of its own; what `make` and cargo set for us is not its.
+        for (key, _) in std::env::vars_os() {
+            let key = key.to_string_lossy();
+            if !KEPT_VARIABLES.contains(&key.to_ascii_lowercase().as_str()) {
+                step = step.without_env(&key);
+            }
+        }
+        let outcome = step
+            .env(
+                "PATH",
+                "/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            )
+            .env("HOME", "/root")
+            .env("LANG", "C.UTF-8")
+            .run();
+        let left = self.end_leftovers()?;
+        outcome?;
+        match left.is_empty() {
+            true => Ok(()),
+            false => bail!("make {target} left processes behind: {}", left.join(", ")),
+        }
+    }
+
+    /// Ends every process whose root folder is the chroot, and names them.
+    fn end_leftovers(&self) -> Result<Vec<String>> {
+        let mut left = Vec::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let entry = entry?;
+            let pid = entry.file_name().to_string_lossy().into_owned();
+            let is_inside =
+                std::fs::read_link(entry.path().join("root")).is_ok_and(|root| root == self.root);
+            if pid.bytes().all(|byte| byte.is_ascii_digit()) && is_inside {
+                let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+                left.push(format!("{pid} ({})", name.trim()));
+                Step::new("kill").args(["-KILL", &pid]).run().ok();
+            }
+        }
+        Ok(left)
+    }
+
+    fn remove(self) -> Result<()> {
+        remove_tree(&self.root)
+    }
+}
+
+/// Removes a chroot; refuses to follow anything that is still mounted in it.
+fn remove_tree(root: &Path) -> Result<()> {
+    if !root.exists() {
+        return Ok(());
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").context("cannot read the mounts")?;
+    let inside = format!(" {}/", root.display());
+    if let Some(mount) = mounts.lines().find(|line| line.contains(&inside)) {
+        bail!(
+            "not removing {}: something is mounted in it ({mount})",
+            root.display()
+        );
+    }
+    Step::new("rm")
+        .args(["--recursive", "--one-file-system", "--force", "--"])
+        .args([root])
+        .run()
+}
+
+fn cargo_home() -> PathBuf {
+    let own = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
+    own.unwrap_or_else(home)
+}
+
+const ENTER: &str = include_str!("bare/enter.sh");
+/// How to reach the outside, and nothing else of this machine's environment.
+const KEPT_VARIABLES: [&str; 5] = ["term", "http_proxy", "https_proxy", "no_proxy", "all_proxy"];
+
+#[cfg(test)]
+mod tests;

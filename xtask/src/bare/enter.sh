@@ -1,0 +1,13 @@
+# enter ROOT TOOLCHAIN COMMAND…: in a mount namespace of its own; the mounts end with it.
+set -eu
+root=$1 toolchain=$2
+shift 2
+mount --make-rprivate /
+mount -t proc proc "$root/proc"
+mount --rbind /sys "$root/sys"
+mount -t bpf bpf "$root/sys/fs/bpf"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+mount --bind "$toolchain" "$root/opt/rust"
+mount -o remount,bind,ro "$root/opt/rust"
+exec chroot "$root" sh -c 'cd /src/netnice && exec "$@"' sh "$@"

@@ -1,0 +1,37 @@
+//! What a change must pass before anybody reads it: cheap, needs no root and no network namespaces.
+
+use anyhow::Result;
+
+use crate::step::{self, Step};
+use crate::tidy;
+use crate::tree::Tree;
+
+/// Formatting, lints, the rules of the house, and documentation without warnings.
+pub fn run(tree: &Tree) -> Result<()> {
+    let cargo = || Step::new(step::cargo()).folder(&tree.root);
+    cargo().args(["fmt", "--all", "--check"]).run()?;
+    cargo()
+        .args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--",
+            "-D",
+            "warnings",
+        ])
+        .args(["-D", "clippy::undocumented_unsafe_blocks"])
+        .run()?;
+    tidy::run(tree)?;
+    cargo()
+        .args([
+            "doc",
+            "--workspace",
+            "--no-deps",
+            "--document-private-items",
+            "--quiet",
+        ])
+        .env("RUSTDOCFLAGS", "-D warnings")
+        .run()?;
+    eprintln!("check: ok");
+    Ok(())
+}

@@ -1,0 +1,56 @@
+//! One lock for the whole machine: two measuring runs at once would spoil each other's figures, and
+//! two runs that load kernel programs would see each other's.
+//!
+//! The kernel drops the lock with the process, however it ends, so nothing is ever left locked.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+/// Held as long as it lives.
+#[must_use]
+pub struct MachineLock {
+    _file: File,
+}
+
+impl MachineLock {
+    /// Waits, and says so, until no other run holds it.
+    pub fn take() -> Result<MachineLock> {
+        let folder = ["/run/lock", "/tmp"]
+            .map(Path::new)
+            .into_iter()
+            .find(|folder| folder.is_dir());
+        let path = folder
+            .context("neither /run/lock nor /tmp is there for the lock")?
+            .join("netnice-runs.lock");
+        MachineLock::take_at(&path)
+    }
+
+    fn take_at(path: &Path) -> Result<MachineLock> {
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+            .with_context(|| format!("cannot open the lock {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                eprintln!(
+                    "xtask: another run on this machine holds {}; waiting for it to end",
+                    path.display()
+                );
+                file.lock()
+                    .with_context(|| format!("cannot lock {}", path.display()))?;
+            }
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("cannot lock {}", path.display()));
+            }
+        }
+        Ok(MachineLock { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests;

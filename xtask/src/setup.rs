@@ -1,0 +1,269 @@
+//! What the machine lacks for a verb, installed by apt: only what is missing, nothing upgraded on purpose,
+//! and no service started.
+//!
+//! Each need is a row of [`NEEDS`]: the program or file that proves it is there, the package of Debian and
+//! Ubuntu that brings it, and which verbs need it. On a machine that has everything, no package manager is
+//! called at all. Where something is missing and this process is not root (or has no apt), the answer is
+//! one message that lists it.
+//!
+//! The web server is a special case: its package would start it now and at every boot. The tests want the
+//! program alone, so its packages are downloaded and unpacked under the target folder, and that folder is
+//! put on the `PATH` of what the tests run ([`program_path`]).
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::step::{self, Step};
+use crate::tree::Tree;
+
+/// What the needs are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Building the release programs.
+    Build,
+    /// Running the demo, the tests and the experiments.
+    Run,
+    /// Booting another kernel.
+    Vm,
+    /// Making a fresh machine.
+    Bare,
+}
+
+/// `cargo xtask setup [WHAT]`.
+pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
+    let what = match words {
+        [] | ["run"] => Use::Run,
+        ["build"] => Use::Build,
+        ["vm"] => Use::Vm,
+        ["bare"] => Use::Bare,
+        _ => bail!("setup for what? one of: build, run, vm, bare"),
+    };
+    ensure(tree, what)?;
+    eprintln!("setup: all there");
+    Ok(())
+}
+
+/// Makes sure that everything for this use is there.
+pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
+    let lacking = missing(what, Need::is_there);
+    if !lacking.is_empty() {
+        install(&lacking)?;
+        let still = missing(what, Need::is_there);
+        if let Some(need) = still.first() {
+            bail!(
+                "{} was installed, but {} is still not there",
+                need.package,
+                need.proof
+            );
+        }
+    }
+    if what == Use::Run {
+        web_server(tree)?;
+    }
+    Ok(())
+}
+
+/// The `PATH` for programs under test: ours, then unpacked tools, then the system's folders too (a plain
+/// user's path leaves out the folders with `tc`).
+pub fn program_path(tree: &Tree) -> Result<OsString> {
+    let own = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&own)
+        .chain([web_server_folder(tree).join("usr/sbin")])
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
+    std::env::join_paths(folders).context("a folder of PATH has a colon in its name")
+}
+
+/// One thing that must be there.
+#[derive(Debug)]
+struct Need {
+    proof: Proof,
+    package: &'static str,
+    uses: &'static [Use],
+}
+
+/// How it is seen that a package is there.
+#[derive(Debug)]
+enum Proof {
+    Program(&'static str),
+    /// Any one of these.
+    File(&'static [&'static str]),
+    /// A module that Python finds.
+    Python(&'static str),
+}
+
+impl Need {
+    fn is_there(&self) -> bool {
+        match self.proof {
+            Proof::Program(name) => step::find_program(name).is_some(),
+            Proof::File(paths) => paths.iter().any(|path| Path::new(path).exists()),
+            Proof::Python(module) => std::process::Command::new("python3")
+                .args(["-c", &format!("import {module}")])
+                .stderr(std::process::Stdio::null())
+                .status()
+                .is_ok_and(|status| status.success()),
+        }
+    }
+}
+
+impl std::fmt::Display for Proof {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Proof::Program(name) => write!(f, "the program {name}"),
+            Proof::File(paths) => write!(f, "{}", paths.join(" or ")),
+            Proof::Python(module) => write!(f, "Python's module {module}"),
+        }
+    }
+}
+
+fn missing(what: Use, is_there: impl Fn(&Need) -> bool) -> Vec<&'static Need> {
+    NEEDS
+        .iter()
+        .filter(|need| need.uses.contains(&what) && !is_there(need))
+        .collect()
+}
+
+fn packages(needs: &[&Need]) -> Vec<&'static str> {
+    let mut names: Vec<_> = needs.iter().map(|need| need.package).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn install(needs: &[&Need]) -> Result<()> {
+    let names = packages(needs);
+    let list = names.join(" ");
+    if step::find_program("apt-get").is_none() {
+        let proofs: Vec<_> = needs.iter().map(|need| need.proof.to_string()).collect();
+        bail!(
+            "missing: {}. There is no apt-get here to install them (on Debian: {list}); please do it by hand",
+            proofs.join(", ")
+        );
+    }
+    if !step::is_root() {
+        bail!("missing packages: {list}. As root: apt-get install --no-install-recommends {list}");
+    }
+    refresh_lists()?;
+    apt()
+        .args(["install", "--yes", "--no-install-recommends"])
+        .args(names)
+        .run()
+}
+
+/// Fetches the lists of packages.
+pub fn refresh_lists() -> Result<()> {
+    apt().args(["--quiet", "update"]).run()
+}
+
+fn apt() -> Step {
+    Step::new("apt-get")
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .no_input()
+}
+
+/// Unpacks nginx under the target folder, if the machine has none.
+fn web_server(tree: &Tree) -> Result<()> {
+    let folder = web_server_folder(tree);
+    if step::find_program("nginx").is_some() || folder.join("usr/sbin/nginx").is_file() {
+        return Ok(());
+    }
+    if step::find_program("apt-get").is_none() {
+        bail!(
+            "missing: the program nginx, and no apt-get to fetch it with; please install it by hand"
+        );
+    }
+    std::fs::create_dir_all(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    if step::is_root() {
+        refresh_lists()?;
+    }
+    // Which of the two holds the program has changed over the releases of Debian and Ubuntu.
+    for package in ["nginx", "nginx-light"] {
+        download(package, &folder)?;
+    }
+    match folder.join("usr/sbin/nginx").is_file() {
+        true => Ok(()),
+        false => bail!("neither nginx nor nginx-light of this distribution holds usr/sbin/nginx"),
+    }
+}
+
+/// Downloads a package and unpacks it in `folder`, without installing it.
+pub fn download(package: &str, folder: &Path) -> Result<()> {
+    apt()
+        .args(["--quiet", "download", package])
+        .folder(folder)
+        .run()?;
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|end| end == "deb") {
+            unpack(&path, folder)?;
+            std::fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks a package's file in `folder`, without installing it.
+pub fn unpack(file: &Path, folder: &Path) -> Result<()> {
+    Step::new("dpkg")
+        .args([Path::new("-x"), file, folder])
+        .run()
+}
+
+fn web_server_folder(tree: &Tree) -> PathBuf {
+    tree.target.join("tools").join("nginx")
+}
+
+use Proof::{File, Program, Python};
+use Use::{Bare, Build, Run, Vm};
+
+const fn need(proof: Proof, package: &'static str, uses: &'static [Use]) -> Need {
+    Need {
+        proof,
+        package,
+        uses,
+    }
+}
+
+/// Everything that is not git, a C compiler or Rust, which whoever got here has.
+const NEEDS: &[Need] = &[
+    // Compiles the eBPF programs.
+    need(Program("clang"), "clang", &[Build, Run, Vm]),
+    need(
+        File(&["/usr/include/bpf/bpf_helpers.h"]),
+        "libbpf-dev",
+        &[Build, Run, Vm],
+    ),
+    // Worlds.
+    need(Program("tc"), "iproute2", &[Run, Vm]),
+    need(Program("ethtool"), "ethtool", &[Run, Vm]),
+    need(Program("sysctl"), "procps", &[Run, Vm]),
+    need(Program("bpftool"), "bpftool", &[Run, Vm]),
+    // Traffic of real programs.
+    need(Program("ping"), "iputils-ping", &[Run, Vm]),
+    need(Program("iperf3"), "iperf3", &[Run, Vm]),
+    need(Program("curl"), "curl", &[Run, Vm]),
+    // A statically linked client that makes its system calls itself.
+    need(Program("go"), "golang-go", &[Run]),
+    // Another kernel.
+    need(Program("qemu-system-x86_64"), "qemu-system-x86", &[Vm]),
+    need(Program("depmod"), "kmod", &[Vm]),
+    need(Program("busybox"), "busybox-static", &[Vm]),
+    need(Program("udevadm"), "udev", &[Vm]),
+    need(
+        File(&["/usr/lib/systemd/systemd", "/lib/systemd/systemd"]),
+        "systemd",
+        &[Vm],
+    ),
+    need(Program("python3"), "python3", &[Vm]),
+    need(Python("ensurepip"), "python3-venv", &[Vm]),
+    need(File(&["/usr/include/seccomp.h"]), "libseccomp-dev", &[Vm]),
+    need(File(&["/usr/include/cap-ng.h"]), "libcap-ng-dev", &[Vm]),
+    // A fresh machine.
+    need(Program("debootstrap"), "debootstrap", &[Bare]),
+    need(Program("git"), "git", &[Bare]),
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! One program run on the way, shown before it starts, so that a log reads as what a person would have typed.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// A command to run, with the words to show for it.
+pub struct Step {
+    words: Vec<String>,
+    command: Command,
+}
+
+impl Step {
+    /// A step that runs this program.
+    pub fn new(program: impl AsRef<OsStr>) -> Step {
+        let program = program.as_ref();
+        let shown = Path::new(program).file_name().unwrap_or(program);
+        Step {
+            words: vec![shown.to_string_lossy().into_owned()],
+            command: Command::new(program),
+        }
+    }
+
+    /// Adds arguments.
+    pub fn args<I, S>(mut self, args: I) -> Step
+    where
+        I: IntoIterator<Item = S>,
+        S: AsRef<OsStr>,
+    {
+        for arg in args {
+            self.words.push(arg.as_ref().to_string_lossy().into_owned());
+            self.command.arg(arg);
+        }
+        self
+    }
+
+    /// Sets a variable of the program's environment.
+    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Step {
+        self.command.env(key, value);
+        self
+    }
+
+    /// Takes a variable out of the program's environment.
+    pub fn without_env(mut self, key: &str) -> Step {
+        self.command.env_remove(key);
+        self
+    }
+
+    /// Runs in this folder.
+    pub fn folder(mut self, folder: &Path) -> Step {
+        self.command.current_dir(folder);
+        self
+    }
+
+    /// Gives the program nothing to read.
+    pub fn no_input(mut self) -> Step {
+        self.command.stdin(Stdio::null());
+        self
+    }
+
+    /// Runs it; a failure names the command and its status.
+    pub fn run(mut self) -> Result<()> {
+        self.show();
+        let status = self
+            .command
+            .status()
+            .with_context(|| format!("cannot start {}", self.words[0]))?;
+        self.judge(status)
+    }
+
+    /// Runs it in silence and returns what it wrote to its standard output.
+    pub fn capture(mut self) -> Result<String> {
+        self.command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let output = self
+            .command
+            .output()
+            .with_context(|| format!("cannot start {}", self.words[0]))?;
+        self.judge(output.status)?;
+        String::from_utf8(output.stdout)
+            .with_context(|| format!("{} did not write UTF-8", self.words[0]))
+    }
+
+    /// Runs it with both outputs on one pipe (so that their order is kept), hands each line to `line`
+    /// and shows it. The status comes back unjudged.
+    pub fn watch(mut self, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
+        self.show();
+        let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
+        self.command.stdout(writer.try_clone()?).stderr(writer);
+        let mut child = self
+            .command
+            .spawn()
+            .with_context(|| format!("cannot start {}", self.words[0]))?;
+        // The command holds the writing ends; the pipe only ends when they are gone.
+        drop(self);
+        let mut reader = BufReader::new(reader);
+        let mut bytes = Vec::new();
+        while reader.read_until(b'\n', &mut bytes)? > 0 {
+            let text = String::from_utf8_lossy(&bytes);
+            print!("{text}");
+            line(text.trim_end());
+            bytes.clear();
+        }
+        child.wait().context("cannot wait for a program")
+    }
+
+    fn show(&self) {
+        eprintln!("+ {}", self.words.join(" "));
+    }
+
+    fn judge(&self, status: ExitStatus) -> Result<()> {
+        if !status.success() {
+            bail!("'{}' ended with {status}", self.words.join(" "));
+        }
+        Ok(())
+    }
+}
+
+/// The cargo that runs us, or the one on the path.
+pub fn cargo() -> OsString {
+    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+}
+
+/// Says what a verb needs root for, where it is not run by root.
+pub fn require_root(what: &str, why: &str) -> Result<()> {
+    if is_root() {
+        return Ok(());
+    }
+    bail!("{what} needs root: {why}. Try: sudo env \"PATH=$PATH\" {what}")
+}
+
+/// True if this process may do everything.
+pub fn is_root() -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+}
+
+/// The path that a program is found at, as a shell would, with the system folders that a plain user's
+/// `PATH` leaves out.
+pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(Into::into))
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}

@@ -1,0 +1,285 @@
+//! The rules of the house that no compiler knows, each with the reason it gives when it is broken.
+//!
+//! - [`rooms`]: a dependency only goes down the ranks, along the "may use" column of the design; some outside
+//!   crates belong to one room.
+//! - Sizes: a source file past [`MAX_LINES`] lines holds two ideas.
+//! - Names: no `utils`, `common`, `helpers`, `types`; a helper lives with its noun.
+//! - Opening lines: a crate says first what it answers, what it may touch and what it must never do.
+//! - `unsafe`: only in the places that [`rooms`] names. (That each block says why it is sound is clippy's.)
+//! - No stubs: `todo!`, `unimplemented!` and comments that promise to do it later.
+//! - Machine paths: nothing in the tree knows which machine it was written on.
+//! - eBPF sources carry the licence that the kernel's verifier wants.
+//!
+//! Every rule is a pure function from text to complaints, so that its tests need no tree.
+
+mod lexer;
+mod rooms;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::tree::Tree;
+
+/// Checks the whole tree; fails with every complaint at once.
+pub fn run(tree: &Tree) -> Result<()> {
+    let complaints = inspect(tree)?;
+    if complaints.is_empty() {
+        eprintln!("tidy: ok");
+        return Ok(());
+    }
+    for complaint in &complaints {
+        eprintln!("{complaint}");
+    }
+    bail!("tidy: {} complaint(s)", complaints.len());
+}
+
+/// Something that is against a rule.
+#[derive(Debug, PartialEq, Eq)]
+struct Complaint {
+    place: String,
+    what: String,
+}
+
+impl Complaint {
+    fn new(place: impl Into<String>, what: impl Into<String>) -> Complaint {
+        Complaint {
+            place: place.into(),
+            what: what.into(),
+        }
+    }
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.what)
+    }
+}
+
+fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
+    let mut found = rooms::edges(&tree.crates);
+    for one in &tree.crates {
+        let opening = ["src/lib.rs", "src/main.rs"].map(|file| one.folder.join(file));
+        match opening.iter().find(|file| file.is_file()) {
+            Some(file) => found.extend(opening_lines(
+                &shown(tree, file),
+                &read(file)?.unwrap_or_default(),
+            )),
+            None => found.push(Complaint::new(
+                &one.name,
+                "has neither src/lib.rs nor src/main.rs",
+            )),
+        }
+    }
+    let own = own_paths(tree);
+    for file in files(tree)? {
+        let place = shown(tree, &file);
+        found.extend(name(&place));
+        // What is not UTF-8 is no source.
+        let Some(text) = read(&file)? else { continue };
+        found.extend(machine_paths(&place, &text, &own));
+        if is_source(&place) {
+            found.extend(size(&place, &text));
+        }
+        if place.ends_with(".rs") {
+            found.extend(rust(&place, &text));
+        }
+        if place.contains("/bpf/") && (place.ends_with(".c") || place.ends_with(".h")) {
+            found.extend(bpf_licence(&place, &text));
+        }
+    }
+    Ok(found)
+}
+
+/// Every file of the tree but what cargo and git keep for themselves.
+fn files(tree: &Tree) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    let mut folders = vec![tree.root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)
+            .with_context(|| format!("cannot list {}", folder.display()))?
+        {
+            let entry = entry?;
+            let path = entry.path();
+            let kind = entry.file_type()?;
+            if kind.is_dir() {
+                let is_output = path == tree.target || path == tree.root.join("target");
+                if !is_output && entry.file_name() != ".git" {
+                    folders.push(path);
+                }
+            } else if kind.is_file() && entry.file_name() != "Cargo.lock" {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The text of a file, or nothing if it is not text.
+fn read(file: &Path) -> Result<Option<String>> {
+    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(String::from_utf8(bytes).ok())
+}
+
+fn shown(tree: &Tree, file: &Path) -> String {
+    file.strip_prefix(&tree.root)
+        .unwrap_or(file)
+        .display()
+        .to_string()
+}
+
+fn is_source(place: &str) -> bool {
+    [".rs", ".c", ".h", ".go", ".sh", ".py"]
+        .iter()
+        .any(|end| place.ends_with(end))
+}
+
+fn size(place: &str, text: &str) -> Option<Complaint> {
+    let lines = text.lines().count();
+    (lines > MAX_LINES).then(|| {
+        Complaint::new(
+            place,
+            format!("{lines} lines, at most {MAX_LINES}: which second idea can move out?"),
+        )
+    })
+}
+
+fn name(place: &str) -> Option<Complaint> {
+    let refused = Path::new(place).components().find_map(|part| {
+        let part = part.as_os_str().to_str()?;
+        let stem = part.strip_suffix(".rs").unwrap_or(part);
+        REFUSED_NAMES.contains(&stem).then(|| stem.to_owned())
+    })?;
+    Some(Complaint::new(
+        place,
+        format!("'{refused}' names no room; put each piece with the noun it serves"),
+    ))
+}
+
+fn opening_lines(place: &str, text: &str) -> Vec<Complaint> {
+    let mut lines = text.lines();
+    OPENING
+        .iter()
+        .filter_map(|wanted| {
+            let line = lines.next().unwrap_or("");
+            let says = line
+                .strip_prefix(wanted)
+                .is_some_and(|rest| !rest.trim().is_empty());
+            (!says).then(|| {
+                Complaint::new(
+                    place,
+                    format!(
+                        "its first doc lines must be '{}…'; missing '{wanted}'",
+                        OPENING[0]
+                    ),
+                )
+            })
+        })
+        .collect()
+}
+
+/// The rules for the text of one Rust file.
+fn rust(place: &str, text: &str) -> Vec<Complaint> {
+    let parts = lexer::split(text);
+    let mut found = Vec::new();
+    if !rooms::may_be_unsafe(place) {
+        for line in lexer::lines_with_word(&parts.code, "unsafe") {
+            found.push(Complaint::new(
+                format!("{place}:{line}"),
+                "unsafe code outside the places that xtask/src/tidy/rooms.rs names",
+            ));
+        }
+    }
+    for stub in ["todo", "unimplemented"] {
+        for line in lexer::lines_with_word(&parts.code, stub) {
+            let call = parts
+                .code
+                .lines()
+                .nth(line - 1)
+                .is_some_and(|code| code.contains(&format!("{stub}!")));
+            if call {
+                found.push(Complaint::new(
+                    format!("{place}:{line}"),
+                    format!("{stub}!: a stub"),
+                ));
+            }
+        }
+    }
+    for promise in PROMISES {
+        for line in lexer::lines_with_word(&parts.comments, promise) {
+            found.push(Complaint::new(
+                format!("{place}:{line}"),
+                format!("{promise}: do it, or make it an issue"),
+            ));
+        }
+    }
+    let is_binary = place.ends_with("/main.rs") || place.contains("/bin/");
+    if !is_binary && !rooms::is_proof(place) {
+        for line in lexer::lines_with_word(&parts.code, "anyhow") {
+            found.push(Complaint::new(
+                format!("{place}:{line}"),
+                "anyhow outside a binary's main, the lab and xtask: an error here is a thiserror enum",
+            ));
+        }
+    }
+    found
+}
+
+fn bpf_licence(place: &str, text: &str) -> Option<Complaint> {
+    let says = text
+        .lines()
+        .next()
+        .is_some_and(|line| line.contains(BPF_LICENCE));
+    (!says).then(|| Complaint::new(place, format!("the first line must say '{BPF_LICENCE}'")))
+}
+
+/// Paths that only this machine has: where the tree and its outputs lie. Short ones say nothing.
+fn own_paths(tree: &Tree) -> Vec<String> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    [Some(tree.root.clone()), Some(tree.target.clone()), home]
+        .into_iter()
+        .flatten()
+        .filter(|path| path.components().count() > 2)
+        .map(|path| path.display().to_string())
+        .collect()
+}
+
+/// Complains about absolute paths into folders that exist on one machine only.
+fn machine_paths(place: &str, text: &str, own: &[String]) -> Vec<Complaint> {
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let known = MACHINE_FOLDERS.iter().map(|folder| format!("/{folder}/"));
+        if let Some(path) = known
+            .chain(own.iter().cloned())
+            .find(|path| starts_a_path(line, path))
+        {
+            let place = format!("{place}:{}", number + 1);
+            found.push(Complaint::new(
+                place,
+                format!("'{path}' is a path of one machine"),
+            ));
+        }
+    }
+    found
+}
+
+/// True if `path` occurs where a path begins, and not in the middle of a longer one.
+fn starts_a_path(line: &str, path: &str) -> bool {
+    line.match_indices(path).any(|(at, _)| {
+        !line[..at].ends_with(|before: char| {
+            before.is_alphanumeric() || matches!(before, '_' | '-' | '.' | '}' | '*')
+        })
+    })
+}
+
+const OPENING: [&str; 3] = ["//! Answers:", "//! May touch:", "//! Must never:"];
+const MAX_LINES: usize = 800;
+const REFUSED_NAMES: [&str; 6] = ["utils", "util", "common", "helpers", "helper", "types"];
+const PROMISES: [&str; 3] = ["TODO", "FIXME", "XXX"];
+const BPF_LICENCE: &str = "SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause";
+const MACHINE_FOLDERS: [&str; 4] = ["work", "farm", "builds", "Users"];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+use super::*;
+use crate::tree::Crate;
+
+fn one(name: &str, uses: &[&str]) -> Crate {
+    Crate {
+        name: name.to_owned(),
+        folder: PathBuf::new(),
+        uses: uses.iter().map(|used| (*used).to_owned()).collect(),
+        targets: Vec::new(),
+    }
+}
+
+fn edge(name: &str, used: &str) -> Vec<Complaint> {
+    rooms::edges(&[one(name, &[used])])
+}
+
+#[test]
+fn this_tree_is_tidy() {
+    let tree = Tree::find().expect("cargo metadata");
+    let complaints: Vec<_> = inspect(&tree)
+        .expect("readable")
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+}
+
+#[test]
+fn an_edge_only_goes_down() {
+    for (name, used) in [
+        ("netnice-api", "netnice-core"),
+        ("netnice-daemon", "netnice-kernel"),
+        ("netnice-cli", "netnice-share"),
+        ("netnice-lab", "netnice-daemon"),
+        ("netnice-kernel", "aya"),
+        ("netnice-lab", "aya"),
+        ("netnice-core", "proptest"),
+    ] {
+        assert!(edge(name, used).is_empty(), "{name} may use {used}");
+    }
+    for (name, used) in [
+        ("netnice-core", "netnice-api"),
+        ("netnice-core", "netnice-ring"),
+        ("netnice-cli", "netnice-kernel"),
+        ("netnice-cli", "netnice-daemon"),
+        ("netnice-daemon", "netnice-lab"),
+        ("netnice-lab", "xtask"),
+        ("netnice-daemon", "aya"),
+        ("netnice-kernel", "tokio"),
+    ] {
+        assert_eq!(edge(name, used).len(), 1, "{name} may not use {used}");
+    }
+    assert_eq!(
+        edge("netnice-attic", "serde").len(),
+        1,
+        "a crate without a rank"
+    );
+}
+
+#[test]
+fn a_file_of_801_lines_is_too_long() {
+    assert_eq!(size("a.rs", &"x\n".repeat(800)), None);
+    assert!(size("a.rs", &"x\n".repeat(801)).is_some());
+}
+
+#[test]
+fn rooms_without_a_noun_are_refused() {
+    for place in [
+        "crates/core/src/utils.rs",
+        "crates/core/src/common/rate.rs",
+        "crates/lab/src/helpers.rs",
+    ] {
+        assert!(name(place).is_some(), "{place}");
+    }
+    for place in [
+        "crates/core/src/units.rs",
+        "crates/api/src/types_of_service.rs",
+    ] {
+        assert!(name(place).is_none(), "{place}");
+    }
+}
+
+#[test]
+fn a_crate_opens_with_its_three_lines() {
+    let good = "//! Answers: a.\n//! May touch: b.\n//! Must never: c.\n//!\n//! More.";
+    assert!(opening_lines("lib.rs", good).is_empty());
+    for bad in [
+        "",
+        "//! A crate.\n//! Answers: a.\n//! May touch: b.\n//! Must never: c.",
+        "//! Answers: a.\n//! Must never: c.\n//! May touch: b.",
+        "//! Answers:\n//! May touch: b.\n//! Must never: c.",
+    ] {
+        assert!(!opening_lines("lib.rs", bad).is_empty(), "{bad}");
+    }
+}
+
+#[test]
+fn unsafe_stands_only_where_it_is_allowed() {
+    let text = "fn f() {\n    unsafe { g() }\n}\n";
+    assert_eq!(
+        rust("crates/core/src/units.rs", text)[0].place,
+        "crates/core/src/units.rs:2"
+    );
+    assert!(rust("crates/core/src/prefetch.rs", text).is_empty());
+    assert!(rust("crates/kernel/src/tc.rs", text).is_empty());
+    let talk = "#![forbid(unsafe_code)]\n// unsafe is refused\nconst A: &str = \"unsafe\";\n";
+    assert!(rust("crates/core/src/units.rs", talk).is_empty());
+}
+
+#[test]
+fn stubs_and_promises_are_refused() {
+    let place = "crates/core/src/units.rs";
+    assert_eq!(rust(place, "fn f() {\n    todo!()\n}").len(), 1);
+    assert_eq!(rust(place, "fn f() { unimplemented!(\"later\") }").len(), 1);
+    assert_eq!(rust(place, "// TODO: rounding\n").len(), 1);
+    assert!(rust(place, "fn todo() { print(\"TODO\") }").is_empty());
+}
+
+#[test]
+fn anyhow_stays_in_binaries_and_proofs() {
+    let text = "use anyhow::Result;";
+    assert_eq!(rust("crates/daemon/src/server.rs", text).len(), 1);
+    assert!(rust("crates/daemon/src/main.rs", text).is_empty());
+    assert!(rust("crates/lab/src/world.rs", text).is_empty());
+    assert!(rust("xtask/src/step.rs", text).is_empty());
+}
+
+#[test]
+fn paths_of_one_machine_are_refused() {
+    let own = ["/srv/somebody/netnice".to_owned()];
+    let folder = MACHINE_FOLDERS[0];
+    for bad in [
+        format!("see /{folder}/main"),
+        format!("\"/{folder}/x\""),
+        "cd /srv/somebody/netnice".to_owned(),
+    ] {
+        assert_eq!(machine_paths("a", &bad, &own).len(), 1, "{bad}");
+    }
+    for good in [
+        format!("net{folder}/x"),
+        format!("some/{folder}/x"),
+        "/srv/netnice".to_owned(),
+    ] {
+        assert!(machine_paths("a", &good, &own).is_empty(), "{good}");
+    }
+}
+
+#[test]
+fn ebpf_carries_its_licence() {
+    let good = format!("// {BPF_LICENCE}\nint x;\n");
+    assert_eq!(bpf_licence("a.bpf.c", &good), None);
+    assert!(bpf_licence("a.bpf.c", "// GPL\n").is_some());
+}
+
+#[test]
+fn the_lexer_tells_code_from_comments_and_literals() {
+    let text = r##"
+let a = "unsafe \" unsafe"; // unsafe
+/* unsafe /* nested */ unsafe */ let b = r#"unsafe " unsafe"#;
+let c = 'u'; let d: &'static str = b"unsafe"; let e = '\''; unsafe {}
+let r = br"unsafe"; let attr = "x"; let n = c"unsafe";
+"##;
+    let parts = lexer::split(text);
+    assert_eq!(lexer::lines_with_word(&parts.code, "unsafe"), [4]);
+    assert_eq!(lexer::lines_with_word(&parts.comments, "unsafe"), [2, 3]);
+    assert_eq!(parts.code.lines().count(), text.lines().count());
+    assert!(parts.code.contains("&'static str"));
+}

@@ -1,0 +1,108 @@
+//! Where things are: the repository, the folder that cargo builds into, and the crates of the workspace.
+//!
+//! Everything is asked of `cargo metadata`, so that `CARGO_TARGET_DIR` and a workspace that gains a crate
+//! need no second place to be told.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use crate::step::{self, Step};
+
+/// The workspace as cargo sees it.
+pub struct Tree {
+    /// The folder with the workspace's `Cargo.toml`.
+    pub root: PathBuf,
+    /// Where cargo builds.
+    pub target: PathBuf,
+    /// Every workspace member.
+    pub crates: Vec<Crate>,
+}
+
+/// One workspace member.
+pub struct Crate {
+    /// Its package name.
+    pub name: String,
+    /// The folder with its `Cargo.toml`.
+    pub folder: PathBuf,
+    /// Names of the packages it depends on directly, whatever for (normal, build, dev).
+    pub uses: Vec<String>,
+    /// Kind and name of each target, as cargo lists them: `("test", "limits")`.
+    pub targets: Vec<(String, String)>,
+}
+
+impl Tree {
+    /// Asks cargo about the workspace that xtask was built from.
+    pub fn find() -> Result<Tree> {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let root = here.parent().context("xtask has no parent folder")?;
+        let text = Step::new(step::cargo())
+            .args(["metadata", "--format-version", "1", "--no-deps"])
+            .folder(root)
+            .capture()?;
+        Tree::from_metadata(&text)
+    }
+
+    /// Reads the answer of `cargo metadata --format-version 1 --no-deps`.
+    pub fn from_metadata(text: &str) -> Result<Tree> {
+        let all: Value = serde_json::from_str(text).context("cargo metadata is not JSON")?;
+        let crates = list(&all, "packages")?
+            .iter()
+            .map(Crate::from_metadata)
+            .collect::<Result<_>>()?;
+        Ok(Tree {
+            root: PathBuf::from(word(&all, "workspace_root")?),
+            target: PathBuf::from(word(&all, "target_directory")?),
+            crates,
+        })
+    }
+
+    /// The folder with the release programs; tests find them by it.
+    pub fn programs(&self) -> PathBuf {
+        self.target.join("release")
+    }
+}
+
+impl Crate {
+    fn from_metadata(package: &Value) -> Result<Crate> {
+        let manifest = PathBuf::from(word(package, "manifest_path")?);
+        let uses = list(package, "dependencies")?
+            .iter()
+            .map(|one| word(one, "name").map(str::to_owned))
+            .collect::<Result<_>>()?;
+        let mut targets = Vec::new();
+        for target in list(package, "targets")? {
+            for kind in list(target, "kind")? {
+                let kind = kind.as_str().context("a target's kind is not text")?;
+                targets.push((kind.to_owned(), word(target, "name")?.to_owned()));
+            }
+        }
+        Ok(Crate {
+            name: word(package, "name")?.to_owned(),
+            folder: manifest
+                .parent()
+                .context("a manifest has no folder")?
+                .to_owned(),
+            uses,
+            targets,
+        })
+    }
+
+    /// True if the crate has a target of this kind (`"test"`, `"bench"`, `"bin"`).
+    pub fn has(&self, kind: &str) -> bool {
+        self.targets.iter().any(|(k, _)| k == kind)
+    }
+}
+
+fn word<'a>(value: &'a Value, key: &str) -> Result<&'a str> {
+    value[key]
+        .as_str()
+        .with_context(|| format!("cargo metadata: no text under '{key}'"))
+}
+
+fn list<'a>(value: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
+    value[key]
+        .as_array()
+        .with_context(|| format!("cargo metadata: no list under '{key}'"))
+}

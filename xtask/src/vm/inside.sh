@@ -1,0 +1,67 @@
+# Runs as root in the guest, where /mnt is the folder shared with the host and the root folder is the
+# host's, read-only below and thrown away above. Leaves its exit status in /mnt/status.
+share=/mnt
+modules='sch_htb sch_fq_codel sch_fq sch_ingress sch_netem sch_tbf cls_bpf cls_u32 cls_matchall act_mirred
+    act_gact act_bpf ifb veth dummy tun bridge 8021q tcp_bbr mptcp_diag af_packet'
+
+# One line per module that this kernel does not have; the tests say which they cannot do without.
+for module in $modules; do
+    modprobe --quiet "$module" || grep -q "/$module.ko" "/lib/modules/$(uname -r)/modules.builtin" ||
+        echo "inside: no module $module"
+done
+mountpoint -q /sys/fs/bpf || mount -t bpf bpf /sys/fs/bpf
+sysctl -q -w net.ipv4.tcp_congestion_control=cubic net.ipv4.tcp_allowed_congestion_control='reno cubic bbr'
+ip link set lo up
+
+# A systemd in its own process namespace, at the root of the cgroup tree. Its private socket only hears
+# callers of that namespace, so the two commands go through nsenter.
+start_systemd() {
+    mkdir -p /run/systemd/system /run/netnice-vm/bin
+    printf '[Unit]\nDescription=Nothing but what the tests start\n' >/run/systemd/system/netnice-vm.target
+    container=vm setsid unshare --fork --kill-child --pid --mount-proc --propagation unchanged \
+        /lib/systemd/systemd --unit=netnice-vm.target --log-target=null --show-status=no </dev/null >/dev/null 2>&1 &
+    parent=$!
+    systemd=
+    for _ in $(seq 100); do
+        systemd=$(pgrep -P "$parent" -x systemd) && break
+        sleep 0.1
+    done
+    [ -n "$systemd" ] || return 1
+    for program in systemctl systemd-run; do
+        printf '#!/bin/sh\nexec nsenter --target %s --pid --mount /bin/%s "$@"\n' "$systemd" "$program" \
+            >"/run/netnice-vm/bin/$program"
+        chmod +x "/run/netnice-vm/bin/$program"
+    done
+    PATH=/run/netnice-vm/bin:$PATH
+    for _ in $(seq 100); do
+        case $(systemctl is-system-running 2>/dev/null) in running | degraded) return 0 ;; esac
+        sleep 0.3
+    done
+    return 1
+}
+
+# run_tests FOLDER FILTER: every test program, one test at a time, in the folder that cargo would use.
+run_tests() {
+    cd "$1" || return 1
+    failed=0
+    for program in "$share"/tests/*; do
+        echo "     Running tests/$(basename "$program").rs ($program)"
+        "$program" --test-threads=1 $2 || failed=1
+    done
+    return $failed
+}
+
+if start_systemd; then
+    NETNICE_SYSTEMD=1
+    export NETNICE_SYSTEMD
+else
+    echo "inside: systemd did not start; tests of real units cannot run"
+fi
+NETNICE_BIN_DIR=$share/programs
+NETNICE_FUNCTIONAL=1
+export NETNICE_BIN_DIR NETNICE_FUNCTIONAL PATH
+(. "$share/job")
+status=$?
+echo $status >"$share/status"
+sync
+exit $status

@@ -1,0 +1,40 @@
+use super::*;
+
+#[test]
+fn words_of_vm() {
+    assert!(matches!(Job::parse(&[]), Ok(Job::Tests { filter: "" })));
+    assert!(matches!(
+        Job::parse(&["limits"]),
+        Ok(Job::Tests { filter: "limits" })
+    ));
+    assert!(
+        matches!(Job::parse(&["--shell", "uname", "-r"]), Ok(Job::Shell { command }) if command == "uname -r")
+    );
+    for words in [&["--shell"][..], &["--fast"][..], &["a", "b"][..]] {
+        assert!(Job::parse(words).is_err(), "{words:?}");
+    }
+}
+
+#[test]
+fn test_programs_are_read_from_cargos_messages() {
+    let messages = concat!(
+        r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"netnice_lab"},"executable":null}"#,
+        "\n",
+        r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"netnice-lab"},"executable":"/t/netnice-lab"}"#,
+        "\n",
+        r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"limits"},"executable":"/t/limits-1"}"#,
+        "\n",
+        r#"{"reason":"build-finished","success":true}"#,
+    );
+    let expected = vec![("limits".to_owned(), PathBuf::from("/t/limits-1"))];
+    assert_eq!(test_programs(messages).expect("JSON"), expected);
+}
+
+#[test]
+fn a_quoted_word_is_one_word() {
+    let output = std::process::Command::new("sh")
+        .args(["-c", &format!("printf %s {}", quoted("it's $HOME"))])
+        .output()
+        .expect("sh");
+    assert_eq!(output.stdout, b"it's $HOME");
+}
