@@ -105,7 +105,7 @@ struct settings {
 	__u64 netns_cookie;	/* the namespace that is served; sockets of others are left alone */
 	__u32 cap_stage;	/* interface index of nn0; 0: no cap anywhere */
 	__u32 generation;	/* of the cgroup targets */
-	__u32 cgroup_levels;	/* deepest level of a cgroup target; 0: there is none */
+	__u32 cgroup_levels;	/* how many levels, from the root on, hold cgroup targets; 0: there is none */
 	__u32 users;		/* how many user targets there are */
 	__u32 targets;		/* how many targets there are */
 	__u32 links;		/* how many managed links there are */

@@ -179,11 +179,11 @@ static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_soc
 		return 0;
 	if (known->generation == now->generation)
 		return known->target;
-	for (level = MAX_CGROUP_LEVELS; level > 0; level--) {
+	for (level = MAX_CGROUP_LEVELS; level >= 0; level--) {
 		__u64 id;
 		__u32 *target;
 
-		if (level > now->cgroup_levels)
+		if (level >= now->cgroup_levels)
 			continue;
 		id = bpf_skb_ancestor_cgroup_id(skb, level);
 		if (!id)

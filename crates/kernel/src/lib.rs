@@ -5,6 +5,7 @@
 pub mod abi;
 pub mod cgroup;
 pub mod device;
+pub mod enforce;
 pub mod error;
 pub mod netlink;
 pub mod plan;

@@ -155,6 +155,8 @@ pub struct Pair {
 pub struct Places {
     /// In the cap stage, by direction (up, down).
     pub cap: [Option<Pair>; 2],
+    /// Whether these are the target's own leaves, not those of a target around it.
+    pub own: [bool; 2],
 }
 
 /// The class trees of a managed link.
@@ -196,7 +198,12 @@ pub fn plan(desired: &Desired) -> Plan {
             sends.map(|slot| up.pair(slot)),
             receives.map(|slot| down.pair_or(&up, slot)),
         ];
-        plan.places.insert(target.id, Places { cap });
+        // What a limit on both directions counted is told once, as sent.
+        let own = [
+            sends == Some(target.slot),
+            down.nodes.contains_key(&target.slot),
+        ];
+        plan.places.insert(target.id, Places { cap, own });
     }
     for link in &desired.links {
         plan.links

@@ -1,0 +1,232 @@
+//! Enforcement: makes the kernel's state equal to what is desired, and keeps no opinion of its own.
+//!
+//! [`Kernel::apply`] takes the whole of what is desired and carries out the difference to what is installed; a change
+//! that fails on the way is taken back by applying what was there before. Order matters: classes come before the map
+//! entries that send packets to them, and go after them.
+//!
+//! While nothing is desired nothing is loaded: no program, no map, no interface of ours.
+//!
+//! ```text
+//!             apply(something)                     apply(nothing), or the runtime folder is gone
+//!   idle ─────────────────────────> enforcing ──────────────────────────────────────────> idle
+//!                                    │  ^  daemon dies, kernel goes on
+//!                                    v  │  new daemon: Kernel::open adopts pins, classes, interfaces
+//! ```
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    abi,
+    device::{self, Device},
+    error::KernelError,
+    netlink::Route,
+    plan::{self, Desired, Leaves, Plan},
+    process,
+    programs::Programs,
+};
+
+mod interfaces;
+mod ownership;
+mod sample;
+mod stages;
+
+pub use ownership::{Adoption, Membership};
+pub use sample::{DirectionCounts, Sample, TargetCounts};
+
+/// The kernel's side of netnice in one network namespace.
+pub struct Kernel {
+    runtime: PathBuf,
+    route: Route,
+    cookie: u64,
+    leaves: Leaves,
+    programs: Option<Programs>,
+    installed: Plan,
+    desired: Desired,
+    stages: stages::Stages,
+    interfaces: BTreeMap<u32, interfaces::Attached>,
+}
+
+impl Kernel {
+    /// Opens the room for this runtime folder in the namespace of the calling thread, and adopts what an earlier
+    /// daemon left in force.
+    pub fn open(runtime: &Path, leaves: Leaves) -> Result<Self, KernelError> {
+        let mut kernel = Self {
+            runtime: runtime.to_owned(),
+            route: Route::open()?,
+            cookie: process::netns_cookie().map_err(KernelError::file(
+                "read the network namespace's cookie",
+                "socket",
+            ))?,
+            leaves,
+            programs: None,
+            installed: Plan::default(),
+            desired: Desired::default(),
+            stages: stages::Stages::default(),
+            interfaces: BTreeMap::new(),
+        };
+        if Programs::are_pinned(runtime) {
+            kernel.programs = Some(Programs::load(runtime)?);
+            kernel.adopt_stages()?;
+            kernel.adopt_interfaces()?;
+        }
+        Ok(kernel)
+    }
+
+    /// Whether an earlier daemon's state was found, or something is in force.
+    pub fn is_enforcing(&self) -> bool {
+        self.programs.is_some()
+    }
+
+    /// What queues in the leaves.
+    pub fn leaves(&self) -> Leaves {
+        self.leaves
+    }
+
+    /// How the programs are attached, in words.
+    pub fn attachment(&self) -> &'static str {
+        match &self.programs {
+            Some(p) if p.uses_tcx() => "tcx",
+            Some(_) => "clsact",
+            None => "nothing",
+        }
+    }
+
+    /// Makes the kernel's state equal to what is desired. Where that fails, puts back what was there and says why.
+    pub fn apply(&mut self, desired: &Desired) -> Result<(), KernelError> {
+        let before = self.desired.clone();
+        let result = self.install(desired);
+        if result.is_err()
+            && let Err(error) = self.install(&before)
+        {
+            tracing::error!(%error, "could not put back what was in force before");
+        }
+        result
+    }
+
+    /// What [`Kernel::apply`] would do, in words, without doing it.
+    pub fn preview(&self, desired: &Desired) -> Vec<String> {
+        let desired = Desired {
+            leaves: self.leaves,
+            ..desired.clone()
+        };
+        stages::describe(&self.installed, &plan::plan(&desired))
+    }
+
+    /// Removes everything of ours from the kernel.
+    pub fn clear(&mut self) -> Result<(), KernelError> {
+        self.install(&Desired::default())
+    }
+
+    fn install(&mut self, desired: &Desired) -> Result<(), KernelError> {
+        let desired = Desired {
+            leaves: self.leaves,
+            ..desired.clone()
+        };
+        if desired.targets.is_empty() && desired.links.is_empty() {
+            return self.tear_down();
+        }
+        if self.programs.is_none() {
+            self.programs = Some(Programs::load(&self.runtime)?);
+        }
+        let plan = plan::plan(&desired);
+        let devices = device::list(&mut self.route)?;
+        self.prepare_stages(&plan, &devices)?;
+        let after = self.enter_classes(&plan)?;
+        self.write_targets(&plan, &desired)?;
+        self.attach_interfaces(&plan, &devices)?;
+        self.write_settings(&desired)?;
+        self.leave_classes(after)?;
+        self.drop_stages(&plan, &devices)?;
+        self.installed = plan;
+        self.desired = desired;
+        Ok(())
+    }
+
+    fn tear_down(&mut self) -> Result<(), KernelError> {
+        if let Some(programs) = &mut self.programs {
+            programs.set_settings(abi::Settings::default())?;
+        }
+        let devices = device::list(&mut self.route)?;
+        self.detach_interfaces(&devices);
+        self.remove_stages(&devices)?;
+        if let Some(programs) = self.programs.take() {
+            programs.unload();
+        }
+        self.installed = Plan::default();
+        self.desired = Desired::default();
+        Ok(())
+    }
+
+    /// The maps' entries of every target: where its packets queue.
+    fn write_targets(&mut self, plan: &Plan, desired: &Desired) -> Result<(), KernelError> {
+        let wanted: BTreeMap<u32, abi::Target> = desired
+            .targets
+            .iter()
+            .map(|t| {
+                let cap = plan.places.get(&t.id).copied().unwrap_or_default().cap;
+                let cap = cap.map(|pair| stages::leaf(stages::CAP_MAJOR, pair));
+                (
+                    t.id,
+                    abi::Target {
+                        counters: t.id,
+                        pad: 0,
+                        cap,
+                    },
+                )
+            })
+            .collect();
+        let programs = loaded(&mut self.programs)?;
+        let mut map = programs.hash::<u32, abi::Target>("targets")?;
+        let present: BTreeMap<u32, abi::Target> = map.iter().flatten().collect();
+        for (id, target) in wanted.iter().filter(|(id, t)| present.get(id) != Some(t)) {
+            map.insert(id, target, 0)
+                .map_err(|e| KernelError::bpf(format!("write target {id}"), e))?;
+        }
+        let gone: Vec<u32> = present
+            .keys()
+            .filter(|id| !wanted.contains_key(id))
+            .copied()
+            .collect();
+        for id in &gone {
+            let _ = map.remove(id);
+        }
+        let mut counters = programs.counters()?;
+        for id in gone {
+            for dir in [abi::DIR_UP, abi::DIR_DOWN] {
+                let _ = counters.remove(&abi::CounterKey { target: id, dir });
+            }
+        }
+        Ok(())
+    }
+
+    fn write_settings(&mut self, desired: &Desired) -> Result<(), KernelError> {
+        let cap_stage = self.stages.cap.map_or(0, |pair| pair.near);
+        let programs = loaded(&mut self.programs)?;
+        let old = programs.settings()?;
+        let settings = abi::Settings {
+            netns_cookie: self.cookie,
+            cap_stage,
+            targets: desired.targets.len() as u32,
+            links: desired.links.len() as u32,
+            ..old
+        };
+        if settings != old {
+            programs.set_settings(settings)?;
+        }
+        Ok(())
+    }
+}
+
+fn loaded(programs: &mut Option<Programs>) -> Result<&mut Programs, KernelError> {
+    programs.as_mut().ok_or_else(|| KernelError::Bpf {
+        what: "use the eBPF programs".into(),
+        reason: "nothing is in force, so none are loaded".into(),
+    })
+}
+
+fn named<'a>(devices: &'a [Device], name: &str) -> Option<&'a Device> {
+    devices.iter().find(|d| d.name == name)
+}

@@ -1,0 +1,394 @@
+//! Interfaces: on which the programs are, and how packets find back to them.
+
+use std::{collections::BTreeSet, fs, io::Read};
+
+use super::{Kernel, loaded, named, stages};
+use crate::{
+    abi,
+    device::{self, Device},
+    error::KernelError,
+    plan::Plan,
+    programs::Hook,
+};
+
+/// An interface that has our programs.
+#[derive(Clone, Debug)]
+pub(super) struct Attached {
+    pub name: String,
+    pub iface: abi::Iface,
+}
+
+impl Kernel {
+    /// Puts the programs on every interface that needs them and describes each to them; takes them off the others.
+    pub(super) fn attach_interfaces(
+        &mut self,
+        plan: &Plan,
+        devices: &[Device],
+    ) -> Result<(), KernelError> {
+        let wanted: Vec<&Device> = devices.iter().filter(|d| d.carries_own_packets()).collect();
+        let gone: Vec<u32> = self
+            .interfaces
+            .keys()
+            .filter(|index| !wanted.iter().any(|d| d.index == **index))
+            .copied()
+            .collect();
+        for index in gone {
+            self.forget(index)?;
+        }
+        if !plan.cap.is_empty() && wanted.iter().any(|d| d.is_loopback()) {
+            self.open_loopback()?;
+        }
+        for device in wanted {
+            self.attach(device, plan)?;
+        }
+        if plan.cap.is_empty() {
+            self.close_loopback();
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, device: &Device, plan: &Plan) -> Result<(), KernelError> {
+        let known = self.interfaces.get(&device.index).cloned();
+        let slots = match &known {
+            Some(attached) => [
+                attached.iface.slot_up,
+                attached.iface.slot_down,
+                attached.iface.slot_link,
+            ],
+            None => self.new_slots(device.index)?,
+        };
+        let iface = self.describe(device, plan, slots);
+        self.write_link_classes(device, plan)?;
+        let programs = loaded(&mut self.programs)?;
+        if known.as_ref().map(|k| k.iface) != Some(iface) {
+            let mut map = programs.hash::<u32, abi::Iface>("ifaces")?;
+            map.insert(device.index, iface, 0)
+                .map_err(|e| KernelError::bpf(format!("describe {}", device.name), e))?;
+        }
+        if known.is_none() {
+            programs.attach(&mut self.route, device.index, &device.name, Hook::Egress)?;
+            programs.attach(&mut self.route, device.index, &device.name, Hook::Ingress)?;
+        }
+        self.interfaces.insert(
+            device.index,
+            Attached {
+                name: device.name.clone(),
+                iface,
+            },
+        );
+        Ok(())
+    }
+
+    fn describe(&self, device: &Device, plan: &Plan, slots: [u16; 3]) -> abi::Iface {
+        let trees = plan.links.get(&device.name);
+        let managed = |dir: usize| trees.is_some_and(|t| t.trees[dir].is_some());
+        let rest = |dir: usize, major| stages::leaf(major, trees.and_then(|t| t.rest[dir]));
+        let flag = |on: bool, bit: u32| if on { bit as u16 } else { 0 };
+        let [slot_up, slot_down, slot_link] = slots;
+        abi::Iface {
+            slot_up,
+            slot_down,
+            slot_link,
+            flags: flag(device.is_loopback(), abi::IFACE_LOOPBACK)
+                | flag(device.is_headerless(), abi::IFACE_NO_MAC)
+                | flag(managed(0), abi::IFACE_MANAGED_UP)
+                | flag(managed(1), abi::IFACE_MANAGED_DOWN),
+            link_stage: self
+                .stages
+                .down
+                .get(&device.name)
+                .map_or(0, |pair| pair.near),
+            pad: 0,
+            rest: [rest(0, stages::LINK_MAJOR), rest(1, stages::DOWN_MAJOR)],
+        }
+    }
+
+    /// Three random numbers that nobody uses: a packet's way back. Random, so that a packet from another namespace
+    /// cannot be made to look as if it came back.
+    fn new_slots(&mut self, index: u32) -> Result<[u16; 3], KernelError> {
+        let programs = loaded(&mut self.programs)?;
+        let mut map = programs.hash::<u16, abi::Slot>("slots")?;
+        let mut taken: BTreeSet<u16> = map.keys().flatten().collect();
+        taken.insert(0);
+        let mut random = fs::File::open("/dev/urandom")
+            .map_err(KernelError::file("draw a slot", "/dev/urandom"))?;
+        let mut slots = [0; 3];
+        for (stage, slot) in slots.iter_mut().enumerate() {
+            while taken.contains(slot) {
+                let mut bytes = [0; 2];
+                random
+                    .read_exact(&mut bytes)
+                    .map_err(KernelError::file("draw a slot", "/dev/urandom"))?;
+                *slot = u16::from_ne_bytes(bytes);
+            }
+            taken.insert(*slot);
+            map.insert(
+                *slot,
+                abi::Slot {
+                    ifindex: index,
+                    stage: stage as u32,
+                },
+                0,
+            )
+            .map_err(|e| KernelError::bpf("write a slot", e))?;
+        }
+        Ok(slots)
+    }
+
+    /// The classes of each target on a managed link.
+    fn write_link_classes(&mut self, device: &Device, plan: &Plan) -> Result<(), KernelError> {
+        let empty = Default::default();
+        let new = plan.links.get(&device.name).map_or(&empty, |l| &l.places);
+        let old = self
+            .installed
+            .links
+            .get(&device.name)
+            .map_or(&empty, |l| &l.places);
+        if new.is_empty() && old.is_empty() {
+            return Ok(());
+        }
+        let same = new == old && self.interfaces.contains_key(&device.index);
+        if same {
+            return Ok(());
+        }
+        let programs = loaded(&mut self.programs)?;
+        let mut map = programs.hash::<abi::LinkKey, abi::Leaf>("links")?;
+        for (target, pairs) in new {
+            for (dir, major) in [stages::LINK_MAJOR, stages::DOWN_MAJOR]
+                .into_iter()
+                .enumerate()
+            {
+                let key = abi::LinkKey {
+                    ifindex: device.index,
+                    target: *target,
+                    dir: dir as u32,
+                };
+                match pairs[dir] {
+                    Some(pair) => map
+                        .insert(key, stages::leaf(major, Some(pair)), 0)
+                        .map_err(|e| {
+                            KernelError::bpf(format!("write target {target} on {}", device.name), e)
+                        })?,
+                    None => drop(map.remove(&key)),
+                }
+            }
+        }
+        let gone: Vec<abi::LinkKey> = map
+            .keys()
+            .flatten()
+            .filter(|k| k.ifindex == device.index && !new.contains_key(&k.target))
+            .collect();
+        for key in gone {
+            let _ = map.remove(&key);
+        }
+        Ok(())
+    }
+
+    /// Forgets an interface that is gone (its programs went with it) or that became a port of another.
+    fn forget(&mut self, index: u32) -> Result<(), KernelError> {
+        let Some(attached) = self.interfaces.remove(&index) else {
+            return Ok(());
+        };
+        let programs = loaded(&mut self.programs)?;
+        programs.detach(&mut self.route, index, &attached.name, Hook::Egress);
+        programs.detach(&mut self.route, index, &attached.name, Hook::Ingress);
+        programs.forget_interface(index);
+        let _ = programs.hash::<u32, abi::Iface>("ifaces")?.remove(&index);
+        let mut slots = programs.hash::<u16, abi::Slot>("slots")?;
+        for slot in [
+            attached.iface.slot_up,
+            attached.iface.slot_down,
+            attached.iface.slot_link,
+        ] {
+            let _ = slots.remove(&slot);
+        }
+        Ok(())
+    }
+
+    pub(super) fn detach_interfaces(&mut self, devices: &[Device]) {
+        for (index, attached) in std::mem::take(&mut self.interfaces) {
+            let there = named(devices, &attached.name).is_some_and(|d| d.index == index);
+            if let Some(programs) = self.programs.as_mut().filter(|_| there) {
+                programs.detach(&mut self.route, index, &attached.name, Hook::Egress);
+                programs.detach(&mut self.route, index, &attached.name, Hook::Ingress);
+            }
+        }
+        self.close_loopback();
+    }
+
+    /// Finds the interfaces of an earlier daemon and puts this daemon's programs in place of its.
+    pub(super) fn adopt_interfaces(&mut self) -> Result<(), KernelError> {
+        let devices = device::list(&mut self.route)?;
+        let programs = loaded(&mut self.programs)?;
+        let known: Vec<(u32, abi::Iface)> = programs
+            .hash::<u32, abi::Iface>("ifaces")?
+            .iter()
+            .flatten()
+            .collect();
+        for (index, iface) in known {
+            match devices.iter().find(|d| d.index == index) {
+                Some(device) => {
+                    programs.attach(&mut self.route, index, &device.name, Hook::Egress)?;
+                    programs.attach(&mut self.route, index, &device.name, Hook::Ingress)?;
+                    self.interfaces.insert(
+                        index,
+                        Attached {
+                            name: device.name.clone(),
+                            iface,
+                        },
+                    );
+                }
+                None => {
+                    programs.forget_interface(index);
+                    let _ = programs.hash::<u32, abi::Iface>("ifaces")?.remove(&index);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets lo take packets that went through the stage. They lost their route on the way, and looked up anew the
+    /// kernel would call a packet from one of this host's own addresses an intruder: `accept_local` and
+    /// `route_localnet` of lo, and of lo alone, say that here such packets are at home. What was set before is kept.
+    fn open_loopback(&mut self) -> Result<(), KernelError> {
+        let kept = self.runtime.join(LOOPBACK_FILE);
+        if kept.exists() {
+            return Ok(());
+        }
+        let mut before = String::new();
+        for name in LOOPBACK_SETTINGS {
+            let path = format!("/proc/sys/net/ipv4/conf/lo/{name}");
+            let value = fs::read_to_string(&path)
+                .map_err(KernelError::file("read a setting of lo", &path))?;
+            before.push_str(&format!("{name} {}\n", value.trim()));
+        }
+        fs::write(&kept, before).map_err(KernelError::file("keep the settings of lo", &kept))?;
+        for name in LOOPBACK_SETTINGS {
+            let path = format!("/proc/sys/net/ipv4/conf/lo/{name}");
+            fs::write(&path, "1").map_err(KernelError::file("change a setting of lo", &path))?;
+        }
+        Ok(())
+    }
+
+    fn close_loopback(&mut self) {
+        let kept = self.runtime.join(LOOPBACK_FILE);
+        let Ok(before) = fs::read_to_string(&kept) else {
+            return;
+        };
+        for (name, value) in before.lines().filter_map(|l| l.split_once(' ')) {
+            if LOOPBACK_SETTINGS.contains(&name) {
+                let _ = fs::write(format!("/proc/sys/net/ipv4/conf/lo/{name}"), value);
+            }
+        }
+        let _ = fs::remove_file(&kept);
+    }
+
+    /// Looks at the interfaces anew and applies what is desired to those that came or went. For after a change that
+    /// netlink told of.
+    pub fn reconcile(&mut self) -> Result<(), KernelError> {
+        if self.programs.is_none() {
+            return Ok(());
+        }
+        let devices = device::list(&mut self.route)?;
+        // What hung on interfaces that are gone is gone with them.
+        let there = |index: u32| devices.iter().any(|d| d.index == index);
+        if self
+            .stages
+            .cap
+            .is_some_and(|p| !there(p.near) || !there(p.far))
+        {
+            self.stages.cap = None;
+            self.installed.cap.clear();
+        }
+        let lost_up: Vec<String> = self
+            .stages
+            .up
+            .iter()
+            .filter(|(_, i)| !there(**i))
+            .map(|(n, _)| n.clone())
+            .collect();
+        for name in lost_up {
+            self.stages.up.remove(&name);
+            self.installed.links.entry(name).or_default().trees[0] = None;
+        }
+        let lost_down: Vec<String> = self
+            .stages
+            .down
+            .iter()
+            .filter(|(_, p)| !there(p.near))
+            .map(|(n, _)| n.clone())
+            .collect();
+        for name in lost_down {
+            self.stages.down.remove(&name);
+            self.installed.links.entry(name).or_default().trees[1] = None;
+        }
+        self.observe_installed()?;
+        let mut desired = self.desired.clone();
+        // A managed link that is gone comes back with its interface.
+        desired.links.retain(|l| named(&devices, &l.name).is_some());
+        let whole = self.desired.clone();
+        let result = self.apply(&desired);
+        self.desired = whole;
+        result
+    }
+
+    /// Reads back what classes there are, so that what somebody else removed is made again.
+    fn observe_installed(&mut self) -> Result<(), KernelError> {
+        let keep_queues =
+            |found: crate::plan::Tree, old: &crate::plan::Tree| -> crate::plan::Tree {
+                found
+                    .into_iter()
+                    .map(|(n, mut c)| {
+                        c.queue = old.get(&n).and_then(|o| o.queue);
+                        (n, c)
+                    })
+                    .collect()
+            };
+        if let Some(pair) = self.stages.cap {
+            let found = self
+                .observe(pair.near, stages::CAP_MAJOR)
+                .unwrap_or_default();
+            self.installed.cap = keep_queues(found, &self.installed.cap);
+        }
+        let ups: Vec<(String, u32)> = self
+            .stages
+            .up
+            .iter()
+            .map(|(n, i)| (n.clone(), *i))
+            .collect();
+        for (name, index) in ups {
+            let found = self.observe(index, stages::LINK_MAJOR).unwrap_or_default();
+            if found.is_empty() {
+                self.stages.up.remove(&name); // the root went: look whose it is now
+            }
+            let trees = self.installed.links.entry(name).or_default();
+            trees.trees[0] = Some(keep_queues(
+                found,
+                trees.trees[0].as_ref().unwrap_or(&Default::default()),
+            ));
+        }
+        let downs: Vec<(String, u32)> = self
+            .stages
+            .down
+            .iter()
+            .map(|(n, p)| (n.clone(), p.near))
+            .collect();
+        for (name, index) in downs {
+            let found = self.observe(index, stages::DOWN_MAJOR).unwrap_or_default();
+            let trees = self.installed.links.entry(name).or_default();
+            trees.trees[1] = Some(keep_queues(
+                found,
+                trees.trees[1].as_ref().unwrap_or(&Default::default()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Interfaces that have our programs, by name.
+    pub fn attached_interfaces(&self) -> Vec<String> {
+        self.interfaces.values().map(|a| a.name.clone()).collect()
+    }
+}
+
+const LOOPBACK_FILE: &str = "lo-settings";
+const LOOPBACK_SETTINGS: [&str; 2] = ["accept_local", "route_localnet"];

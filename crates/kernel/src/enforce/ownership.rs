@@ -1,0 +1,458 @@
+//! Which processes, executables, cgroups and users a target is made of; and the sockets that were there before.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::{Kernel, loaded};
+use crate::{
+    abi::{self, Proc, SockOwn},
+    cgroup::{self, Cgroup},
+    error::KernelError,
+    process::{self, PidFd},
+    programs::SocketRef,
+};
+
+/// Which of the two memberships of a process is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// In a target made by pid, by run or by name.
+    Own,
+    /// In a target made by executable.
+    App,
+}
+
+/// What was found when processes were taken into a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Adoption {
+    /// Processes that are members now.
+    pub processes: usize,
+    /// Sockets that were open already and were tagged.
+    pub sockets: usize,
+    /// Listeners that were left alone because processes outside the target accept on them too.
+    pub shared_listeners: usize,
+    /// MPTCP sockets that were open already: the kernel hides their subflows, their cgroup decides.
+    pub hidden_mptcp: usize,
+}
+
+impl Adoption {
+    fn add(&mut self, other: &Self) {
+        self.processes += other.processes;
+        self.sockets += other.sockets;
+        self.shared_listeners += other.shared_listeners;
+        self.hidden_mptcp += other.hidden_mptcp;
+    }
+}
+
+impl Kernel {
+    /// Takes a process (and, unless `only`, its living descendants) into a target, with the sockets they have open.
+    /// Descendants that are members of another target made inside this family keep that one: it nests.
+    ///
+    /// Children that are born meanwhile inherit in the kernel as soon as their parent is a member; whoever slipped
+    /// through before is found by looking again until nobody new appears.
+    pub fn adopt(
+        &mut self,
+        target: u32,
+        root: u32,
+        only: bool,
+        keep: &BTreeSet<u32>,
+    ) -> Result<Adoption, KernelError> {
+        let members = self.enter(target, root, only, keep, Membership::Own)?;
+        let mut total = Adoption {
+            processes: members.len(),
+            ..Adoption::default()
+        };
+        total.add(&self.tag_sockets(&members, target, Membership::Own)?);
+        // A socket that was being made during the first look belongs to nobody yet: look once more.
+        let second = self.tag_sockets(&members, target, Membership::Own)?;
+        total.sockets = total.sockets.max(second.sockets);
+        Ok(total)
+    }
+
+    fn enter(
+        &mut self,
+        target: u32,
+        root: u32,
+        only: bool,
+        keep: &BTreeSet<u32>,
+        which: Membership,
+    ) -> Result<BTreeSet<u32>, KernelError> {
+        let mut members = BTreeSet::new();
+        for _ in 0..MOST_LOOKS {
+            let family = if only {
+                vec![root]
+            } else {
+                process::family(root)
+            };
+            let programs = loaded(&mut self.programs)?;
+            let mut procs = programs.hash::<u32, Proc>("procs")?;
+            let mut news = 0;
+            for pid in family {
+                let old = procs.get(&pid, 0).unwrap_or_default();
+                let mut new = old;
+                match which {
+                    Membership::Own if pid != root && keep.contains(&old.own) => continue,
+                    Membership::Own => new.own = target,
+                    Membership::App => new.app = target,
+                }
+                if new != old {
+                    procs
+                        .insert(pid, new, 0)
+                        .map_err(|e| KernelError::bpf(format!("make process {pid} a member"), e))?;
+                }
+                news += usize::from(members.insert(pid));
+            }
+            if news == 0 {
+                break;
+            }
+        }
+        // An entry of a process that died while it was entered would hit whoever gets its number.
+        let dead: Vec<u32> = members
+            .iter()
+            .filter(|p| process::thread_group(**p) != Some(**p))
+            .copied()
+            .collect();
+        for pid in dead {
+            members.remove(&pid);
+            let _ = loaded(&mut self.programs)?
+                .hash::<u32, Proc>("procs")?
+                .remove(&pid);
+        }
+        Ok(members)
+    }
+
+    /// Tags the open sockets of some processes.
+    fn tag_sockets(
+        &mut self,
+        members: &BTreeSet<u32>,
+        target: u32,
+        which: Membership,
+    ) -> Result<Adoption, KernelError> {
+        let mut found = Adoption::default();
+        let mut seen = BTreeSet::new();
+        let mut listeners: BTreeMap<u64, OwnedFd> = BTreeMap::new();
+        for pid in members {
+            let Ok(handle) = PidFd::open(*pid) else {
+                continue;
+            };
+            for (number, inode) in process::sockets(*pid) {
+                if !seen.insert(inode) {
+                    continue;
+                }
+                let Ok(socket) = handle.take(number) else {
+                    continue;
+                };
+                let Some(facts) = process::socket_facts(socket.as_fd()) else {
+                    continue;
+                };
+                if facts.netns_cookie != self.cookie {
+                    continue;
+                }
+                found.hidden_mptcp += usize::from(facts.protocol == libc::IPPROTO_MPTCP);
+                if facts.listens {
+                    listeners.insert(inode, socket);
+                } else {
+                    self.tag(&socket, facts.uid, target, which)?;
+                    found.sockets += 1;
+                }
+            }
+        }
+        if listeners.is_empty() {
+            return Ok(found);
+        }
+        let shared = shared_outside(members, &listeners);
+        for (inode, socket) in listeners {
+            if shared.contains(&inode) {
+                found.shared_listeners += 1;
+            } else {
+                let uid = process::socket_facts(socket.as_fd()).map_or(0, |f| f.uid);
+                self.tag(&socket, uid, target, which)?;
+                found.sockets += 1;
+            }
+        }
+        Ok(found)
+    }
+
+    fn tag(
+        &mut self,
+        socket: &OwnedFd,
+        uid: u32,
+        target: u32,
+        which: Membership,
+    ) -> Result<(), KernelError> {
+        let mut owners = loaded(&mut self.programs)?.socket_owners()?;
+        let socket = SocketRef(socket.as_fd());
+        let mut own = owners.get(&socket, 0).unwrap_or(SockOwn {
+            uid,
+            ..SockOwn::default()
+        });
+        match which {
+            Membership::Own => own.own = target,
+            Membership::App => own.app = target,
+        }
+        owners
+            .insert(&socket, own, 0)
+            .map_err(|e| KernelError::bpf("tag an open socket", e))
+    }
+
+    /// Members of process targets: target of each process.
+    pub fn members(&mut self) -> Result<BTreeMap<u32, Proc>, KernelError> {
+        match &mut self.programs {
+            Some(programs) => Ok(programs
+                .hash::<u32, Proc>("procs")?
+                .iter()
+                .flatten()
+                .collect()),
+            None => Ok(BTreeMap::new()),
+        }
+    }
+
+    /// The membership of one process.
+    pub fn membership(&mut self, pid: u32) -> Proc {
+        let Some(programs) = &mut self.programs else {
+            return Proc::default();
+        };
+        programs
+            .hash::<u32, Proc>("procs")
+            .ok()
+            .and_then(|map| map.get(&pid, 0).ok())
+            .unwrap_or_default()
+    }
+
+    /// Drops entries of processes that are gone (their exit was missed while no program was attached).
+    pub fn forget_dead(&mut self) -> Result<usize, KernelError> {
+        let dead: Vec<u32> = self
+            .members()?
+            .into_keys()
+            .filter(|p| process::thread_group(*p).is_none())
+            .collect();
+        for pid in &dead {
+            let _ = loaded(&mut self.programs)?
+                .hash::<u32, Proc>("procs")?
+                .remove(pid);
+        }
+        Ok(dead.len())
+    }
+
+    /// Ends a process target: its members and their sockets pass to the target around it, or to nobody.
+    pub fn release(
+        &mut self,
+        target: u32,
+        heir: Option<u32>,
+        which: Membership,
+    ) -> Result<(), KernelError> {
+        let field = |p: &Proc| match which {
+            Membership::Own => p.own,
+            Membership::App => p.app,
+        };
+        let members: BTreeSet<u32> = self
+            .members()?
+            .into_iter()
+            .filter(|(_, p)| field(p) == target)
+            .map(|(pid, _)| pid)
+            .collect();
+        let heir = heir.unwrap_or(0);
+        for pid in &members {
+            let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
+            let Ok(mut entry) = procs.get(pid, 0) else {
+                continue;
+            };
+            match which {
+                Membership::Own => entry.own = heir,
+                Membership::App => entry.app = heir,
+            }
+            if entry == Proc::default() {
+                let _ = procs.remove(pid);
+            } else {
+                let _ = procs.insert(pid, entry, 0);
+            }
+        }
+        if heir != 0 {
+            self.tag_sockets(&members, heir, which)?;
+        }
+        Ok(())
+    }
+
+    /// Makes an executable a target: what runs it now, and what will.
+    pub fn bind_app(&mut self, target: u32, path: &str) -> Result<Adoption, KernelError> {
+        let key = process::app(path).map_err(KernelError::file("find the executable", path))?;
+        let programs = loaded(&mut self.programs)?;
+        programs
+            .hash::<abi::AppKey, u32>("apps")?
+            .insert(key, target, 0)
+            .map_err(|e| KernelError::bpf(format!("bind {path}"), e))?;
+        let mut total = Adoption::default();
+        for pid in process::all()
+            .into_iter()
+            .filter(|pid| process::executable(*pid) == Some(key))
+        {
+            let members = self.enter(target, pid, false, &BTreeSet::new(), Membership::App)?;
+            total.add(&self.tag_sockets(&members, target, Membership::App)?);
+            total.processes += members.len();
+        }
+        Ok(total)
+    }
+
+    /// Whether an executable is bound to a target; false also when another file now stands at its path.
+    pub fn is_app_bound(&mut self, target: u32, path: &str) -> bool {
+        let (Some(programs), Ok(key)) = (&mut self.programs, process::app(path)) else {
+            return false;
+        };
+        programs
+            .hash::<abi::AppKey, u32>("apps")
+            .is_ok_and(|map| map.get(&key, 0).is_ok_and(|t| t == target))
+    }
+
+    /// Ends a target made by executable.
+    pub fn unbind_app(&mut self, target: u32) -> Result<(), KernelError> {
+        let mut apps = loaded(&mut self.programs)?.hash::<abi::AppKey, u32>("apps")?;
+        let keys: Vec<abi::AppKey> = apps
+            .iter()
+            .flatten()
+            .filter(|(_, t)| *t == target)
+            .map(|(k, _)| k)
+            .collect();
+        for key in keys {
+            let _ = apps.remove(&key);
+        }
+        self.release(target, None, Membership::App)
+    }
+
+    /// Makes a cgroup, with all below it, a target.
+    pub fn bind_cgroup(&mut self, target: u32, group: &Cgroup) -> Result<(), KernelError> {
+        let programs = loaded(&mut self.programs)?;
+        programs
+            .hash::<u64, u32>("cgroups")?
+            .insert(group.id, target, 0)
+            .map_err(|e| KernelError::bpf(format!("bind cgroup {}", group.path), e))?;
+        programs.watch_cgroup(group.id, &group.folder)?;
+        self.renew_cgroups(group.level)
+    }
+
+    /// Ends a target's hold on its cgroup.
+    pub fn unbind_cgroup(&mut self, target: u32) -> Result<(), KernelError> {
+        let programs = loaded(&mut self.programs)?;
+        let mut map = programs.hash::<u64, u32>("cgroups")?;
+        let ids: Vec<u64> = map
+            .iter()
+            .flatten()
+            .filter(|(_, t)| *t == target)
+            .map(|(id, _)| id)
+            .collect();
+        for id in &ids {
+            let _ = map.remove(id);
+        }
+        let left = map.keys().flatten().count();
+        for id in ids {
+            programs.forget_cgroup(id);
+        }
+        let mut settings = programs.settings()?;
+        settings.generation += 1;
+        if left == 0 {
+            settings.cgroup_levels = 0;
+        }
+        programs.set_settings(settings)
+    }
+
+    /// The cgroup that a target is bound to, by id.
+    pub fn bound_cgroup(&mut self, target: u32) -> Option<u64> {
+        let map = self.programs.as_mut()?.hash::<u64, u32>("cgroups").ok()?;
+        map.iter()
+            .flatten()
+            .find(|(_, t)| *t == target)
+            .map(|(id, _)| id)
+    }
+
+    /// Makes every socket look its cgroup up anew.
+    fn renew_cgroups(&mut self, level: u32) -> Result<(), KernelError> {
+        let programs = loaded(&mut self.programs)?;
+        let mut settings = programs.settings()?;
+        settings.generation += 1;
+        settings.cgroup_levels = settings.cgroup_levels.max(level + 1);
+        programs.set_settings(settings)
+    }
+
+    /// Makes a user a target; tags the sockets that the user's processes have open.
+    pub fn bind_user(&mut self, target: u32, uid: u32) -> Result<(), KernelError> {
+        let programs = loaded(&mut self.programs)?;
+        let mut users = programs.hash::<u32, u32>("users")?;
+        users
+            .insert(uid, target, 0)
+            .map_err(|e| KernelError::bpf(format!("bind user {uid}"), e))?;
+        let count = users.keys().flatten().count() as u32;
+        let mut settings = programs.settings()?;
+        settings.users = count;
+        programs.set_settings(settings)?;
+        // So that what they receive is known before they first send.
+        let theirs: BTreeSet<u32> = process::all()
+            .into_iter()
+            .filter(|p| process::facts(*p).is_some_and(|f| f.uid == uid))
+            .collect();
+        self.note_users(&theirs)
+    }
+
+    fn note_users(&mut self, members: &BTreeSet<u32>) -> Result<(), KernelError> {
+        for pid in members {
+            let Ok(handle) = PidFd::open(*pid) else {
+                continue;
+            };
+            for (number, _) in process::sockets(*pid) {
+                let Ok(socket) = handle.take(number) else {
+                    continue;
+                };
+                let Some(facts) = process::socket_facts(socket.as_fd()) else {
+                    continue;
+                };
+                let mut owners = loaded(&mut self.programs)?.socket_owners()?;
+                let socket = SocketRef(socket.as_fd());
+                if facts.netns_cookie == self.cookie && owners.get(&socket, 0).is_err() {
+                    let own = SockOwn {
+                        uid: facts.uid,
+                        ..SockOwn::default()
+                    };
+                    owners
+                        .insert(&socket, own, 0)
+                        .map_err(|e| KernelError::bpf("tag an open socket", e))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a user target.
+    pub fn unbind_user(&mut self, target: u32) -> Result<(), KernelError> {
+        let programs = loaded(&mut self.programs)?;
+        let mut users = programs.hash::<u32, u32>("users")?;
+        let uids: Vec<u32> = users
+            .iter()
+            .flatten()
+            .filter(|(_, t)| *t == target)
+            .map(|(u, _)| u)
+            .collect();
+        for uid in uids {
+            let _ = users.remove(&uid);
+        }
+        let count = users.keys().flatten().count() as u32;
+        let mut settings = programs.settings()?;
+        settings.users = count;
+        programs.set_settings(settings)
+    }
+
+    /// The cgroup of a process, for finding the targets around it.
+    pub fn cgroup_of(pid: u32) -> Option<String> {
+        cgroup::of_process(pid)
+    }
+}
+
+/// Which of these listening sockets processes outside the members hold too.
+fn shared_outside(members: &BTreeSet<u32>, listeners: &BTreeMap<u64, OwnedFd>) -> BTreeSet<u64> {
+    process::all()
+        .into_iter()
+        .filter(|pid| !members.contains(pid) && *pid != std::process::id())
+        .flat_map(process::sockets)
+        .map(|(_, inode)| inode)
+        .filter(|inode| listeners.contains_key(inode))
+        .collect()
+}
+
+/// A family that grows faster than this many looks is a fork bomb; its new members inherit by then.
+const MOST_LOOKS: usize = 16;

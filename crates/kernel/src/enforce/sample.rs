@@ -1,0 +1,173 @@
+//! Counts: what went through, waited, and was dropped, by target and direction.
+
+use std::collections::BTreeMap;
+
+use super::{Kernel, stages};
+use crate::{
+    abi,
+    error::KernelError,
+    plan::Pair,
+    tc::{self, Counts, Handle},
+};
+
+/// All counts at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// By target number.
+    pub targets: BTreeMap<u32, TargetCounts>,
+    /// Traffic without a target on managed links, by name: up and down.
+    pub rest: BTreeMap<String, [DirectionCounts; 2]>,
+}
+
+/// What was counted of a target, up and down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetCounts {
+    /// What it sends and what it receives.
+    pub directions: [DirectionCounts; 2],
+}
+
+/// What was counted in one direction. Everything offered is sent, dropped or still queued.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DirectionCounts {
+    /// Packets seen on the first pass, before any queue.
+    pub offered_packets: u64,
+    /// Their wire bytes.
+    pub offered_bytes: u64,
+    /// Packets that left the queues of the target's own limit.
+    pub sent_packets: u64,
+    /// Their wire bytes.
+    pub sent_bytes: u64,
+    /// Packets that its queues dropped.
+    pub dropped_packets: u64,
+    /// Packets waiting now.
+    pub queued_packets: u64,
+    /// Bytes waiting now.
+    pub queued_bytes: u64,
+    /// How often its classes had to wait for their rate.
+    pub overlimits: u64,
+}
+
+/// Counts of the classes and queues of one HTB, by class number.
+type Classes = BTreeMap<u16, Counts>;
+
+impl Kernel {
+    /// Reads all counts.
+    pub fn sample(&mut self) -> Result<Sample, KernelError> {
+        let mut sample = Sample::default();
+        let offered = self.offered()?;
+        let cap = match self.stages.cap {
+            Some(pair) => self.leaf_counts(pair.near, stages::CAP_MAJOR)?,
+            None => Classes::new(),
+        };
+        for (id, places) in &self.installed.places {
+            let mut counts = TargetCounts::default();
+            for dir in 0..2 {
+                let here = &mut counts.directions[dir];
+                if let Some(seen) = offered.get(&abi::CounterKey {
+                    target: *id,
+                    dir: dir as u32,
+                }) {
+                    here.offered_packets = seen.packets;
+                    here.offered_bytes = seen.bytes;
+                }
+                here.add_classes(&cap, places.cap[dir].filter(|_| places.own[dir]));
+            }
+            sample.targets.insert(*id, counts);
+        }
+        self.sample_links(&mut sample)?;
+        Ok(sample)
+    }
+
+    /// Adds what the classes of managed links counted, for targets that no limit counts.
+    fn sample_links(&mut self, sample: &mut Sample) -> Result<(), KernelError> {
+        let links: Vec<(String, [Option<Pair>; 2])> = self
+            .installed
+            .links
+            .iter()
+            .map(|(n, l)| (n.clone(), l.rest))
+            .collect();
+        for (name, rest) in links {
+            let ifindexes = [
+                self.stages.up.get(&name).copied(),
+                self.stages.down.get(&name).map(|p| p.near),
+            ];
+            for (dir, major) in [stages::LINK_MAJOR, stages::DOWN_MAJOR]
+                .into_iter()
+                .enumerate()
+            {
+                let Some(ifindex) = ifindexes[dir] else {
+                    continue;
+                };
+                let classes = self.leaf_counts(ifindex, major)?;
+                sample.rest.entry(name.clone()).or_default()[dir].add_classes(&classes, rest[dir]);
+                let Some(trees) = self.installed.links.get(&name) else {
+                    continue;
+                };
+                for (id, pairs) in &trees.places {
+                    let capped = self.installed.places.get(id).is_some_and(|p| p.own[dir]);
+                    if !capped {
+                        let target = sample.targets.entry(*id).or_default();
+                        target.directions[dir].add_classes(&classes, pairs[dir]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn offered(&mut self) -> Result<BTreeMap<abi::CounterKey, abi::Counter>, KernelError> {
+        let Some(programs) = &mut self.programs else {
+            return Ok(BTreeMap::new());
+        };
+        let map = programs.counters()?;
+        Ok(map
+            .iter()
+            .flatten()
+            .map(|(key, values)| {
+                let sum = values
+                    .iter()
+                    .fold(abi::Counter::default(), |a, b| abi::Counter {
+                        packets: a.packets + b.packets,
+                        bytes: a.bytes + b.bytes,
+                    });
+                (key, sum)
+            })
+            .collect())
+    }
+
+    /// Bytes and packets of each class, with the drops and the backlog of the queue in it.
+    fn leaf_counts(&mut self, ifindex: u32, major: u16) -> Result<Classes, KernelError> {
+        let mut counts: Classes = tc::classes(&mut self.route, ifindex)?
+            .into_iter()
+            .filter(|c| c.id.major() == major)
+            .map(|c| (c.id.minor(), c.counts))
+            .collect();
+        for queue in tc::qdiscs(&mut self.route)? {
+            if queue.ifindex == ifindex
+                && queue.parent != Handle::ROOT
+                && queue.parent.major() == major
+                && let Some(class) = counts.get_mut(&queue.parent.minor())
+            {
+                class.drops = queue.counts.drops;
+                class.backlog = queue.counts.backlog;
+                class.queued = queue.counts.queued;
+            }
+        }
+        Ok(counts)
+    }
+}
+
+impl DirectionCounts {
+    fn add_classes(&mut self, classes: &Classes, pair: Option<Pair>) {
+        let Some(pair) = pair else { return };
+        for number in [pair.sparse, pair.bulk] {
+            let counts = classes.get(&number).copied().unwrap_or_default();
+            self.sent_packets += counts.packets;
+            self.sent_bytes += counts.bytes;
+            self.dropped_packets += counts.drops;
+            self.queued_packets += u64::from(counts.queued);
+            self.queued_bytes += u64::from(counts.backlog);
+            self.overlimits += counts.overlimits;
+        }
+    }
+}

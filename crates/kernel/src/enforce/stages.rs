@@ -1,0 +1,424 @@
+//! The stages: the cap stage's pair of interfaces, each managed link's HTB, and its receive stage.
+
+use std::collections::BTreeMap;
+
+use super::{Kernel, loaded, named};
+use crate::{
+    abi,
+    device::{self, Device, Pair},
+    error::KernelError,
+    plan::{self, Class, Plan, Step, Tree},
+    programs::Hook,
+    tc::{self, Handle},
+};
+
+/// The interfaces that carry classes of ours.
+#[derive(Debug, Default)]
+pub(super) struct Stages {
+    pub cap: Option<Pair>,
+    /// Receive stages, by the link's name.
+    pub down: BTreeMap<String, Pair>,
+    /// Links whose root is ours, by name.
+    pub up: BTreeMap<String, u32>,
+}
+
+/// A tree and where it is.
+struct Place<'a> {
+    ifindex: u32,
+    major: u16,
+    current: &'a Tree,
+    desired: &'a Tree,
+}
+
+/// Classes that go once the maps no longer point at them.
+pub(super) struct Leaving(Vec<(u32, u16, Vec<Step>)>);
+
+impl Kernel {
+    /// Makes the stages that a plan needs and that are not there yet.
+    pub(super) fn prepare_stages(
+        &mut self,
+        plan: &Plan,
+        devices: &[Device],
+    ) -> Result<(), KernelError> {
+        if !plan.cap.is_empty() && self.stages.cap.is_none() {
+            self.stages.cap = Some(self.make_stage(CAP_NEAR, CAP_FAR, CAP_MAJOR)?);
+        }
+        for (name, trees) in &plan.links {
+            let device =
+                named(devices, name).ok_or_else(|| KernelError::NoInterface(name.clone()))?;
+            if trees.trees[0].is_some() && self.stages.up.get(name) != Some(&device.index) {
+                self.take_root(device)?;
+            }
+            if trees.trees[1].is_some() && !self.stages.down.contains_key(name) {
+                let (near, far) = down_names(device.index);
+                let pair = self.make_stage(&near, &far, DOWN_MAJOR)?;
+                self.stages.down.insert(name.clone(), pair);
+            }
+        }
+        Ok(())
+    }
+
+    fn make_stage(&mut self, near: &str, far: &str, major: u16) -> Result<Pair, KernelError> {
+        let pair = device::ensure_pair(&mut self.route, near, far)?;
+        match tc::add_htb(&mut self.route, pair.near, major) {
+            Err(error) if !error.exists() => return Err(error.into()),
+            _ => {}
+        }
+        let programs = loaded(&mut self.programs)?;
+        programs.attach(&mut self.route, pair.far, far, Hook::StageExit)?;
+        Ok(pair)
+    }
+
+    /// Puts our HTB at a link's root, unless somebody else's qdisc is there.
+    fn take_root(&mut self, device: &Device) -> Result<(), KernelError> {
+        let roots = tc::qdiscs(&mut self.route)?;
+        let root = roots
+            .iter()
+            .find(|q| q.ifindex == device.index && q.parent == Handle::ROOT);
+        if let Some(found) = root.filter(|q| q.handle.major() != 0) {
+            if found.handle.major() != LINK_MAJOR || found.kind != "htb" {
+                return Err(KernelError::ForeignQdisc {
+                    interface: device.name.clone(),
+                    kind: found.kind.clone(),
+                    handle: format!("{:x}:", found.handle.major()),
+                });
+            }
+        } else {
+            self.installed
+                .links
+                .entry(device.name.clone())
+                .or_default()
+                .trees[0] = None;
+            tc::add_htb(&mut self.route, device.index, LINK_MAJOR)?;
+        }
+        self.stages.up.insert(device.name.clone(), device.index);
+        Ok(())
+    }
+
+    /// Makes and changes classes; gives back those to be removed once nothing points at them.
+    pub(super) fn enter_classes(&mut self, plan: &Plan) -> Result<Leaving, KernelError> {
+        let nothing = Tree::new();
+        let installed = self.installed.clone();
+        let mut leaving = Vec::new();
+        for place in places(&self.stages, &installed, plan, &nothing) {
+            let steps = plan::difference(place.current, place.desired);
+            for step in &steps.before {
+                self.carry_out(place.ifindex, place.major, step)?;
+            }
+            leaving.push((place.ifindex, place.major, steps.after));
+        }
+        Ok(Leaving(leaving))
+    }
+
+    pub(super) fn leave_classes(&mut self, leaving: Leaving) -> Result<(), KernelError> {
+        for (ifindex, major, steps) in leaving.0 {
+            for step in steps {
+                self.carry_out(ifindex, major, &step)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, ifindex: u32, major: u16, step: &Step) -> Result<(), KernelError> {
+        let id = |minor| Handle::new(major, minor);
+        let route = &mut self.route;
+        let put = |route: &mut _, number, class: &Class| {
+            let parent = id(class.parent); // 0: the qdisc itself
+            tc::put_class(route, ifindex, id(number), parent, &class.htb)
+        };
+        match step {
+            Step::Add(number, class) => {
+                put(route, *number, class)?;
+                if let Some(queue) = &class.queue {
+                    tc::put_queue(route, ifindex, id(*number), queue)?;
+                }
+            }
+            Step::Change(number, class) => put(route, *number, class)?,
+            Step::Requeue(number, queue) => tc::put_queue(route, ifindex, id(*number), queue)?,
+            Step::Remove(number) => {
+                tc::remove_class(route, ifindex, id(*number))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes stages that a plan no longer needs.
+    pub(super) fn drop_stages(
+        &mut self,
+        plan: &Plan,
+        devices: &[Device],
+    ) -> Result<(), KernelError> {
+        if plan.cap.is_empty()
+            && let Some(pair) = self.stages.cap.take()
+        {
+            self.remove_pair(pair)?;
+        }
+        let wants = |name: &String, dir: usize| {
+            plan.links.get(name).is_some_and(|l| l.trees[dir].is_some())
+        };
+        let down: Vec<String> = self
+            .stages
+            .down
+            .keys()
+            .filter(|n| !wants(n, 1))
+            .cloned()
+            .collect();
+        for name in down {
+            if let Some(pair) = self.stages.down.remove(&name) {
+                self.remove_pair(pair)?;
+            }
+        }
+        let up: Vec<String> = self
+            .stages
+            .up
+            .keys()
+            .filter(|n| !wants(n, 0))
+            .cloned()
+            .collect();
+        for name in up {
+            if let Some(index) = self.stages.up.remove(&name)
+                && named(devices, &name).is_some_and(|d| d.index == index)
+            {
+                tc::remove_root(&mut self.route, index, LINK_MAJOR)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn remove_stages(&mut self, devices: &[Device]) -> Result<(), KernelError> {
+        self.drop_stages(&Plan::default(), devices)
+    }
+
+    fn remove_pair(&mut self, pair: Pair) -> Result<(), KernelError> {
+        if let Some(programs) = &mut self.programs {
+            programs.forget_interface(pair.far);
+        }
+        device::remove(&mut self.route, pair.near)?;
+        Ok(())
+    }
+
+    /// Finds the stages of an earlier daemon, and the classes in them.
+    pub(super) fn adopt_stages(&mut self) -> Result<(), KernelError> {
+        let devices = device::list(&mut self.route)?;
+        let index = |name: &str| named(&devices, name).map(|d| d.index);
+        let pair = |near: &str, far: &str| {
+            Some(Pair {
+                near: index(near)?,
+                far: index(far)?,
+            })
+        };
+        let roots = tc::qdiscs(&mut self.route)?;
+        self.stages.cap = pair(CAP_NEAR, CAP_FAR);
+        if let Some(pair) = self.stages.cap {
+            self.installed.cap = self.observe(pair.near, CAP_MAJOR)?;
+        }
+        for device in &devices {
+            let (near, far) = down_names(device.index);
+            if let Some(pair) = pair(&near, &far) {
+                self.stages.down.insert(device.name.clone(), pair);
+                let tree = self.observe(pair.near, DOWN_MAJOR)?;
+                self.installed
+                    .links
+                    .entry(device.name.clone())
+                    .or_default()
+                    .trees[1] = Some(tree);
+            }
+            let ours = Handle::new(LINK_MAJOR, 0);
+            if roots
+                .iter()
+                .any(|q| q.ifindex == device.index && q.parent == Handle::ROOT && q.handle == ours)
+            {
+                self.stages.up.insert(device.name.clone(), device.index);
+                let tree = self.observe(device.index, LINK_MAJOR)?;
+                self.installed
+                    .links
+                    .entry(device.name.clone())
+                    .or_default()
+                    .trees[0] = Some(tree);
+            }
+        }
+        // The programs at the far ends are of the earlier daemon.
+        let fars: Vec<Pair> = self
+            .stages
+            .cap
+            .into_iter()
+            .chain(self.stages.down.values().copied())
+            .collect();
+        for pair in fars {
+            if let Some(far) = devices.iter().find(|d| d.index == pair.far) {
+                loaded(&mut self.programs)?.attach(
+                    &mut self.route,
+                    pair.far,
+                    &far.name,
+                    Hook::StageExit,
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The classes that are on an interface now. A leaf's queue is taken for what it should be: it is only compared
+    /// with what was there before, and a queue of ours never changes by itself.
+    pub(super) fn observe(&mut self, ifindex: u32, major: u16) -> Result<Tree, KernelError> {
+        let found = tc::classes(&mut self.route, ifindex)?;
+        Ok(found
+            .into_iter()
+            .filter(|c| c.id.major() == major)
+            .filter_map(|c| {
+                let parent = if c.parent == Handle::ROOT {
+                    0
+                } else {
+                    c.parent.minor()
+                };
+                Some((
+                    c.id.minor(),
+                    Class {
+                        parent,
+                        htb: c.htb?,
+                        queue: None,
+                    },
+                ))
+            })
+            .collect())
+    }
+
+    /// Looks whether all classes are there as they should be; tells what is not.
+    pub fn audit(&mut self) -> Result<Vec<String>, KernelError> {
+        let nothing = Tree::new();
+        let installed = self.installed.clone();
+        let mut faults = Vec::new();
+        for place in places(&self.stages, &installed, &installed, &nothing) {
+            let found = self.observe(place.ifindex, place.major).unwrap_or_default();
+            let shape = |tree: &Tree| -> Tree {
+                tree.iter()
+                    .map(|(n, c)| (*n, Class { queue: None, ..*c }))
+                    .collect()
+            };
+            if shape(&found) != shape(place.desired) {
+                faults.push(format!(
+                    "the classes of interface {} are not as they were set",
+                    place.ifindex
+                ));
+            }
+        }
+        Ok(faults)
+    }
+}
+
+/// The trees that are or ought to be somewhere.
+fn places<'a>(
+    stages: &Stages,
+    installed: &'a Plan,
+    plan: &'a Plan,
+    nothing: &'a Tree,
+) -> Vec<Place<'a>> {
+    let mut places = Vec::new();
+    if let Some(pair) = stages.cap {
+        places.push(Place {
+            ifindex: pair.near,
+            major: CAP_MAJOR,
+            current: &installed.cap,
+            desired: &plan.cap,
+        });
+    }
+    let tree = |of: &'a Plan, name: &str, dir: usize| {
+        of.links
+            .get(name)
+            .and_then(|l| l.trees[dir].as_ref())
+            .unwrap_or(nothing)
+    };
+    for (name, index) in &stages.up {
+        let (current, desired) = (tree(installed, name, 0), tree(plan, name, 0));
+        places.push(Place {
+            ifindex: *index,
+            major: LINK_MAJOR,
+            current,
+            desired,
+        });
+    }
+    for (name, pair) in &stages.down {
+        let (current, desired) = (tree(installed, name, 1), tree(plan, name, 1));
+        places.push(Place {
+            ifindex: pair.near,
+            major: DOWN_MAJOR,
+            current,
+            desired,
+        });
+    }
+    places
+}
+
+/// A change in words.
+pub(super) fn describe(from: &Plan, to: &Plan) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut tell = |place: &str, major: u16, current: &Tree, desired: &Tree| {
+        let steps = plan::difference(current, desired);
+        for step in steps.before.iter().chain(&steps.after) {
+            let line = match step {
+                Step::Add(n, class) => {
+                    format!("add class {} {}", Handle::new(major, *n), rates(class))
+                }
+                Step::Change(n, class) => {
+                    format!("change class {} {}", Handle::new(major, *n), rates(class))
+                }
+                Step::Requeue(n, queue) => format!(
+                    "replace the queue of class {}: {queue:?}",
+                    Handle::new(major, *n)
+                ),
+                Step::Remove(n) => format!("remove class {}", Handle::new(major, *n)),
+            };
+            lines.push(format!("{place}: {line}"));
+        }
+    };
+    tell("cap stage", CAP_MAJOR, &from.cap, &to.cap);
+    let names: std::collections::BTreeSet<&String> =
+        from.links.keys().chain(to.links.keys()).collect();
+    for name in names {
+        for (dir, word) in ["up", "down"].into_iter().enumerate() {
+            let tree = |of: &Plan| {
+                of.links
+                    .get(name)
+                    .and_then(|l| l.trees[dir].clone())
+                    .unwrap_or_default()
+            };
+            let major = if dir == 0 { LINK_MAJOR } else { DOWN_MAJOR };
+            tell(
+                &format!("link {name} {word}"),
+                major,
+                &tree(from),
+                &tree(to),
+            );
+        }
+    }
+    lines
+}
+
+fn rates(class: &Class) -> String {
+    format!(
+        "(assured {} bit/s, at most {} bit/s)",
+        class.htb.rate * 8,
+        class.htb.ceil * 8
+    )
+}
+
+/// A pair of leaves as the maps hold it.
+pub(super) fn leaf(major: u16, pair: Option<plan::Pair>) -> abi::Leaf {
+    pair.map_or_else(abi::Leaf::default, |p| abi::Leaf {
+        sparse: Handle::new(major, p.sparse).0,
+        bulk: Handle::new(major, p.bulk).0,
+        window_us: (p.window.0 / 1_000) as u32,
+        pad: 0,
+    })
+}
+
+/// Names of a link's receive stage. By index: a link's name may be as long as a name may be.
+fn down_names(index: u32) -> (String, String) {
+    (format!("nnd{index}"), format!("nne{index}"))
+}
+
+/// Handles of our HTBs: distinct, for one priority value must not select a class in two of them.
+pub(super) const CAP_MAJOR: u16 = 0x4e00;
+pub(super) const LINK_MAJOR: u16 = 0x4e10;
+pub(super) const DOWN_MAJOR: u16 = 0x4e20;
+const CAP_NEAR: &str = "nn0";
+const CAP_FAR: &str = "nn1";
