@@ -191,7 +191,13 @@ fn web_server(tree: &Tree) -> Result<()> {
 /// Downloads a package and unpacks it in `folder`, without installing it.
 pub fn download(package: &str, folder: &Path) -> Result<()> {
     apt()
-        .args(["--quiet", "download", package])
+        .args([
+            "--quiet",
+            "--option",
+            "APT::Sandbox::User=root",
+            "download",
+            package,
+        ])
         .folder(folder)
         .run()?;
     for entry in std::fs::read_dir(folder)? {

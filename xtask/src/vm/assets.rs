@@ -130,6 +130,7 @@ fn virtiofsd(folder: &Path) -> Result<()> {
     Step::new(step::cargo())
         .args([
             "install",
+            "--quiet",
             "--locked",
             "--version",
             VIRTIOFSD,
