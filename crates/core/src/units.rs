@@ -14,7 +14,7 @@
 //! # Text
 //! Read with [`core::str::FromStr`], see `units/text.rs` for the grammar. `Display` is for
 //! people: a rate shows both of its forms, `4 Mbit/s (500 kB/s)`, at most three decimals,
-//! rounded down; `{:#}` shows the first form only. [`Rate::compact`] is for machines and for
+//! rounded down; `{:#}` shows the first form only, and exactly. [`Rate::compact`] is for machines and for
 //! contract text: it is exact and parses back to the same value. `Display` of [`Bytes`] and
 //! [`Nanos`] is exact and parses back too.
 
@@ -116,6 +116,25 @@ impl Amount {
     }
 }
 
+impl Amount {
+    /// The first of the two forms of `Display`: `4.194 Mbit/s`.
+    pub fn bits_text(self) -> String {
+        scaled(self.0, 1, "bit/s")
+    }
+
+    /// The second of the two forms of `Display`: `524.288 kB/s`.
+    pub fn bytes_text(self) -> String {
+        scaled(self.0, 8, "B/s")
+    }
+
+    /// The smallest amount not below this one that `Display` shows exactly: for "at least", where
+    /// a rounded-down number would be too little.
+    pub fn shown_up(self) -> Amount {
+        let (size, _) = prefix(self.0);
+        Amount(self.0.next_multiple_of((size / 1000).max(1)))
+    }
+}
+
 impl From<Rate> for Amount {
     fn from(rate: Rate) -> Amount {
         Amount(rate.bits_per_second())
@@ -130,12 +149,11 @@ impl core::iter::Sum for Amount {
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bits = scaled(u128::from(self.0) * 1000, "bit/s");
         if f.alternate() {
-            return f.pad(&bits);
+            let (size, prefix) = prefix(self.0);
+            return f.pad(&decimal(self.0, size.ilog10(), &format!(" {prefix}bit/s")));
         }
-        let bytes = scaled(u128::from(self.0) * 125, "B/s");
-        f.pad(&format!("{bits} ({bytes})"))
+        f.pad(&format!("{} ({})", self.bits_text(), self.bytes_text()))
     }
 }
 
@@ -222,23 +240,25 @@ impl Instant {
     }
 }
 
-/// `thousandths` of a unit with the largest SI prefix that keeps a digit before the point, three
-/// decimals at most, rounded down.
-fn scaled(thousandths: u128, unit: &str) -> String {
-    let (prefix, size) = [
-        ("T", 1_000_000_000_000),
-        ("G", 1_000_000_000),
-        ("M", 1_000_000),
-        ("k", 1_000),
-    ]
-    .into_iter()
-    .find(|(_, size)| thousandths >= size * 1000)
-    .unwrap_or(("", 1_u128));
-    let value = thousandths / size;
-    format!(
-        "{} {prefix}{unit}",
-        decimal(u64::try_from(value).unwrap_or(u64::MAX), 3, "")
-    )
+/// `value / parts` of a unit with the largest SI prefix that keeps a digit before the point,
+/// three decimals at most, rounded down.
+fn scaled(value: u64, parts: u64, unit: &str) -> String {
+    let (size, prefix) = prefix(value / parts);
+    let thousandths = u128::from(value) * 1000 / u128::from(parts) / u128::from(size);
+    let thousandths = u64::try_from(thousandths).unwrap_or(u64::MAX);
+    decimal(thousandths, 3, &format!(" {prefix}{unit}"))
+}
+
+/// The largest SI prefix not above a value, and its size.
+fn prefix(value: u64) -> (u64, &'static str) {
+    let prefixes = [
+        (1_000_000_000_000, "T"),
+        (1_000_000_000, "G"),
+        (1_000_000, "M"),
+        (1_000, "k"),
+    ];
+    let fits = prefixes.into_iter().find(|(size, _)| value >= *size);
+    fits.unwrap_or((1, ""))
 }
 
 /// `value / 10^places` written exactly, without trailing zeros.

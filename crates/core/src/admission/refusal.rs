@@ -305,7 +305,7 @@ impl SlowLink {
             &alloc::format!("{:#} > {:#}", self.held, self.most),
         )?;
         match self.least {
-            Some(least) => row(f, "would fit", &alloc::format!("at least {least}")),
+            Some(least) => at_least(f, least.into()),
             None => row(f, "would fit", "no rate; lower a guarantee first"),
         }
     }
@@ -330,7 +330,7 @@ impl Shortfall {
                 "but",
                 &alloc::format!("{:#} > {:#}", self.held, self.most),
             )?;
-            return row(f, "would fit", &alloc::format!("at least {}", self.held));
+            return at_least(f, self.held);
         };
         write!(
             f,
@@ -422,6 +422,15 @@ fn place(bound: &Bound, most: Rate, link: &str, word: &str) -> String {
 /// One line of numbers.
 fn row(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
     write!(f, "\n  {label:<12}{text}")
+}
+
+/// The line that names the least that would do.
+fn at_least(f: &mut fmt::Formatter<'_>, amount: Amount) -> fmt::Result {
+    row(
+        f,
+        "would fit",
+        &alloc::format!("at least {}", amount.shown_up()),
+    )
 }
 
 /// Holders, one per line.

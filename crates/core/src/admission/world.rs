@@ -109,8 +109,10 @@ impl<'a> World<'a> {
             if demand == Amount(0) {
                 continue;
             }
-            let own = self.own_min(id, lane).is_some();
-            let grown = own || demand > before.demand(id, lane);
+            // What neither grew nor moved has not changed the sums around it.
+            let grown = self.own_min(id, lane).is_some()
+                || demand > before.demand(id, lane)
+                || self.parent(id) != before.parent(id);
             let short = self
                 .conditions(id, lane, grown)
                 .into_iter()

@@ -1,1 +1,303 @@
+use alloc::string::ToString;
+use alloc::vec::Vec;
 
+use proptest::prelude::*;
+
+use super::{Claim, ClaimError, Claimant, Claims};
+use crate::contract::{Change, Clause, Contract, Direction};
+use crate::units::Rate;
+
+const ANN: Claimant = Claimant {
+    uid: 1000,
+    privileged: false,
+};
+const BOB: Claimant = Claimant {
+    uid: 1001,
+    privileged: false,
+};
+const OPS: Claimant = Claimant {
+    uid: 1002,
+    privileged: true,
+};
+
+fn change(text: &str) -> Change {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+/// What holds after a story of who asked what.
+fn after(story: &[(Claimant, &str)]) -> Claims {
+    story.iter().fold(Claims::default(), |claims, (by, text)| {
+        claims
+            .apply(*by, &change(text))
+            .unwrap_or_else(|e| panic!("{by:?} {text}: {e}"))
+    })
+}
+
+#[test]
+fn the_smallest_limit_holds_and_the_latest_privileged_word_on_all_else() {
+    let root = Claimant::ROOT;
+    /// Why, who asked what, what holds.
+    type Case<'a> = (&'a str, &'a [(Claimant, &'a str)], &'a str);
+    let cases: &[Case<'_>] = &[
+        ("one asks", &[(ANN, "up 4mbit")], "up 4mbit"),
+        (
+            "a user tightens",
+            &[(root, "up 4mbit"), (ANN, "up 1mbit")],
+            "up 1mbit",
+        ),
+        (
+            "a user cannot loosen",
+            &[(root, "up 4mbit"), (ANN, "up 9mbit")],
+            "up 4mbit",
+        ),
+        (
+            "root cannot loosen either, but by clearing",
+            &[(ANN, "up 1mbit"), (root, "up 9mbit")],
+            "up 1mbit",
+        ),
+        (
+            "one's own is raised",
+            &[(ANN, "up 1mbit"), (ANN, "up 9mbit")],
+            "up 9mbit",
+        ),
+        (
+            "one's own is cleared",
+            &[(root, "up 4mbit"), (ANN, "up 1mbit"), (ANN, "up none")],
+            "up 4mbit",
+        ),
+        (
+            "directions are apart",
+            &[(root, "up 4mbit"), (ANN, "down 1mbit")],
+            "up 4mbit down 1mbit",
+        ),
+        (
+            "root clears everybody's",
+            &[(ANN, "up 1mbit down 1mbit"), (root, "up none weight 7")],
+            "down 1mbit weight 7",
+        ),
+        (
+            "the latest weight",
+            &[(root, "weight 7"), (OPS, "weight 9")],
+            "weight 9",
+        ),
+        (
+            "the latest weight again",
+            &[(root, "weight 7"), (OPS, "weight 9"), (root, "weight 8")],
+            "weight 8",
+        ),
+        (
+            "clauses of several",
+            &[(root, "min 1mbit on eth0"), (OPS, "weight 9")],
+            "min 1mbit on eth0 weight 9",
+        ),
+        (
+            "a burst alone",
+            &[(root, "up 4mbit burst 9ms")],
+            "up 4mbit burst 9ms",
+        ),
+        (
+            "a user cannot lengthen the default burst",
+            &[(root, "up 4mbit"), (ANN, "burst 1s")],
+            "up 4mbit burst 5ms",
+        ),
+        (
+            "a user can shorten it",
+            &[(root, "up 4mbit"), (ANN, "burst 1ms")],
+            "up 4mbit burst 1ms",
+        ),
+    ];
+    for (why, story, holds) in cases {
+        assert_eq!(after(story).effective().to_string(), *holds, "{why}");
+    }
+}
+
+#[test]
+fn it_is_known_who_set_what() {
+    let claims = after(&[
+        (Claimant::ROOT, "up 4mbit down 4mbit weight 7"),
+        (ANN, "up 1mbit burst 1ms"),
+        (OPS, "weight 9"),
+    ]);
+    assert_eq!(claims.set_by(Clause::Up), Some(1000));
+    assert_eq!(claims.set_by(Clause::Down), Some(0));
+    assert_eq!(claims.set_by(Clause::Weight), Some(1002));
+    assert_eq!(claims.set_by(Clause::Burst), Some(1000));
+    assert_eq!(claims.set_by(Clause::Both), None);
+}
+
+#[test]
+fn what_one_may_not_is_refused_and_changes_nothing() {
+    let claims = after(&[(Claimant::ROOT, "up 4mbit min 1mbit"), (BOB, "down 1mbit")]);
+    let cases = [
+        (
+            "reserving",
+            ANN,
+            "min 1mbit",
+            "min is for root and the group netnice",
+        ),
+        ("lifting root's", ANN, "up none", "up was set by root"),
+        (
+            "lifting another's",
+            ANN,
+            "down none",
+            "down was set by user 1001",
+        ),
+        (
+            "lifting root's in passing",
+            ANN,
+            "down 1mbit up none",
+            "up was set by root",
+        ),
+        ("of the group, root's", OPS, "up none", "up was set by root"),
+        (
+            "below the guarantee",
+            ANN,
+            "up 500kbit",
+            "is above up 500 kbit/s",
+        ),
+        (
+            "the other kind of limit",
+            ANN,
+            "both 1mbit",
+            "(with what user 1001, root asked",
+        ),
+        (
+            "a contradiction of one's own",
+            ANN,
+            "both 1mbit up 1mbit",
+            "cannot hold together",
+        ),
+    ];
+    for (why, by, text, said) in cases {
+        let refused = text
+            .parse::<Change>()
+            .map_err(ClaimError::from)
+            .and_then(|change| claims.apply(by, &change));
+        let error = refused.expect_err(why).to_string();
+        let said = said.replace("user 1001, root", "root, user 1001");
+        assert!(error.contains(&said), "{why}: {error}");
+    }
+}
+
+#[test]
+fn clearing_takes_back_ones_own_and_of_root_all() {
+    let claims = after(&[(Claimant::ROOT, "up 4mbit"), (ANN, "up 1mbit")]);
+    let own = claims.clear(ANN).expect("ann's own");
+    assert_eq!(own.effective().to_string(), "up 4mbit");
+    let error = claims.clear(BOB).expect_err("not bob's").to_string();
+    assert!(
+        error.contains("nothing on this target was set by you, but by root, user 1000"),
+        "{error}"
+    );
+    assert!(
+        claims.clear(OPS).is_err(),
+        "the group may not lift root's limit"
+    );
+    assert!(claims.clear(Claimant::ROOT).expect("root's").is_empty());
+}
+
+#[test]
+fn who_left_the_group_keeps_the_grant_and_asks_for_no_more() {
+    let was = after(&[(OPS, "min 1mbit on eth0")]);
+    let left = Claimant {
+        privileged: false,
+        ..OPS
+    };
+    let now = was.apply(left, &change("up 4mbit")).expect("a limit");
+    assert_eq!(now.effective().to_string(), "up 4mbit min 1mbit on eth0");
+    assert!(now.apply(left, &change("min 2mbit")).is_err());
+}
+
+#[test]
+fn what_is_written_down_is_restored() {
+    let claims = after(&[
+        (Claimant::ROOT, "up 4mbit weight 7"),
+        (ANN, "up 1mbit"),
+        (OPS, "weight 9"),
+        (Claimant::ROOT, "down 1mbit"),
+    ]);
+    let mut written: Vec<Claim> = claims.iter().cloned().collect();
+    written.reverse();
+    assert_eq!(Claims::restore(written), Ok(claims.clone()));
+    let twice: Vec<Claim> = claims.iter().chain(claims.iter()).cloned().collect();
+    assert!(matches!(
+        Claims::restore(twice),
+        Err(ClaimError::TwoOfOneUser(_))
+    ));
+    let at_odds = [(ANN, "up 1mbit"), (BOB, "both 1mbit")];
+    let at_odds = at_odds.iter().enumerate().map(|(order, (by, text))| Claim {
+        by: *by,
+        order: order as u64,
+        contract: text.parse().unwrap(),
+    });
+    assert!(matches!(
+        Claims::restore(at_odds.collect()),
+        Err(ClaimError::Conflict { .. })
+    ));
+}
+
+fn texts() -> impl Strategy<Value = Change> {
+    let clause = prop_oneof![
+        (1..9_u64).prop_map(|n| alloc::format!("up {n}mbit")),
+        (1..9_u64).prop_map(|n| alloc::format!("down {n}mbit")),
+        (1..9_u64).prop_map(|n| alloc::format!("burst {n}ms")),
+        (1..9_u64).prop_map(|n| alloc::format!("min {n}mbit")),
+        (1..9_u64).prop_map(|n| alloc::format!("weight {n}")),
+        prop_oneof![
+            Just("up"),
+            Just("down"),
+            Just("burst"),
+            Just("min"),
+            Just("weight")
+        ]
+        .prop_map(|word| alloc::format!("{word} none")),
+    ];
+    clause.prop_map(|text| change(&text))
+}
+
+proptest! {
+    /// Against the plain reading of the rules, clause by clause.
+    #[test]
+    fn claims_follow_the_rules(steps in proptest::collection::vec((0..4_usize, texts()), 1..24)) {
+        let everybody = [Claimant::ROOT, ANN, BOB, OPS];
+        let mut claims = Claims::default();
+        for (who, change) in steps {
+            let by = everybody[who];
+            let before = claims.clone();
+            match claims.apply(by, &change) {
+                Ok(next) => claims = next,
+                Err(_) => prop_assert_eq!(&claims, &before),
+            }
+            for direction in Direction::ALL {
+                let asked = claims.iter().filter_map(|claim| claim.contract.limit(direction));
+                prop_assert_eq!(claims.effective().limit(direction), asked.min());
+            }
+            // Nobody but root loosens what somebody else has set.
+            let loosened = |d| rank(claims.effective().limit(d)) > rank(others(&before, by, d));
+            if by.uid != 0 {
+                prop_assert!(Direction::ALL.into_iter().all(|d| !loosened(d)));
+            }
+            let unprivileged = claims.iter().filter(|claim| !claim.by.privileged);
+            for claim in unprivileged {
+                prop_assert_eq!(claim.contract.min(Direction::Up), None);
+                prop_assert_eq!(claim.contract.weight(), None);
+            }
+            prop_assert!(claims.iter().all(|claim| claim.contract != Contract::default()));
+            let written = claims.iter().cloned().collect();
+            prop_assert_eq!(Claims::restore(written), Ok(claims.clone()));
+        }
+    }
+}
+
+/// Order of limits, none being the loosest.
+fn rank(limit: Option<Rate>) -> u64 {
+    limit.map_or(u64::MAX, Rate::bits_per_second)
+}
+
+/// The limit that everybody else has set.
+fn others(claims: &Claims, by: Claimant, direction: Direction) -> Option<Rate> {
+    let others = claims.iter().filter(|claim| claim.by.uid != by.uid);
+    others
+        .filter_map(|claim| claim.contract.limit(direction))
+        .min()
+}

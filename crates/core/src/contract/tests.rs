@@ -1,1 +1,551 @@
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
+use proptest::option;
+use proptest::prelude::*;
+
+use super::{
+    Bucket, Cell, Change, Channel, Clause, Contract, Direction, IfName, MessageRate, Priority,
+    Setting, Slice, Sustained, Weight, kernel_path_support,
+};
+use crate::units::{Bytes, Nanos, Rate};
+
+fn change(text: &str) -> Change {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+fn contract(text: &str) -> Contract {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
+
+#[test]
+fn every_clause_is_read_and_written() {
+    let cases = [
+        ("limits", "up 4mbit down 1mbit", ""),
+        ("both", "both 2mbit", ""),
+        (
+            "guarantees on a link",
+            "min 60mbit min-down 10mbit on eth0",
+            "",
+        ),
+        ("sharing", "weight 200 priority 1", ""),
+        ("burst", "up 4mbit burst 5ms", ""),
+        ("a slice", "slice 2.4ms/50ms extra", ""),
+        ("a slice alone", "slice 2.4ms/50ms", ""),
+        ("cpu", "cpu 2ms/10ms cpu-extra", ""),
+        ("a peak", "cell pcr=10mbit,cdvt=100us", ""),
+        (
+            "a dual bucket",
+            "cell pcr=10mbit,cdvt=100us,scr=2mbit,mbs=64KiB,bucket=dual",
+            "",
+        ),
+        (
+            "single is the bucket unless named",
+            "cell pcr=10mbit,cdvt=100us,scr=2mbit,mbs=64KiB",
+            "cell pcr=10mbit,cdvt=100us,scr=2mbit,mbs=64KiB,bucket=single",
+        ),
+        (
+            "a channel",
+            "channel mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms",
+            "",
+        ),
+        (
+            "another order",
+            "down 1Mbit/s up 4000kbit",
+            "up 4mbit down 1mbit",
+        ),
+        (
+            "extra before its slice",
+            "extra slice 1ms/2ms",
+            "slice 1ms/2ms extra",
+        ),
+        ("none and its twin", "up 0 down none", "up none down none"),
+        (
+            "all can be cleared",
+            "on none weight none burst none cell none",
+            "on none weight none burst none cell none",
+        ),
+        (
+            "white space",
+            "  up\t4mbit \n down 1mbit ",
+            "up 4mbit down 1mbit",
+        ),
+    ];
+    for (why, text, written) in cases {
+        let written = if written.is_empty() { text } else { written };
+        assert_eq!(change(text).to_string(), written, "{why}");
+        assert_eq!(change(written), change(text), "{why}");
+    }
+}
+
+#[test]
+fn what_is_no_change_is_refused_with_its_reason() {
+    let long = "up 4mbit ".repeat(500);
+    let cases = [
+        ("empty", "", "nothing is asked"),
+        ("only space", " \n", "nothing is asked"),
+        ("unknown", "rate 4mbit", "`rate` is no clause"),
+        ("no value", "up", "up needs a value"),
+        ("twice", "up 4mbit up 5mbit", "up is named twice"),
+        ("twice, cleared", "up 4mbit up none", "up is named twice"),
+        (
+            "extra twice",
+            "slice 1ms/2ms extra extra",
+            "slice is named twice",
+        ),
+        ("extra alone", "extra", "extra belongs to slice"),
+        (
+            "extra of none",
+            "slice none extra",
+            "extra belongs to slice",
+        ),
+        (
+            "cpu-extra alone",
+            "up 4mbit cpu-extra",
+            "cpu-extra belongs to cpu",
+        ),
+        ("a bad rate", "up 10mbps", "up: `10mbps` is not a rate"),
+        ("a bare rate", "up 10", "up: `10` is not a rate"),
+        (
+            "min above max",
+            "min 5mbit up 4mbit",
+            "min 5 Mbit/s (625 kB/s) is above up 4 Mbit/s",
+        ),
+        (
+            "min-down above max",
+            "min-down 5mbit down 4mbit",
+            "min-down 5 Mbit/s",
+        ),
+        (
+            "min above both",
+            "min 5mbit both 4mbit",
+            "is above both 4 Mbit/s",
+        ),
+        (
+            "mins above both",
+            "min 3mbit min-down 2mbit both 4mbit",
+            "min plus min-down 5 Mbit/s",
+        ),
+        (
+            "both and up",
+            "both 4mbit up 4mbit",
+            "both 4 Mbit/s (500 kB/s) and up 4 Mbit/s",
+        ),
+        ("both and down", "both 4mbit down 4mbit", "`down none`"),
+        (
+            "slice and min",
+            "slice 1ms/2ms min 1mbit",
+            "slice and min both reserve",
+        ),
+        ("zero period", "slice 1ms/0ms", "the period is zero"),
+        ("zero slice", "slice 0ms/1ms", "the slice is zero"),
+        (
+            "slice above period",
+            "slice 3ms/2ms",
+            "the slice 3ms is longer than its period 2ms",
+        ),
+        (
+            "long period",
+            "slice 3ms/11s",
+            "the period 11s is longer than 10s",
+        ),
+        ("no slash", "slice 3ms", "slice: `3ms` is not a slice"),
+        ("cpu's slice", "cpu 3ms/2ms", "longer than its period"),
+        (
+            "zero burst",
+            "burst 0ms",
+            "the burst 0s is not allowed: write 1us to 10s",
+        ),
+        ("long burst", "burst 11s", "the burst 11s is not allowed"),
+        (
+            "weight 0",
+            "weight 0",
+            "weight: `0` is not allowed: write a whole number from 1 to 1000",
+        ),
+        ("weight 1001", "weight 1001", "from 1 to 1000"),
+        ("weight a word", "weight heavy", "from 1 to 1000"),
+        ("priority 8", "priority 8", "from 0 (first) to 7"),
+        ("priority -1", "priority -1", "from 0 (first) to 7"),
+        (
+            "a bad interface",
+            "on eth/0",
+            "`eth/0` is not the name of an interface",
+        ),
+        (
+            "a long interface",
+            "on abcdefghijklmnop",
+            "is not the name of an interface",
+        ),
+        (
+            "pcr below scr",
+            "cell pcr=1mbit,cdvt=1ms,scr=2mbit,mbs=1KiB",
+            "pcr 1 Mbit/s (125 kB/s) is below scr",
+        ),
+        ("no cdvt", "cell pcr=1mbit", "cell: missing `cdvt`"),
+        (
+            "scr without mbs",
+            "cell pcr=1mbit,cdvt=1ms,scr=1mbit",
+            "cell: missing `mbs`",
+        ),
+        (
+            "mbs without scr",
+            "cell pcr=1mbit,cdvt=1ms,mbs=1KiB",
+            "cell: unknown part `mbs`",
+        ),
+        (
+            "bucket without scr",
+            "cell pcr=1mbit,cdvt=1ms,bucket=dual",
+            "unknown part `bucket`",
+        ),
+        (
+            "a third bucket",
+            "cell pcr=1mbit,cdvt=1ms,scr=1mbit,mbs=1KiB,bucket=triple",
+            "unknown bucket `triple`",
+        ),
+        (
+            "a part twice",
+            "cell pcr=1mbit,pcr=1mbit,cdvt=1ms",
+            "cell: twice `pcr`",
+        ),
+        (
+            "a part without value",
+            "cell pcr",
+            "cell: no value in `pcr`",
+        ),
+        (
+            "zero burst size",
+            "cell pcr=1mbit,cdvt=1ms,scr=1mbit,mbs=0",
+            "cell: mbs is zero",
+        ),
+        (
+            "zero message",
+            "channel mmax=0,rmax=30/s,bmax=4,deadline=20ms",
+            "channel: mmax is zero",
+        ),
+        (
+            "zero messages",
+            "channel mmax=1,rmax=0/s,bmax=4,deadline=20ms",
+            "rmax as 1/s to 1000000/s",
+        ),
+        (
+            "no per second",
+            "channel mmax=1,rmax=30,bmax=4,deadline=20ms",
+            "rmax as 1/s",
+        ),
+        (
+            "zero deadline",
+            "channel mmax=1,rmax=30/s,bmax=4,deadline=0ms",
+            "deadline is zero",
+        ),
+        (
+            "negative bmax",
+            "channel mmax=1,rmax=30/s,bmax=-4,deadline=1ms",
+            "bmax as a whole number",
+        ),
+        (
+            "long",
+            &long,
+            "the contract is 4500 bytes long, more than 4096",
+        ),
+    ];
+    for (why, text, said) in cases {
+        let error = text.parse::<Change>().expect_err(why).to_string();
+        assert!(error.contains(said), "{why}: {error}");
+        assert!(!error.contains('\n'), "{why}: {error}");
+    }
+}
+
+#[test]
+fn a_change_replaces_the_clauses_that_it_names() {
+    let cases = [
+        ("up stays", "up 4mbit", "down 1mbit", "up 4mbit down 1mbit"),
+        ("up is replaced", "up 4mbit", "up 2mbit", "up 2mbit"),
+        (
+            "up is taken away",
+            "up 4mbit down 1mbit",
+            "up none",
+            "down 1mbit",
+        ),
+        ("the last one too", "up 4mbit", "up 0", "none"),
+        (
+            "from one kind to the other",
+            "up 4mbit",
+            "up none both 2mbit",
+            "both 2mbit",
+        ),
+        (
+            "from min to slice",
+            "min 4mbit",
+            "min none slice 1ms/2ms",
+            "slice 1ms/2ms",
+        ),
+        (
+            "a new slice loses its extra",
+            "slice 1ms/2ms extra",
+            "slice 1ms/3ms",
+            "slice 1ms/3ms",
+        ),
+    ];
+    for (why, before, text, result) in cases {
+        let after = contract(before).apply(&change(text)).expect(why);
+        assert_eq!(after.to_string(), result, "{why}");
+    }
+}
+
+#[test]
+fn a_change_that_contradicts_what_is_held_is_refused() {
+    let cases = [
+        (
+            "up 4mbit",
+            "both 2mbit",
+            "both 2 Mbit/s (250 kB/s) and up 4 Mbit/s",
+        ),
+        ("up 4mbit", "min 5mbit", "min 5 Mbit/s"),
+        ("min 5mbit", "up 4mbit", "is above up 4 Mbit/s"),
+        ("min 5mbit", "slice 1ms/2ms", "slice and min"),
+    ];
+    for (before, text, said) in cases {
+        let error = contract(before)
+            .apply(&change(text))
+            .expect_err(text)
+            .to_string();
+        assert!(error.contains(said), "{before} + {text}: {error}");
+    }
+    let nothing = Contract::default().apply(&Change::default());
+    assert!(nothing.is_err(), "an empty change is no change");
+}
+
+#[test]
+fn a_whole_contract_clears_nothing() {
+    assert_eq!("none".parse(), Ok(Contract::default()));
+    assert_eq!(Contract::default().to_string(), "none");
+    let error = "up 4mbit down none"
+        .parse::<Contract>()
+        .expect_err("cleared")
+        .to_string();
+    assert!(error.starts_with("down none:"), "{error}");
+}
+
+#[test]
+fn a_plain_user_may_limit_and_nothing_else() {
+    for text in ["up 4mbit", "down none", "both 2mbit burst 1ms"] {
+        assert_eq!(change(text).needs_privilege(), None, "{text}");
+    }
+    for (text, clause) in [
+        ("up 4mbit min 1mbit", Clause::Min),
+        ("min-down 1mbit", Clause::MinDown),
+        ("on eth0", Clause::On),
+        ("weight 1", Clause::Weight),
+        ("priority none", Clause::Priority),
+        ("slice 1ms/2ms", Clause::Slice),
+        ("cpu 1ms/2ms", Clause::Cpu),
+        ("cell none", Clause::Cell),
+        ("channel none", Clause::Channel),
+    ] {
+        assert_eq!(change(text).needs_privilege(), Some(clause), "{text}");
+    }
+}
+
+#[test]
+fn the_kernel_path_serves_all_but_cells_channels_and_cpu() {
+    assert_eq!(
+        kernel_path_support(&contract("up 4mbit min 1mbit weight 7")),
+        Ok(())
+    );
+    assert_eq!(
+        kernel_path_support(&contract("slice 1ms/2ms extra")),
+        Ok(())
+    );
+    for (text, said) in [
+        (
+            "cell pcr=1mbit,cdvt=1ms",
+            "cell is not supported yet: needs the direct path",
+        ),
+        (
+            "channel mmax=1,rmax=1/s,bmax=1,deadline=1ms",
+            "channel is not supported yet: needs the direct path",
+        ),
+        (
+            "cpu 1ms/2ms",
+            "cpu is not supported yet: needs the direct path",
+        ),
+    ] {
+        let error = kernel_path_support(&contract(text)).expect_err(text);
+        assert_eq!(error.to_string(), said);
+    }
+}
+
+#[test]
+fn a_slice_is_served_as_its_rate_with_a_burst_of_one_slice() {
+    let link = Rate::new(100_000_000).unwrap();
+    let share = Rate::new(4_800_000).unwrap();
+    let alone = contract("slice 2.4ms/50ms burst 1ms");
+    assert_eq!(alone.link_min(Direction::Up, link), Some(Some(share)));
+    assert_eq!(alone.link_min(Direction::Down, link), None);
+    assert_eq!(alone.link_max(Direction::Up, link), Some(share));
+    assert_eq!(alone.link_burst(Direction::Up), Nanos::from_micros(2_400));
+    assert_eq!(alone.link_burst(Direction::Down), Nanos::from_millis(1));
+    let extra = contract("slice 2.4ms/50ms extra");
+    assert_eq!(extra.link_max(Direction::Up, link), None);
+    let tiny = contract("slice 1ns/10s");
+    assert_eq!(tiny.link_min(Direction::Up, link), Some(None));
+    let min = contract("min 60mbit");
+    assert_eq!(
+        min.link_min(Direction::Up, link),
+        Some(Rate::new(60_000_000))
+    );
+    assert_eq!(min.link_burst(Direction::Up), Contract::DEFAULT_BURST);
+}
+
+#[test]
+fn without_guarantees_the_limits_remain() {
+    let all = contract("up 4mbit min 1mbit min-down 1mbit weight 7 burst 1ms");
+    assert_eq!(
+        all.without_guarantees().to_string(),
+        "up 4mbit weight 7 burst 1ms"
+    );
+    assert!(!all.without_guarantees().is_guaranteed());
+}
+
+fn rates() -> impl Strategy<Value = Rate> {
+    (1_000..=Rate::MAX.bits_per_second()).prop_map(|bits| Rate::new(bits).unwrap())
+}
+
+fn slices() -> impl Strategy<Value = Slice> {
+    (1..10_000_000_000_u64, 0.0..1.0_f64, any::<bool>()).prop_map(|(period, part, extra)| {
+        let slice = ((period as f64 * part) as u64).clamp(1, period);
+        Slice::new(Nanos(slice), Nanos(period), extra).unwrap()
+    })
+}
+
+fn cells() -> impl Strategy<Value = Cell> {
+    let sustained = (rates(), 1..=Bytes::MAX.0, any::<bool>());
+    (rates(), 0..=Nanos::MAX.0, option::of(sustained)).prop_map(|(pcr, cdvt, sustained)| {
+        let sustained = sustained.map(|(scr, mbs, dual)| Sustained {
+            scr: scr.min(pcr),
+            mbs: Bytes(mbs),
+            bucket: if dual { Bucket::Dual } else { Bucket::Single },
+        });
+        Cell::new(pcr, Nanos(cdvt), sustained).unwrap()
+    })
+}
+
+fn channels() -> impl Strategy<Value = Channel> {
+    let parts = (
+        1..=Bytes::MAX.0,
+        1..=1_000_000_u32,
+        1..u32::MAX,
+        1..=Nanos::MAX.0,
+    );
+    parts.prop_map(|(mmax, rmax, bmax, deadline)| {
+        let rmax = MessageRate::new(rmax).unwrap();
+        Channel::new(Bytes(mmax), rmax, bmax, Nanos(deadline)).unwrap()
+    })
+}
+
+fn settings<T: Clone + core::fmt::Debug>(
+    values: impl Strategy<Value = T>,
+) -> impl Strategy<Value = Option<Setting<T>>> {
+    option::of(prop_oneof![
+        4 => values.prop_map(Setting::Set),
+        1 => Just(Setting::Clear),
+    ])
+}
+
+/// Changes of all kinds, also such as make no sense.
+fn changes() -> impl Strategy<Value = Change> {
+    let limits = (settings(rates()), settings(rates()), settings(rates()));
+    let guarantees = (
+        settings(rates()),
+        settings(rates()),
+        settings("[a-z]{1,10}[0-9]{1,5}".prop_map(|name| name.parse::<IfName>().unwrap())),
+    );
+    let sharing = (
+        settings((1..=1000_u16).prop_map(|w| Weight::new(w).unwrap())),
+        settings((0..=7_u8).prop_map(|p| Priority::new(p).unwrap())),
+        settings((1_000..=10_000_000_000_u64).prop_map(Nanos)),
+    );
+    let others = (
+        settings(slices()),
+        settings(slices()),
+        settings(cells()),
+        settings(channels()),
+    );
+    (limits, guarantees, sharing, others).prop_map(|(limits, guarantees, sharing, others)| Change {
+        up: limits.0,
+        down: limits.1,
+        both: limits.2,
+        min: guarantees.0,
+        min_down: guarantees.1,
+        on: guarantees.2,
+        weight: sharing.0,
+        priority: sharing.1,
+        burst: sharing.2,
+        slice: others.0,
+        cpu: others.1,
+        cell: others.2,
+        channel: others.3,
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_change_that_makes_sense_round_trips_and_the_others_do_not_parse(change in changes()) {
+        let text = change.to_string();
+        match Contract::default().apply(&change) {
+            Ok(contract) => {
+                prop_assert_eq!(text.parse(), Ok(change), "{}", text);
+                prop_assert_eq!(contract.to_string().parse(), Ok(contract));
+            }
+            Err(_) => prop_assert!(text.parse::<Change>().is_err(), "{}", text),
+        }
+    }
+
+    #[test]
+    fn no_contract_contradicts_itself(steps in proptest::collection::vec(changes(), 1..6)) {
+        let mut contract = Contract::default();
+        for step in steps {
+            contract = contract.apply(&step).unwrap_or(contract);
+        }
+        let one_way = contract.up().or(contract.down());
+        prop_assert!(contract.both().is_none() || one_way.is_none());
+        for direction in Direction::ALL {
+            if let (Some(min), Some(max)) = (contract.min(direction), contract.limit(direction)) {
+                prop_assert!(min <= max);
+            }
+        }
+        prop_assert!(contract.slice().is_none() || contract.min(Direction::Up).is_none());
+    }
+
+    #[test]
+    fn no_text_makes_the_reader_panic(text in any::<String>()) {
+        let _ = text.parse::<Change>().map_err(|e| e.to_string());
+    }
+
+    #[test]
+    fn no_heap_of_words_does_either(words in proptest::collection::vec(
+        "(up|down|both|min|min-down|on|weight|priority|burst|slice|extra|cpu|cpu-extra|cell|channel\
+          |none|0|4mbit|9mbit|5ms|1ms/2ms|eth0|7|pcr=4mbit,cdvt=1ms|mmax=1,rmax=1/s)", 0..12)
+    ) {
+        let text = words.join(" ");
+        if let Ok(change) = text.parse::<Change>() {
+            prop_assert_eq!(change.to_string().parse(), Ok(change));
+        }
+    }
+}
+
+#[test]
+fn clauses_know_their_words() {
+    let all: Vec<Clause> = change(
+        "up none down none both none min none min-down none on none weight none priority none \
+         burst none slice none cpu none cell none channel none",
+    )
+    .clauses();
+    assert_eq!(all.len(), 13);
+    for clause in all {
+        assert_eq!(Clause::from_word(clause.word()), Some(clause));
+        assert_eq!(format!("{clause}"), clause.word());
+    }
+    assert_eq!(Clause::from_word("extra"), None);
+}
