@@ -304,3 +304,6 @@ impl LinkDoc {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

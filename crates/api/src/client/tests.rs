@@ -1,1 +1,142 @@
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::thread;
+use std::time::{Duration, Instant};
 
+use super::{Client, ClientError};
+use crate::frame::{Decoder, LONGEST_REQUEST};
+use crate::{
+    Done, Exit, Ping, Request, Response, RuntimeDir, decode_request, encode_response, fds,
+};
+
+fn ping() -> Request {
+    Request::Ping(Ping {})
+}
+
+/// A folder of this test's own, removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("netnice-{}-{name}", std::process::id()));
+        std::fs::create_dir(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn dir(&self) -> RuntimeDir {
+        RuntimeDir::choose(Some(self.0.clone()), None)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Reads one request as a daemon does.
+fn read_request(stream: &UnixStream) -> (Request, bool) {
+    let mut decoder = Decoder::new(LONGEST_REQUEST);
+    let mut bytes = [0; 7];
+    let mut fd = None;
+    loop {
+        if let Some(body) = decoder.poll().expect("a frame") {
+            return (decode_request(&body).expect("a request"), fd.is_some());
+        }
+        let got = fds::receive(stream.as_fd(), &mut bytes).expect("bytes");
+        assert_ne!(got.bytes, 0, "cut");
+        fd = fd.or(got.fd);
+        decoder.push(&bytes[..got.bytes]);
+    }
+}
+
+#[test]
+fn calls_follow_each_other_on_one_connection_and_carry_a_descriptor() {
+    let folder = Folder::new("calls");
+    let listener = UnixListener::bind(folder.dir().socket()).expect("bound");
+    let daemon = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a client");
+        for with_fd in [false, true, false] {
+            assert_eq!(read_request(&stream), (ping(), with_fd));
+            let done = Response::Done(Done {
+                messages: vec!["x".repeat(200_000)],
+                ..Done::default()
+            });
+            stream
+                .write_all(&encode_response(&done).expect("fits"))
+                .expect("answered");
+        }
+    });
+    let mut client = Client::connect(&folder.dir()).expect("connected");
+    let own = std::fs::File::open("/proc/self/stat").expect("a file");
+    for fd in [None, Some(own.as_fd()), None] {
+        let answer = client.call(&ping(), fd).expect("answered");
+        let Response::Done(done) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(done.messages[0].len(), 200_000);
+    }
+    daemon.join().expect("the daemon's side");
+}
+
+#[test]
+fn nobody_there_is_told_apart_from_somebody_silent() {
+    let folder = Folder::new("nobody");
+    let error = Client::connect(&folder.dir()).expect_err("no socket");
+    assert_eq!(Exit::from(&error), Exit::NoDaemon);
+    // A socket whose daemon has died is there, but refuses.
+    drop(UnixListener::bind(folder.dir().socket()).expect("bound"));
+    let error = Client::connect(&folder.dir()).expect_err("nobody listens");
+    assert!(matches!(error, ClientError::NoDaemon { .. }), "{error}");
+}
+
+#[test]
+fn a_silent_or_dying_daemon_ends_the_call() {
+    let (here, there) = UnixStream::pair().expect("a pair");
+    let mut client = Client::over(here);
+    let patience = Duration::from_millis(100);
+    let start = Instant::now();
+    let error = client
+        .call_within(patience, &ping(), None)
+        .expect_err("silence");
+    assert!(matches!(error, ClientError::Timeout), "{error}");
+    assert!(start.elapsed() >= patience && start.elapsed() < 20 * patience);
+    drop(there);
+
+    let (here, there) = UnixStream::pair().expect("a pair");
+    drop(there);
+    let error = Client::over(here).call(&ping(), None).expect_err("hung up");
+    assert!(matches!(error, ClientError::HungUp), "{error}");
+    assert_eq!(Exit::from(&error), Exit::Error);
+}
+
+#[test]
+fn an_answer_that_drips_is_cut_off_in_time() {
+    let (here, mut there) = UnixStream::pair().expect("a pair");
+    let drip = thread::spawn(move || {
+        let mut request = [0; 256];
+        let _ = there.read(&mut request).expect("the request");
+        let frame = encode_response(&Response::failed("late")).expect("fits");
+        for byte in frame {
+            thread::sleep(Duration::from_millis(20));
+            if there.write_all(&[byte]).is_err() {
+                return;
+            }
+        }
+    });
+    let start = Instant::now();
+    let answer = Client::over(here).call_within(Duration::from_millis(200), &ping(), None);
+    assert!(matches!(answer, Err(ClientError::Timeout)), "{answer:?}");
+    assert!(start.elapsed() < Duration::from_secs(2));
+    drip.join().expect("the daemon's side");
+}
+
+#[test]
+fn garbage_is_an_error() {
+    let (here, mut there) = UnixStream::pair().expect("a pair");
+    there.write_all(&[0xff; 64]).expect("sent");
+    let error = Client::over(here).call(&ping(), None).expect_err("garbage");
+    assert!(matches!(error, ClientError::Wire(_)), "{error}");
+}

@@ -1,1 +1,99 @@
+use std::fs::File;
+use std::io::{IoSlice, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::{receive, send};
+
+/// A file of our own, to be recognised at the other side.
+fn file(text: &str) -> File {
+    let mut file = unnamed_file();
+    file.write_all(text.as_bytes()).expect("written");
+    file.rewind().expect("rewound");
+    file
+}
+
+/// A temporary file that has lost its name.
+fn unnamed_file() -> File {
+    let dir = std::env::temp_dir();
+    let path = dir.join(format!("netnice-fd-{}-{:p}", std::process::id(), &dir));
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path)
+        .expect("a file");
+    std::fs::remove_file(&path).expect("removed");
+    file
+}
+
+/// Sends more descriptors than the rules allow.
+fn send_many(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = vec![MaybeUninit::uninit(); 4096];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    assert!(beside.push(SendAncillaryMessage::ScmRights(fds)));
+    sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut beside,
+        SendFlags::empty(),
+    )
+    .expect("sent");
+}
+
+/// Open descriptors of this process that mean unnamed files like ours.
+fn open_copies() -> usize {
+    let entries = std::fs::read_dir("/proc/self/fd").expect("our own table");
+    entries
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|path| path.to_string_lossy().contains("netnice-fd-"))
+        .count()
+}
+
+/// One test, because it counts this process's descriptors.
+#[test]
+fn one_descriptor_travels_and_surplus_ones_are_closed() {
+    let (here, there) = UnixStream::pair().expect("a pair");
+    let mut bytes = [0; 16];
+
+    let sent = send(here.as_fd(), b"hello", None).expect("sent");
+    let got = receive(there.as_fd(), &mut bytes).expect("received");
+    assert_eq!((sent, got.bytes), (5, 5));
+    assert!(got.fd.is_none() && !got.surplus);
+
+    let original = file("it is me");
+    send(here.as_fd(), b"with", Some(original.as_fd())).expect("sent");
+    let got = receive(there.as_fd(), &mut bytes).expect("received");
+    let mut text = String::new();
+    let copy = got.fd.expect("a descriptor");
+    assert_ne!(copy.as_raw_fd(), original.as_raw_fd());
+    let flags = rustix::io::fcntl_getfd(&copy).expect("flags");
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+    File::from(copy).read_to_string(&mut text).expect("read");
+    assert_eq!(text, "it is me");
+    assert!(!got.surplus);
+
+    let before = open_copies();
+    for many in [2, 3, 10, 253] {
+        let fds = vec![original.as_fd(); many];
+        send_many(here.as_fd(), b"many", &fds);
+        let got = receive(there.as_fd(), &mut bytes).expect("received");
+        assert!(got.surplus, "{many} descriptors");
+        drop(got);
+        assert_eq!(open_copies(), before, "{many} descriptors");
+    }
+
+    // The descriptor comes with the first byte, also when the reader takes few at a time.
+    send(here.as_fd(), b"abc", Some(original.as_fd())).expect("sent");
+    let first = receive(there.as_fd(), &mut bytes[..1]).expect("received");
+    assert!(first.fd.is_some());
+    let rest = receive(there.as_fd(), &mut bytes).expect("received");
+    assert_eq!((rest.bytes, rest.fd.is_some()), (2, false));
+
+    drop(here);
+    let end = receive(there.as_fd(), &mut bytes).expect("the end");
+    assert_eq!(end.bytes, 0);
+}

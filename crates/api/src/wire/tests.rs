@@ -1,1 +1,248 @@
+use std::io::Read;
 
+use proptest::prelude::*;
+
+use super::{WireError, decode_request, decode_response, encode_request, encode_response};
+use crate::frame::{Decoder, LONGEST_REQUEST};
+use crate::{
+    Clear, ClearWhat, Confirm, Doctor, Done, Exit, Explain, Failed, Gate, LinkChange, Log, Own,
+    Ping, Refused, Reload, Request, Response, Set, Show, ShowDoc,
+};
+
+/// The JSON inside a frame.
+fn body(frame: &[u8]) -> &[u8] {
+    &frame[4..]
+}
+
+fn requests() -> Vec<Request> {
+    vec![
+        Request::Ping(Ping {}),
+        Request::Set(Set {
+            target: "pid:7".into(),
+            change: Some("up 4mbit".into()),
+            ..Set::default()
+        }),
+        Request::Set(Set {
+            target: "name:a".into(),
+            change: None,
+            pid: Some(7),
+            only: true,
+            dry_run: true,
+            confirm_ns: Some(30_000_000_000),
+            for_ns: Some(u64::MAX),
+        }),
+        Request::Show(Show { target: None }),
+        Request::Own(Own {}),
+        Request::Clear(Clear {
+            what: ClearWhat::All,
+            dry_run: false,
+            confirm_ns: None,
+        }),
+        Request::Clear(Clear {
+            what: ClearWhat::Target("user:ann".into()),
+            dry_run: true,
+            confirm_ns: Some(1),
+        }),
+        Request::Link(LinkChange {
+            iface: "eth0".into(),
+            rate: Some("100mbit".into()),
+            overhead: Some(24),
+            ..LinkChange::default()
+        }),
+        Request::Explain(Explain { target: "7".into() }),
+        Request::Doctor(Doctor {}),
+        Request::Log(Log {
+            since_ns: Some(1),
+            lines: Some(2),
+        }),
+        Request::Confirm(Confirm { id: 3 }),
+        Request::Reload(Reload {}),
+    ]
+}
+
+#[test]
+fn every_request_comes_back_as_it_went() {
+    for request in requests() {
+        let frame = encode_request(&request).expect("short");
+        assert_eq!(
+            decode_request(body(&frame)).expect("its own words"),
+            request
+        );
+    }
+}
+
+#[test]
+fn the_words_on_the_wire_do_not_change_by_accident() {
+    let frame = encode_request(&requests()[1]).expect("short");
+    let text = r#"{"version":1,"request":{"set":{"target":"pid:7","change":"up 4mbit"}}}"#;
+    assert_eq!(std::str::from_utf8(body(&frame)), Ok(text));
+    let frame = encode_request(&Request::Own(Own {})).expect("short");
+    assert_eq!(body(&frame), br#"{"version":1,"request":{"own":{}}}"#);
+}
+
+#[test]
+fn what_is_no_request_is_refused_with_its_reason() {
+    let cases = [
+        ("garbage", "\u{0}\u{1}", "not understood"),
+        ("not JSON", "hello", "not understood"),
+        (
+            "another version",
+            r#"{"version":2,"request":{"fly":{}}}"#,
+            "protocol version 2",
+        ),
+        (
+            "no version",
+            r#"{"request":{"own":{}}}"#,
+            "missing field `version`",
+        ),
+        (
+            "an unknown verb",
+            r#"{"version":1,"request":{"fly":{}}}"#,
+            "unknown variant `fly`",
+        ),
+        (
+            "an unknown field",
+            r#"{"version":1,"request":{"own":{"pid":1}}}"#,
+            "unknown field `pid`",
+        ),
+        (
+            "a misspelt option",
+            r#"{"version":1,"request":{"show":{"tarjet":"1"}}}"#,
+            "unknown field `tarjet`",
+        ),
+        (
+            "a field outside",
+            r#"{"version":1,"request":{"own":{}},"uid":0}"#,
+            "unknown field `uid`",
+        ),
+        (
+            "a field twice",
+            r#"{"version":1,"request":{"explain":{"target":"1","target":"2"}}}"#,
+            "duplicate field",
+        ),
+        (
+            "a missing field",
+            r#"{"version":1,"request":{"explain":{}}}"#,
+            "missing field `target`",
+        ),
+        (
+            "a wrong type",
+            r#"{"version":1,"request":{"explain":{"target":1}}}"#,
+            "invalid type",
+        ),
+        (
+            "a number too large",
+            r#"{"version":1,"request":{"confirm":{"id":18446744073709551616}}}"#,
+            "not understood",
+        ),
+        (
+            "two verbs",
+            r#"{"version":1,"request":{"own":{},"ping":{}}}"#,
+            "not understood",
+        ),
+        (
+            "more behind it",
+            r#"{"version":1,"request":{"own":{}}} x"#,
+            "not understood",
+        ),
+    ];
+    for (why, text, said) in cases {
+        let error = decode_request(text.as_bytes()).expect_err(why).to_string();
+        assert!(error.contains(said), "{why}: {error}");
+    }
+    let deep = "[".repeat(60_000);
+    assert!(
+        decode_request(deep.as_bytes()).is_err(),
+        "nesting is bounded"
+    );
+}
+
+#[test]
+fn a_request_that_is_too_long_does_not_leave() {
+    let request = Request::Explain(Explain {
+        target: "x".repeat(LONGEST_REQUEST),
+    });
+    assert!(matches!(encode_request(&request), Err(WireError::Frame(_))));
+}
+
+#[test]
+fn every_answer_comes_back_and_has_its_exit_status() {
+    let cases = [
+        (Response::Done(Done::default()), Exit::Done),
+        (Response::Shown(ShowDoc::default()), Exit::Done),
+        (
+            Response::Refused(Refused {
+                by: Gate::Admission,
+                text: "a\nb".into(),
+            }),
+            Exit::Refused,
+        ),
+        (Response::not_permitted("no"), Exit::Refused),
+        (Response::bad_usage("what?"), Exit::BadUsage),
+        (
+            Response::Failed(Failed {
+                text: "gone".into(),
+                bad_usage: false,
+            }),
+            Exit::Error,
+        ),
+    ];
+    for (response, exit) in cases {
+        let frame = encode_response(&response).expect("short");
+        let back = decode_response(body(&frame)).expect("its own words");
+        assert_eq!(back, response);
+        assert_eq!(Exit::from(&back), exit);
+    }
+}
+
+#[test]
+fn an_answer_of_a_newer_release_may_say_more() {
+    let text =
+        r#"{"version":1,"response":{"pong":{"protocol":1,"daemon":"9","mood":"good"}},"x":1}"#;
+    assert!(matches!(
+        decode_response(text.as_bytes()),
+        Ok(Response::Pong(_))
+    ));
+}
+
+proptest! {
+    /// What a stranger sends is a request or an error, never a panic; and what is a request
+    /// goes out again as the same.
+    #[test]
+    fn a_stranger_sends_requests_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(request) = decode_request(&bytes) {
+            let again = encode_request(&request).unwrap();
+            prop_assert_eq!(decode_request(body(&again)).unwrap(), request);
+        }
+    }
+
+    /// The same with bytes that are nearly right: a good message with a few bytes changed.
+    #[test]
+    fn a_damaged_request_is_a_request_or_nothing(
+        which in any::<prop::sample::Index>(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let all = requests();
+        let mut frame = encode_request(&all[which.index(all.len())]).unwrap();
+        for (at, byte) in damage {
+            let at = at.index(frame.len());
+            frame[at] = byte;
+        }
+        let mut decoder = Decoder::new(LONGEST_REQUEST);
+        decoder.push(&frame);
+        let mut seen = 0;
+        while let Ok(Some(message)) = decoder.poll() {
+            seen += message.len();
+            let _ = decode_request(&message).map_err(|e| e.to_string());
+        }
+        prop_assert!(seen <= frame.len());
+    }
+}
+
+#[test]
+fn a_frame_reads_as_length_and_body() {
+    let frame = encode_request(&Request::Ping(Ping {})).expect("short");
+    let mut length = [0; 4];
+    (&frame[..]).read_exact(&mut length).expect("four bytes");
+    assert_eq!(u32::from_be_bytes(length) as usize, frame.len() - 4);
+}

@@ -1,0 +1,97 @@
+use netnice_core::contract::{Contract, Direction};
+use netnice_core::link::{Capacity, CapacitySource, Link};
+use netnice_core::meter::{COUNTERS, Flow, Meter};
+use netnice_core::units::{Amount, Bytes, Rate};
+use serde_json::json;
+
+use super::{ContractDoc, CountersDoc, LinkDoc, ShowDoc, TargetDoc};
+
+#[test]
+fn the_document_has_the_fields_that_are_promised() {
+    let contract: Contract = "up 4mbit min 1mbit on eth0 burst 5ms"
+        .parse()
+        .expect("a contract");
+    let mbit = |n: u64| Capacity {
+        rate: Rate::new(n * 1_000_000).expect("a rate"),
+        source: CapacitySource::Operator,
+    };
+    let link = Link {
+        name: "eth0".parse().expect("a name"),
+        up: Some(mbit(100)),
+        down: None,
+        overhead: Bytes(24),
+    };
+    let doc = ShowDoc {
+        version: ShowDoc::VERSION,
+        links: vec![LinkDoc::new(&link, [Amount(1_000_000), Amount(0)])],
+        targets: vec![TargetDoc {
+            target: "pid:7".into(),
+            contract: ContractDoc::from(&contract),
+            effective: ContractDoc::from(&contract),
+            ..TargetDoc::default()
+        }],
+    };
+    let asked = json!({"up": 4_000_000, "min": 1_000_000, "on": "eth0", "burst_ns": 5_000_000});
+    let none = json!({"at_ns": 0, "up": {}, "down": {}});
+    let expected = json!({
+        "version": 1,
+        "links": [{
+            "link": "eth0",
+            "up": {"rate": 100_000_000, "source": "operator", "usable": 100_000_000, "held": 1_000_000},
+            "down": null,
+            "overhead": 24,
+            "installed": false,
+            "degraded": [],
+            "counters": none,
+        }],
+        "targets": [{
+            "target": "pid:7",
+            "contract": asked,
+            "effective": asked,
+            "installed": null,
+            "degraded": [],
+            "counters": none,
+        }],
+    });
+    assert_eq!(serde_json::to_value(&doc).expect("JSON"), expected);
+    let back: ShowDoc = serde_json::from_value(expected).expect("its own words");
+    assert_eq!(back, doc);
+}
+
+#[test]
+fn every_clause_is_in_the_document() {
+    let text = "up 4mbit down 1mbit min 1mbit min-down 1mbit on eth0 weight 7 priority 1 burst 5ms \
+                cpu 2ms/10ms cpu-extra cell pcr=4mbit,cdvt=1us,scr=1mbit,mbs=1KiB,bucket=dual \
+                channel mmax=1KiB,rmax=30/s,bmax=4,deadline=20ms";
+    let contract: Contract = text.parse().expect("a contract");
+    let doc = serde_json::to_value(ContractDoc::from(&contract)).expect("JSON");
+    let expected = json!({
+        "up": 4_000_000, "down": 1_000_000, "min": 1_000_000, "min_down": 1_000_000, "on": "eth0",
+        "weight": 7, "priority": 1, "burst_ns": 5_000_000,
+        "cpu": {"slice_ns": 2_000_000, "period_ns": 10_000_000, "extra": true},
+        "cell": {"pcr": 4_000_000, "cdvt_ns": 1000, "scr": 1_000_000, "mbs": 1024, "bucket": "dual"},
+        "channel": {"mmax": 1024, "rmax": 30, "bmax": 4, "deadline_ns": 20_000_000},
+    });
+    assert_eq!(doc, expected);
+    let other: Contract = "both 2mbit slice 1ms/2ms".parse().expect("a contract");
+    let doc = serde_json::to_value(ContractDoc::from(&other)).expect("JSON");
+    let slice = json!({"slice_ns": 1_000_000, "period_ns": 2_000_000, "extra": false});
+    assert_eq!(doc, json!({"both": 2_000_000, "slice": slice}));
+}
+
+#[test]
+fn counters_have_the_names_of_the_meter() {
+    let meter = Meter {
+        up: Flow {
+            sent_bytes: 7,
+            offered_bytes: 7,
+            ..Flow::default()
+        },
+        down: Flow::default(),
+    };
+    let doc = CountersDoc::new(5, &meter);
+    assert_eq!(doc.get(Direction::Up, "sent_bytes"), 7);
+    assert_eq!(doc.get(Direction::Down, "sent_bytes"), 0);
+    assert_eq!(doc.get(Direction::Up, "no such counter"), 0);
+    assert_eq!(doc.up.len(), COUNTERS.len());
+}
