@@ -118,7 +118,7 @@ impl Machine {
     fn clone_of(&self, tree: &Tree) -> Result<()> {
         Step::new("git")
             .args(["clone", "--quiet", "--no-hardlinks"])
-            .args([&tree.root, &self.root.join("src/netnice")])
+            .args([&tree.root, &self.root.join(CLONE)])
             .run()
     }
 
@@ -146,10 +146,13 @@ impl Machine {
 
     fn make(&self, target: &str) -> Result<()> {
         let sysroot = Step::new("rustc").args(["--print", "sysroot"]).capture()?;
+        let enter = self.root.with_file_name("enter.sh");
+        std::fs::write(&enter, ENTER)
+            .with_context(|| format!("cannot write {}", enter.display()))?;
         let mut step = Step::new("unshare")
-            .args(["--mount", "--uts", "--ipc", "sh", "-c", ENTER, "enter"])
-            .args([&self.root])
-            .args([sysroot.trim(), "make", target])
+            .args(["--mount", "--uts", "--ipc", "sh"])
+            .args([&enter, &self.root])
+            .args([sysroot.trim(), CLONE, "make", target])
             .no_input();
         // The chroot starts with an environment of its own; what `make` and cargo set for us is not its.
         for (key, _) in std::env::vars_os() {
@@ -221,6 +224,8 @@ fn cargo_home() -> PathBuf {
     own.unwrap_or_else(home)
 }
 
+/// Where the clone lies, from the chroot's root folder.
+const CLONE: &str = "src/netnice";
 const ENTER: &str = include_str!("bare/enter.sh");
 /// How to reach the outside, and nothing else of this machine's environment.
 const KEPT_VARIABLES: [&str; 5] = ["term", "http_proxy", "https_proxy", "no_proxy", "all_proxy"];
