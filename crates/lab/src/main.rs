@@ -1,47 +1,208 @@
 //! `netnice-lab`: experiments and the demo from the command line.
 
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Parser;
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, Subcommand};
+use netnice_lab::experiment::{self, Context, Experiment, Outcome, REGISTRY, Subject, figure};
 use netnice_lab::traffic;
 use netnice_lab::world::{self, Pair, World};
 
+/// Experiments that show whether netnice keeps its promises, on real packets in private network
+/// namespaces. Needs root. Exit status: 0 everything holds, 1 something does not or could not be
+/// measured, 2 bad usage.
 #[derive(Parser)]
+#[command(name = "netnice-lab", version)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
 }
 
-#[derive(clap::Subcommand)]
+#[derive(Subcommand)]
 enum Verb {
-    /// Lists the experiments.
-    List,
-    /// Makes a world (client and server with a direct cable) to look around in, for a while.
+    /// List the experiments
+    List {
+        /// One JSON object per line
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run experiments by name
+    Run {
+        /// Names, see `list`
+        #[arg(required = true)]
+        ids: Vec<String>,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Run every experiment
+    All {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Make a world (client and server with a direct cable) to look around in, for a while
     World {
-        /// How long it stands.
+        /// How long it stands
         #[arg(long, default_value_t = 600)]
         seconds: u64,
     },
-    /// The programs that experiments run.
+    /// The programs that experiments run
     #[command(subcommand, hide = true)]
     Traffic(traffic::program::Program),
 }
 
-fn main() -> anyhow::Result<()> {
+#[derive(clap::Args)]
+struct Options {
+    /// Print each outcome as one JSON object per line
+    #[arg(long)]
+    json: bool,
+    /// Draw figures (SVG) into this folder
+    #[arg(long, value_name = "DIR")]
+    plot: Option<PathBuf>,
+    /// A subset for a test run, with the tolerance of a test
+    #[arg(long)]
+    quick: bool,
+    /// What holds the limits
+    #[arg(long, value_enum, default_value_t = Subject::Netnice)]
+    subject: Subject,
+}
+
+fn main() -> ExitCode {
     let verb = Arguments::parse().verb;
-    if let Verb::Traffic(program) = verb {
-        return traffic::program::main(&program);
-    }
-    world::begin()?;
-    match verb {
-        Verb::Traffic(_) => unreachable!("handled above"),
-        Verb::List => Ok(()),
-        Verb::World { seconds } => stand(seconds),
+    match carry_out(verb) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(e) => {
+            eprintln!("netnice-lab: {e:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 
+/// Does what was asked; false when something was measured that does not hold.
+fn carry_out(verb: Verb) -> Result<bool> {
+    match verb {
+        Verb::Traffic(program) => {
+            traffic::program::main(&program)?;
+        }
+        Verb::List { json } => {
+            world::begin()?;
+            list(json)?;
+        }
+        Verb::World { seconds } => {
+            world::begin()?;
+            stand(seconds)?;
+        }
+        Verb::All { options } => return run(&REGISTRY.iter().collect::<Vec<_>>(), &options),
+        Verb::Run { ids, options } => {
+            let found: Result<Vec<_>> = ids.iter().map(|id| lookup(id)).collect();
+            return run(&found?, &options);
+        }
+    }
+    Ok(true)
+}
+
+fn lookup(id: &str) -> Result<&'static Experiment> {
+    experiment::find(id).with_context(|| {
+        let all: Vec<&str> = REGISTRY.iter().map(|e| e.id).collect();
+        format!(
+            "there is no experiment `{id}`; there are {}",
+            all.join(", ")
+        )
+    })
+}
+
+fn list(json: bool) -> Result<()> {
+    for e in REGISTRY {
+        if json {
+            let object = serde_json::json!({"id": e.id, "what": e.what, "minutes": e.minutes.0, "quick": e.minutes.1});
+            println!("{object}");
+        } else {
+            println!("{:<16}{:>5} min  {}", e.id, e.minutes.0, e.what);
+        }
+    }
+    Ok(())
+}
+
+fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
+    world::begin()?;
+    let context = Context {
+        subject: options.subject,
+        quick: options.quick,
+        plots: options.plot.clone(),
+    };
+    let mut broken = Vec::new();
+    for e in experiments {
+        let minutes = if options.quick {
+            e.minutes.1
+        } else {
+            e.minutes.0
+        };
+        eprintln!("{}: {} (about {minutes} min)", e.id, e.what);
+        match e.run(&context) {
+            Ok(outcome) => {
+                if options.json {
+                    println!("{}", serde_json::to_string(&outcome)?);
+                } else {
+                    print(&outcome);
+                }
+                if !outcome.holds {
+                    broken.push(e.id);
+                }
+            }
+            // One that cannot be measured does not keep the others from being measured.
+            Err(error) if experiments.len() > 1 => {
+                eprintln!("netnice-lab: {error:#}");
+                broken.push(e.id);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if experiments.len() > 1 {
+        let kept = experiments.len() - broken.len();
+        eprintln!(
+            "{kept} of {} hold{}",
+            experiments.len(),
+            match broken.as_slice() {
+                [] => String::new(),
+                ids => format!("; not: {}", ids.join(", ")),
+            }
+        );
+    }
+    Ok(broken.is_empty())
+}
+
+fn print(outcome: &Outcome) {
+    for check in &outcome.checks {
+        println!(
+            "  {} {:<62} {:>10} {:<7} {}",
+            if check.holds { "ok  " } else { "FAIL" },
+            check.what,
+            figure(check.value),
+            check.unit,
+            check.bound
+        );
+    }
+    for note in &outcome.notes {
+        println!("  note: {note}");
+    }
+    for plot in &outcome.plots {
+        println!("  drawn: {plot}");
+    }
+    let verdict = if outcome.holds {
+        "holds"
+    } else {
+        "DOES NOT HOLD"
+    };
+    println!("{}: {verdict} ({:.0} s)\n", outcome.id, outcome.seconds);
+}
+
 /// A world with a shell's worth of time to look around in.
-fn stand(seconds: u64) -> anyhow::Result<()> {
+fn stand(seconds: u64) -> Result<()> {
+    if seconds == 0 {
+        bail!("a world that stands for 0 seconds cannot be looked at");
+    }
     let world = World::pair(Pair::default())?;
     let mut command = world.client().ns.command("sleep");
     command.arg(seconds.to_string());

@@ -367,9 +367,22 @@ pub fn eager(host: &Host, program: &impl Program) -> Result<Running> {
     )
 }
 
+/// A command for this executable on `host`, kept to one processor where one is named.
+fn lab_command(host: &Host, cpu: Option<u32>) -> Result<std::process::Command> {
+    let lab = process::binary("netnice-lab")?;
+    Ok(match cpu {
+        None => host.ns.command(lab),
+        Some(cpu) => {
+            let mut command = host.ns.command("taskset");
+            command.args(["-c", &cpu.to_string()]).arg(lab);
+            command
+        }
+    })
+}
+
 /// Serves files of any size from memory at `at`, for [`Fetching`].
-pub fn serve_files(host: &Host, at: SocketAddr) -> Result<Proc> {
-    let mut command = host.ns.command(process::binary("netnice-lab")?);
+pub fn serve_files(host: &Host, at: SocketAddr, cpu: Option<u32>) -> Result<Proc> {
+    let mut command = lab_command(host, cpu)?;
     command.args(["traffic", "serve", "--listen", &at.to_string()]);
     Ok(wait_ready(command)?.proc)
 }
@@ -381,8 +394,8 @@ pub struct Fetching {
 
 impl Fetching {
     /// Starts it on `host`; it connects when it fetches.
-    pub fn start(host: &Host, from: SocketAddr, bytes: u64) -> Result<Fetching> {
-        let mut command = host.ns.command(process::binary("netnice-lab")?);
+    pub fn start(host: &Host, from: SocketAddr, bytes: u64, cpu: Option<u32>) -> Result<Fetching> {
+        let mut command = lab_command(host, cpu)?;
         command.args(["traffic", "fetch", "--connect", &from.to_string()]);
         command.args(["--bytes", &bytes.to_string()]);
         let proc = wait_ready(command)?.proc;

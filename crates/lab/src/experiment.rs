@@ -1,0 +1,326 @@
+//! Experiments: each sets a world up, measures, and decides from numbers whether a promise holds.
+//!
+//! The registry below is the whole list; `netnice-lab list` prints it. An experiment returns an
+//! [`Outcome`]: what the paper (or the target of the project) says, what we measured, and checks.
+//! A check is one number against one bound; the outcome holds when all of its checks do. Numbers
+//! that are shown for comparison only (HTB by hand, the wire before a receive limit) are in
+//! `ours` without a check.
+//!
+//! Most experiments can also be run on plain HTB by hand (`--subject htb`), which shows two things
+//! at once: what an administrator has today, and that the experiment itself measures right.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+mod accuracy;
+mod bench;
+mod burning;
+mod change;
+mod cost;
+mod death;
+mod guarantees;
+mod interfaces;
+mod latency;
+mod nice;
+mod receive;
+mod scale;
+mod weights;
+
+pub use bench::Subject;
+
+/// One experiment of the registry.
+pub struct Experiment {
+    /// Its name on the command line.
+    pub id: &'static str,
+    /// One line: what is measured.
+    pub what: &'static str,
+    /// Roughly how long the whole and the quick form take, in minutes.
+    pub minutes: (f64, f64),
+    run: fn(&Context, &mut Outcome) -> Result<()>,
+}
+
+/// What the person who runs an experiment chose.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// What holds the limits.
+    pub subject: Subject,
+    /// A subset that fits a test run, with the tolerance of a test.
+    pub quick: bool,
+    /// Where plots go; none: no plots.
+    pub plots: Option<PathBuf>,
+}
+
+impl Context {
+    /// Says on the terminal what is going on.
+    pub fn say(&self, text: impl AsRef<str>) {
+        eprintln!("  {}", text.as_ref());
+    }
+
+    /// The tolerance for a rate: what the promise says, or at least 3 % in a quick run, which
+    /// shares the machine with other tests.
+    pub fn tolerance(&self, promise: f64) -> f64 {
+        if self.quick {
+            promise.max(0.03)
+        } else {
+            promise
+        }
+    }
+}
+
+/// One number against one bound.
+#[derive(Debug, Clone, Serialize)]
+pub struct Check {
+    /// What the number is.
+    pub what: String,
+    /// The number.
+    pub value: f64,
+    /// Its unit, possibly empty.
+    pub unit: &'static str,
+    /// What it must be.
+    pub bound: Bound,
+    /// Whether it is.
+    pub holds: bool,
+}
+
+/// What a number must be.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// Not under.
+    AtLeast(f64),
+    /// Not over.
+    AtMost(f64),
+    /// Not farther from `aim` than `share` of it.
+    Near {
+        /// The wanted value.
+        aim: f64,
+        /// The tolerance.
+        share: f64,
+    },
+}
+
+impl Bound {
+    fn accepts(self, value: f64) -> bool {
+        match self {
+            Bound::AtLeast(least) => value >= least,
+            Bound::AtMost(most) => value <= most,
+            Bound::Near { aim, share } => (value - aim).abs() <= share * aim.abs(),
+        }
+    }
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bound::AtLeast(least) => write!(f, "≥ {}", figure(*least)),
+            Bound::AtMost(most) => write!(f, "≤ {}", figure(*most)),
+            Bound::Near { aim, share } => {
+                write!(f, "{} ± {} %", figure(*aim), figure(share * 100.0))
+            }
+        }
+    }
+}
+
+/// What an experiment found.
+#[derive(Debug, Clone, Serialize)]
+pub struct Outcome {
+    /// Which experiment.
+    pub id: &'static str,
+    /// What held the limits.
+    pub subject: Subject,
+    /// What the paper reports, or what the project promises.
+    pub paper: Value,
+    /// What we measured.
+    pub ours: Value,
+    /// Whether every check holds (and there was at least one).
+    pub holds: bool,
+    /// The checks.
+    pub checks: Vec<Check>,
+    /// What a reader must know to read the numbers.
+    pub notes: Vec<String>,
+    /// Files drawn.
+    pub plots: Vec<String>,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+impl Outcome {
+    /// Adds a check.
+    pub fn check(&mut self, what: impl Into<String>, value: f64, unit: &'static str, bound: Bound) {
+        self.checks.push(Check {
+            what: what.into(),
+            value,
+            unit,
+            bound,
+            holds: bound.accepts(value),
+        });
+    }
+
+    /// Adds a check of something that is true or false.
+    pub fn check_that(&mut self, what: impl Into<String>, holds: bool) {
+        let value = f64::from(u8::from(holds));
+        self.check(what, value, "", Bound::AtLeast(1.0));
+    }
+
+    /// Adds a note.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// Sets a member of `ours`.
+    pub fn ours(&mut self, key: &str, value: impl Serialize) {
+        self.ours[key] = serde_json::to_value(value).unwrap_or(Value::Null);
+    }
+
+    /// Writes a plot, when plots are wanted.
+    pub fn plot(
+        &mut self,
+        context: &Context,
+        name: &str,
+        draw: impl FnOnce() -> String,
+    ) -> Result<()> {
+        let Some(folder) = &context.plots else {
+            return Ok(());
+        };
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        let path = folder.join(format!("{name}.svg"));
+        std::fs::write(&path, draw())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        self.plots.push(path.display().to_string());
+        Ok(())
+    }
+}
+
+impl Experiment {
+    /// Runs it. An error means that nothing could be measured, not that a promise was broken.
+    pub fn run(&self, context: &Context) -> Result<Outcome> {
+        let started = Instant::now();
+        let mut outcome = Outcome {
+            id: self.id,
+            subject: context.subject,
+            paper: Value::Null,
+            ours: json!({}),
+            holds: false,
+            checks: Vec::new(),
+            notes: Vec::new(),
+            plots: Vec::new(),
+            seconds: 0.0,
+        };
+        (self.run)(context, &mut outcome).with_context(|| format!("experiment {}", self.id))?;
+        outcome.holds = !outcome.checks.is_empty() && outcome.checks.iter().all(|c| c.holds);
+        outcome.seconds = started.elapsed().as_secs_f64();
+        Ok(outcome)
+    }
+}
+
+/// The experiment with this name.
+pub fn find(id: &str) -> Option<&'static Experiment> {
+    REGISTRY.iter().find(|e| e.id == id)
+}
+
+/// Every experiment, in the order in which `all` runs them.
+pub const REGISTRY: &[Experiment] = &[
+    Experiment {
+        id: "nice-tab1",
+        what: "paper, table 1: what the filters cost a program that is not limited (loopback)",
+        minutes: (1.5, 0.5),
+        run: nice::table1,
+    },
+    Experiment {
+        id: "nice-fig3",
+        what: "paper, figure 3: a running TCP sender is limited to 512 Kbyte/s after 10 s",
+        minutes: (0.6, 0.3),
+        run: nice::figure3,
+    },
+    Experiment {
+        id: "nice-fig4",
+        what: "paper, figure 4: a running TCP receiver is limited to 512 Kbyte/s after 10 s",
+        minutes: (0.6, 0.3),
+        run: nice::figure4,
+    },
+    Experiment {
+        id: "accuracy",
+        what: "steady rate against the limit: directions × limits × traffic × family × offloads",
+        minutes: (45.0, 4.0),
+        run: accuracy::run,
+    },
+    Experiment {
+        id: "change",
+        what: "how fast a changed limit of a running program holds",
+        minutes: (3.0, 0.7),
+        run: change::run,
+    },
+    Experiment {
+        id: "latency",
+        what: "a ping from a program whose own bulk flows fill its limit",
+        minutes: (9.0, 0.8),
+        run: latency::run,
+    },
+    Experiment {
+        id: "guarantees",
+        what: "minimums on a managed link against floods; sharing, idleness, use of the link",
+        minutes: (1.0, 0.5),
+        run: guarantees::run,
+    },
+    Experiment {
+        id: "weights",
+        what: "what targets with different weights and numbers of flows get of a link",
+        minutes: (1.5, 0.5),
+        run: weights::run,
+    },
+    Experiment {
+        id: "receive",
+        what: "minimums in the receive direction; and what is said when the wire is overrun",
+        minutes: (0.6, 0.4),
+        run: receive::run,
+    },
+    Experiment {
+        id: "two-interfaces",
+        what: "a program that talks over two interfaces keeps one limit in sum",
+        minutes: (0.6, 0.3),
+        run: interfaces::run,
+    },
+    Experiment {
+        id: "burning",
+        what: "what a UDP flood far above its limit costs: sends and processor time, beside HTB",
+        minutes: (0.3, 0.3),
+        run: burning::run,
+    },
+    Experiment {
+        id: "cost",
+        what: "the classifier's cost per packet with 1 and with 1,000 targets",
+        minutes: (1.5, 0.8),
+        run: cost::run,
+    },
+    Experiment {
+        id: "scale",
+        what: "1,000 targets: time of one set, memory of the daemon",
+        minutes: (1.0, 0.5),
+        run: scale::run,
+    },
+    Experiment {
+        id: "death",
+        what: "the daemon is killed 20 times under traffic: the limit holds, the state returns",
+        minutes: (1.2, 0.4),
+        run: death::run,
+    },
+];
+
+/// A number with as many digits as a reader wants.
+pub fn figure(value: f64) -> String {
+    let size = value.abs();
+    let digits = match size {
+        _ if value.fract() == 0.0 && size < 1e6 => 0,
+        _ if size >= 1000.0 => 0,
+        _ if size >= 100.0 => 1,
+        _ if size >= 1.0 => 2,
+        _ if size >= 0.1 => 3,
+        _ => 4,
+    };
+    format!("{value:.digits$}")
+}

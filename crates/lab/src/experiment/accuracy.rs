@@ -1,0 +1,298 @@
+//! How exactly a steady limit is kept: the whole matrix, or a subset that still has every pair.
+//!
+//! A cell is one choice of direction, limit, traffic, address family and offloads. Each cell gets
+//! a world of its own; the program is already running and connected when its limit is set. The
+//! slow cells (64 kbit/s, a minute each) run side by side, since together they are slow still;
+//! the others one by one.
+//!
+//! What counts: for `up`, what arrives at the far end of the cable; for `down`, what the program
+//! receives, in wire bytes (see [`crate::traffic`]); for `both`, the sum of the two. At 64 kbit/s
+//! one packet is 0.3 % of a minute, and one packet is allowed.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::json;
+
+use super::bench::{
+    Direction, Limiter, R1G, R4M, R64K, R100M, R512K, Rate, SECOND, Subject, at, pause, wait_until,
+};
+use super::{Bound, Context, Outcome};
+use crate::traffic::{self, Running, Tcp, Udp};
+use crate::wire::{self, Tap};
+use crate::world::{Family, Offloads, Pair, World};
+
+mod pairwise;
+
+/// What a cell's program does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Load {
+    Cubic1,
+    Cubic8,
+    Reno1,
+    Reno8,
+    /// A UDP flood at five times the limit.
+    Udp,
+}
+
+/// One cell of the matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+struct Cell {
+    direction: Direction,
+    limit: Rate,
+    load: Load,
+    family: Family,
+    offloads: Offloads,
+}
+
+/// What a cell gave.
+#[derive(Debug, Clone, Serialize)]
+struct Measured {
+    #[serde(flatten)]
+    cell: Cell,
+    /// Mean rate in bit/s.
+    rate: f64,
+    /// rate / limit - 1.
+    error: f64,
+    /// What the error may be.
+    allowed: f64,
+    /// For `down`: the rate on the wire, before the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wire: Option<f64>,
+    /// The error of a first measurement that missed, where there was one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_error: Option<f64>,
+}
+
+pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    let mut cells = matrix(context.subject);
+    if context.quick {
+        cells = pairwise::cover(&cells, Cell::levels);
+    }
+    let tolerance = context.tolerance(0.01);
+    outcome.paper =
+        json!({"promise": "steady rate within 1 % of the limit", "trickle": 0.056, "htb": 0.003});
+    context.say(format!("{} cells", cells.len()));
+    let (slow, fast): (Vec<Cell>, Vec<Cell>) = cells
+        .into_iter()
+        .partition(|cell| cell.limit.bits < 1_000_000);
+    let mut results = side_by_side(context, &slow, tolerance)?;
+    for cell in &fast {
+        results.push(measure_twice(context, cell, tolerance)?);
+    }
+    for r in &results {
+        let c = &r.cell;
+        let what = format!(
+            "{:?} {} {:?} {:?} offloads {:?}",
+            c.direction, c.limit.text, c.load, c.family, c.offloads
+        );
+        let bound = Bound::AtMost(r.allowed * 100.0);
+        outcome.check(what, r.error.abs() * 100.0, "%", bound);
+    }
+    let again = results.iter().filter(|r| r.first_error.is_some()).count();
+    if again > 0 {
+        outcome.note(format!("{again} cells missed once and were measured again"));
+    }
+    let worst = results
+        .iter()
+        .max_by(|a, b| a.error.abs().total_cmp(&b.error.abs()));
+    outcome.ours("cells", &results);
+    outcome.ours("worst", worst);
+    Ok(())
+}
+
+/// Every cell, in an order that keeps alike things together.
+fn matrix(subject: Subject) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for limit in [R64K, R512K, R4M, R100M, R1G] {
+        for direction in [Direction::Up, Direction::Down, Direction::Both] {
+            for load in [
+                Load::Cubic1,
+                Load::Cubic8,
+                Load::Reno1,
+                Load::Reno8,
+                Load::Udp,
+            ] {
+                for family in [Family::V4, Family::V6] {
+                    for offloads in [Offloads::Off, Offloads::On] {
+                        cells.push(Cell {
+                            direction,
+                            limit,
+                            load,
+                            family,
+                            offloads,
+                        });
+                    }
+                }
+            }
+        }
+    }
+    if subject == Subject::Htb {
+        cells.retain(|cell| cell.direction == Direction::Up);
+    }
+    cells
+}
+
+impl Cell {
+    /// The five choices as numbers, for the pairwise subset.
+    fn levels(&self) -> [usize; 5] {
+        [
+            self.direction as usize,
+            self.limit.bits as usize,
+            self.load as usize,
+            self.family as usize,
+            self.offloads as usize,
+        ]
+    }
+
+    /// Seconds until the rate is steady, and seconds measured.
+    fn times(&self, quick: bool) -> (f64, f64) {
+        match (self.limit.bits, quick) {
+            (..1_000_000, _) => (8.0, 62.0),
+            (_, true) => (1.5, 3.0),
+            (_, false) => (2.0, 6.0),
+        }
+    }
+}
+
+/// Measures the slow cells, several at a time.
+fn side_by_side(context: &Context, cells: &[Cell], tolerance: f64) -> Result<Vec<Measured>> {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<Result<Measured>>> = Mutex::default();
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE.min(cells.len()) {
+            scope.spawn(|| {
+                while let Some(cell) = cells.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = measure(context, cell, tolerance);
+                    results
+                        .lock()
+                        .expect("no thread panics with it")
+                        .push(result);
+                }
+            });
+        }
+    });
+    results
+        .into_inner()
+        .expect("no thread panics with it")
+        .into_iter()
+        .collect()
+}
+
+/// Measures a cell, and once more when it misses: a burst of other work on the machine is no fault
+/// of the limiter, a fault of the limiter shows again. The second counts, the first is kept beside.
+fn measure_twice(context: &Context, cell: &Cell, tolerance: f64) -> Result<Measured> {
+    let first = measure(context, cell, tolerance)?;
+    if first.error.abs() <= first.allowed {
+        return Ok(first);
+    }
+    context.say("that misses; once more");
+    let mut second = measure(context, cell, tolerance)?;
+    second.first_error = Some(first.error);
+    Ok(second)
+}
+
+fn measure(context: &Context, cell: &Cell, tolerance: f64) -> Result<Measured> {
+    let world = World::pair(Pair {
+        offloads: cell.offloads,
+        ..Pair::default()
+    })?;
+    let limiter = Limiter::start(&world, context.subject)?;
+    let (far, mut program) = programs(&world, cell)?;
+    limiter.set(&world, program.pid(), cell.direction, cell.limit)?;
+    let tap = Tap::start(&world.server().ns, "eth0")?;
+    let (settle, span) = cell.times(context.quick);
+    let mut far = far;
+    far.go()?;
+    let from = program.go()? + (settle * 1e9) as u64;
+    let to = from + (span * 1e9) as u64;
+    wait_until(to + SECOND / 20);
+    let report = program.stop()?;
+    let record = tap.stop(&world.server().ns)?;
+    record.sound()?;
+    let sent = record.rate(wire::inbound, from, to);
+    let got = report.received_rate(from, to).unwrap_or(0.0);
+    let rate = match cell.direction {
+        Direction::Up => sent,
+        Direction::Down => got,
+        Direction::Both => sent + got,
+    };
+    let aim = cell.limit.bits as f64;
+    let packet = if aim < 1e6 {
+        1514.0 * 8.0 / (aim * span)
+    } else {
+        0.0
+    };
+    let measured = Measured {
+        cell: *cell,
+        rate,
+        error: rate / aim - 1.0,
+        allowed: tolerance + packet,
+        wire: (cell.direction == Direction::Down).then(|| record.rate(wire::outbound, from, to)),
+        first_error: None,
+    };
+    context.say(format!(
+        "{:<5} {:<10} {:<7} {:?} offloads {:<4} {:>9.3} Mbit/s {:>+7.2} %{}",
+        format!("{:?}", cell.direction),
+        cell.limit.text,
+        format!("{:?}", cell.load),
+        cell.family,
+        format!("{:?}", cell.offloads),
+        rate / 1e6,
+        measured.error * 100.0,
+        if measured.error.abs() > measured.allowed {
+            "  <-"
+        } else {
+            ""
+        }
+    ));
+    drop(far);
+    Ok(measured)
+}
+
+/// The far end and the program under test, connected and waiting for `go`.
+fn programs(world: &World, cell: &Cell) -> Result<(Running, Running)> {
+    let (client, server) = (world.client(), world.server());
+    let (here, there) = (at(client, cell.family, 5002), at(server, cell.family, 5001));
+    let (sends, receives) = match cell.direction {
+        Direction::Up => (true, false),
+        Direction::Down => (false, true),
+        Direction::Both => (true, true),
+    };
+    if cell.load == Load::Udp {
+        let offer = cell.limit.bits * 5;
+        let end = |own, peer, sends, receives| match (sends, receives) {
+            (true, false) => Udp::source(own, peer).rate(offer),
+            (true, true) => Udp::duplex(own, peer).rate(offer),
+            _ => Udp::sink(own),
+        };
+        let far = traffic::ready(server, &end(there, here, receives, sends))?;
+        let program = traffic::ready(client, &end(here, there, sends, receives))?;
+        return Ok((far, program));
+    }
+    let (congestion, flows) = match cell.load {
+        Load::Cubic1 => ("cubic", 1),
+        Load::Cubic8 => ("cubic", 8),
+        Load::Reno1 => ("reno", 1),
+        _ => ("reno", 8),
+    };
+    let ends = |mut tcp: Tcp, sends: bool, receives: bool| {
+        tcp = tcp.congestion(congestion);
+        if sends {
+            tcp = tcp.source();
+        }
+        if receives { tcp.sink() } else { tcp }
+    };
+    let far = traffic::ready(server, &ends(Tcp::listen(there), receives, sends))?;
+    let program = ends(Tcp::connect(there, flows), sends, receives);
+    let program = traffic::ready(client, &program)?;
+    // The last connections must be accepted at the far end before it is told to go.
+    pause(0.1);
+    Ok((far, program))
+}
+
+/// Slow cells measured at the same time.
+const AT_ONCE: usize = 10;

@@ -1,0 +1,178 @@
+//! What classifying costs per packet, with one target and with a thousand.
+//!
+//! The kernel times eBPF programs itself (kernel.bpf_stats_enabled). The programs of this world's
+//! netnice are those that appear while it is set up; their time is divided by the packets sent.
+//! One, a thousand, one again: a machine that changes meanwhile shows in the difference of the
+//! first and the last. Timing adds about 20 ns to each run of a program, the same in all three.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::bench::{at, netnice_only, pause};
+use super::scale::{THOUSAND, sleepers};
+use super::{Bound, Context, Outcome};
+use crate::process;
+use crate::stats;
+use crate::traffic::{self, Udp};
+use crate::world::{Family, Netnice, Pair, World};
+
+/// Time and runs of each program, by id.
+type Times = BTreeMap<u64, (u64, u64)>;
+
+/// A measurement of one sender.
+#[derive(Debug, Clone, Serialize)]
+struct PerPacket {
+    targets: usize,
+    nanoseconds: f64,
+    runs: f64,
+    packets_per_second: f64,
+}
+
+pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    if !process::installed("bpftool") {
+        bail!(
+            "bpftool reads the kernel's times of eBPF programs: install it (apt-get install bpftool)"
+        );
+    }
+    outcome.paper = json!({"promise": "no growth from 1 to 1,000 targets"});
+    let world = World::pair(Pair::default())?;
+    let older = times()?;
+    let netnice = world.netnice("client")?;
+    let (_parent, pids) = sleepers(world.client(), THOUSAND)?;
+    set(&netnice, &pids[..1])?;
+    let _stats = StatsOn::enable()?;
+    let rounds = if context.quick { 3 } else { 7 };
+    for own in [false, true] {
+        let who = if own {
+            "a limited program"
+        } else {
+            "a program without a target"
+        };
+        let one = measure(&world, &netnice, &older, own, 1, rounds)?;
+        set(&netnice, &pids[1..])?;
+        let thousand = measure(&world, &netnice, &older, own, THOUSAND, rounds)?;
+        for pid in &pids[1..] {
+            netnice.type_line(&format!("clear pid:{pid}"))?;
+        }
+        let again = measure(&world, &netnice, &older, own, 1, rounds)?;
+        for m in [&one, &thousand, &again] {
+            context.say(format!(
+                "{who:<27} {:>4} targets: {:>6.1} ns per packet in {:.2} runs, {:.0} packets/s",
+                m.targets, m.nanoseconds, m.runs, m.packets_per_second
+            ));
+        }
+        let least = one.nanoseconds.min(again.nanoseconds);
+        let growth = (thousand.nanoseconds / least.max(1.0) - 1.0) * 100.0;
+        // What two measurements with one target differ by is what cannot be told from no growth.
+        let noise = (one.nanoseconds - again.nanoseconds).abs() / least.max(1.0) * 100.0;
+        outcome.check(
+            format!("{who}: growth from 1 to 1,000 targets"),
+            growth,
+            "%",
+            Bound::AtMost(10.0 + noise),
+        );
+        outcome.ours(who, [one, thousand, again]);
+    }
+    Ok(())
+}
+
+fn set(netnice: &Netnice, pids: &[u32]) -> Result<()> {
+    for pid in pids {
+        netnice.type_line(&format!("set pid:{pid} --up 4mbit --down 8mbit"))?;
+    }
+    Ok(())
+}
+
+/// Sends small datagrams for some rounds; the median over rounds.
+fn measure(
+    world: &World,
+    netnice: &Netnice,
+    older: &Times,
+    own: bool,
+    targets: usize,
+    rounds: u32,
+) -> Result<PerPacket> {
+    let (here, there) = (
+        at(world.client(), Family::V4, 9),
+        at(world.server(), Family::V4, 9),
+    );
+    let _sink = traffic::eager(world.server(), &Udp::sink(there))?;
+    let mut program = traffic::ready(
+        world.client(),
+        &Udp::source(here, there).size(64).rate(OFFER),
+    )?;
+    if own {
+        // A limit that does not bind: the packets take the whole way through the stage.
+        netnice.type_line(&format!("set pid:{} --up 10gbit", program.pid()))?;
+    }
+    program.go()?;
+    pause(0.3);
+    let (mut ns, mut runs, mut rate) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        let before = (times()?, world.server().ns.counters("eth0")?);
+        pause(0.7);
+        let after = (times()?, world.server().ns.counters("eth0")?);
+        let packets = (after.1.rx_packets - before.1.rx_packets) as f64;
+        let (mut spent, mut ran) = (0, 0);
+        for (id, (time, count)) in after.0.iter().filter(|(id, _)| !older.contains_key(id)) {
+            let earlier = before.0.get(id).copied().unwrap_or_default();
+            spent += time - earlier.0;
+            ran += count - earlier.1;
+        }
+        ns.push(spent as f64 / packets);
+        runs.push(ran as f64 / packets);
+        rate.push(packets / 0.7);
+    }
+    drop(program);
+    Ok(PerPacket {
+        targets,
+        nanoseconds: stats::median(&ns),
+        runs: stats::median(&runs),
+        packets_per_second: stats::median(&rate),
+    })
+}
+
+fn times() -> Result<Times> {
+    let text = process::run(Command::new("bpftool").args(["-j", "prog", "show"]))?;
+    let all: Value = serde_json::from_str(&text).context("bpftool prints JSON")?;
+    Ok(all
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|p| {
+            let of = |key: &str| p[key].as_u64().unwrap_or(0);
+            Some((p["id"].as_u64()?, (of("run_time_ns"), of("run_cnt"))))
+        })
+        .collect())
+}
+
+/// The kernel's timing of eBPF programs, on while this lives.
+struct StatsOn {
+    before: String,
+}
+
+impl StatsOn {
+    fn enable() -> Result<StatsOn> {
+        let path = Path::new(SWITCH);
+        let before = std::fs::read_to_string(path)
+            .with_context(|| format!("this kernel does not time eBPF programs ({SWITCH})"))?;
+        std::fs::write(path, "1").with_context(|| format!("cannot write {SWITCH}"))?;
+        Ok(StatsOn { before })
+    }
+}
+
+impl Drop for StatsOn {
+    fn drop(&mut self) {
+        let _ = std::fs::write(SWITCH, &self.before);
+    }
+}
+
+const SWITCH: &str = "/proc/sys/kernel/bpf_stats_enabled";
+/// Offered load on the wire: 50,000 packets of 106 bytes each second, far below what would queue.
+const OFFER: u64 = 50_000 * 106 * 8;

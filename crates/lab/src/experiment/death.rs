@@ -1,0 +1,134 @@
+//! The daemon dies, the limit does not.
+//!
+//! A program with TCP flows runs under 20 Mbit/s. Twenty times, at random moments, its daemon is
+//! killed with SIGKILL; while it is dead the program bears a child that sends too; then a daemon
+//! is started again and must show the same state. All the while no 100-ms bin on the wire may be
+//! over 110 % of the limit.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::bench::{Direction, Limiter, MBIT, MS, R20M, SECOND, at, netnice_only, pause};
+use super::{Bound, Context, Outcome};
+use crate::plot::{Chart, Series, palette};
+use crate::stats;
+use crate::sys;
+use crate::traffic::{self, Family as Parent, Life, Tcp};
+use crate::wire::{self, Tap};
+use crate::world::{Family, Pair, World};
+
+pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    outcome.paper =
+        json!({"promise": "no 100-ms bin above 110 %; the restarted daemon shows the same state"});
+    let deaths = if context.quick { 5 } else { 20 };
+    let world = World::pair(Pair::default())?;
+    let mut limiter = Limiter::start(&world, context.subject)?;
+    let to = at(world.server(), Family::V4, 5001);
+    let _sink = traffic::eager(world.server(), &Tcp::listen(to).sink())?;
+    let mut program = Parent::start(world.client())?;
+    let bulk = program.traffic(&Tcp::connect(to, 4).source(), Life::default())?;
+    limiter.set(&world, program.pid(), Direction::Up, R20M)?;
+    let Limiter::Netnice(netnice) = &mut limiter else {
+        unreachable!("netnice_only above")
+    };
+    let tap = Tap::start(&world.server().ns, "eth0")?;
+    program.tell(bulk, "go")?;
+    pause(2.0);
+    let from = sys::now_ns();
+    let mut random = Random(from | 1);
+    let seed = random.0;
+    let (mut same, mut held) = (0, 0);
+    let mut moments = Vec::new();
+    for _ in 0..deaths {
+        let before = netnice.show_standing()?;
+        pause(random.between(0.1, 0.6));
+        moments.push(sys::now_ns());
+        netnice.kill_daemon();
+        pause(random.between(0.0, 0.2));
+        // Born while nobody watches: it must be held all the same, which the wire tells.
+        let life = Life {
+            eager: true,
+            lasts: Some(Duration::from_secs(1)),
+            ..Life::default()
+        };
+        let child = program.traffic(&Tcp::connect(to, 2).source(), life)?;
+        pause(random.between(0.3, 0.6));
+        netnice.start_daemon()?;
+        let after = netnice.show_standing()?;
+        if before == after {
+            same += 1;
+        } else {
+            context.say(format!("the state differs: {before} became {after}"));
+        }
+        let said =
+            program.child_said(child, |v| v.get("sent").is_some(), Duration::from_secs(10))?;
+        held += u32::from(said["sent"].as_u64().unwrap_or(0) > 0);
+    }
+    let ended = sys::now_ns();
+    let record = tap.stop(&world.server().ns)?;
+    record.sound()?;
+    let bins = record.bins(wire::inbound, from, ended, 100 * MS);
+    let limit = R20M.bits as f64;
+    let most = stats::greatest(&bins) / limit * 100.0;
+    let mean = record.rate(wire::inbound, from, ended) / limit * 100.0;
+    context.say(format!(
+        "{deaths} deaths (seed {seed}): worst 100 ms {most:.1} %, mean {mean:.2} % of the limit"
+    ));
+    outcome.check(
+        "worst 100 ms, of the limit",
+        most,
+        "%",
+        Bound::AtMost(110.0),
+    );
+    outcome.check("mean, of the limit", mean, "%", Bound::AtLeast(97.0));
+    outcome.check(
+        "restarts that show the same state",
+        f64::from(same),
+        "",
+        Bound::AtLeast(deaths.into()),
+    );
+    outcome.check(
+        "children that sent while the daemon was dead",
+        f64::from(held),
+        "",
+        Bound::AtLeast(deaths.into()),
+    );
+    outcome.ours("seed", seed);
+    outcome.ours("worst 100 ms, Mbit/s", most / 100.0 * limit / MBIT);
+    outcome.plot(context, "death", || {
+        let points = bins
+            .iter()
+            .enumerate()
+            .map(|(i, b)| (i as f64 / 10.0 + 0.05, b / MBIT))
+            .collect();
+        let mut chart = Chart::new(
+            "The daemon is killed again and again",
+            "seconds",
+            "Mbit/s, each 100 ms",
+        )
+        .with(Series::new("on the wire", palette::BLUE, points))
+        .level(20.0, "limit")
+        .y_range(0.0, 25.0)
+        .without_legend();
+        for moment in &moments {
+            chart = chart.moment((moment - from) as f64 / SECOND as f64, "");
+        }
+        chart.svg()
+    })?;
+    Ok(())
+}
+
+/// Moments nobody could have planned for (xorshift64, Marsaglia 2003).
+struct Random(u64);
+
+impl Random {
+    fn between(&mut self, low: f64, high: f64) -> f64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        low + (self.0 >> 11) as f64 / (1u64 << 53) as f64 * (high - low)
+    }
+}

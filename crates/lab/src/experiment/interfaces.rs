@@ -1,0 +1,98 @@
+//! A limit belongs to a program, not to an interface: two cables, one limit, kept in sum.
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::bench::{Direction, Limiter, MBIT, MS, R20M, SECOND, netnice_only, wait_until};
+use super::{Bound, Context, Outcome};
+use crate::traffic::{self, Family as Parent, Life, Running, Tcp};
+use crate::wire::{self, Tap};
+use crate::world::{Family, Pair, World};
+
+pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    outcome.paper = json!({"promise": "one limit in sum over all real interfaces, IPv6 too"});
+    for family in [Family::V4, Family::V6] {
+        for direction in [Direction::Up, Direction::Down] {
+            measure(context, outcome, family, direction)?;
+        }
+    }
+    Ok(())
+}
+
+fn measure(
+    context: &Context,
+    outcome: &mut Outcome,
+    family: Family,
+    direction: Direction,
+) -> Result<()> {
+    let world = World::pair(Pair {
+        cables: 2,
+        ..Pair::default()
+    })?;
+    let limiter = Limiter::start(&world, context.subject)?;
+    let server = world.server();
+    let mut program = Parent::start(world.client())?;
+    let mut far: Vec<Running> = Vec::new();
+    let mut children = Vec::new();
+    for port in &server.ports {
+        let to = std::net::SocketAddr::new(port.address(family), 5001);
+        let (there, here) = match direction {
+            Direction::Up => (Tcp::listen(to).sink(), Tcp::connect(to, 4).source()),
+            _ => (Tcp::listen(to).source(), Tcp::connect(to, 4).sink()),
+        };
+        far.push(traffic::ready(server, &there)?);
+        children.push(program.traffic(&here, Life::default())?);
+    }
+    limiter.set(&world, program.pid(), direction, R20M)?;
+    let taps: Vec<Tap> = ["eth0", "eth1"]
+        .into_iter()
+        .map(|device| Tap::start(&server.ns, device))
+        .collect::<Result<_>>()?;
+    for end in &mut far {
+        end.go()?;
+    }
+    for child in &children {
+        program.tell(*child, "go")?;
+    }
+    let from = crate::sys::now_ns() + 2 * SECOND;
+    let to = from + if context.quick { 3 } else { 6 } * SECOND;
+    wait_until(to + 50 * MS);
+    let mut rates = Vec::new();
+    for (child, tap) in children.iter().zip(taps) {
+        let report = program.stop(*child)?;
+        let record = tap.stop(&server.ns)?;
+        record.sound()?;
+        rates.push(match direction {
+            Direction::Up => record.rate(wire::inbound, from, to),
+            _ => report.received_rate(from, to).unwrap_or(0.0),
+        });
+    }
+    let sum: f64 = rates.iter().sum();
+    let name = format!("{direction:?} {family:?}");
+    context.say(format!(
+        "{name:<8} {:.3} + {:.3} = {:.3} Mbit/s",
+        rates[0] / MBIT,
+        rates[1] / MBIT,
+        sum / MBIT
+    ));
+    let bound = Bound::Near {
+        aim: R20M.bits as f64 / MBIT,
+        share: context.tolerance(0.01),
+    };
+    outcome.check(
+        format!("{name}: sum over two interfaces"),
+        sum / MBIT,
+        "Mbit/s",
+        bound,
+    );
+    let least = rates.iter().copied().fold(f64::INFINITY, f64::min) / MBIT;
+    outcome.check(
+        format!("{name}: the lesser one still talks"),
+        least,
+        "Mbit/s",
+        Bound::AtLeast(1.0),
+    );
+    outcome.ours(&name, rates.iter().map(|r| r / MBIT).collect::<Vec<f64>>());
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! What a ping suffers from the bulk flows of its own program inside one limit.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::json;
+
+use super::bench::{Direction, Limiter, R4M, at, pause};
+use super::{Bound, Context, Outcome};
+use crate::stats;
+use crate::traffic::clients::{Pings, ping_words};
+use crate::traffic::{self, Family as Parent, Life, Tcp};
+use crate::world::{Family, Offloads, Pair, World};
+
+/// A run's round trips, in ms.
+#[derive(Debug, Clone, Serialize)]
+struct Run {
+    flows: u32,
+    offloads: Offloads,
+    mean: f64,
+    p50: f64,
+    p99: f64,
+    max: f64,
+    answers: usize,
+    lost: f64,
+}
+
+pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    outcome.paper = json!({
+        "promise": "mean ≤ 5 ms and p99 ≤ 20 ms in every run",
+        "HTB's default queue, mean ms": {"8 flows": 996, "8 flows, offloads on": 2331},
+    });
+    let runs = if context.quick { 1 } else { 10 };
+    let mut all: Vec<Run> = Vec::new();
+    for flows in [8, 32] {
+        for offloads in [Offloads::Off, Offloads::On] {
+            let mut set = Vec::new();
+            for _ in 0..runs {
+                let run = measure(context, flows, offloads)?;
+                context.say(format!(
+                    "{flows:>2} flows, offloads {offloads:?}: mean {:.2} p50 {:.2} p99 {:.2} max {:.1} ms",
+                    run.mean, run.p50, run.p99, run.max
+                ));
+                set.push(run);
+            }
+            judge(outcome, flows, offloads, &set);
+            all.append(&mut set);
+        }
+    }
+    outcome.ours("runs", &all);
+    outcome.note("lost answers count against a run: fewer than 98 % answered fails it");
+    Ok(())
+}
+
+fn judge(outcome: &mut Outcome, flows: u32, offloads: Offloads, runs: &[Run]) {
+    let name = format!("{flows} flows, offloads {offloads:?}");
+    let of = |value: fn(&Run) -> f64| runs.iter().map(value).collect::<Vec<f64>>();
+    let (mean, p99) = (
+        stats::greatest(&of(|r| r.mean)),
+        stats::greatest(&of(|r| r.p99)),
+    );
+    outcome.check(
+        format!("{name}: worst mean"),
+        mean,
+        "ms",
+        Bound::AtMost(5.0),
+    );
+    outcome.check(format!("{name}: worst p99"), p99, "ms", Bound::AtMost(20.0));
+    let lost = stats::greatest(&of(|r| r.lost)) * 100.0;
+    outcome.check(
+        format!("{name}: most answers lost"),
+        lost,
+        "%",
+        Bound::AtMost(2.0),
+    );
+}
+
+fn measure(context: &Context, flows: u32, offloads: Offloads) -> Result<Run> {
+    let world = World::pair(Pair {
+        offloads,
+        ..Pair::default()
+    })?;
+    let limiter = Limiter::start(&world, context.subject)?;
+    let to = at(world.server(), Family::V4, 5001);
+    let _sink = traffic::eager(world.server(), &Tcp::listen(to).sink())?;
+    let mut program = Parent::start(world.client())?;
+    let bulk = program.traffic(&Tcp::connect(to, flows).source(), Life::default())?;
+    limiter.set(&world, program.pid(), Direction::Up, R4M)?;
+    program.tell(bulk, "go")?;
+    pause(2.0);
+    let count = if context.quick { 250 } else { 400 };
+    let every = Duration::from_millis(20);
+    let child = program.run(&ping_words(to.ip(), every, count))?;
+    let patience = every * count + Duration::from_secs(15);
+    let lines = program.child_lines(child, patience)?;
+    let pings = Pings::parse(lines.iter().map(String::as_str));
+    let times = pings.times();
+    Ok(Run {
+        flows,
+        offloads,
+        mean: stats::mean(&times),
+        p50: stats::median(&times),
+        p99: stats::percentile(&times, 99.0),
+        max: stats::greatest(&times),
+        answers: times.len(),
+        lost: pings.lost(),
+    })
+}

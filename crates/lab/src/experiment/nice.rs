@@ -1,0 +1,284 @@
+//! The paper's own experiments with the primitive: table 1, figures 3 and 4 (NICE, section 5).
+//!
+//! The paper counts bytes at the network layer, netnice on the wire; both are printed. 512
+//! Kbyte/s is 524,288 bytes/s. For the figures the cable has the paper's 10 Mbit/s, and the meter
+//! sits where the paper's tcpdump did: on the segment.
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::bench::{
+    Direction, Limiter, MBIT, MS, R512K, SECOND, at, netnice_only, pause, wait_until,
+};
+use super::{Bound, Context, Outcome};
+use crate::plot::{Chart, Series, palette};
+use crate::process::Proc;
+use crate::stats;
+use crate::traffic::{self, Fetching, Report, Tcp};
+use crate::wire::{self, Record, Tap};
+use crate::world::{Cable, Family, Pair, World};
+
+/// Table 1: loopback transfers of a 45-Mbyte file by a program that is not limited, with and
+/// without netnice; another process is limited, so that the filters are in place.
+pub fn table1(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let world = World::pair(Pair::default())?;
+    let host = world.client();
+    let from = "127.0.0.1:80".parse()?;
+    // One processor each: where the scheduler puts the two would be most of the difference.
+    let _server = traffic::serve_files(host, from, Some(1))?;
+    let mut client = Fetching::start(host, from, FILE, Some(0))?;
+    client.fetch(60)?;
+    let (runs, times) = if context.quick { (8, 20) } else { (20, 40) };
+    let (mut with, mut without) = (Vec::new(), Vec::new());
+    for run in 0..runs {
+        // A B, B A, A B, …: a machine that gets slower meanwhile favours neither.
+        for filtered in [run % 2 == 0, run % 2 == 1] {
+            let rate = one_run(&world, &mut client, times, filtered)?;
+            if filtered { &mut with } else { &mut without }.push(rate);
+        }
+    }
+    let ratios: Vec<f64> = with.iter().zip(&without).map(|(a, b)| a / b).collect();
+    let (ratio, half) = (stats::mean(&ratios), stats::half_interval(&ratios));
+    outcome.paper = json!({
+        "with netnice": {"MB/s": 13.94, "deviation": 0.66},
+        "unmodified": {"MB/s": 13.65, "deviation": 0.58},
+        "ratio": 13.94 / 13.65,
+    });
+    for (name, rates) in [("with netnice", &with), ("unmodified", &without)] {
+        let row = json!({"MB/s": stats::mean(rates), "deviation": stats::deviation(rates), "runs": rates.len()});
+        outcome.ours(name, row);
+    }
+    outcome.ours("ratio", ratio);
+    outcome.ours("interval of 95 %", [ratio - half, ratio + half]);
+    context.say(format!("ratio {ratio:.4} ± {half:.4}"));
+    let least = if context.quick { 0.97 } else { 0.99 };
+    outcome.check(
+        "throughput with the filters / without",
+        ratio,
+        "",
+        Bound::AtLeast(least),
+    );
+    Ok(())
+}
+
+/// Throughput of one run in MB/s: the median of some transfers.
+fn one_run(world: &World, client: &mut Fetching, times: u32, filtered: bool) -> Result<f64> {
+    let guards = if filtered {
+        let netnice = world.netnice("client")?;
+        let mut command = world.client().ns.command("sleep");
+        command.arg("600");
+        let limited = Proc::start(command)?;
+        netnice.type_line(&format!(
+            "set pid:{} --up 512Kbyte/s --down 512Kbyte/s",
+            limited.pid()
+        ))?;
+        Some((netnice, limited))
+    } else {
+        None
+    };
+    pause(0.05);
+    client.fetch(4)?;
+    let took = client.fetch(times)?;
+    drop(guards);
+    Ok(FILE as f64 / 1e6 / stats::median(&took))
+}
+
+/// What one of the two figures measured.
+struct Limited {
+    /// What the meter on the segment saw of the data's direction.
+    record: Record,
+    /// The report of the program under test.
+    report: Report,
+    /// When the program began, when the limit had been set, and when everything ended.
+    began: u64,
+    set: u64,
+    ended: u64,
+    /// How long the command took, in ms.
+    typing: f64,
+}
+
+/// Figure 3: the output of a running sender.
+pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    let run = limit_midway(context, Direction::Up)?;
+    let aim = R512K.bits as f64;
+    let of = wire::inbound;
+    let mut worst: f64 = 0.0;
+    let mut at = run.set + 200 * MS;
+    while at + SECOND <= run.ended {
+        let error = run.record.rate(of, at, at + SECOND) / aim - 1.0;
+        worst = if error.abs() > worst.abs() {
+            error
+        } else {
+            worst
+        };
+        at += 10 * MS;
+    }
+    let tolerance = context.tolerance(0.01);
+    let bound = Bound::AtMost(tolerance * 100.0);
+    outcome.check(
+        "worst later second from 200 ms on, off the limit by",
+        worst.abs() * 100.0,
+        "%",
+        bound,
+    );
+    let mean = run.record.rate(of, run.set + 200 * MS, run.ended);
+    let before = run
+        .record
+        .rate(of, run.began + 2 * SECOND, run.set - SECOND);
+    publish(
+        context,
+        outcome,
+        &run,
+        "nice-fig3",
+        "Output of a running TCP sender",
+        before,
+        mean,
+    )
+}
+
+/// Figure 4: the input of a running receiver. The promise is about what the program receives; the
+/// segment carries a little more, because TCP finds its rate by losing packets at the limit.
+pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let run = limit_midway(context, Direction::Down)?;
+    let aim = R512K.bits as f64;
+    let (from, to) = (run.set + SECOND, run.ended);
+    let mean = run.report.received_rate(from, to).unwrap_or(0.0);
+    let bins = run.report.received_bins(from, to, SECOND);
+    let tolerance = context.tolerance(0.02);
+    let error = (mean / aim - 1.0).abs() * 100.0;
+    outcome.check(
+        "mean from 1 s on, off the limit by",
+        error,
+        "%",
+        Bound::AtMost(tolerance * 100.0),
+    );
+    let worst = stats::worst_error(&bins, aim).abs() * 100.0;
+    outcome.check(
+        "worst second, off the limit by",
+        worst,
+        "%",
+        Bound::AtMost(3.0),
+    );
+    let wire = run.record.rate(wire::outbound, from, to);
+    outcome.ours("on the segment after the limit, Mbit/s", wire / MBIT);
+    let before = run
+        .report
+        .received_rate(run.began + 2 * SECOND, run.set - SECOND);
+    let title = "Input of a running TCP receiver";
+    publish(
+        context,
+        outcome,
+        &run,
+        "nice-fig4",
+        title,
+        before.unwrap_or(0.0),
+        mean,
+    )
+}
+
+/// A TCP transfer over the paper's 10 Mbit/s, limited to 512 Kbyte/s after 10 s.
+fn limit_midway(context: &Context, direction: Direction) -> Result<Limited> {
+    let world = World::switched(&[
+        Cable::rated("client", 10_000_000, 50),
+        Cable::free("server"),
+    ])?;
+    let limiter = Limiter::start(&world, context.subject)?;
+    let (client, server) = (world.client(), world.server());
+    let to = at(server, Family::V4, 20);
+    let (far, near) = match direction {
+        Direction::Up => (Tcp::listen(to).sink(), Tcp::connect(to, 1).source()),
+        _ => (Tcp::listen(to).source(), Tcp::connect(to, 1).sink()),
+    };
+    let mut far = traffic::ready(server, &far)?;
+    let mut program = traffic::ready(client, &near)?;
+    // On the segment: up at the server's device, down where the switch sends to the client.
+    let (tap_at, device) = match (direction, world.switch()) {
+        (Direction::Down, Some(switch)) => (switch, "p0"),
+        _ => (&server.ns, "eth0"),
+    };
+    let tap = Tap::start(tap_at, device)?;
+    far.go()?;
+    let began = program.go()?;
+    context.say("10 s without a limit");
+    wait_until(began + 10 * SECOND);
+    let (typed, set) = limiter.set(&world, program.pid(), direction, R512K)?;
+    context.say(format!(
+        "limited to 512 Kbyte/s, for {} s more",
+        later(context)
+    ));
+    let ended = set + later(context) * SECOND;
+    wait_until(ended + 50 * MS);
+    let report = program.stop()?;
+    let record = tap.stop(tap_at)?;
+    record.sound()?;
+    Ok(Limited {
+        record,
+        report,
+        began,
+        set,
+        ended,
+        typing: (set - typed) as f64 / 1e6,
+    })
+}
+
+fn later(context: &Context) -> u64 {
+    if context.quick { 8 } else { 20 }
+}
+
+fn publish(
+    context: &Context,
+    outcome: &mut Outcome,
+    run: &Limited,
+    id: &str,
+    title: &str,
+    before: f64,
+    after: f64,
+) -> Result<()> {
+    outcome.paper = json!({"limit, bytes/s": 524_288, "seen": "the rate follows the limit"});
+    outcome.ours("before the limit, Mbit/s", before / MBIT);
+    outcome.ours("after, on the wire, bytes/s", after / 8.0);
+    outcome.ours(
+        "after, at the network layer, bytes/s",
+        after / 8.0 * 1500.0 / 1514.0,
+    );
+    outcome.ours("the command took, ms", run.typing);
+    context.say(format!(
+        "{:.0} bytes/s on the wire after the limit",
+        after / 8.0
+    ));
+    outcome.plot(context, id, || {
+        let points = |rates: Vec<f64>| -> Vec<(f64, f64)> {
+            let point = |(i, bits): (usize, f64)| (i as f64 / 10.0 + 0.05, bits / 8.0 / 1024.0);
+            rates.into_iter().enumerate().map(point).collect()
+        };
+        let tenth = SECOND / 10;
+        let down = id == "nice-fig4";
+        let wire = match down {
+            true => run.record.bins(wire::outbound, run.began, run.ended, tenth),
+            false => run.record.bins(wire::inbound, run.began, run.ended, tenth),
+        };
+        let mut chart = Chart::new(title, "seconds", "Kbyte/s on the wire, each 100 ms");
+        if down {
+            let got = run.report.received_bins(run.began, run.ended, tenth);
+            chart = chart
+                .with(Series::new("on the segment", palette::GREY, points(wire)).thin())
+                .with(Series::new(
+                    "received by the program",
+                    palette::BLUE,
+                    points(got),
+                ));
+        } else {
+            chart = chart.with(Series::new("on the segment", palette::BLUE, points(wire)));
+        }
+        let set = (run.set - run.began) as f64 / 1e9;
+        chart
+            .level(512.0, "512 Kbyte/s, as in the paper")
+            .moment(set, "netnice")
+            .svg()
+    })
+}
+
+/// The paper's file.
+const FILE: u64 = 45_000_000;

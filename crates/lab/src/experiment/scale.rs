@@ -1,0 +1,81 @@
+//! A thousand targets, set one by one by the command line, as a script would.
+
+use std::time::Instant;
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::bench::netnice_only;
+use super::{Bound, Context, Outcome};
+use crate::process::Proc;
+use crate::stats;
+use crate::world::{Host, Pair, World};
+
+/// The number of the promise.
+pub const THOUSAND: usize = 1000;
+
+/// Processes that do nothing, each of which can be a target.
+pub fn sleepers(host: &Host, count: usize) -> Result<(Proc, Vec<u32>)> {
+    let mut command = host.ns.command("sh");
+    command.arg("-c").arg(format!(
+        "i=0; while [ $i -lt {count} ]; do sleep 3600 & echo $!; i=$((i+1)); done; wait"
+    ));
+    let mut parent = Proc::start(command)?;
+    let mut pids = Vec::with_capacity(count);
+    for _ in 0..count {
+        let line = parent.next_line(std::time::Duration::from_secs(30))?;
+        pids.push(line.trim().parse()?);
+    }
+    Ok((parent, pids))
+}
+
+pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    outcome.paper =
+        json!({"promise": "p99 of one set < 50 ms, daemon < 64 MiB with 1,000 targets"});
+    let world = World::pair(Pair::default())?;
+    let netnice = world.netnice("client")?;
+    let before = netnice.daemon_memory()?;
+    let (_parent, pids) = sleepers(world.client(), THOUSAND)?;
+    let mut took = Vec::with_capacity(THOUSAND);
+    for (i, pid) in pids.iter().enumerate() {
+        // The whole command, from exec to exit, and three kinds of contract in turn.
+        let contract = ["--up 4mbit", "--down 8mbit", "--up 2mbit --down 3mbit"][i % 3];
+        let answer = netnice.type_line(&format!("set pid:{pid} {contract}"))?;
+        took.push(answer.took().as_secs_f64() * 1e3);
+    }
+    let memory = netnice.daemon_memory()?;
+    let shown = netnice.show()?;
+    let installed = shown["targets"].as_array().map_or(0, Vec::len);
+    let (p50, p99) = (stats::median(&took), stats::percentile(&took, 99.0));
+    let mib = memory as f64 / f64::from(1 << 20);
+    context.say(format!(
+        "set: p50 {p50:.2} p99 {p99:.2} max {:.1} ms; daemon {mib:.1} MiB",
+        stats::greatest(&took)
+    ));
+    outcome.check(
+        "targets that `show` lists",
+        installed as f64,
+        "",
+        Bound::AtLeast(THOUSAND as f64),
+    );
+    outcome.check("p99 of one set", p99, "ms", Bound::AtMost(50.0));
+    outcome.check("memory of the daemon", mib, "MiB", Bound::AtMost(64.0));
+    let last = &took[THOUSAND - 100..];
+    let clearing = Instant::now();
+    netnice.type_line("clear --all")?;
+    outcome.ours(
+        "set, ms",
+        json!({
+            "p50": p50, "p99": p99, "max": stats::greatest(&took),
+            "p50 of the first 100": stats::median(&took[..100]),
+            "p50 of the last 100": stats::median(last),
+        }),
+    );
+    outcome.ours("clear --all, ms", clearing.elapsed().as_secs_f64() * 1e3);
+    outcome.ours(
+        "daemon, MiB",
+        json!({"idle": before as f64 / f64::from(1 << 20), "1,000 targets": mib}),
+    );
+    Ok(())
+}

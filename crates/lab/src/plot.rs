@@ -1,0 +1,503 @@
+//! Line charts as SVG, written by us: small, without scripts, and legible by themselves.
+//!
+//! A [`Chart`] is a title, two axes, series, and two kinds of remark: a level (a horizontal line
+//! with a word at its right end, such as a limit) and a moment (a vertical line with a word at its
+//! top, such as "netnice typed here"). Ticks are round numbers. Nothing is drawn outside the frame:
+//! points above the top are cut at the frame, so a chart can be held to the range of interest.
+
+use std::fmt::Write as _;
+
+/// Colours that can be told apart, also by people who see red and green alike.
+pub mod palette {
+    /// Ink for text and frames.
+    pub const INK: &str = "#1c2733";
+    /// Secondary text.
+    pub const SOFT: &str = "#5b6b7b";
+    /// Grid lines.
+    pub const GRID: &str = "#e4e9ee";
+    /// For what is beside the point.
+    pub const GREY: &str = "#a9b4bf";
+    /// First series.
+    pub const BLUE: &str = "#1667c2";
+    /// Second series.
+    pub const ORANGE: &str = "#d9730d";
+    /// Third series.
+    pub const GREEN: &str = "#17866a";
+    /// Fourth series.
+    pub const PURPLE: &str = "#7d4bc0";
+    /// Something is wrong.
+    pub const RED: &str = "#c62f3d";
+}
+
+/// A line of points.
+#[derive(Debug, Clone)]
+pub struct Series {
+    name: String,
+    colour: &'static str,
+    points: Vec<(f64, f64)>,
+    width: f64,
+    dots: bool,
+    filled: bool,
+}
+
+impl Series {
+    /// A line through `points`, which must be in the order of x.
+    pub fn new(name: impl Into<String>, colour: &'static str, points: Vec<(f64, f64)>) -> Series {
+        Series {
+            name: name.into(),
+            colour,
+            points,
+            width: 2.0,
+            dots: false,
+            filled: false,
+        }
+    }
+
+    /// A thinner line, for what is beside the point.
+    pub fn thin(mut self) -> Series {
+        self.width = 1.0;
+        self
+    }
+
+    /// A thicker line.
+    pub fn thick(mut self) -> Series {
+        self.width = 2.8;
+        self
+    }
+
+    /// Dots instead of a line.
+    pub fn dots(mut self) -> Series {
+        self.dots = true;
+        self
+    }
+
+    /// A light colour under the line.
+    pub fn filled(mut self) -> Series {
+        self.filled = true;
+        self
+    }
+}
+
+/// A chart.
+#[derive(Debug, Clone)]
+pub struct Chart {
+    title: String,
+    axes: (String, String),
+    series: Vec<Series>,
+    levels: Vec<(f64, String, &'static str)>,
+    moments: Vec<(f64, String)>,
+    shade: Option<(f64, f64)>,
+    size: (f64, f64),
+    x_range: Option<(f64, f64)>,
+    y_range: Option<(f64, f64)>,
+    logarithmic: bool,
+    legend: bool,
+}
+
+impl Chart {
+    /// An empty chart with words at its axes.
+    pub fn new(title: impl Into<String>, x: impl Into<String>, y: impl Into<String>) -> Chart {
+        Chart {
+            title: title.into(),
+            axes: (x.into(), y.into()),
+            series: Vec::new(),
+            levels: Vec::new(),
+            moments: Vec::new(),
+            shade: None,
+            size: (760.0, 380.0),
+            x_range: None,
+            y_range: None,
+            logarithmic: false,
+            legend: true,
+        }
+    }
+
+    /// Adds a series.
+    pub fn with(mut self, series: Series) -> Chart {
+        self.series.push(series);
+        self
+    }
+
+    /// Adds a horizontal line with a word.
+    pub fn level(mut self, y: f64, word: impl Into<String>) -> Chart {
+        self.levels.push((y, word.into(), palette::SOFT));
+        self
+    }
+
+    /// Adds a vertical line with a word.
+    pub fn moment(mut self, x: f64, word: impl Into<String>) -> Chart {
+        self.moments.push((x, word.into()));
+        self
+    }
+
+    /// Shades a span of x.
+    pub fn shade(mut self, from: f64, to: f64) -> Chart {
+        self.shade = Some((from, to));
+        self
+    }
+
+    /// Width and height in pixels.
+    pub fn size(mut self, width: f64, height: f64) -> Chart {
+        self.size = (width, height);
+        self
+    }
+
+    /// Fixes the range of x.
+    pub fn x_range(mut self, from: f64, to: f64) -> Chart {
+        self.x_range = Some((from, to));
+        self
+    }
+
+    /// Fixes the range of y.
+    pub fn y_range(mut self, from: f64, to: f64) -> Chart {
+        self.y_range = Some((from, to));
+        self
+    }
+
+    /// Draws y on a logarithmic scale; the range of y must be fixed and positive.
+    pub fn logarithmic(mut self) -> Chart {
+        self.logarithmic = true;
+        self
+    }
+
+    /// Leaves the legend out.
+    pub fn without_legend(mut self) -> Chart {
+        self.legend = false;
+        self
+    }
+
+    /// Draws it.
+    pub fn svg(&self) -> String {
+        let frame = self.frame();
+        let (width, height) = self.size;
+        let mut out = String::new();
+        let _ = write!(
+            out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
+             width=\"{width}\" height=\"{height}\" role=\"img\" aria-label=\"{}\" \
+             font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\" \
+             font-size=\"12\">",
+            escape(&self.title)
+        );
+        let _ = write!(
+            out,
+            "<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>"
+        );
+        self.words(&mut out, &frame);
+        self.grid(&mut out, &frame);
+        for series in &self.series {
+            draw_series(&mut out, &frame, series);
+        }
+        self.remarks(&mut out, &frame);
+        out.push_str("</svg>");
+        out
+    }
+
+    fn frame(&self) -> Frame {
+        let all = || self.series.iter().flat_map(|s| s.points.iter());
+        let span = |values: Vec<f64>| {
+            let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+            let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            if low > high { (0.0, 1.0) } else { (low, high) }
+        };
+        let x = self
+            .x_range
+            .unwrap_or_else(|| span(all().map(|p| p.0).collect()));
+        let y = self.y_range.unwrap_or_else(|| {
+            let mut values: Vec<f64> = all().map(|p| p.1).collect();
+            values.extend(self.levels.iter().map(|l| l.0));
+            (0.0, span(values).1 * 1.08)
+        });
+        let top = if self.title.is_empty() { 12.0 } else { 36.0 };
+        Frame {
+            left: 58.0,
+            right: self.size.0 - 18.0,
+            top: top + if self.legend { 24.0 } else { 6.0 },
+            bottom: self.size.1 - 42.0,
+            x: (x.0, if x.1 > x.0 { x.1 } else { x.0 + 1.0 }),
+            y: (y.0, if y.1 > y.0 { y.1 } else { y.0 + 1.0 }),
+            logarithmic: self.logarithmic,
+        }
+    }
+
+    /// Title, legend, and the names of the axes.
+    fn words(&self, out: &mut String, f: &Frame) {
+        if !self.title.is_empty() {
+            let title = escape(&self.title);
+            let _ = write!(
+                out,
+                "<text x=\"{}\" y=\"24\" font-size=\"15\" font-weight=\"600\" fill=\"{}\">{title}</text>",
+                f.left,
+                palette::INK
+            );
+        }
+        if self.legend {
+            let (mut x, y) = (f.left, f.top - 12.0);
+            for series in &self.series {
+                let _ = write!(
+                    out,
+                    "<rect x=\"{x}\" y=\"{}\" width=\"14\" height=\"4\" rx=\"2\" fill=\"{}\"/>\
+                     <text x=\"{}\" y=\"{y}\" fill=\"{}\">{}</text>",
+                    y - 6.0,
+                    series.colour,
+                    x + 19.0,
+                    palette::INK,
+                    escape(&series.name)
+                );
+                x += 19.0 + 6.9 * series.name.chars().count() as f64 + 18.0;
+            }
+        }
+        let _ = write!(
+            out,
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" fill=\"{soft}\">{}</text>\
+             <text transform=\"translate(15 {}) rotate(-90)\" text-anchor=\"middle\" \
+             fill=\"{soft}\">{}</text>",
+            f.right,
+            self.size.1 - 8.0,
+            escape(&self.axes.0),
+            (f.top + f.bottom) / 2.0,
+            escape(&self.axes.1),
+            soft = palette::SOFT
+        );
+    }
+
+    fn grid(&self, out: &mut String, f: &Frame) {
+        if let Some((from, to)) = self.shade {
+            let (x0, x1) = (f.px(from), f.px(to));
+            let _ = write!(
+                out,
+                "<rect x=\"{x0:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{:.1}\" fill=\"#f3f6fa\"/>",
+                f.top,
+                x1 - x0,
+                f.bottom - f.top
+            );
+        }
+        let marks = if f.logarithmic {
+            decades(f.y)
+        } else {
+            ticks(f.y, (f.bottom - f.top) / 44.0)
+        };
+        for y in marks {
+            let at = f.py(y);
+            let _ = write!(
+                out,
+                "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"{}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" fill=\"{}\">{}</text>",
+                f.left,
+                f.right,
+                palette::GRID,
+                f.left - 7.0,
+                at + 4.0,
+                palette::SOFT,
+                number(y)
+            );
+        }
+        for x in ticks(f.x, (f.right - f.left) / 70.0) {
+            let at = f.px(x);
+            let _ = write!(
+                out,
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{}\"/>\
+                 <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\" fill=\"{}\">{}</text>",
+                f.bottom,
+                f.bottom + 5.0,
+                palette::GREY,
+                f.bottom + 18.0,
+                palette::SOFT,
+                number(x)
+            );
+        }
+        let _ = write!(
+            out,
+            "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{b:.1}\" y2=\"{b:.1}\" stroke=\"{}\"/>",
+            f.left,
+            f.right,
+            palette::GREY,
+            b = f.bottom
+        );
+    }
+
+    /// Levels and moments, over the series so that their words stay legible.
+    fn remarks(&self, out: &mut String, f: &Frame) {
+        const HALO: &str = "paint-order=\"stroke\" stroke=\"#fff\" stroke-width=\"4\"";
+        for (y, word, colour) in &self.levels {
+            let at = f.py(*y);
+            let _ = write!(
+                out,
+                "<line x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\" stroke=\"{colour}\" \
+                 stroke-dasharray=\"5 4\"/><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" \
+                 fill=\"{colour}\" {HALO}>{}</text>",
+                f.left,
+                f.right,
+                f.right - 4.0,
+                at - 6.0,
+                escape(word)
+            );
+        }
+        for (x, word) in &self.moments {
+            let at = f.px(*x);
+            let _ = write!(
+                out,
+                "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{ink}\" \
+                 stroke-dasharray=\"2 3\"/><text x=\"{:.1}\" y=\"{:.1}\" font-weight=\"600\" \
+                 fill=\"{ink}\" {HALO}>{}</text>",
+                f.top,
+                f.bottom,
+                at + 6.0,
+                f.top + 13.0,
+                escape(word),
+                ink = palette::INK
+            );
+        }
+    }
+}
+
+/// Where the data lies on the page.
+struct Frame {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    x: (f64, f64),
+    y: (f64, f64),
+    logarithmic: bool,
+}
+
+impl Frame {
+    fn px(&self, x: f64) -> f64 {
+        let part = (x - self.x.0) / (self.x.1 - self.x.0);
+        self.left + part.clamp(0.0, 1.0) * (self.right - self.left)
+    }
+
+    fn py(&self, y: f64) -> f64 {
+        let part = if self.logarithmic {
+            let (low, high) = (self.y.0.ln(), self.y.1.ln());
+            (y.max(f64::MIN_POSITIVE).ln() - low) / (high - low)
+        } else {
+            (y - self.y.0) / (self.y.1 - self.y.0)
+        };
+        self.bottom - part.clamp(0.0, 1.0) * (self.bottom - self.top)
+    }
+}
+
+fn draw_series(out: &mut String, f: &Frame, series: &Series) {
+    let colour = series.colour;
+    if series.dots {
+        for (x, y) in &series.points {
+            let _ = write!(
+                out,
+                "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"1.8\" fill=\"{colour}\" fill-opacity=\"0.55\"/>",
+                f.px(*x),
+                f.py(*y)
+            );
+        }
+        return;
+    }
+    let mut path = String::new();
+    for (x, y) in &series.points {
+        let _ = write!(path, " {:.1},{:.1}", f.px(*x), f.py(*y));
+    }
+    if let (true, Some(first), Some(last)) =
+        (series.filled, series.points.first(), series.points.last())
+    {
+        let _ = write!(
+            out,
+            "<polygon points=\"{:.1},{b:.1}{path} {:.1},{b:.1}\" fill=\"{colour}\" fill-opacity=\"0.10\"/>",
+            f.px(first.0),
+            f.px(last.0),
+            b = f.bottom
+        );
+    }
+    let _ = write!(
+        out,
+        "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{}\" \
+         stroke-linejoin=\"round\" stroke-linecap=\"round\"/>",
+        path.trim_start(),
+        series.width
+    );
+}
+
+/// Round numbers in a range, about `count` of them.
+fn ticks((low, high): (f64, f64), count: f64) -> Vec<f64> {
+    let rough = (high - low) / count.max(1.0);
+    let power = 10f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .map(|m| m * power)
+        .find(|s| *s >= rough * 0.999)
+        .unwrap_or(10.0 * power);
+    let first = (low / step).ceil() as i64;
+    let last = (high / step + 1e-9).floor() as i64;
+    (first..=last).map(|i| i as f64 * step).collect()
+}
+
+/// Powers of ten in a range.
+fn decades((low, high): (f64, f64)) -> Vec<f64> {
+    let first = (low.log10() - 1e-9).ceil() as i32;
+    let last = (high.log10() + 1e-9).floor() as i32;
+    (first..=last).map(|e| 10f64.powi(e)).collect()
+}
+
+/// A tick's label without a tail of zeros.
+fn number(value: f64) -> String {
+    let text = format!("{:.3}", value + 0.0);
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    text.to_owned()
+}
+
+/// Text as XML.
+pub fn escape(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            '"' => out.push_str("&quot;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        assert_eq!(ticks((0.0, 40.0), 4.0), [0.0, 10.0, 20.0, 30.0, 40.0]);
+        assert_eq!(
+            ticks((0.0, 0.9), 5.0),
+            [0.0, 0.2, 0.4, 0.6000000000000001, 0.8]
+        );
+        assert_eq!(ticks((3.0, 3.5), 1.0).len(), 1);
+        assert_eq!(decades((0.05, 1000.0)), [0.1, 1.0, 10.0, 100.0, 1000.0]);
+        assert_eq!(
+            (number(0.6000000000000001), number(20.0)),
+            ("0.6".into(), "20".into())
+        );
+    }
+
+    #[test]
+    fn a_chart_is_well_formed_and_stays_in_its_frame() {
+        let chart = Chart::new("a < b & \"c\"", "s", "Mbit/s")
+            .with(Series::new("one", palette::BLUE, vec![(0.0, 0.0), (1.0, 500.0)]).filled())
+            .with(Series::new("two", palette::RED, vec![(0.5, -7.0)]).dots())
+            .y_range(0.0, 100.0)
+            .level(50.0, "limit")
+            .moment(0.5, "now");
+        let svg = chart.svg();
+        assert!(svg.contains("a &lt; b &amp; &quot;c&quot;") && !svg.contains("a < b"));
+        assert_eq!(svg.matches("<svg").count(), svg.matches("</svg>").count());
+        // 500 is cut at the top of the frame, -7 at its bottom.
+        assert!(
+            svg.contains("742.0,60.0") && svg.contains("cy=\"338.0\""),
+            "{svg}"
+        );
+    }
+
+    #[test]
+    fn an_empty_chart_is_drawn_too() {
+        assert!(Chart::new("", "x", "y").svg().ends_with("</svg>"));
+    }
+}
