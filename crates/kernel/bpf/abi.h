@@ -34,12 +34,16 @@
 #define MAX_FLOWS 65536
 #define MAX_CGROUP_LEVELS 24
 
-/* A class pair: where the flows of a class queue. Both equal where the kernel has fq_codel. 0: no class. */
+/* A packet longer than this is never sparse. */
+#define MAX_SPARSE 3028
+
+/* Where the packets of a class queue. 0: no class. */
 struct leaf {
 	__u32 sparse;		/* class id, major:minor, of the leaf for flows far below their share */
 	__u32 bulk;		/* class id of the leaf for all other flows */
-	__u32 window_us;	/* how long a window of the flow accounting lasts; 0: one leaf, no accounting */
-	__u32 pad;
+	__u32 local;		/* class id of the leaf for all other flows on lo, whose packets are 64 KiB long */
+	__u32 window_us;	/* how long a window of the flow accounting lasts */
+	__u32 window_bytes;	/* what the class is assured in a window */
 };
 
 /* targets: target id -> where its packets are held back. */

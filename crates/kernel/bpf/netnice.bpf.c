@@ -20,9 +20,9 @@
 #include "owner.h"
 #include "path.h"
 
-_Static_assert(sizeof(struct leaf) == 16, "leaf");
-_Static_assert(sizeof(struct target) == 40, "target");
-_Static_assert(sizeof(struct iface) == 48, "iface");
+_Static_assert(sizeof(struct leaf) == 20, "leaf");
+_Static_assert(sizeof(struct target) == 48, "target");
+_Static_assert(sizeof(struct iface) == 56, "iface");
 _Static_assert(sizeof(struct settings) == 32, "settings");
 _Static_assert(sizeof(struct window) == 32, "window");
 

@@ -93,24 +93,28 @@ static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32
 	}
 }
 
-/* Sparse or bulk? A flow is sparse while it uses at most a quarter of the mean share of the flows that were active in
- * the last window; the sparse leaf takes at most a quarter of the class, the rest spills into bulk. */
-static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf)
+/* Sparse or bulk? A flow is sparse while it uses, in this window and the last, at most a quarter of the mean share of
+ * the active flows. The share is one of what the class is assured, or carried if that was more: not only of what it
+ * carried, for a lone TCP flow in a slow class comes in bursts with empty windows between. The sparse leaf takes at
+ * most a quarter of the class; the rest spills into bulk. */
+static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface)
 {
+	__u32 rest = iface->flags & IFACE_LOOPBACK ? leaf->local : leaf->bulk;
 	struct flow_key key = { .leaf = leaf->bulk };
 	struct window *w, no_window = {};
 	struct flow *f, no_flow = {};
-	__u32 epoch, most;
+	__u32 epoch, most, active;
+	__u64 share;
 	bool sparse;
 
 	if (!leaf->window_us)
-		return leaf->bulk;
+		return rest;
 	epoch = bpf_ktime_get_ns() / ((__u64)leaf->window_us * 1000);
 	w = bpf_map_lookup_elem(&windows, &key.leaf);
 	if (!w) {
 		no_window.epoch = epoch;
 		bpf_map_update_elem(&windows, &key.leaf, &no_window, BPF_NOEXIST);
-		return leaf->bulk;
+		return rest;
 	}
 	if (w->epoch != epoch) {
 		bool next = w->epoch + 1 == epoch;
@@ -141,10 +145,12 @@ static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf)
 		f->bytes += skb->len;
 		most = f->bytes > f->last_bytes ? f->bytes : f->last_bytes;
 	}
-	sparse = (__u64)most * 4 * (w->last_active ? w->last_active : 1) <= w->last_bytes &&
-		 ((__u64)w->sparse_bytes + skb->len) * 4 <= w->last_bytes;
+	share = w->last_bytes > leaf->window_bytes ? w->last_bytes : leaf->window_bytes;
+	active = w->active > w->last_active ? w->active : w->last_active;
+	sparse = skb->len <= MAX_SPARSE && (__u64)most * 4 * active <= share &&
+		 ((__u64)w->sparse_bytes + skb->len) * 4 <= share;
 	if (!sparse)
-		return leaf->bulk;
+		return rest;
 	__sync_fetch_and_add(&w->sparse_bytes, skb->len);
 	return leaf->sparse;
 }
@@ -194,7 +200,7 @@ static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *ifa
 		leaf = bpf_map_lookup_elem(&links, &key);
 	if (!leaf)
 		leaf = &iface->rest[dir];
-	return pick(skb, leaf);
+	return pick(skb, leaf, iface);
 }
 
 SEC("classifier/egress")
@@ -234,7 +240,7 @@ int on_egress(struct __sk_buff *skb)
 
 		count(skb, &p, DIR_UP);
 		if (cap->bulk && now->cap_stage) {
-			__u32 class = pick(skb, cap);
+			__u32 class = pick(skb, cap, iface);
 
 			if (iface->flags & IFACE_NO_MAC && !give_header(skb))
 				return TC_ACT_SHOT;
@@ -319,7 +325,7 @@ int on_ingress(struct __sk_buff *skb)
 
 		count(skb, &p, DIR_DOWN);
 		if (cap->bulk && now->cap_stage) {
-			__u32 class = pick(skb, cap);
+			__u32 class = pick(skb, cap, iface);
 
 			if (!mac && !give_header(skb))
 				return TC_ACT_SHOT;

@@ -95,7 +95,6 @@ pub fn ensure_pair(route: &mut Route, near: &str, far: &str) -> Result<Pair, Net
         .nested(libc::IFLA_INFO_DATA, &data);
     let row = Attributes::new()
         .text(libc::IFLA_IFNAME, near)
-        .u32(libc::IFLA_MTU, PAIR_MTU)
         .nested(libc::IFLA_LINKINFO, &info);
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
     let message = Message::new(libc::RTM_NEWLINK, flags, &link_head(0, 0, 0)).with(&row);
@@ -173,8 +172,9 @@ fn link_head(index: u32, flags: u32, change: u32) -> [u8; LINK_HEAD] {
 
 /// What the names of our own interfaces begin with.
 pub const OUR_PREFIX: &str = "nn";
-/// Larger than the largest packet of any interface but lo (65,536), whose packets still fit with the allowance that the
-/// kernel makes for a VLAN tag.
+/// The MTU of the far end, which is what a pair checks: larger than the largest packet of any interface but lo (65,536),
+/// whose packets still fit with the allowance that the kernel makes for a VLAN tag. The near end keeps the usual one,
+/// because a token bucket filter wants a burst above it.
 const PAIR_MTU: u32 = 65_535;
 const LINK_HEAD: usize = 16;
 const VETH_INFO_PEER: u16 = 1;

@@ -28,11 +28,13 @@ use crate::{
     programs::Programs,
 };
 
+mod events;
 mod interfaces;
 mod ownership;
 mod sample;
 mod stages;
 
+pub use events::{Exit, Exits};
 pub use ownership::{Adoption, Membership};
 pub use sample::{DirectionCounts, Sample, TargetCounts};
 
@@ -131,8 +133,12 @@ impl Kernel {
         if self.programs.is_none() {
             self.programs = Some(Programs::load(&self.runtime)?);
         }
-        let plan = plan::plan(&desired);
         let devices = device::list(&mut self.route)?;
+        let desired = Desired {
+            longest: longest_packet(&devices),
+            ..desired
+        };
+        let plan = plan::plan(&desired);
         self.prepare_stages(&plan, &devices)?;
         let after = self.enter_classes(&plan)?;
         self.write_targets(&plan, &desired)?;
@@ -225,6 +231,16 @@ fn loaded(programs: &mut Option<Programs>) -> Result<&mut Programs, KernelError>
         what: "use the eBPF programs".into(),
         reason: "nothing is in force, so none are loaded".into(),
     })
+}
+
+/// The longest packet of any interface but lo, with its header and a VLAN tag.
+fn longest_packet(devices: &[Device]) -> u32 {
+    let own = devices
+        .iter()
+        .filter(|d| d.carries_own_packets() && !d.is_loopback());
+    own.map(|d| d.mtu.saturating_add(18))
+        .max()
+        .unwrap_or_default()
 }
 
 fn named<'a>(devices: &'a [Device], name: &str) -> Option<&'a Device> {

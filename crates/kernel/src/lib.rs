@@ -8,9 +8,11 @@ pub mod device;
 pub mod enforce;
 pub mod error;
 pub mod netlink;
+pub mod peer;
 pub mod plan;
 pub mod process;
 pub mod programs;
+pub mod speed;
 pub mod tc;
 
 pub use error::KernelError;

@@ -173,6 +173,18 @@ pub fn parent(pid: u32) -> Option<u32> {
         .ok()
 }
 
+/// When a process was started, in clock ticks since boot: with its number, what it is for ever.
+pub fn started(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Field 22; the second field, the command name, ends at the last bracket.
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()
+}
+
 /// The executable of a process, as the eBPF programs know executables.
 pub fn executable(pid: u32) -> Option<AppKey> {
     fs::metadata(format!("/proc/{pid}/exe"))

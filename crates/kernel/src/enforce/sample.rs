@@ -6,7 +6,7 @@ use super::{Kernel, stages};
 use crate::{
     abi,
     error::KernelError,
-    plan::Pair,
+    plan::Leaf,
     tc::{self, Counts, Handle},
 };
 
@@ -80,7 +80,7 @@ impl Kernel {
 
     /// Adds what the classes of managed links counted, for targets that no limit counts.
     fn sample_links(&mut self, sample: &mut Sample) -> Result<(), KernelError> {
-        let links: Vec<(String, [Option<Pair>; 2])> = self
+        let links: Vec<(String, [Option<Leaf>; 2])> = self
             .installed
             .links
             .iter()
@@ -158,9 +158,9 @@ impl Kernel {
 }
 
 impl DirectionCounts {
-    fn add_classes(&mut self, classes: &Classes, pair: Option<Pair>) {
-        let Some(pair) = pair else { return };
-        for number in [pair.sparse, pair.bulk] {
+    fn add_classes(&mut self, classes: &Classes, leaf: Option<Leaf>) {
+        let Some(leaf) = leaf else { return };
+        for number in [leaf.sparse, leaf.bulk, leaf.local] {
             let counts = classes.get(&number).copied().unwrap_or_default();
             self.sent_packets += counts.packets;
             self.sent_bytes += counts.bytes;

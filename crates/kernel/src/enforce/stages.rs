@@ -401,13 +401,14 @@ fn rates(class: &Class) -> String {
     )
 }
 
-/// A pair of leaves as the maps hold it.
-pub(super) fn leaf(major: u16, pair: Option<plan::Pair>) -> abi::Leaf {
-    pair.map_or_else(abi::Leaf::default, |p| abi::Leaf {
-        sparse: Handle::new(major, p.sparse).0,
-        bulk: Handle::new(major, p.bulk).0,
-        window_us: (p.window.0 / 1_000) as u32,
-        pad: 0,
+/// Leaves as the maps hold them.
+pub(super) fn leaf(major: u16, leaf: Option<plan::Leaf>) -> abi::Leaf {
+    leaf.map_or_else(abi::Leaf::default, |l| abi::Leaf {
+        sparse: Handle::new(major, l.sparse).0,
+        bulk: Handle::new(major, l.bulk).0,
+        local: Handle::new(major, l.local).0,
+        window_us: (l.window.0 / 1_000) as u32,
+        window_bytes: u32::try_from(l.assured).unwrap_or(u32::MAX),
     })
 }
 

@@ -1,0 +1,59 @@
+//! What the programs tell at once: that a member of a target has ended.
+
+use std::os::fd::{AsRawFd, RawFd};
+
+use aya::maps::{MapData, RingBuf};
+
+use super::{Kernel, loaded};
+use crate::{abi, error::KernelError};
+
+/// A member that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// Its process id.
+    pub pid: u32,
+    /// The process target that it was in; 0: none.
+    pub own: u32,
+    /// The executable target that it was in; 0: none.
+    pub app: u32,
+}
+
+/// Hears of members that end. It is of use as long as the programs are loaded; a full ring loses events, so whoever
+/// listens also looks by themselves from time to time.
+pub struct Exits(RingBuf<MapData>);
+
+impl Exits {
+    /// The ends since the last call.
+    pub fn read(&mut self) -> Vec<Exit> {
+        let mut ends = Vec::new();
+        while let Some(item) = self.0.next() {
+            let word = |at: usize| {
+                item.get(4 * at..)
+                    .and_then(|b| b.first_chunk())
+                    .map_or(0, |b| u32::from_ne_bytes(*b))
+            };
+            // struct event: kind, tgid, own, app
+            if word(0) == abi::EVENT_EXIT {
+                ends.push(Exit {
+                    pid: word(1),
+                    own: word(2),
+                    app: word(3),
+                });
+            }
+        }
+        ends
+    }
+}
+
+impl AsRawFd for Exits {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Kernel {
+    /// The ends of members, to be taken once after the programs were loaded.
+    pub fn take_exits(&mut self) -> Result<Exits, KernelError> {
+        loaded(&mut self.programs)?.take_events().map(Exits)
+    }
+}

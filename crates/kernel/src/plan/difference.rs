@@ -1,0 +1,106 @@
+//! The steps from the classes that are there to the ones that ought to be.
+
+use super::{Class, Tree};
+use crate::tc::LeafQueue;
+
+/// A step towards the desired tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Make this class, and its queue.
+    Add(u16, Class),
+    /// Change this class's parameters.
+    Change(u16, Class),
+    /// Replace this leaf's queue.
+    Requeue(u16, LeafQueue),
+    /// Remove this class.
+    Remove(u16),
+}
+
+/// The steps from one tree to another, in two halves: between them the maps are switched, so that no packet is ever
+/// sent to a class that is not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steps {
+    /// What comes and changes.
+    pub before: Vec<Step>,
+    /// What goes.
+    pub after: Vec<Step>,
+}
+
+/// The steps from the tree that is there to the one that ought to be. A class that hangs elsewhere now is removed with
+/// all below it and made anew, for HTB cannot move one. Rates that fall are changed before rates that rise, so that no
+/// ceiling is broken on the way.
+pub fn difference(current: &Tree, desired: &Tree) -> Steps {
+    let hangs_elsewhere = |n: &u16| {
+        desired
+            .get(n)
+            .zip(current.get(n))
+            .is_some_and(|(new, old)| new.parent != old.parent)
+    };
+    let moved = |n: &u16| ancestors(current, *n).any(|above| hangs_elsewhere(&above));
+    let (moved, still): (Vec<u16>, Vec<u16>) = current.keys().partition(|n| moved(n));
+    let kept = |n: &u16| current.get(n).filter(|_| !moved.contains(n));
+    let gone: Vec<u16> = still
+        .into_iter()
+        .filter(|n| !desired.contains_key(n))
+        .collect();
+    let mut steps = Steps::default();
+    steps
+        .before
+        .extend(deepest_first(current, &moved).into_iter().map(Step::Remove));
+    let mut changes: Vec<(bool, u16, Class)> = desired
+        .iter()
+        .filter_map(|(n, class)| {
+            let old = kept(n)?;
+            (old.htb != class.htb).then_some((class.htb.rate > old.htb.rate, *n, *class))
+        })
+        .collect();
+    changes.sort_by_key(|(rises, n, _)| (*rises, *n));
+    steps.before.extend(
+        changes
+            .into_iter()
+            .map(|(_, n, class)| Step::Change(n, class)),
+    );
+    for (n, class) in desired {
+        if let (Some(old), Some(queue)) = (kept(n), class.queue)
+            && old.queue != Some(queue)
+        {
+            steps.before.push(Step::Requeue(*n, queue));
+        }
+    }
+    let added: Vec<u16> = desired
+        .keys()
+        .filter(|n| kept(n).is_none())
+        .copied()
+        .collect();
+    let parents_first = deepest_first(desired, &added).into_iter().rev();
+    steps
+        .before
+        .extend(parents_first.map(|n| Step::Add(n, desired[&n])));
+    steps
+        .after
+        .extend(deepest_first(current, &gone).into_iter().map(Step::Remove));
+    steps
+}
+
+/// A class and those above it.
+fn ancestors(tree: &Tree, number: u16) -> impl Iterator<Item = u16> + '_ {
+    let mut next = Some(number);
+    std::iter::from_fn(move || {
+        let here = next?;
+        next = tree.get(&here).map(|c| c.parent).filter(|p| *p != 0);
+        Some(here)
+    })
+    .take(DEEPEST)
+}
+
+fn deepest_first(tree: &Tree, numbers: &[u16]) -> Vec<u16> {
+    let mut order: Vec<(usize, u16)> = numbers
+        .iter()
+        .map(|n| (ancestors(tree, *n).count(), *n))
+        .collect();
+    order.sort_by(|a, b| b.cmp(a));
+    order.into_iter().map(|(_, n)| n).collect()
+}
+
+/// HTB stops at eight levels.
+const DEEPEST: usize = 9;

@@ -1,0 +1,473 @@
+//! The nodes of one direction of one tree: who hangs under whom, what each is assured, and its classes.
+
+use std::collections::BTreeMap;
+
+use netnice_core::units::{Nanos, Rate};
+
+use super::{Class, Desired, Leaf, Leaves, Limit, Link, REST, Target, Tree};
+use crate::tc::{HtbClass, LeafQueue, Queue};
+
+/// The direction that a tree serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    Up,
+    Down,
+}
+
+/// Who contains whom.
+pub(super) struct Family<'a> {
+    by_slot: BTreeMap<u16, &'a Target>,
+}
+
+impl<'a> Family<'a> {
+    pub(super) fn new(targets: &'a [Target]) -> Self {
+        Self {
+            by_slot: targets.iter().map(|t| (t.slot, t)).collect(),
+        }
+    }
+
+    /// The target itself and those around it, inside out. It ends at a parent that is not there, and after as many
+    /// steps as there are targets, so that no input makes it loop.
+    fn chain(&self, target: &Target) -> impl Iterator<Item = &'a Target> + '_ {
+        let mut next = self.by_slot.get(&target.slot).copied();
+        std::iter::from_fn(move || {
+            let here = next?;
+            next = here
+                .parent
+                .and_then(|slot| self.by_slot.get(&slot).copied());
+            Some(here)
+        })
+        .take(self.by_slot.len())
+    }
+
+    pub(super) fn limits_both(&self, slot: u16) -> bool {
+        self.by_slot
+            .get(&slot)
+            .is_some_and(|t| matches!(t.limit, Limit::Both(_)))
+    }
+}
+
+/// The nodes of one direction of one tree.
+pub(super) struct Stage<'a> {
+    family: &'a Family<'a>,
+    leaves: Leaves,
+    longest: u32,
+    direction: Direction,
+    /// The class above all nodes, if the tree has one.
+    top: Option<HtbClass>,
+    nodes: BTreeMap<u16, Node>,
+}
+
+/// One target's node.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    parent: Option<u16>,
+    /// Bytes per second that were promised to it.
+    minimum: u64,
+    /// Bytes per second that it never exceeds.
+    ceil: u64,
+    burst: Nanos,
+    weight: u16,
+    /// Priority of its sparse and its bulk leaf.
+    order: [u32; 2],
+}
+
+impl<'a> Stage<'a> {
+    /// The limits of one direction. A limit on both directions together lives with the sending ones.
+    pub(super) fn cap(desired: &Desired, family: &'a Family<'a>, direction: Direction) -> Self {
+        let limit_of = |target: &Target| match (target.limit, direction) {
+            (Limit::Each { up, .. }, Direction::Up) => up,
+            (Limit::Each { down, .. }, Direction::Down) => down,
+            (Limit::Both(rate), Direction::Up) => Some(rate),
+            (Limit::Both(_), Direction::Down) | (Limit::None, _) => None,
+        };
+        let node = |target: &Target, rate: Rate| Node {
+            parent: None,
+            minimum: 0,
+            ceil: bytes_per_second(rate),
+            burst: target.burst,
+            weight: target.weight,
+            order: [0, 1],
+        };
+        let nodes = desired
+            .targets
+            .iter()
+            .filter_map(|t| Some((t.slot, node(t, limit_of(t)?))))
+            .collect();
+        Self {
+            family,
+            leaves: desired.leaves,
+            longest: desired.longest,
+            direction,
+            top: None,
+            nodes,
+        }
+        .with_parents()
+    }
+
+    /// The parts of one direction of a managed link.
+    pub(super) fn link(
+        desired: &Desired,
+        family: &'a Family<'a>,
+        link: &Link,
+        direction: Direction,
+        rate: Rate,
+    ) -> Self {
+        let ceil = bytes_per_second(rate);
+        let mut nodes: BTreeMap<u16, Node> = BTreeMap::new();
+        for target in &desired.targets {
+            let Some(share) = target.share.as_ref().filter(|s| s.link == link.name) else {
+                continue;
+            };
+            let minimum = match direction {
+                Direction::Up => share.min,
+                Direction::Down => share.min_down,
+            };
+            let node = Node {
+                parent: None,
+                minimum: minimum.map_or(0, bytes_per_second),
+                ceil,
+                burst: target.burst,
+                weight: target.weight,
+                order: [u32::from(target.priority); 2],
+            };
+            nodes.insert(target.slot, node);
+        }
+        let rest = Node {
+            parent: None,
+            minimum: 0,
+            ceil,
+            burst: DEFAULT_BURST,
+            weight: DEFAULT_WEIGHT,
+            order: [u32::from(DEFAULT_PRIORITY); 2],
+        };
+        nodes.insert(REST, rest);
+        let top = HtbClass {
+            overhead: link.overhead,
+            ..htb(ceil, ceil, DEFAULT_BURST, SMALL_QUANTUM, 0)
+        };
+        Self {
+            family,
+            leaves: desired.leaves,
+            longest: desired.longest,
+            direction,
+            top: Some(top),
+            nodes,
+        }
+        .with_parents()
+    }
+
+    /// Hangs every node under the nearest node around it.
+    fn with_parents(mut self) -> Self {
+        let slots: Vec<u16> = self.nodes.keys().copied().collect();
+        for slot in slots {
+            let Some(target) = self.family.by_slot.get(&slot) else {
+                continue;
+            };
+            let parent = self
+                .family
+                .chain(target)
+                .skip(1)
+                .map(|t| t.slot)
+                .find(|s| self.nodes.contains_key(s));
+            if let Some(node) = self.nodes.get_mut(&slot) {
+                node.parent = parent;
+            }
+        }
+        self
+    }
+
+    /// The node whose leaves a target's packets use.
+    pub(super) fn nearest(&self, target: &Target) -> Option<u16> {
+        self.family
+            .chain(target)
+            .map(|t| t.slot)
+            .find(|slot| self.nodes.contains_key(slot))
+    }
+
+    /// Whether a target has a node here.
+    pub(super) fn has_node(&self, slot: u16) -> bool {
+        self.nodes.contains_key(&slot)
+    }
+
+    /// The leaves of a node.
+    pub(super) fn leaf(&self, slot: u16, tree: &Tree) -> Leaf {
+        let [_, sparse, bulk, local] = self.numbers(slot);
+        let window = window(self.nodes[&slot].ceil);
+        // The sparse leaf is assured a quarter of what the node's own leaves are.
+        let assured = tree.get(&sparse).map_or(0, |class| 4 * class.htb.rate);
+        Leaf {
+            sparse,
+            bulk,
+            local,
+            window,
+            assured: bytes_in(assured, window.0),
+        }
+    }
+
+    /// The leaves of a node that is here, or in the other direction's stage.
+    pub(super) fn leaf_or(&self, other: &Self, slot: u16, tree: &Tree) -> Leaf {
+        if self.nodes.contains_key(&slot) {
+            self.leaf(slot, tree)
+        } else {
+            other.leaf(slot, tree)
+        }
+    }
+
+    /// Class numbers of a node: its own, and those of its sparse, bulk and local leaf.
+    fn numbers(&self, slot: u16) -> [u16; 4] {
+        let own = match (slot, self.direction) {
+            (REST, _) => REST_CLASS,
+            (_, Direction::Up) => slot * BLOCK,
+            (_, Direction::Down) => slot * BLOCK + BLOCK / 2,
+        };
+        [own, own + 1, own + 2, own + 3]
+    }
+
+    /// Nodes by the node that they hang under.
+    fn nested(&self) -> BTreeMap<Option<u16>, Vec<u16>> {
+        let mut nested: BTreeMap<Option<u16>, Vec<u16>> = BTreeMap::new();
+        for (slot, node) in &self.nodes {
+            nested.entry(node.parent).or_default().push(*slot);
+        }
+        nested
+    }
+
+    pub(super) fn write(&self, tree: &mut Tree) {
+        let nested = self.nested();
+        let tops = nested.get(&None).map(Vec::as_slice).unwrap_or_default();
+        let parent = match self.top {
+            Some(htb) => {
+                tree.insert(
+                    TOP_CLASS,
+                    Class {
+                        parent: 0,
+                        htb,
+                        queue: None,
+                    },
+                );
+                TOP_CLASS
+            }
+            None => 0,
+        };
+        let base = self.base_quantum(tops);
+        for slot in tops {
+            let assured = match self.top {
+                Some(_) => self.promised(*slot, &nested).max(TRICKLE),
+                None => self.nodes[slot].ceil,
+            };
+            self.write_node(*slot, parent, assured, base, &nested, tree);
+        }
+    }
+
+    /// Writes a node, its leaves, and the nodes in it.
+    fn write_node(
+        &self,
+        slot: u16,
+        parent: u16,
+        assured: u64,
+        base: u64,
+        nested: &BTreeMap<Option<u16>, Vec<u16>>,
+        tree: &mut Tree,
+    ) {
+        let node = self.nodes[&slot];
+        let assured = assured.min(node.ceil);
+        let [own, sparse, bulk, local] = self.numbers(slot);
+        let inside = nested
+            .get(&Some(slot))
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let promised: u64 = inside.iter().map(|s| self.promised(*s, nested)).sum();
+        let spare = assured.saturating_sub(promised);
+        let part = if inside.is_empty() {
+            spare / 8 * 3
+        } else {
+            spare / 8
+        };
+        let quantum = quantum(base, node.weight);
+        let class = |rate: u64, quantum: u32, order: u32| HtbClass {
+            overhead: self.top.map_or(0, |t| t.overhead),
+            ..htb(
+                rate.max(TRICKLE).min(node.ceil),
+                node.ceil,
+                node.burst,
+                quantum,
+                order,
+            )
+        };
+        let [first, second] = node.order;
+        tree.insert(
+            own,
+            Class {
+                parent,
+                htb: class(assured, quantum, second),
+                queue: None,
+            },
+        );
+        let leaf = |htb, queue| Class {
+            parent: own,
+            htb,
+            queue: Some(queue),
+        };
+        let queues = self.queues(&node);
+        tree.insert(
+            sparse,
+            leaf(class(spare / 4, SMALL_QUANTUM, first), queues[0]),
+        );
+        tree.insert(bulk, leaf(class(part, quantum, second), queues[1]));
+        if self.top.is_none() {
+            let large = quantum.max(LARGEST_PACKET as u32);
+            tree.insert(local, leaf(class(part, large, second), queues[2]));
+        }
+        let share = spare / 2 / inside.len().max(1).next_power_of_two() as u64;
+        let base = self.base_quantum(inside);
+        for child in inside {
+            let assured = (self.promised(*child, nested) + share).max(TRICKLE);
+            self.write_node(*child, own, assured, base, nested, tree);
+        }
+    }
+
+    /// What a node has been promised: its own minimum, or what is promised inside it.
+    fn promised(&self, slot: u16, nested: &BTreeMap<Option<u16>, Vec<u16>>) -> u64 {
+        let inside = nested
+            .get(&Some(slot))
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let sum = inside.iter().map(|s| self.promised(*s, nested)).sum();
+        self.nodes[&slot].minimum.max(sum)
+    }
+
+    /// Bytes per turn of the smallest weight among nodes that share a parent. HTB sends a whole packet even where the
+    /// quantum is smaller, so shares are only right with quanta above the packets' size; but long turns are long waits.
+    fn base_quantum(&self, siblings: &[u16]) -> u64 {
+        let weights = || {
+            siblings
+                .iter()
+                .map(|s| u64::from(self.nodes[s].weight.max(1)))
+        };
+        let smallest = weights().min().unwrap_or(1);
+        let largest = weights().max().unwrap_or(1);
+        let ceil = siblings
+            .iter()
+            .map(|s| self.nodes[s].ceil)
+            .max()
+            .unwrap_or_default();
+        let turn = ceil / TURNS_PER_SECOND;
+        let longest = ceil / LONGEST_TURNS_PER_SECOND * smallest / largest;
+        turn.min(longest)
+            .clamp(u64::from(SMALL_QUANTUM), LARGEST_PACKET)
+            * 1_000
+            / smallest
+    }
+
+    /// The queues of a node's leaves: sparse, bulk, local.
+    fn queues(&self, node: &Node) -> [LeafQueue; 3] {
+        let cut = (node.ceil < CUT_BELOW).then_some(self.longest.max(FULL_PACKET as u32));
+        let fifo = |limit: u64| Queue::Fifo {
+            limit: to_u32(limit),
+        };
+        let long = fifo(bytes_in(node.ceil, FIFO_TIME).max(FIFO_FLOOR));
+        let (sparse, bulk, local) = match self.leaves {
+            Leaves::FqCodel => (
+                fq_codel(node.ceil),
+                fq_codel(node.ceil),
+                fq_codel(node.ceil),
+            ),
+            Leaves::Fifo => (
+                fifo(bytes_in(node.ceil, FIFO_TIME / 2).max(SPARSE_FLOOR)),
+                long,
+                long,
+            ),
+        };
+        [
+            LeafQueue {
+                queue: sparse,
+                cut: None,
+            },
+            LeafQueue { queue: bulk, cut },
+            LeafQueue {
+                queue: local,
+                cut: None,
+            },
+        ]
+    }
+}
+
+fn htb(rate: u64, ceil: u64, burst: Nanos, quantum: u32, priority: u32) -> HtbClass {
+    HtbClass {
+        rate,
+        ceil,
+        burst: ticks(rate, burst),
+        cburst: ticks(ceil, burst),
+        quantum,
+        priority,
+        overhead: 0,
+    }
+}
+
+/// How long a class may run ahead: the burst asked for, but two full packets at least, in HTB's ticks.
+fn ticks(rate: u64, burst: Nanos) -> u32 {
+    let two_packets = 2 * FULL_PACKET * 1_000_000_000 / rate.max(1);
+    to_u32(two_packets.max(burst.0).min(LONGEST_BURST) >> PSCHED_SHIFT)
+}
+
+fn quantum(base: u64, weight: u16) -> u32 {
+    to_u32((base * u64::from(weight.max(1)) / 1_000).max(u64::from(SMALL_QUANTUM)))
+}
+
+fn fq_codel(rate: u64) -> Queue {
+    // RFC 8290 5.2.2: the target is raised where a packet alone takes longer than it.
+    let packet = FULL_PACKET * 1_000_000 / rate.max(1);
+    Queue::FqCodel {
+        target: to_u32((packet * 3 / 2).max(5_000)),
+        quantum: FULL_PACKET as u32,
+    }
+}
+
+/// How long a window of the flow accounting is: ten packets at least.
+fn window(rate: u64) -> Nanos {
+    Nanos((10 * FULL_PACKET * 1_000_000_000 / rate.max(1)).max(SHORTEST_WINDOW))
+}
+
+fn bytes_per_second(rate: Rate) -> u64 {
+    rate.bits_per_second() / 8
+}
+
+fn bytes_in(rate: u64, nanos: u64) -> u64 {
+    (u128::from(rate) * u128::from(nanos) / 1_000_000_000) as u64
+}
+
+fn to_u32(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Class numbers that belong to one slot: four for up (or both), four for down.
+const BLOCK: u16 = 8;
+const REST_CLASS: u16 = 2;
+const TOP_CLASS: u16 = 1;
+/// What a class without a promise is assured, bytes per second: HTB wants a number, and this one is noise.
+const TRICKLE: u64 = 1_000;
+/// A full Ethernet packet with its header.
+const FULL_PACKET: u64 = 1_514;
+/// A packet of segmentation offload, and lo's largest with its header.
+const LARGEST_PACKET: u64 = 65_550;
+/// Below this rate, in bytes per second, a packet of segmentation offload takes longer than a millisecond.
+const CUT_BELOW: u64 = 62_500_000;
+const SMALL_QUANTUM: u32 = 1_514;
+/// A flooding sender's socket buffer (net.core.wmem_default, 212,992 bytes of memory) holds about 140 kB of full
+/// packets. A FIFO that takes them all makes the sender wait, one that does not makes it burn a core on drops.
+const FIFO_FLOOR: u64 = 164_000;
+/// How long a FIFO may be at high rates.
+const FIFO_TIME: u64 = 20_000_000;
+/// Ten packets: a sparse flow has at most one or two under way.
+const SPARSE_FLOOR: u64 = 15_140;
+const DEFAULT_BURST: Nanos = Nanos::from_millis(5);
+const DEFAULT_WEIGHT: u16 = 100;
+const DEFAULT_PRIORITY: u8 = 4;
+/// A turn of the smallest weight takes 2 ms of the link, and of the largest at most 50 ms.
+const TURNS_PER_SECOND: u64 = 500;
+const LONGEST_TURNS_PER_SECOND: u64 = 20;
+const SHORTEST_WINDOW: u64 = 100_000_000;
+const PSCHED_SHIFT: u32 = 6;
+/// Ticks are 32 bits wide: 274 s.
+const LONGEST_BURST: u64 = (u32::MAX as u64) << PSCHED_SHIFT;
