@@ -54,6 +54,10 @@ pub struct Set {
     /// The process that joins a named target; it is the one that the pidfd means.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
+    /// The change is `both R` of the paper's short form: where the host's policy sets
+    /// `input_meter = false`, it means `up R`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub short: bool,
     /// Not its living descendants too.
     #[serde(default, skip_serializing_if = "is_false")]
     pub only: bool,
@@ -94,6 +98,9 @@ pub struct Clear {
     /// Undo the change unless it is confirmed within so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_ns: Option<u64>,
+    /// Undo the change after so long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub for_ns: Option<u64>,
 }
 
 /// What [`Clear`] is about.

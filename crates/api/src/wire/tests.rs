@@ -27,6 +27,7 @@ fn requests() -> Vec<Request> {
             change: None,
             pid: Some(7),
             only: true,
+            short: true,
             dry_run: true,
             confirm_ns: Some(30_000_000_000),
             for_ns: Some(u64::MAX),
@@ -37,11 +38,13 @@ fn requests() -> Vec<Request> {
             what: ClearWhat::All,
             dry_run: false,
             confirm_ns: None,
+            for_ns: None,
         }),
         Request::Clear(Clear {
             what: ClearWhat::Target("user:ann".into()),
             dry_run: true,
             confirm_ns: Some(1),
+            for_ns: Some(2),
         }),
         Request::Link(LinkChange {
             iface: "eth0".into(),

@@ -18,10 +18,9 @@ impl FromStr for Change {
         if text.len() > LONGEST {
             return Err(ContractError::TooLong(text.len()));
         }
-        let mut change = Change::default();
+        let mut clauses = Vec::new();
         let mut extra = false;
         let mut cpu_extra = false;
-        let mut seen: Vec<Clause> = Vec::new();
         let mut words = text.split_ascii_whitespace();
         while let Some(word) = words.next() {
             match word {
@@ -33,11 +32,29 @@ impl FromStr for Change {
             }
             let clause = Clause::from_word(word)
                 .ok_or_else(|| ContractError::UnknownWord(word.to_string()))?;
+            let value = words.next().ok_or(ContractError::NoValue(clause))?;
+            clauses.push((clause, value));
+        }
+        Change::from_clauses(clauses, extra, cpu_extra)
+    }
+}
+
+impl Change {
+    /// The change that names these clauses, each with the text of its value; `extra` and
+    /// `cpu_extra` belong to the slices among them. What a command line has as options comes
+    /// this way, so that no value can smuggle in another clause.
+    pub fn from_clauses<'t>(
+        clauses: impl IntoIterator<Item = (Clause, &'t str)>,
+        extra: bool,
+        cpu_extra: bool,
+    ) -> Result<Change, ContractError> {
+        let mut change = Change::default();
+        let mut seen: Vec<Clause> = Vec::new();
+        for (clause, value) in clauses {
             if seen.contains(&clause) {
                 return Err(ContractError::Duplicate(clause));
             }
             seen.push(clause);
-            let value = words.next().ok_or(ContractError::NoValue(clause))?;
             change.read(clause, value)?;
         }
         if extra {
