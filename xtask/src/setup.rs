@@ -59,7 +59,7 @@ pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
             );
         }
     }
-    if what == Use::Run {
+    if matches!(what, Use::Run | Use::Vm) {
         web_server(tree)?;
     }
     Ok(())
@@ -70,7 +70,7 @@ pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
 pub fn program_path(tree: &Tree) -> Result<OsString> {
     let own = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&own)
-        .chain([web_server_folder(tree).join("usr/sbin")])
+        .chain([web_server_programs(tree)])
         .chain(["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from));
     std::env::join_paths(folders).context("a folder of PATH has a colon in its name")
 }
@@ -217,6 +217,11 @@ pub fn unpack(file: &Path, folder: &Path) -> Result<()> {
         .run()
 }
 
+/// The folder with the unpacked nginx, if it had to be unpacked.
+pub fn web_server_programs(tree: &Tree) -> PathBuf {
+    web_server_folder(tree).join("usr/sbin")
+}
+
 fn web_server_folder(tree: &Tree) -> PathBuf {
     tree.target.join("tools").join("nginx")
 }
@@ -251,7 +256,7 @@ const NEEDS: &[Need] = &[
     need(Program("iperf3"), "iperf3", &[Run, Vm]),
     need(Program("curl"), "curl", &[Run, Vm]),
     // A statically linked client that makes its system calls itself.
-    need(Program("go"), "golang-go", &[Run]),
+    need(Program("go"), "golang-go", &[Run, Vm]),
     // Another kernel.
     need(Program("qemu-system-x86_64"), "qemu-system-x86", &[Vm]),
     need(Program("depmod"), "kmod", &[Vm]),

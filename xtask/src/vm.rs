@@ -73,12 +73,14 @@ impl<'a> Job<'a> {
 
     /// The shell lines that `inside.sh` sources once the guest is ready.
     fn script(&self, tree: &Tree) -> String {
+        let tools = quoted(&setup::web_server_programs(tree).display().to_string());
+        let path = format!("PATH=$PATH:{tools}\n");
         match self {
-            Job::Shell { command } => format!("{command}\n"),
+            Job::Shell { command } => format!("{path}{command}\n"),
             Job::Tests { filter } => {
                 let folder = tree.root.join("crates/lab");
                 format!(
-                    "run_tests {} {}\n",
+                    "{path}run_tests {} {}\n",
                     quoted(&folder.display().to_string()),
                     quoted(filter)
                 )
@@ -190,28 +192,20 @@ fn boot(assets: &Assets, share: &Share) -> Result<()> {
         .args(["--exec", "sh /mnt/inside.sh"])
         .env("PATH", assets.path()?)
         .no_input();
-    let status = step.watch(|line| {
-        // The guest says before each test program which one it is, as cargo would.
-        ledger.line(line);
-    })?;
+    // The guest names each test program as cargo would, before it runs it.
+    let status = step.watch(|line| ledger.line(line))?;
     let took = started.elapsed().as_secs();
+    if !ledger.is_empty() {
+        println!("\n{ledger}; on {} in {took} s", assets.release());
+    }
     match share.status() {
         None => bail!(
             "the guest ended after {took} s without leaving its status ({status}; the limit is {} s)",
             LIMIT.as_secs()
         ),
-        Some(0) if !ledger.is_empty() && ledger.total().failed_runner => {
-            bail!("tests failed in the guest")
-        }
-        Some(code) => {
-            if !ledger.is_empty() {
-                println!("\n{ledger}; on {} in {took} s", assets.release());
-            }
-            match code {
-                0 => Ok(()),
-                code => bail!("the guest ended with status {code}"),
-            }
-        }
+        Some(0) if ledger.is_empty() || !ledger.total().failed_runner => Ok(()),
+        Some(0) => bail!("tests failed in the guest"),
+        Some(code) => bail!("the guest ended with status {code}"),
     }
 }
 
