@@ -1,1 +1,386 @@
+//! What a plan must hold whatever is desired, and the steps between two plans.
 
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::tc::Queue;
+
+fn rate(bits: u64) -> Rate {
+    Rate::new(bits).expect("a rate of the tests is in range")
+}
+
+fn target(slot: u16) -> Target {
+    Target {
+        id: 1_000 + u32::from(slot),
+        slot,
+        parent: None,
+        limit: Limit::None,
+        burst: Nanos::from_millis(5),
+        share: None,
+        weight: 100,
+        priority: 4,
+    }
+}
+
+fn up(slot: u16, bits: u64) -> Target {
+    Target {
+        limit: Limit::Each {
+            up: Some(rate(bits)),
+            down: None,
+        },
+        ..target(slot)
+    }
+}
+
+fn inside(parent: u16, child: Target) -> Target {
+    Target {
+        parent: Some(parent),
+        ..child
+    }
+}
+
+fn on_link(slot: u16, min: u64) -> Target {
+    let share = Share {
+        link: "eth0".into(),
+        min: Some(rate(min)),
+        min_down: None,
+    };
+    Target {
+        share: Some(share),
+        ..target(slot)
+    }
+}
+
+fn desired(targets: Vec<Target>) -> Desired {
+    let link = Link {
+        name: "eth0".into(),
+        up: Some(rate(100_000_000)),
+        down: Some(rate(97_000_000)),
+        overhead: 0,
+    };
+    Desired {
+        targets,
+        links: vec![link],
+        leaves: Leaves::Fifo,
+        longest: 1_518,
+    }
+}
+
+/// Carries steps out on a tree as the kernel would, and refuses what the kernel refuses.
+fn carry_out(tree: &mut Tree, steps: &[Step]) {
+    for step in steps {
+        match step {
+            Step::Add(n, class) => {
+                assert!(
+                    class.parent == 0 || tree.contains_key(&class.parent),
+                    "class {n} has no parent"
+                );
+                assert!(
+                    tree.insert(*n, *class).is_none(),
+                    "class {n} is there already"
+                );
+            }
+            Step::Change(n, class) => {
+                let old = tree
+                    .insert(*n, *class)
+                    .expect("only a class that is there is changed");
+                assert_eq!(old.parent, class.parent, "HTB cannot move class {n}");
+            }
+            Step::Requeue(n, queue) => {
+                tree.get_mut(n).expect("a queue needs its class").queue = Some(*queue)
+            }
+            Step::Remove(n) => {
+                assert!(
+                    !tree.values().any(|c| c.parent == *n),
+                    "class {n} still has classes below it"
+                );
+                assert!(
+                    tree.remove(n).is_some(),
+                    "only a class that is there is removed"
+                );
+            }
+        }
+    }
+}
+
+/// What must hold of every tree.
+fn check(tree: &Tree, whole: u64) {
+    for (number, class) in tree {
+        let below: Vec<(&u16, &Class)> = tree.iter().filter(|(_, c)| c.parent == *number).collect();
+        assert_eq!(
+            class.queue.is_none(),
+            !below.is_empty(),
+            "class {number}: queues are in leaves and only there"
+        );
+        assert!(
+            class.htb.rate <= class.htb.ceil,
+            "class {number} is assured more than its ceiling"
+        );
+        assert!(class.htb.ceil <= whole);
+        assert!(class.htb.quantum >= 1_514 && class.htb.burst > 0 && class.htb.cburst > 0);
+        let promised: u64 = below.iter().map(|(_, c)| c.htb.rate).sum();
+        // A trickle of 1,000 bytes per second for each class without a promise is noise, not a promise.
+        let noise = 1_000 * below.len() as u64;
+        assert!(
+            promised <= class.htb.rate.max(noise) + noise,
+            "class {number} is assured {} and gives away {promised}",
+            class.htb.rate
+        );
+    }
+    let depth = |mut n: u16| {
+        (0..)
+            .take_while(|_| tree.get(&n).map(|c| n = c.parent).is_some())
+            .count()
+    };
+    assert!(tree.keys().all(|n| depth(*n) <= 8), "HTB has eight levels");
+}
+
+#[test]
+fn a_limit_becomes_a_class_with_three_leaves() {
+    let plan = plan(&desired(vec![up(1, 4_000_000)]));
+    let numbers: Vec<u16> = plan.cap.keys().copied().collect();
+    assert_eq!(numbers, [8, 9, 10, 11]);
+    assert_eq!(plan.cap[&8].htb.ceil, 500_000);
+    assert_eq!(
+        plan.cap[&9].htb.rate, 125_000,
+        "a quarter is assured to sparse flows"
+    );
+    let cap = plan.places[&1_001];
+    assert_eq!(
+        cap.cap[0].map(|l| (l.sparse, l.bulk, l.local)),
+        Some((9, 10, 11))
+    );
+    assert_eq!(cap.cap[1], None);
+    assert_eq!(cap.own, [true, false]);
+}
+
+#[test]
+fn a_limit_on_both_is_one_class_for_both_directions() {
+    let both = Target {
+        limit: Limit::Both(rate(1_000_000)),
+        ..target(3)
+    };
+    let plan = plan(&desired(vec![both, inside(3, target(4))]));
+    assert_eq!(plan.cap.len(), 4);
+    for id in [1_003, 1_004] {
+        assert_eq!(plan.places[&id].cap[0], plan.places[&id].cap[1]);
+        assert!(plan.places[&id].cap[0].is_some());
+    }
+    assert_eq!(
+        plan.places[&1_003].own,
+        [true, false],
+        "what one class counts is told once"
+    );
+    assert_eq!(plan.places[&1_004].own, [false, false]);
+}
+
+#[test]
+fn a_target_without_a_limit_uses_the_one_around_it() {
+    let plan = plan(&desired(vec![
+        up(1, 8_000_000),
+        inside(1, target(2)),
+        inside(2, up(3, 1_000_000)),
+    ]));
+    assert_eq!(plan.places[&1_002].cap[0], plan.places[&1_001].cap[0]);
+    assert_eq!(
+        plan.cap[&24].parent, 8,
+        "the inner limit hangs under the outer one"
+    );
+    check(&plan.cap, 1_000_000);
+}
+
+#[test]
+fn packets_are_cut_where_they_would_take_more_than_a_millisecond() {
+    let cut = |bits| {
+        plan(&desired(vec![up(1, bits)])).cap[&10]
+            .queue
+            .map(|q| q.cut)
+    };
+    assert_eq!(cut(4_000_000), Some(Some(1_518)));
+    assert_eq!(cut(1_000_000_000), Some(None));
+    let local = plan(&desired(vec![up(1, 4_000_000)])).cap[&11].queue;
+    assert_eq!(
+        local.map(|q| q.cut),
+        Some(None),
+        "a packet of lo cannot be cut"
+    );
+}
+
+#[test]
+fn a_fifo_always_takes_two_of_the_largest_packets() {
+    for bits in [8_000, 64_000, 4_000_000, 10_000_000_000] {
+        for number in [10, 11] {
+            let queue = plan(&desired(vec![up(1, bits)])).cap[&number]
+                .queue
+                .map(|q| q.queue);
+            assert!(
+                matches!(queue, Some(Queue::Fifo { limit }) if limit >= 2 * 65_550),
+                "{bits}: {queue:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn minimums_on_a_link_are_what_was_granted() {
+    let plan = plan(&desired(vec![
+        on_link(1, 60_000_000),
+        on_link(2, 20_000_000),
+        inside(1, on_link(3, 10_000_000)),
+    ]));
+    let trees = &plan.links["eth0"];
+    let up = trees.trees[0].as_ref().expect("the link is managed");
+    assert_eq!(up[&8].htb.rate, 7_500_000);
+    assert_eq!(up[&16].htb.rate, 2_500_000);
+    assert_eq!(up[&24].parent, 8);
+    assert!(up[&24].htb.rate >= 1_250_000, "a nested minimum is kept");
+    assert_eq!(up[&1].htb.ceil, 12_500_000);
+    assert!(trees.rest[0].is_some());
+    check(up, 12_500_000);
+}
+
+#[test]
+fn weights_are_ratios_of_quanta() {
+    let weighted = |slot, weight| Target {
+        weight,
+        ..on_link(slot, 1_000_000)
+    };
+    let plan = plan(&desired(vec![
+        weighted(1, 50),
+        weighted(2, 100),
+        weighted(3, 1_000),
+    ]));
+    let up = plan.links["eth0"].trees[0]
+        .as_ref()
+        .expect("the link is managed");
+    let quantum = |n: u16| f64::from(up[&n].htb.quantum);
+    assert!((quantum(18) / quantum(10) - 2.0).abs() < 0.01);
+    assert!((quantum(26) / quantum(10) - 20.0).abs() < 0.01);
+    assert!(quantum(10) >= 1_514.0);
+}
+
+#[test]
+fn a_lower_rate_is_set_before_a_higher_one() {
+    let before = plan(&desired(vec![up(1, 1_000_000), up(2, 9_000_000)])).cap;
+    let after = plan(&desired(vec![up(1, 9_000_000), up(2, 1_000_000)])).cap;
+    let steps = difference(&before, &after).before;
+    let falls = |step: &Step| matches!(step, Step::Change(n, c) if c.htb.rate < before[n].htb.rate);
+    let rises = |step: &Step| matches!(step, Step::Change(n, c) if c.htb.rate > before[n].htb.rate);
+    let last_fall = steps.iter().rposition(falls);
+    let first_rise = steps.iter().position(rises);
+    assert!(last_fall < first_rise, "{steps:?}");
+}
+
+#[test]
+fn one_more_nested_target_seldom_changes_the_others() {
+    let family = |count: u16| {
+        let mut targets = vec![up(1, 80_000_000)];
+        targets.extend((2..2 + count).map(|slot| inside(1, up(slot, 1_000_000))));
+        plan(&desired(targets)).cap
+    };
+    let steps = difference(&family(5), &family(6));
+    assert!(
+        steps.before.iter().all(|s| matches!(s, Step::Add(..))),
+        "{steps:?}"
+    );
+}
+
+#[test]
+fn a_parent_that_is_not_there_or_its_own_child_does_no_harm() {
+    let plan = plan(&desired(vec![
+        inside(9, up(1, 1_000_000)),
+        inside(2, up(2, 1_000_000)),
+    ]));
+    assert_eq!(plan.cap[&8].parent, 0);
+}
+
+fn any_target(slot: u16) -> impl Strategy<Value = Target> {
+    let bits = || 1_000u64..20_000_000_000;
+    let limit = prop_oneof![
+        Just(Limit::None),
+        (proptest::option::of(bits()), proptest::option::of(bits())).prop_map(|(up, down)| {
+            Limit::Each {
+                up: up.map(rate),
+                down: down.map(rate),
+            }
+        }),
+        bits().prop_map(|b| Limit::Both(rate(b))),
+    ];
+    let min = || proptest::option::of(1_000u64..3_000_000);
+    let share = proptest::option::of((min(), min()).prop_map(|(up, down)| Share {
+        link: "eth0".into(),
+        min: up.map(rate),
+        min_down: down.map(rate),
+    }));
+    // A parent of a lower slot: no cycles. Deep chains are admission's to refuse, so parents are few.
+    let parent = proptest::option::of(1u16..=3);
+    (limit, share, 1u16..=1_000, 0u8..8, parent).prop_map(
+        move |(limit, share, weight, priority, parent)| Target {
+            parent: parent.filter(|p| *p < slot),
+            limit,
+            share,
+            weight,
+            priority,
+            ..target(slot)
+        },
+    )
+}
+
+fn any_desired() -> impl Strategy<Value = Desired> {
+    let targets: Vec<_> = (1u16..12)
+        .map(|slot| proptest::option::of(any_target(slot)))
+        .collect();
+    targets.prop_map(|targets| {
+        let targets: Vec<Target> = targets.into_iter().flatten().collect();
+        desired(targets)
+    })
+}
+
+fn trees(plan: &Plan) -> [Tree; 3] {
+    let link = plan.links.get("eth0").cloned().unwrap_or_default();
+    let [up, down] = link.trees;
+    [
+        plan.cap.clone(),
+        up.unwrap_or_default(),
+        down.unwrap_or_default(),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_plan_is_sound(desired in any_desired()) {
+        let plan = plan(&desired);
+        let [cap, up, down] = trees(&plan);
+        check(&cap, u64::MAX);
+        check(&up, 12_500_000);
+        check(&down, 12_125_000);
+        for places in plan.places.values() {
+            for leaf in places.cap.iter().flatten() {
+                prop_assert!(cap[&leaf.sparse].queue.is_some() && cap[&leaf.bulk].queue.is_some());
+                prop_assert!(cap[&leaf.local].queue.is_some());
+            }
+        }
+        for (dir, tree) in [up, down].into_iter().enumerate() {
+            for leaf in plan.links["eth0"].places.values().filter_map(|p| p[dir]) {
+                prop_assert!(tree[&leaf.sparse].queue.is_some() && tree[&leaf.bulk].queue.is_some());
+            }
+        }
+    }
+
+    #[test]
+    fn steps_lead_from_any_plan_to_any_other(from in any_desired(), to in any_desired()) {
+        let (from, to) = (plan(&from), plan(&to));
+        for (old, new) in trees(&from).into_iter().zip(trees(&to)) {
+            let steps = difference(&old, &new);
+            let mut tree = old;
+            carry_out(&mut tree, &steps.before);
+            // Between the halves the maps are switched: every leaf that they name is there.
+            let leaves: BTreeSet<u16> = new.iter().filter(|(_, c)| c.queue.is_some()).map(|(n, _)| *n).collect();
+            prop_assert!(leaves.iter().all(|n| tree.contains_key(n)));
+            carry_out(&mut tree, &steps.after);
+            prop_assert_eq!(tree, new);
+        }
+    }
+}
