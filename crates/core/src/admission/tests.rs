@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::{Entry, Grant, Reason, Refusal, TargetId, admit, admit_link, admit_unmanage, readmit};
-use crate::contract::{Contract, Direction};
+use crate::contract::Direction;
 use crate::link::{Capacity, CapacitySource, Link};
 use crate::units::{Bytes, Rate};
 
@@ -449,30 +449,24 @@ fn requests() -> impl Strategy<Value = Entry> {
         proptest::option::weighted(0.1, (1..5_u64, any::<bool>())),
         proptest::sample::select(&["", "on eth0", "on eth1"][..]),
     );
-    (1..9_u16, 0..9_u16, parts).prop_filter_map("nonsense", |(id, parent, parts)| {
+    (1..9_u16, 0..9_u16, parts).prop_map(|(id, parent, parts)| {
         let (up, down, min, min_down, slice, on) = parts;
         let mut text = Vec::new();
         for (word, n) in [up, down, min, min_down].into_iter().flatten() {
             text.push(alloc::format!("{word} {n}mbit"));
         }
         if let Some((n, extra)) = slice {
-            text.push(alloc::format!(
-                "slice {n}ms/10ms{}",
-                if extra { " extra" } else { "" }
-            ));
+            let extra = if extra { " extra" } else { "" };
+            text.push(alloc::format!("slice {n}ms/10ms{extra}"));
         }
         text.push(on.into());
-        let text = text.join(" ");
-        let contract = match text.trim().is_empty() {
-            true => Contract::default(),
-            false => text.parse().ok()?,
-        };
-        Some(Entry {
-            id: TargetId::new(id)?,
-            target: alloc::format!("pid:{id}").parse().ok()?,
+        Entry {
+            id: TargetId::new(id).expect("above zero"),
+            target: alloc::format!("pid:{id}").parse().expect("a target"),
             parent: TargetId::new(parent),
-            contract,
-        })
+            // What contradicts itself asks for nothing.
+            contract: text.join(" ").parse().unwrap_or_default(),
+        }
     })
 }
 
@@ -536,7 +530,7 @@ proptest! {
                 Err(refusal) => {
                     let Reason::DoesNotFit(short) = refusal.reason() else { continue };
                     let (Some(_), None) = (short.asked, short.slice) else { continue };
-                    prop_assert!(short.to_string_is_whole(&refusal));
+                    prop_assert!(short.to_string_is_whole(&refusal), "{refusal} {short:?}");
                     let Some(largest) = short.largest() else { continue };
                     // Another direction of the same request may have a fault of its own.
                     let only = |amount| -> Option<Entry> {

@@ -103,6 +103,7 @@ impl<'a> World<'a> {
     /// Whether the demands that the target's entry touches still fit (conditions 1 to 3).
     /// `before` is the world that it came into.
     pub(super) fn fits(&self, before: &World<'_>, id: TargetId) -> Result<(), Reason> {
+        let mut worst: Option<Shortfall> = None;
         for lane in lanes(self.links, &Direction::ALL) {
             self.servable(id, lane)?;
             let demand = self.demand(id, lane);
@@ -117,12 +118,18 @@ impl<'a> World<'a> {
                 .conditions(id, lane, grown)
                 .into_iter()
                 .filter_map(|condition| self.shortfall(condition, id, lane))
-                .min_by_key(|shortfall| shortfall.largest);
-            if let Some(shortfall) = short {
-                return Err(Reason::DoesNotFit(Box::new(shortfall)));
-            }
+                .min_by_key(|short| (short.asked.is_some(), short.largest));
+            // First what no other amount would cure, then the first lane that is short.
+            worst = match (worst, short) {
+                (None, short) => short,
+                (Some(old), Some(new)) if old.asked.is_some() && new.asked.is_none() => Some(new),
+                (old, _) => old,
+            };
         }
-        Ok(())
+        match worst {
+            Some(shortfall) => Err(Reason::DoesNotFit(Box::new(shortfall))),
+            None => Ok(()),
+        }
     }
 
     /// Whether one link carries all that is promised on it, and every target on it holds.
@@ -214,10 +221,11 @@ impl<'a> World<'a> {
         }
         let mut at = self.parent(id);
         while let Some(place) = at {
-            conditions.extend(self.conditions_at(place, lane));
-            if self.own_min(place, lane).is_some() {
+            if let Some(inside) = self.min_condition(place, lane) {
+                conditions.push(inside);
                 return conditions;
             }
+            conditions.extend(self.limit_conditions(place, lane));
             at = self.parent(place);
         }
         conditions.extend(self.top_condition(lane));
@@ -226,34 +234,37 @@ impl<'a> World<'a> {
 
     /// Conditions 2 and 3 at one target.
     fn conditions_at(&self, id: TargetId, lane: Lane<'a>) -> Vec<Condition<'a>> {
+        let mut conditions = self.limit_conditions(id, lane);
+        conditions.extend(self.min_condition(id, lane));
+        conditions
+    }
+
+    /// Condition 2 at one target.
+    fn min_condition(&self, id: TargetId, lane: Lane<'a>) -> Option<Condition<'a>> {
+        Some(Condition {
+            scope: Scope::Below(id),
+            lanes: [lane].into(),
+            bound: Bound::Min(self.entries[&id].target.clone()),
+            most: self.own_min(id, lane)?,
+        })
+    }
+
+    /// Condition 3 at one target.
+    fn limit_conditions(&self, id: TargetId, lane: Lane<'a>) -> Vec<Condition<'a>> {
         let entry = self.entries[&id];
-        let mut conditions = Vec::new();
-        if let Some(most) = self.own_min(id, lane) {
-            conditions.push(Condition {
-                scope: Scope::Below(id),
-                lanes: [lane].into(),
-                bound: Bound::Min(entry.target.clone()),
-                most,
-            });
-        }
-        let mut limit = |most: Option<Rate>, word, directions: &[Direction]| {
-            if let Some(most) = most {
-                conditions.push(Condition {
-                    scope: Scope::At(id),
-                    lanes: lanes(self.links, directions).collect(),
-                    bound: Bound::Limit(entry.target.clone(), word),
-                    most,
-                });
-            }
+        let condition = |most: Option<Rate>, word, directions: &[Direction]| {
+            Some(Condition {
+                scope: Scope::At(id),
+                lanes: lanes(self.links, directions).collect(),
+                bound: Bound::Limit(entry.target.clone(), word),
+                most: most?,
+            })
         };
         let direction = lane.direction;
-        limit(
-            entry.contract.limit(direction),
-            direction.word(),
-            &[direction],
-        );
-        limit(entry.contract.both(), "both", &Direction::ALL);
-        conditions
+        let one_way = entry.contract.limit(direction);
+        let one_way = condition(one_way, direction.word(), &[direction]);
+        let both = condition(entry.contract.both(), "both", &Direction::ALL);
+        one_way.into_iter().chain(both).collect()
     }
 
     /// Condition 1.
