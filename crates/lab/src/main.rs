@@ -41,6 +41,12 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// Play the same traffic twice, without and with netnice, and write a one-page report
+    Demo {
+        /// Where the report goes
+        #[arg(long, value_name = "FILE", default_value = "netnice-demo.html")]
+        out: PathBuf,
+    },
     /// Make a world (client and server with a direct cable) to look around in, for a while
     World {
         /// How long it stands
@@ -89,6 +95,10 @@ fn carry_out(verb: Verb) -> Result<bool> {
         Verb::List { json } => {
             world::begin()?;
             list(json)?;
+        }
+        Verb::Demo { out } => {
+            world::begin()?;
+            return netnice_lab::demo::run(&out);
         }
         Verb::World { seconds } => {
             world::begin()?;

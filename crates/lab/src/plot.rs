@@ -200,9 +200,20 @@ impl Chart {
             let high = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             if low > high { (0.0, 1.0) } else { (low, high) }
         };
+        // A beginning that is nearly 0 is 0.
+        let from_zero = |(low, high): (f64, f64)| {
+            (
+                if low > 0.0 && low < high * 0.05 {
+                    0.0
+                } else {
+                    low
+                },
+                high,
+            )
+        };
         let x = self
             .x_range
-            .unwrap_or_else(|| span(all().map(|p| p.0).collect()));
+            .unwrap_or_else(|| from_zero(span(all().map(|p| p.0).collect())));
         let y = self.y_range.unwrap_or_else(|| {
             let mut values: Vec<f64> = all().map(|p| p.1).collect();
             values.extend(self.levels.iter().map(|l| l.0));
@@ -333,8 +344,13 @@ impl Chart {
                 escape(word)
             );
         }
+        let mut row = 0.0;
+        let mut before = f64::NEG_INFINITY;
         for (x, word) in &self.moments {
             let at = f.px(*x);
+            // A word that the one before would run into goes one row lower.
+            row = if at - before < 170.0 { row + 1.0 } else { 0.0 };
+            before = if word.is_empty() { before } else { at };
             let _ = write!(
                 out,
                 "<line x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{:.1}\" y2=\"{:.1}\" stroke=\"{ink}\" \
@@ -343,7 +359,7 @@ impl Chart {
                 f.top,
                 f.bottom,
                 at + 6.0,
-                f.top + 13.0,
+                f.top + 13.0 + 15.0 * row,
                 escape(word),
                 ink = palette::INK
             );

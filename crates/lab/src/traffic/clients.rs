@@ -16,9 +16,11 @@ use crate::world::Host;
 
 /// The words of a ping that asks `to` each `every`, `count` times, and stamps its answers.
 pub fn ping_words(to: IpAddr, every: Duration, count: u32) -> Vec<String> {
+    // -w: answers that are still out six seconds after the last question are lost. That lets the
+    // worst of queues be seen, and ends a ping whose answers never come.
+    let deadline = ((every * count).as_secs() + 6).to_string();
     let every = format!("{:.3}", every.as_secs_f64());
     let count = count.to_string();
-    // -W: an answer later than that is lost; five seconds let a bloated queue be seen.
     [
         "ping",
         "-D",
@@ -27,8 +29,8 @@ pub fn ping_words(to: IpAddr, every: Duration, count: u32) -> Vec<String> {
         &every,
         "-c",
         &count,
-        "-W",
-        "5",
+        "-w",
+        &deadline,
         &to.to_string(),
     ]
     .iter()

@@ -1,0 +1,222 @@
+//! The demo: one slow cable, four programs, twice; the second time somebody types `netnice`.
+//!
+//! ```text
+//!  client ──[ 20 Mbit/s both ways, queue of 150 ms ]── server
+//!
+//!  on the client:  a film        receives 5 Mbit/s, or it stands still
+//!                  a download    twelve connections, as much as it can get
+//!                  a backup      uploads over four connections, as much as it can get
+//!                  a ping
+//!
+//!  seconds   0            5                        10                15               35
+//!            film, ping   backup, download begin   netnice is typed  └─── compared ───┘
+//! ```
+//!
+//! Nothing is stopped or started again for netnice: its lines are typed while everything runs and
+//! is connected. The same seconds of both runs are compared. Rates are wire bytes as the receiving
+//! program got them. What was promised is written down before: the film its 5 Mbit/s, the backup
+//! no more than 4, and the ping nothing; that it becomes fast is what a queue in the right place
+//! does.
+
+use std::io::{IsTerminal, Write as _};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::stats;
+use crate::traffic::Report;
+use crate::traffic::clients::Pings;
+
+mod act;
+mod player;
+mod report;
+
+pub use act::Typed;
+
+/// Seconds of the play, from its beginning.
+mod time {
+    /// The backup and the download begin.
+    pub const CROWD: f64 = 5.0;
+    /// netnice is typed.
+    pub const TYPED: f64 = 10.0;
+    /// The comparison begins.
+    pub const FROM: f64 = 15.0;
+    /// And ends, with the play.
+    pub const TO: f64 = 35.0;
+}
+
+/// The cable, in bit/s.
+const CABLE: u64 = 20_000_000;
+/// What the film needs, in bit/s on the wire.
+const FILM: u64 = 5_000_000;
+/// What the backup is held to in the second run.
+const BACKUP: u64 = 4_000_000;
+
+/// What one run recorded.
+pub struct Take {
+    /// When it began (wall clock, ns).
+    began: u64,
+    film: Report,
+    download: Report,
+    backup: Report,
+    pings: Pings,
+    /// What was typed, and what it answered.
+    typed: Vec<Typed>,
+}
+
+/// One run's figures in the seconds that are compared.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Figures {
+    /// Mbit/s on the wire.
+    pub film: f64,
+    /// Seconds of the comparison in which the film stood still.
+    pub film_stood: f64,
+    /// Mbit/s on the wire.
+    pub download: f64,
+    /// Mbit/s on the wire.
+    pub backup: f64,
+    /// Median round trip, ms.
+    pub ping_p50: f64,
+    /// 99th percentile, ms.
+    pub ping_p99: f64,
+}
+
+impl Take {
+    /// A moment of the play by the wall clock.
+    fn at(&self, second: f64) -> u64 {
+        self.began + (second * 1e9) as u64
+    }
+
+    fn figures(&self) -> Figures {
+        let (from, to) = (self.at(time::FROM), self.at(time::TO));
+        let rate = |r: &Report| r.received_rate(from, to).unwrap_or(0.0) / 1e6;
+        let pings = self.pings.between(from, to);
+        let stood = player::standstill(&self.film, self.began, FILM, (from, to));
+        Figures {
+            film: rate(&self.film),
+            film_stood: stood,
+            download: rate(&self.download),
+            backup: rate(&self.backup),
+            ping_p50: stats::median(&pings),
+            ping_p99: stats::percentile(&pings, 99.0),
+        }
+    }
+}
+
+/// Whether the film ran: it got what it needs and did not stand still.
+fn film_kept(f: &Figures) -> bool {
+    f.film >= FILM as f64 / 1e6 * 0.97 && f.film_stood < 0.05
+}
+
+/// Whether the backup stayed in its limit.
+fn backup_kept(f: &Figures) -> bool {
+    f.backup <= BACKUP as f64 / 1e6 * 1.03
+}
+
+/// Plays both runs, prints the table, writes the report; true when every promise was kept.
+pub fn run(out: &Path) -> Result<bool> {
+    println!("netnice demo: a private world (client, server, a cable of 20 Mbit/s between them)");
+    println!(
+        "Four programs use it twice, {:.0} s each: first without, then with netnice.\n",
+        time::TO
+    );
+    let without = act::play(false, &progress("1 of 2, without netnice"))?;
+    let with = act::play(true, &progress("2 of 2, with netnice   "))?;
+    let (before, after) = (without.figures(), with.figures());
+    println!(
+        "\nTyped in the second run, {:.0} s after its beginning:\n",
+        time::TYPED
+    );
+    for typed in &with.typed {
+        println!("  # {}", typed.line);
+        for line in typed.answer.lines() {
+            println!("    {line}");
+        }
+    }
+    println!("\n{}", table(&before, &after));
+    let page = report::page(&without, &with, &before, &after);
+    std::fs::write(out, page).with_context(|| format!("cannot write {}", out.display()))?;
+    let shown = std::fs::canonicalize(out).unwrap_or_else(|_| out.to_owned());
+    println!("\nThe report, one page: file://{}", shown.display());
+    Ok(film_kept(&after) && backup_kept(&after))
+}
+
+/// The table of the terminal.
+fn table(before: &Figures, after: &Figures) -> String {
+    let verdict = |kept: bool| if kept { "kept" } else { "NOT kept" };
+    let film = |f: &Figures| format!("{:.2} Mbit/s, {:.0} s still", f.film, f.film_stood);
+    let rows = [
+        ["", "promised", "without netnice", "with netnice", ""].map(String::from),
+        [
+            "film".into(),
+            "5 Mbit/s at least".into(),
+            film(before),
+            film(after),
+            verdict(film_kept(after)).into(),
+        ],
+        [
+            "backup (upload)".into(),
+            "4 Mbit/s at most".into(),
+            format!("{:.2} Mbit/s", before.backup),
+            format!("{:.2} Mbit/s", after.backup),
+            verdict(backup_kept(after)).into(),
+        ],
+        [
+            "download".into(),
+            "what is left".into(),
+            format!("{:.2} Mbit/s", before.download),
+            format!("{:.2} Mbit/s", after.download),
+            String::new(),
+        ],
+        [
+            "ping p50".into(),
+            "-".into(),
+            format!("{:.2} ms", before.ping_p50),
+            format!("{:.2} ms", after.ping_p50),
+            String::new(),
+        ],
+        [
+            "ping p99".into(),
+            "-".into(),
+            format!("{:.2} ms", before.ping_p99),
+            format!("{:.2} ms", after.ping_p99),
+            String::new(),
+        ],
+    ];
+    let mut text = String::new();
+    for row in &rows {
+        let line = format!(
+            "  {:<16} {:<18} {:<24} {:<24} {}",
+            row[0], row[1], row[2], row[3], row[4]
+        );
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// Says how far a run is: on a terminal in one line, elsewhere now and then.
+fn progress(name: &'static str) -> impl Fn(f64, &str) {
+    let terminal = std::io::stdout().is_terminal();
+    move |second, what| {
+        let done = (second / time::TO * 30.0).round() as usize;
+        let bar = format!(
+            "{}{}",
+            "█".repeat(done.min(30)),
+            "░".repeat(30 - done.min(30))
+        );
+        let mut out = std::io::stdout().lock();
+        let line = format!("  run {name} {bar} {second:>3.0} s  {what}");
+        let _ = if terminal {
+            let end = if second >= time::TO { "\n" } else { "" };
+            write!(out, "\r\x1b[K{line}{end}").and_then(|()| out.flush())
+        } else if (second as u64).is_multiple_of(6) {
+            writeln!(out, "{line}")
+        } else {
+            Ok(())
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! One run of the play: the world, the programs, and the lines that are typed.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::{CABLE, FILM, Take, time};
+use crate::sys;
+use crate::traffic::clients::{self, Pings};
+use crate::traffic::{self, Running, Tcp};
+use crate::world::{Cable, Family, Host, Netnice, World};
+
+/// A line that was typed, and its answer.
+#[derive(Debug, Clone)]
+pub struct Typed {
+    /// As typed.
+    pub line: String,
+    /// What it printed.
+    pub answer: String,
+}
+
+/// The programs at both ends.
+struct Stage {
+    world: World,
+    film: [Running; 2],
+    download: [Running; 2],
+    backup: [Running; 2],
+}
+
+impl Stage {
+    /// Every program is started and connected; none sends yet.
+    fn set() -> Result<Stage> {
+        let world = World::switched(&[
+            Cable::rated("client", CABLE, QUEUE_MS),
+            Cable::free("server"),
+        ])?;
+        let (client, server) = (world.client(), world.server());
+        let address = |port| std::net::SocketAddr::new(server.address(Family::V4), port);
+        // The film's payload, so that its wire rate is what it needs.
+        let payload = FILM * 1448 / 1514;
+        let receive = |port, flows, source: Tcp| -> Result<[Running; 2]> {
+            let far = traffic::ready(server, &source)?;
+            let near = traffic::ready(client, &Tcp::connect(address(port), flows).sink())?;
+            Ok([far, near])
+        };
+        let film = Tcp::listen(address(8001)).source().rate(payload);
+        let film = receive(8001, 1, film)?;
+        let download = receive(8002, 12, Tcp::listen(address(8002)).source())?;
+        let far = traffic::ready(server, &Tcp::listen(address(8003)).sink())?;
+        let near = traffic::ready(client, &Tcp::connect(address(8003), 4).source())?;
+        Ok(Stage {
+            world,
+            film,
+            download,
+            backup: [far, near],
+        })
+    }
+
+    fn server(&self) -> &Host {
+        self.world.server()
+    }
+
+    /// What the operator types in the second run.
+    fn lines(&self) -> [String; 3] {
+        [
+            "link eth0 --rate 20mbit --down-rate 20mbit".into(),
+            format!("set pid:{} --min-down 5mbit", self.film[1].pid()),
+            format!("set pid:{} --up 4mbit", self.backup[1].pid()),
+        ]
+    }
+}
+
+/// Plays once. `say` hears the second of the play and what is going on.
+pub fn play(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<Take> {
+    let mut stage = Stage::set()?;
+    let netnice = match with_netnice {
+        true => Some(stage.world.netnice("client")?),
+        false => None,
+    };
+    let to = stage.server().address(Family::V4);
+    let every = Duration::from_millis(50);
+    let ping = clients::ping(stage.world.client(), to, every, 10_000)?;
+    stage.film[1].go()?;
+    let began = stage.film[0].go()?;
+    let until = |second: f64, what: &str| {
+        let elapsed = || (sys::now_ns() - began) as f64 / 1e9;
+        while elapsed() < second {
+            say(elapsed().floor(), what);
+            let next = (elapsed().floor() + 1.0).min(second);
+            std::thread::sleep(Duration::from_secs_f64((next - elapsed()).max(0.001)));
+        }
+    };
+    until(time::CROWD, "a film plays");
+    for ends in [&mut stage.download, &mut stage.backup] {
+        ends[1].go()?;
+        ends[0].go()?;
+    }
+    until(time::TYPED, "a backup and a download have begun");
+    let typed = match &netnice {
+        Some(netnice) => type_lines(netnice, &stage.lines())?,
+        None => Vec::new(),
+    };
+    let what = if with_netnice {
+        "netnice has been typed"
+    } else {
+        "nobody does anything about it"
+    };
+    until(time::TO + 0.2, what);
+    say(time::TO, "done");
+    let Stage {
+        film: [_far_film, film],
+        download: [_far_download, download],
+        backup: [backup, _near_backup],
+        world: _world,
+    } = stage;
+    let pings: Pings = clients::ping_end(ping);
+    Ok(Take {
+        began,
+        film: film.stop()?,
+        download: download.stop()?,
+        backup: backup.stop()?,
+        pings,
+        typed,
+    })
+}
+
+fn type_lines(netnice: &Netnice, lines: &[String]) -> Result<Vec<Typed>> {
+    lines
+        .iter()
+        .map(|line| {
+            let answer = netnice.type_line(line)?;
+            Ok(Typed {
+                line: answer.typed,
+                answer: answer.stdout.trim_end().to_owned(),
+            })
+        })
+        .collect()
+}
+
+/// How much the cable's slow end lets wait, as home routers do.
+pub const QUEUE_MS: u64 = 150;

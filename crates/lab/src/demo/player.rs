@@ -1,0 +1,92 @@
+//! A film player with a buffer of one second, fed by what really arrived.
+//!
+//! It begins to play when it holds a second of film, stands still when its buffer is empty, and
+//! goes on when it holds a second again. Standing still is what a person sees; a mean rate is not.
+
+use crate::traffic::Report;
+
+/// Seconds within `window` (wall clock, ns) in which a film of `bits` per second (on the wire)
+/// stood still, for a stream that began at `began`.
+pub fn standstill(film: &Report, began: u64, bits: u64, window: (u64, u64)) -> f64 {
+    let mut played = 0.0;
+    let mut playing = false;
+    let mut stood = 0.0;
+    let mut last = began;
+    for &(at, _, wire) in &film.series {
+        let passed = at.saturating_sub(last) as f64 / 1e9;
+        let held = wire as f64 * 8.0 / bits as f64 - played;
+        if playing && held >= passed {
+            played += passed;
+        } else if playing {
+            // It ran dry on the way.
+            playing = false;
+            played += held.max(0.0);
+        }
+        if !playing {
+            if window.0 <= at && at < window.1 {
+                stood += passed;
+            }
+            playing = held >= BUFFER;
+        }
+        last = at;
+    }
+    stood
+}
+
+/// Seconds of film before it plays.
+const BUFFER: f64 = 1.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A stream that receives `rate(second)` times what it needs, sampled each 10 ms for 20 s.
+    fn stream(rate: impl Fn(f64) -> f64) -> Report {
+        let mut wire = 0.0;
+        let series = (0..2000)
+            .map(|i| {
+                wire += rate(i as f64 / 100.0) * 10_000.0;
+                (i * 10_000_000, 0, wire as u64)
+            })
+            .collect();
+        Report {
+            series,
+            ..Report::default()
+        }
+    }
+
+    /// 10,000 bytes each 10 ms are 8 Mbit/s.
+    fn stood(rate: impl Fn(f64) -> f64, window: (u64, u64)) -> f64 {
+        standstill(
+            &stream(rate),
+            0,
+            8_000_000,
+            (window.0 * SECOND, window.1 * SECOND),
+        )
+    }
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_stream_that_arrives_in_time_never_stands() {
+        assert_eq!(stood(|_| 1.0, (2, 20)), 0.0);
+        // Only the first second, while the buffer fills.
+        let start = stood(|_| 1.0, (0, 20));
+        assert!((0.98..1.02).contains(&start), "{start}");
+    }
+
+    #[test]
+    fn half_a_stream_stands_half_the_time() {
+        let got = stood(|_| 0.5, (4, 20));
+        assert!((6.5..9.5).contains(&got), "{got} of 16 s");
+    }
+
+    #[test]
+    fn an_interruption_shorter_than_the_buffer_is_not_seen() {
+        let gap = |t: f64| if (5.0..5.8).contains(&t) { 0.0 } else { 1.05 };
+        assert_eq!(stood(gap, (2, 20)), 0.0);
+        let long = |t: f64| if (5.0..8.0).contains(&t) { 0.0 } else { 1.05 };
+        let got = stood(long, (2, 20));
+        assert!((2.0..3.2).contains(&got), "{got}");
+    }
+}

@@ -1,0 +1,55 @@
+use super::*;
+
+fn figures(film: f64, stood: f64, backup: f64) -> Figures {
+    Figures {
+        film,
+        film_stood: stood,
+        download: 14.0,
+        backup,
+        ping_p50: 0.25,
+        ping_p99: 3.5,
+    }
+}
+
+#[test]
+fn promises_are_kept_or_not() {
+    assert!(film_kept(&figures(5.0, 0.0, 4.0)) && backup_kept(&figures(5.0, 0.0, 4.0)));
+    // A mean rate that is right does not excuse standing still.
+    assert!(!film_kept(&figures(5.2, 1.0, 4.0)) && !film_kept(&figures(4.7, 0.0, 4.0)));
+    assert!(!backup_kept(&figures(5.0, 0.0, 4.5)));
+}
+
+#[test]
+fn the_table_fits_a_terminal_and_names_what_was_not_kept() {
+    let text = table(&figures(2.0, 17.0, 19.0), &figures(5.0, 0.0, 4.5));
+    assert!(text.contains("NOT kept") && text.contains("17 s still"));
+    assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
+}
+
+#[test]
+fn the_page_is_whole_even_of_empty_takes() {
+    let take = || Take {
+        began: 0,
+        film: Report::default(),
+        download: Report::default(),
+        backup: Report::default(),
+        pings: Pings::default(),
+        typed: vec![Typed {
+            line: "netnice set pid:1 --up 4mbit".into(),
+            answer: "pid:1 <up> & 4 Mbit/s".into(),
+        }],
+    };
+    let page = report::page(
+        &take(),
+        &take(),
+        &figures(2.0, 17.0, 19.0),
+        &figures(5.0, 0.0, 4.0),
+    );
+    for wanted in ["&lt;up&gt; &amp; 4", "✓ kept", "</html>", "<svg"] {
+        assert!(page.contains(wanted), "{wanted}");
+    }
+    for foreign in ["http://", "https://", "<script", "src="] {
+        let own = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!own.contains(foreign), "{foreign}");
+    }
+}
