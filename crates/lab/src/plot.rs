@@ -286,7 +286,7 @@ impl Chart {
         let marks = if f.logarithmic {
             decades(f.y)
         } else {
-            ticks(f.y, (f.bottom - f.top) / 44.0)
+            ticks(f.y, (f.bottom - f.top) / 38.0)
         };
         for y in marks {
             let at = f.py(y);

@@ -86,7 +86,8 @@ fn plots(out: &mut String, without: &Take, with: &Take) {
     let _ = write!(
         out,
         "<p class=\"caption\">The same {:.0} seconds twice. The figures on this page compare the \
-         shaded part.</p>",
+         shaded part. Once it has its rate, the film first takes more than it needs, to catch up with \
+         what it missed.</p>",
         time::TO
     );
 }
@@ -162,10 +163,11 @@ fn typed(out: &mut String, with: &Take) {
         "<section><h2>What was typed, {:.0} seconds into the second run</h2><pre class=\"terminal\">",
         time::TYPED
     );
-    for (typed, meaning) in with.typed.iter().zip(MEANINGS) {
+    for (i, (typed, meaning)) in with.typed.iter().zip(MEANINGS).enumerate() {
+        let gap = if i == 0 { "" } else { "\n" };
         let _ = writeln!(
             out,
-            "<span class=\"remark\"># {meaning}</span>\n<span class=\"prompt\">#</span> <b>{}</b>",
+            "{gap}<span class=\"remark\"># {meaning}</span>\n<span class=\"prompt\">#</span> <b>{}</b>",
             escape(&typed.line)
         );
         for line in typed.answer.lines() {
@@ -274,7 +276,7 @@ const STYLE: &str = "\
 body{margin:0;background:#f5f7f9;color:var(--ink);font:16px/1.55 system-ui,-apple-system,'Segoe UI','DejaVu Sans',sans-serif}\
 main{max-width:1220px;margin:0 auto;padding:40px 28px 48px}\
 .kicker{margin:0;color:var(--blue);font-weight:600;letter-spacing:.04em}\
-h1{margin:.15em 0 .4em;font-size:31px;line-height:1.2;letter-spacing:-.01em}\
+h1{margin:.15em 0 .4em;font-size:29px;line-height:1.2;letter-spacing:-.01em}\
 h1 code{font-size:.92em;color:var(--blue)}\
 h2{margin:0 0 10px;font-size:18px}\
 h3{margin:14px 0 2px;font-size:14px;font-weight:600}\
@@ -284,7 +286,7 @@ h3 span{color:var(--soft);font-weight:400}\
 .card,.pair>div,table,footer{background:#fff;border:1px solid var(--line);border-radius:12px}\
 .card{padding:18px 22px}\
 .card h2{font-size:15px;font-weight:600;color:var(--soft);margin:0}\
-.big{margin:2px 0 0;font-size:38px;font-weight:700;line-height:1.25;white-space:nowrap}\
+.big{margin:2px 0 0;font-size:35px;font-weight:700;line-height:1.25;white-space:nowrap}\
 .was{color:var(--red)}.is{color:var(--green)}.arrow{color:var(--soft);font-weight:400;padding:0 .35em;font-size:.8em}\
 .unit{margin:0;color:var(--soft);font-size:14px}\
 .pair{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:18px}\
