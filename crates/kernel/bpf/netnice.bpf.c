@@ -12,6 +12,7 @@
 #include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 

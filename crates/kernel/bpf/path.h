@@ -203,6 +203,23 @@ static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *ifa
 	return pick(skb, leaf, iface);
 }
 
+/* Is this the outside of a tunnel? The packet inside was seen on the tunnel's own interface, and brings its socket
+ * along. (UDP inside UDP cannot be told from UDP.) */
+static __always_inline bool is_encapsulation(struct __sk_buff *skb, struct bpf_sock *sk, bool mac)
+{
+	__u32 l3 = mac ? ETH_HLEN : 0;
+	__u8 proto = 0;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		bpf_skb_load_bytes(skb, l3 + offsetof(struct iphdr, protocol), &proto, 1);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		bpf_skb_load_bytes(skb, l3 + offsetof(struct ipv6hdr, nexthdr), &proto, 1);
+	if (proto == sk->protocol)
+		return false;
+	return proto == IPPROTO_IPIP || proto == IPPROTO_IPV6 || proto == IPPROTO_GRE ||
+	       (proto == IPPROTO_UDP && sk->protocol == IPPROTO_TCP);
+}
+
 SEC("classifier/egress")
 int on_egress(struct __sk_buff *skb)
 {
@@ -233,8 +250,8 @@ int on_egress(struct __sk_buff *skb)
 		skb->priority = sk ? sk->priority : 0;	/* what it was before the stage */
 	if (back && !managed)
 		return GO_ON;
-	if (sk)
-		find_owner(skb, sk, now, true, &p);
+	if (sk && find_owner(skb, sk, now, true, &p) && is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
+		p = (struct packet){};
 	if (p.state && !back) {
 		struct leaf *cap = &p.state->cap[DIR_UP];
 

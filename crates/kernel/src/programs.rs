@@ -198,24 +198,12 @@ impl Programs {
         let what = || format!("attach to clsact of {name}");
         let program: &mut SchedClassifier = self.program(hook.program())?;
         for priority in 1..=MOST_PREFERENCES {
-            let old = SchedClassifierLink::attached(
-                name,
-                hook.direction(),
-                priority,
-                FILTER_HANDLE,
-                None,
-            )
-            .map_err(|e| KernelError::bpf(what(), e))?;
-            let options = NlOptions {
+            let options = TcAttachOptions::Netlink(NlOptions {
                 priority,
                 handle: FILTER_HANDLE,
                 classid: None,
-            };
-            let id = match program.attach_with_options(
-                name,
-                hook.direction(),
-                TcAttachOptions::Netlink(options),
-            ) {
+            });
+            let id = match program.attach_with_options(name, hook.direction(), options) {
                 Ok(id) => id,
                 // Ours of before: replaced in place.
                 Err(_)
@@ -227,6 +215,8 @@ impl Programs {
                         FILTER_HANDLE_NUMBER,
                     )? =>
                 {
+                    let old =
+                        filter(name, hook, priority).map_err(|e| KernelError::bpf(what(), e))?;
                     program
                         .attach_to_link(old)
                         .map_err(|e| KernelError::bpf(what(), e))?
@@ -256,24 +246,17 @@ impl Programs {
             return;
         }
         for priority in 1..=MOST_PREFERENCES {
-            if tc::has_filter(
+            let ours = tc::has_filter(
                 route,
                 index,
                 hook.is_egress(),
                 priority,
                 FILTER_HANDLE_NUMBER,
-            )
-            .unwrap_or(false)
+            );
+            if ours.unwrap_or(false)
+                && let Ok(link) = filter(name, hook, priority)
             {
-                if let Ok(link) = SchedClassifierLink::attached(
-                    name,
-                    hook.direction(),
-                    priority,
-                    FILTER_HANDLE,
-                    None,
-                ) {
-                    let _ = link.detach();
-                }
+                let _ = link.detach();
             }
         }
         if self.made_clsact(index).exists() && tc::has_no_filters(route, index).unwrap_or(false) {
@@ -433,6 +416,11 @@ impl Hook {
         };
         format!("if{index}_{name}")
     }
+}
+
+/// Our filter of this preference, as a link. It takes the filter off when it is dropped.
+fn filter(name: &str, hook: Hook, priority: u16) -> std::io::Result<SchedClassifierLink> {
+    SchedClassifierLink::attached(name, hook.direction(), priority, FILTER_HANDLE, None)
 }
 
 fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
