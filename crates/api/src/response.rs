@@ -69,7 +69,8 @@ pub struct Explained {
     pub lines: Vec<String>,
 }
 
-/// What this kernel offers and what is used.
+/// What this kernel offers and what is used. `netniced --probe --json` prints one, so that it can
+/// be asked for without a daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorReport {
     /// What was looked at, in the order in which it matters.

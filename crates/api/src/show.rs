@@ -204,6 +204,12 @@ pub struct CountersDoc {
     pub up: BTreeMap<String, u64>,
     /// Receiving.
     pub down: BTreeMap<String, u64>,
+    /// Bit/s sent over the last second or so, if that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub up_rate: Option<u64>,
+    /// Bit/s received over the last second or so, if that was measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub down_rate: Option<u64>,
 }
 
 impl CountersDoc {
@@ -219,6 +225,25 @@ impl CountersDoc {
             at_ns,
             up: named(&meter.up),
             down: named(&meter.down),
+            up_rate: None,
+            down_rate: None,
+        }
+    }
+
+    /// The same with the rates of the last second or so.
+    pub fn with_rates(self, up: Amount, down: Amount) -> CountersDoc {
+        CountersDoc {
+            up_rate: Some(up.0),
+            down_rate: Some(down.0),
+            ..self
+        }
+    }
+
+    /// The rate of the last second or so in one direction, if it was measured.
+    pub fn rate(&self, direction: Direction) -> Option<Amount> {
+        match direction {
+            Direction::Up => self.up_rate.map(Amount),
+            Direction::Down => self.down_rate.map(Amount),
         }
     }
 

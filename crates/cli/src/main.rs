@@ -1,1 +1,5 @@
-fn main() {}
+//! The command `netnice`; all of it is in the library.
+
+fn main() -> std::process::ExitCode {
+    netnice_cli::main()
+}

@@ -1,0 +1,572 @@
+//! The command line: what may be typed, and which request it means.
+//!
+//! Contract options are sugar for the one contract grammar of `netnice-core`: each value is read
+//! by core under the clause of its option, so the command line knows no unit of its own. The
+//! paper's short forms (`netnice PID RATE`, `netnice PID`, `netnice`) are what is typed without a
+//! verb.
+
+mod contract;
+mod short;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use netnice_api::{
+    Clear, ClearWhat, Confirm, Exit, Explain, LinkChange, Log, Reload, Request, RuntimeDir, Set,
+    Show,
+};
+use netnice_core::contract::{ContractError, IfName};
+use netnice_core::target::{Target, TargetError};
+use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
+
+pub(crate) use contract::ContractArgs;
+
+/// What is to be done, with what holds for every verb.
+#[derive(Debug)]
+pub(crate) struct Command {
+    /// The verb.
+    pub verb: Verb,
+    /// Where the daemon lives.
+    pub runtime_dir: RuntimeDir,
+    /// Print the answer as JSON.
+    pub json: bool,
+}
+
+/// A verb that makes sense.
+#[derive(Debug)]
+pub(crate) enum Verb {
+    /// Ask the daemon and print its answer.
+    Ask(Request),
+    /// The same, for a target that is a process: with its pidfd.
+    AskAbout(u32, Request),
+    /// Ask what holds for ourselves.
+    Own,
+    /// Register, then become another command.
+    Run(Run),
+    /// Show again and again.
+    Top(Top),
+    /// Say what the kernel offers, with or without a daemon.
+    Doctor,
+    /// Print the completions of a shell.
+    Completions(clap_complete::Shell),
+    /// Write man pages into a folder.
+    Man(PathBuf),
+    /// Start the daemon, apart from this terminal.
+    StartDaemon,
+}
+
+/// [`Verb::Run`].
+#[derive(Debug)]
+pub(crate) struct Run {
+    /// What is asked; its target is filled in by the process itself.
+    pub set: Set,
+    /// The name that the process joins.
+    pub name: Option<Target>,
+    /// The command and its arguments; not empty.
+    pub command: Vec<OsString>,
+    /// Say nothing if all is well.
+    pub quiet: bool,
+}
+
+/// [`Verb::Top`].
+#[derive(Debug)]
+pub(crate) struct Top {
+    /// Time between two tables.
+    pub interval: Nanos,
+    /// How many tables; no end if none is given.
+    pub rounds: Option<u32>,
+}
+
+/// Why a command line makes no sense, or is answered by the parser itself (`--help`).
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadUsage {
+    /// What the parser of options says.
+    #[error(transparent)]
+    Parser(#[from] clap::Error),
+    /// An option's value.
+    #[error("{option}: {error}")]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// What is wrong with its value.
+        error: UnitError,
+    },
+    /// Not a target.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// Not a target, and perhaps not meant as one.
+    #[error("{0}\n(nor is it a command; `netnice --help` lists them)")]
+    Word(TargetError),
+    /// Not a contract.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    /// An option where it means nothing.
+    #[error("{option} has no meaning with {verb}")]
+    Meaningless {
+        /// The option.
+        option: &'static str,
+        /// The verb.
+        verb: &'static str,
+    },
+    /// A combination that makes no sense.
+    #[error("{0}")]
+    Nonsense(&'static str),
+}
+
+impl BadUsage {
+    /// Tells the person, and how the process ends.
+    pub fn print(self) -> Exit {
+        match self {
+            BadUsage::Parser(error) => {
+                // If nobody reads, nobody needs to know.
+                let _ = error.print();
+                match error.use_stderr() {
+                    true => Exit::BadUsage,
+                    false => Exit::Done,
+                }
+            }
+            other => {
+                eprintln!("netnice: {other}");
+                Exit::BadUsage
+            }
+        }
+    }
+}
+
+/// Reads a command line, the program's name first.
+pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
+    let matches = command().try_get_matches_from(args)?;
+    let typed = Typed::from_arg_matches(&matches)?;
+    let common = typed.common;
+    let runtime_dir = common.runtime_dir.clone();
+    let verb = match typed.verb {
+        Some(_) if typed.target.is_some() => {
+            let why = "a target comes behind the command: netnice set TARGET …";
+            return Err(BadUsage::Nonsense(why));
+        }
+        Some(verb) => verb.means(&common)?,
+        None => short::means(typed.target, typed.rate, &common)?,
+    };
+    Ok(Command {
+        verb,
+        runtime_dir: RuntimeDir::choose(runtime_dir, std::env::var_os(RuntimeDir::VARIABLE)),
+        json: common.json,
+    })
+}
+
+/// The description of the command line, for parsing, man pages and completions.
+pub fn command() -> clap::Command {
+    Typed::command()
+}
+
+/// Promise network service to programs, and keep the promise.
+#[derive(Debug, Parser)]
+#[command(
+    name = "netnice",
+    version,
+    about = "Limit what a program sends and receives, or reserve a part of a link for it",
+    after_help = AFTER_HELP,
+    subcommand_help_heading = "Commands",
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+struct Typed {
+    #[command(subcommand)]
+    verb: Option<TypedVerb>,
+    /// Short form: show this target, or with RATE limit both of its directions together
+    #[arg(value_name = "PID|TARGET")]
+    target: Option<String>,
+    /// Short form: the limit of both directions together, or none
+    #[arg(value_name = "RATE", allow_hyphen_values = true)]
+    rate: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of every verb.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Everywhere")]
+struct Common {
+    /// Print the answer as JSON
+    #[arg(long, global = true)]
+    json: bool,
+    /// Only say what would be done
+    #[arg(long, global = true)]
+    dry_run: bool,
+    /// Undo the change unless it is confirmed within this time
+    #[arg(long, global = true, value_name = "TIME", allow_hyphen_values = true)]
+    confirm: Option<String>,
+    /// Undo the change after this time
+    #[arg(
+        long = "for",
+        global = true,
+        value_name = "TIME",
+        allow_hyphen_values = true
+    )]
+    for_: Option<String>,
+    /// The daemon's folder [default: $NETNICE_RUNTIME_DIR or /run/netnice]
+    #[arg(long, global = true, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+}
+
+impl Common {
+    fn confirm_ns(&self) -> Result<Option<u64>, BadUsage> {
+        nanos("--confirm", self.confirm.as_deref())
+    }
+
+    fn for_ns(&self) -> Result<Option<u64>, BadUsage> {
+        nanos("--for", self.for_.as_deref())
+    }
+
+    /// Refuses the options of changes with a verb that changes nothing.
+    fn only_reads(&self, verb: &'static str) -> Result<(), BadUsage> {
+        let named = [
+            (self.dry_run, "--dry-run"),
+            (self.confirm.is_some(), "--confirm"),
+            (self.for_.is_some(), "--for"),
+        ];
+        match named.into_iter().find(|(named, _)| *named) {
+            Some((_, option)) => Err(BadUsage::Meaningless { option, verb }),
+            None => Ok(()),
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+enum TypedVerb {
+    /// Run a command under a contract, which its children share
+    Run(TypedRun),
+    /// Change the contract of a target, also of what runs and is connected already
+    Set(TypedSet),
+    /// Show links and targets, or one target
+    Show {
+        /// The target [default: all]
+        target: Option<String>,
+    },
+    /// Take back what you asked for a target; as root what anybody asked
+    Clear {
+        /// The target
+        #[arg(required_unless_present = "all")]
+        target: Option<String>,
+        /// All targets; as root managed links too
+        #[arg(long, conflicts_with = "target")]
+        all: bool,
+    },
+    /// Show targets by rate, again and again
+    Top {
+        /// Time between two tables
+        #[arg(long, short = 'd', value_name = "TIME", default_value = "1s")]
+        interval: String,
+        /// End after so many tables
+        #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: Option<u32>,
+    },
+    /// Say how a target is served, who asked for it, and what is not covered
+    Explain {
+        /// The target
+        target: String,
+    },
+    /// Say what this kernel offers, and what is used instead of what is missing
+    Doctor,
+    /// Show what was granted, refused and repaired
+    Log {
+        /// Only what happened within this time before now
+        #[arg(long, value_name = "TIME")]
+        since: Option<String>,
+        /// Only the latest so many lines
+        #[arg(long, short = 'n', value_name = "N")]
+        lines: Option<u32>,
+    },
+    /// Manage a link, so that parts of it can be promised; without IFACE show those managed
+    Link(TypedLink),
+    /// Keep a change that was made with --confirm
+    Confirm {
+        /// The number that the change was answered with
+        id: u64,
+    },
+    /// Read the policy file again
+    Reload,
+    /// Print completions for a shell
+    #[command(hide = true)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the man pages into a folder
+    #[command(hide = true)]
+    Man {
+        /// The folder; it is made if it is not there
+        dir: PathBuf,
+    },
+    /// Start the daemon and wait until it serves
+    #[command(hide = true)]
+    StartDaemon,
+}
+
+#[derive(Debug, Args)]
+struct TypedRun {
+    #[command(flatten)]
+    contract: ContractArgs,
+    /// Join the programs that run under this name, and share their contract
+    #[arg(long)]
+    name: Option<String>,
+    /// Say nothing if all is well
+    #[arg(long, short)]
+    quiet: bool,
+    /// The command and its arguments
+    #[arg(
+        value_name = "CMD",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
+struct TypedSet {
+    /// pid:1234 (or 1234), name:N, app:/path, cgroup:/path, unit:nginx.service, user:ann
+    target: String,
+    #[command(flatten)]
+    contract: ContractArgs,
+    /// Only the process itself and what it forks from now on, not its living descendants
+    #[arg(long)]
+    only: bool,
+}
+
+#[derive(Debug, Args)]
+struct TypedLink {
+    /// The interface
+    iface: Option<String>,
+    /// What it can send [default: the speed that its driver reports]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    rate: Option<String>,
+    /// What it can receive; 97 % of it can be promised
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    down_rate: Option<String>,
+    /// Bytes that the wire adds to each packet (24 for Ethernet)
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
+    overhead: Option<String>,
+    /// Give the link back
+    #[arg(long, conflicts_with_all = ["rate", "down_rate", "overhead"])]
+    unmanage: bool,
+}
+
+impl TypedVerb {
+    /// What it means.
+    fn means(self, common: &Common) -> Result<Verb, BadUsage> {
+        if let Some(verb) = self.reading() {
+            common.only_reads(verb)?;
+        }
+        match self {
+            TypedVerb::Run(run) => run.means(common),
+            TypedVerb::Set(set) => set.means(common),
+            TypedVerb::Show { target } => {
+                let target = target.as_deref().map(full_target).transpose()?;
+                Ok(Verb::Ask(Request::Show(Show { target })))
+            }
+            TypedVerb::Clear { target, .. } => clear(target.as_deref(), common),
+            TypedVerb::Top { interval, rounds } => {
+                let interval = quantity("--interval", &interval)?;
+                if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
+                    return Err(BadUsage::Nonsense("--interval: write 100ms to 1h"));
+                }
+                Ok(Verb::Top(Top { interval, rounds }))
+            }
+            TypedVerb::Explain { target } => {
+                let target = full_target(&target)?;
+                Ok(Verb::Ask(Request::Explain(Explain { target })))
+            }
+            TypedVerb::Doctor => Ok(Verb::Doctor),
+            TypedVerb::Log { since, lines } => {
+                let since_ns = nanos("--since", since.as_deref())?;
+                Ok(Verb::Ask(Request::Log(Log { since_ns, lines })))
+            }
+            TypedVerb::Link(link) => link.means(common),
+            TypedVerb::Confirm { id } => Ok(Verb::Ask(Request::Confirm(Confirm { id }))),
+            TypedVerb::Reload => Ok(Verb::Ask(Request::Reload(Reload {}))),
+            TypedVerb::Completions { shell } => Ok(Verb::Completions(shell)),
+            TypedVerb::Man { dir } => Ok(Verb::Man(dir)),
+            TypedVerb::StartDaemon => Ok(Verb::StartDaemon),
+        }
+    }
+
+    /// The name of a verb that changes no contract and no link.
+    fn reading(&self) -> Option<&'static str> {
+        match self {
+            TypedVerb::Run(_) | TypedVerb::Set(_) | TypedVerb::Clear { .. } => None,
+            TypedVerb::Link(link) if link.iface.is_some() => None,
+            TypedVerb::Link(_) => Some("link without an interface"),
+            TypedVerb::Show { .. } => Some("show"),
+            TypedVerb::Top { .. } => Some("top"),
+            TypedVerb::Explain { .. } => Some("explain"),
+            TypedVerb::Doctor => Some("doctor"),
+            TypedVerb::Log { .. } => Some("log"),
+            TypedVerb::Confirm { .. } => Some("confirm"),
+            TypedVerb::Reload => Some("reload"),
+            TypedVerb::Completions { .. } => Some("completions"),
+            TypedVerb::Man { .. } => Some("man"),
+            TypedVerb::StartDaemon => Some("start-daemon"),
+        }
+    }
+}
+
+impl TypedRun {
+    fn means(self, common: &Common) -> Result<Verb, BadUsage> {
+        let name = self.name.as_deref().map(Target::name).transpose()?;
+        let change = self.contract.change()?;
+        if change.is_none() && name.is_none() {
+            return Err(BadUsage::Contract(ContractError::Empty));
+        }
+        Ok(Verb::Run(Run {
+            set: Set {
+                change: change.map(|change| change.to_string()),
+                ..changing(common)?
+            },
+            name,
+            command: self.command,
+            quiet: self.quiet,
+        }))
+    }
+}
+
+impl TypedSet {
+    fn means(self, common: &Common) -> Result<Verb, BadUsage> {
+        let target: Target = self.target.parse()?;
+        let change = self.contract.change()?.ok_or(ContractError::Empty)?;
+        if self.only && !matches!(target, Target::Pid(_)) {
+            return Err(BadUsage::Nonsense("--only goes with a process: pid:1234"));
+        }
+        let set = Set {
+            change: Some(change.to_string()),
+            only: self.only,
+            ..changing(common)?
+        };
+        Ok(set_target(&target, set))
+    }
+}
+
+impl TypedLink {
+    fn means(self, common: &Common) -> Result<Verb, BadUsage> {
+        let Some(iface) = &self.iface else {
+            let named = self.rate.is_some()
+                || self.down_rate.is_some()
+                || self.overhead.is_some()
+                || self.unmanage;
+            return match named {
+                true => Err(BadUsage::Nonsense(
+                    "which link? netnice link IFACE --rate R",
+                )),
+                false => Ok(Verb::Ask(Request::Show(Show { target: None }))),
+            };
+        };
+        let iface: IfName = iface.parse()?;
+        let overhead = self.overhead.as_deref().map(overhead).transpose()?;
+        Ok(Verb::Ask(Request::Link(LinkChange {
+            iface: iface.to_string(),
+            rate: rate("--rate", self.rate.as_deref())?,
+            down_rate: rate("--down-rate", self.down_rate.as_deref())?,
+            overhead,
+            unmanage: self.unmanage,
+            dry_run: common.dry_run,
+            confirm_ns: common.confirm_ns()?,
+            for_ns: common.for_ns()?,
+        })))
+    }
+}
+
+fn clear(target: Option<&str>, common: &Common) -> Result<Verb, BadUsage> {
+    let what = match target {
+        Some(target) => ClearWhat::Target(full_target(target)?),
+        None => ClearWhat::All,
+    };
+    Ok(Verb::Ask(Request::Clear(Clear {
+        what,
+        dry_run: common.dry_run,
+        confirm_ns: common.confirm_ns()?,
+        for_ns: common.for_ns()?,
+    })))
+}
+
+/// What all changes of a contract have from the options of every verb.
+fn changing(common: &Common) -> Result<Set, BadUsage> {
+    Ok(Set {
+        dry_run: common.dry_run,
+        confirm_ns: common.confirm_ns()?,
+        for_ns: common.for_ns()?,
+        ..Set::default()
+    })
+}
+
+/// The request about a target; a process is asked about with its pidfd.
+fn set_target(target: &Target, set: Set) -> Verb {
+    let request = Request::Set(Set {
+        target: target.to_string(),
+        ..set
+    });
+    match target {
+        Target::Pid(pid) => Verb::AskAbout(pid.get(), request),
+        _ => Verb::Ask(request),
+    }
+}
+
+/// A target's full form.
+fn full_target(text: &str) -> Result<String, BadUsage> {
+    Ok(text.parse::<Target>()?.to_string())
+}
+
+/// A rate in its exact form, or `none`.
+fn rate(option: &'static str, text: Option<&str>) -> Result<Option<String>, BadUsage> {
+    match text {
+        None => Ok(None),
+        Some("none" | "0") => Ok(Some("none".to_string())),
+        Some(text) => Ok(Some(quantity::<Rate>(option, text)?.compact())),
+    }
+}
+
+fn overhead(text: &str) -> Result<u64, BadUsage> {
+    match quantity("--overhead", text)? {
+        Bytes(bytes @ 0..=MOST_OVERHEAD) => Ok(bytes),
+        Bytes(_) => Err(BadUsage::Nonsense("--overhead: write 0 to 256 bytes")),
+    }
+}
+
+fn nanos(option: &'static str, text: Option<&str>) -> Result<Option<u64>, BadUsage> {
+    let nanos = text
+        .map(|text| quantity::<Nanos>(option, text))
+        .transpose()?;
+    match nanos {
+        Some(Nanos(0)) => Err(BadUsage::Nonsense(
+            "a time of zero is no time: write 30s or 1h",
+        )),
+        other => Ok(other.map(|nanos| nanos.0)),
+    }
+}
+
+fn quantity<T: std::str::FromStr<Err = UnitError>>(
+    option: &'static str,
+    text: &str,
+) -> Result<T, BadUsage> {
+    text.parse()
+        .map_err(|error| BadUsage::Value { option, error })
+}
+
+const AFTER_HELP: &str = "\
+Short forms:
+  netnice PID RATE   limit both directions of a process together
+  netnice PID        show what holds for it
+  netnice            show what holds for this very process
+
+Rates: 4mbit, 4Mbit/s, 500kbit, 1.5gbit, 200kB/s, 2MiB/s, 128Kbyte/sec (1024); none or 0 = no limit.
+Exit status: 0 done, 1 error, 2 bad usage, 3 refused, 4 no daemon; 126, 127 as env(1).";
+
+/// More than any link layer adds to a packet.
+const MOST_OVERHEAD: u64 = 256;
+
+/// Faster tables cannot be read; slower ones are no tables.
+const SHORTEST_INTERVAL: Nanos = Nanos::from_millis(100);
+const LONGEST_INTERVAL: Nanos = Nanos::from_secs(3600);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! From a command to its exit status: ask the daemon, print the answer.
+
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use netnice_api::{Client, ClientError, Confirm, Exit, Own, Request, Response, RuntimeDir};
+use netnice_core::units::Nanos;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{PidfdFlags, pidfd_open};
+
+use crate::args::{Command, Verb};
+use crate::render::{self, Style};
+use crate::start::{self, StartError};
+use crate::{doctor, pages, run, top};
+
+/// What keeps a command from its answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Trouble {
+    /// No daemon, and we may not start one.
+    #[error(
+        "no daemon answers at {socket}\nstart one as root: {program} --runtime-dir {dir}",
+        socket = dir.socket().display(), dir = dir.path().display()
+    )]
+    NoDaemon {
+        /// The folder that it should serve.
+        dir: RuntimeDir,
+        /// The daemon's program.
+        program: String,
+    },
+    /// No daemon, and it cannot be started.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The daemon does not answer as it should.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The process that is meant is not there.
+    #[error("no process has the number {0}")]
+    NoProcess(u32),
+    /// The number is that of a thread.
+    #[error("{0} is a thread, not a process{of}", of = of_process(*.1))]
+    Thread(u32, Option<u32>),
+    /// A process cannot be opened.
+    #[error("process {pid} cannot be opened: {source}")]
+    Process {
+        /// The process.
+        pid: u32,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// A file, or standard output.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was done.
+        what: String,
+        /// What the kernel says.
+        source: io::Error,
+    },
+    /// The reader of our output has gone.
+    #[error("nobody reads the output")]
+    NobodyReads,
+}
+
+impl Trouble {
+    /// How the process ends.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Trouble::NoDaemon { .. } | Trouble::Start(_) => Exit::NoDaemon,
+            Trouble::Client(error) => Exit::from(error),
+            Trouble::NobodyReads => Exit::Done,
+            _ => Exit::Error,
+        }
+    }
+}
+
+/// Serves one command.
+pub(crate) fn serve(command: Command) -> Exit {
+    let json = command.json;
+    match answer(command) {
+        Ok(exit) => exit,
+        Err(Trouble::NobodyReads) => Exit::Done,
+        Err(trouble) => {
+            eprintln!("netnice: {trouble}");
+            if json {
+                let _ = say(&render::json(&Response::failed(trouble.to_string())));
+            }
+            trouble.exit()
+        }
+    }
+}
+
+fn answer(command: Command) -> Result<Exit, Trouble> {
+    let Command {
+        verb,
+        runtime_dir: dir,
+        json,
+    } = command;
+    match verb {
+        Verb::Ask(request) => ask(&dir, json, &request, None),
+        Verb::AskAbout(pid, request) => {
+            let process = process(pid)?;
+            ask(&dir, json, &request, Some(process.as_fd()))
+        }
+        Verb::Own => {
+            let process = process(std::process::id())?;
+            ask(&dir, json, &Request::Own(Own {}), Some(process.as_fd()))
+        }
+        Verb::Run(asked) => run::serve(&dir, json, asked),
+        Verb::Top(asked) => top::serve(&dir, json, &asked),
+        Verb::Doctor => doctor::serve(&dir, json),
+        Verb::Completions(shell) => say(&pages::completions(shell)).map(|()| Exit::Done),
+        Verb::Man(folder) => pages::man(&folder).map(|()| Exit::Done),
+        Verb::StartDaemon => Ok(start::start_apart(&dir).map(|()| Exit::Done)?),
+    }
+}
+
+/// Asks, prints, and if the change waits for it asks the person to confirm.
+fn ask(
+    dir: &RuntimeDir,
+    json: bool,
+    request: &Request,
+    process: Option<BorrowedFd<'_>>,
+) -> Result<Exit, Trouble> {
+    let mut client = connect(dir)?;
+    let response = client.call(request, process)?;
+    print(&response, json)?;
+    let Response::Done(done) = &response else {
+        return Ok(Exit::from(&response));
+    };
+    let (Some(id), Some(within)) = (done.confirm, confirm_ns(request)) else {
+        return Ok(Exit::Done);
+    };
+    if json || !io::stdin().is_terminal() {
+        return Ok(Exit::Done);
+    }
+    match keeps(Nanos(within))? {
+        true => {
+            // The daemon ends connections that are silent for long; this is another request.
+            let response = connect(dir)?.call(&Request::Confirm(Confirm { id }), None)?;
+            print(&response, json)?;
+            Ok(Exit::from(&response))
+        }
+        false => {
+            say("not kept: it is undone when the time is over")?;
+            Ok(Exit::Done)
+        }
+    }
+}
+
+/// Connects to the daemon; as root starts one where there is none.
+pub(crate) fn connect(dir: &RuntimeDir) -> Result<Client, Trouble> {
+    match Client::connect(dir) {
+        Err(ClientError::NoDaemon { .. }) if rustix::process::geteuid().is_root() => {
+            start::start(dir)?;
+            Ok(Client::connect(dir)?)
+        }
+        Err(ClientError::NoDaemon { .. }) => {
+            let here = std::env::current_exe().unwrap_or_default();
+            let program = start::daemon_beside(&here);
+            Err(Trouble::NoDaemon {
+                dir: dir.clone(),
+                program: match program.is_file() {
+                    true => program.display().to_string(),
+                    false => "netniced".to_string(),
+                },
+            })
+        }
+        other => Ok(other?),
+    }
+}
+
+/// A descriptor that means this very process, whoever gets its number later.
+pub(crate) fn process(pid: u32) -> Result<OwnedFd, Trouble> {
+    let raw = i32::try_from(pid)
+        .ok()
+        .and_then(rustix::process::Pid::from_raw)
+        .ok_or(Trouble::NoProcess(pid))?;
+    pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match (errno, leader(pid)) {
+        (Errno::INVAL | Errno::NOENT, Some(of)) if of != pid => Trouble::Thread(pid, Some(of)),
+        (Errno::SRCH | Errno::NOENT, _) => Trouble::NoProcess(pid),
+        (Errno::INVAL, _) => Trouble::Thread(pid, None),
+        (errno, _) => Trouble::Process {
+            pid,
+            source: errno.into(),
+        },
+    })
+}
+
+/// Prints an answer: what was asked for to standard output, what was refused to standard error.
+pub(crate) fn print(response: &Response, json: bool) -> Result<(), Trouble> {
+    if json {
+        say(&render::json(response))?;
+    }
+    match response {
+        Response::Refused(refused) => eprintln!("netnice: {}", plain(&refused.text)),
+        Response::Failed(failed) => eprintln!("netnice: {}", plain(&failed.text)),
+        other if !json => say(&render::text(other, &Style::of_stdout()))?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Prints lines to standard output.
+pub(crate) fn say(text: &str) -> Result<(), Trouble> {
+    let mut out = io::stdout().lock();
+    let written = writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush());
+    written.map_err(|source| match source.kind() {
+        io::ErrorKind::BrokenPipe => Trouble::NobodyReads,
+        _ => Trouble::Io {
+            what: "standard output".to_string(),
+            source,
+        },
+    })
+}
+
+/// Text without control characters but line ends.
+pub(crate) fn plain(text: &str) -> String {
+    let keep = |c: &char| *c == '\n' || !c.is_control();
+    text.trim_end().chars().filter(keep).collect()
+}
+
+/// Asks the person at the terminal, for as long as the answer matters.
+fn keeps(within: Nanos) -> Result<bool, Trouble> {
+    let question = format!("Keep this? It is undone in {within} unless you type y and Enter: ");
+    let mut out = io::stdout().lock();
+    let asked = write!(out, "{question}").and_then(|()| out.flush());
+    asked.map_err(|_| Trouble::NobodyReads)?;
+    let stdin = io::stdin();
+    let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
+    let patience = Timespec {
+        tv_sec: i64::try_from(within.0 / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (within.0 % 1_000_000_000) as _,
+    };
+    if !matches!(rustix::event::poll(&mut fds, Some(&patience)), Ok(1..)) {
+        // The line of the question is still open.
+        let _ = writeln!(out);
+        return Ok(false);
+    }
+    let mut line = String::new();
+    let read = stdin.read_line(&mut line);
+    Ok(read.is_ok() && matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+fn confirm_ns(request: &Request) -> Option<u64> {
+    match request {
+        Request::Set(set) => set.confirm_ns,
+        Request::Clear(clear) => clear.confirm_ns,
+        Request::Link(link) => link.confirm_ns,
+        _ => None,
+    }
+}
+
+/// The process that a thread belongs to.
+fn leader(thread: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
+fn of_process(pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!("; its process is {pid}"),
+        None => String::new(),
+    }
+}

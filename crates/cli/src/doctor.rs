@@ -1,0 +1,56 @@
+//! `netnice doctor`: what this kernel offers. The daemon knows; where none answers, its program
+//! is asked to look by itself, so that a machine can be examined before anything is started.
+
+use std::io;
+use std::process::{Command, Stdio};
+
+use netnice_api::{Client, ClientError, Doctor, DoctorReport, Exit, Request, Response, RuntimeDir};
+
+use crate::desk::{self, Trouble};
+use crate::start;
+
+/// Asks the daemon, else its program.
+pub(crate) fn serve(dir: &RuntimeDir, json: bool) -> Result<Exit, Trouble> {
+    let response = match Client::connect(dir) {
+        Ok(mut client) => client.call(&Request::Doctor(Doctor {}), None)?,
+        Err(ClientError::NoDaemon { .. }) => {
+            if !json {
+                eprintln!(
+                    "netnice: no daemon answers at {}; looking without one",
+                    dir.socket().display()
+                );
+            }
+            Response::Doctor(probe()?)
+        }
+        Err(other) => return Err(other.into()),
+    };
+    desk::print(&response, json)?;
+    Ok(Exit::from(&response))
+}
+
+/// What the daemon's program finds.
+fn probe() -> Result<DoctorReport, Trouble> {
+    let here = std::env::current_exe().map_err(|source| trouble("this program's path", source))?;
+    let program = start::daemon_beside(&here);
+    let what = format!("{} --probe --json", program.display());
+    let output = Command::new(program)
+        .args(["--probe", "--json"])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| trouble(&what, source))?;
+    serde_json::from_slice(&output.stdout).map_err(|error| {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = match said.trim() {
+            "" => error.to_string(),
+            said => desk::plain(said),
+        };
+        trouble(&what, io::Error::other(said))
+    })
+}
+
+fn trouble(what: &str, source: io::Error) -> Trouble {
+    Trouble::Io {
+        what: what.to_string(),
+        source,
+    }
+}

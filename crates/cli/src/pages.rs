@@ -1,0 +1,26 @@
+//! Man pages and completions, out of the description of the command line.
+
+use std::io;
+use std::path::Path;
+
+use clap_complete::Shell;
+
+use crate::args::command;
+use crate::desk::Trouble;
+
+/// The completions of a shell.
+pub(crate) fn completions(shell: Shell) -> String {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut command(), "netnice", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// Writes `netnice.1` and a page for each verb into a folder.
+pub(crate) fn man(folder: &Path) -> Result<(), Trouble> {
+    let trouble = |source: io::Error| Trouble::Io {
+        what: folder.display().to_string(),
+        source,
+    };
+    std::fs::create_dir_all(folder).map_err(trouble)?;
+    clap_mangen::generate_to(command(), folder).map_err(trouble)
+}

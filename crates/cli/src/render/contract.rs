@@ -1,0 +1,70 @@
+//! Contracts in words.
+
+use netnice_api::ContractDoc;
+use netnice_core::contract::{Change, Contract, Direction};
+use netnice_core::units::{Amount, Nanos};
+
+use crate::desk::plain;
+
+/// Contract text as a person reads it, every rate in both forms; text that a newer daemon writes
+/// and this program cannot read, as it came.
+pub(super) fn phrase(text: &str) -> String {
+    match text.parse::<Contract>() {
+        Ok(contract) if contract.is_empty() => "nothing asked".to_string(),
+        Ok(contract) => in_words(&contract),
+        Err(_) => plain(text),
+    }
+}
+
+fn in_words(contract: &Contract) -> String {
+    let rates = [
+        ("up", contract.up()),
+        ("down", contract.down()),
+        ("both", contract.both()),
+        ("min", contract.min(Direction::Up)),
+        ("min-down", contract.min(Direction::Down)),
+    ];
+    let rates = rates
+        .into_iter()
+        .filter_map(|(word, rate)| Some(format!("{word} {}", rate?)));
+    // What is left has no rate of its own form: its grammar is its wording.
+    let rest = Change {
+        up: None,
+        down: None,
+        both: None,
+        min: None,
+        min_down: None,
+        ..contract.as_change()
+    };
+    let rest = (!rest.is_empty()).then(|| rest.to_string());
+    rates.chain(rest).collect::<Vec<_>>().join(", ")
+}
+
+/// The clauses of a document that are no limit and no guarantee by rate.
+pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
+    let mut clauses = Vec::new();
+    if let Some(slice) = &doc.slice {
+        let extra = if slice.extra { " extra" } else { "" };
+        let (slice, period) = (Nanos(slice.slice_ns), Nanos(slice.period_ns));
+        clauses.push(format!("slice {slice}/{period}{extra}"));
+    }
+    clauses.extend(doc.on.as_ref().map(|link| format!("on {}", plain(link))));
+    clauses.extend(doc.weight.map(|weight| format!("weight {weight}")));
+    clauses.extend(doc.priority.map(|priority| format!("priority {priority}")));
+    clauses.extend(doc.burst_ns.map(|burst| format!("burst {}", Nanos(burst))));
+    if let Some(cpu) = &doc.cpu {
+        let (slice, period) = (Nanos(cpu.slice_ns), Nanos(cpu.period_ns));
+        clauses.push(format!("cpu {slice}/{period}"));
+    }
+    clauses.extend(
+        doc.cell
+            .as_ref()
+            .map(|cell| format!("cell pcr {}", Amount(cell.pcr))),
+    );
+    let deadline = doc
+        .channel
+        .as_ref()
+        .map(|channel| Nanos(channel.deadline_ns));
+    clauses.extend(deadline.map(|deadline| format!("channel deadline {deadline}")));
+    clauses
+}

@@ -1,0 +1,240 @@
+//! Links and targets as tables, for `show` and `top`.
+
+use std::collections::BTreeMap;
+
+use netnice_api::{CapacityDoc, ContractDoc, CountersDoc, LinkDoc, ShowDoc, TargetDoc};
+use netnice_core::contract::Direction;
+use netnice_core::units::{Amount, Nanos};
+
+use super::Style;
+use super::contract::sharing;
+use super::table::{Cell, Table, wrap};
+use crate::desk::plain;
+use crate::top::Pace;
+
+/// The state of links and targets.
+pub(super) fn shown(doc: &ShowDoc, style: &Style) -> String {
+    let mut parts = Vec::new();
+    if !doc.links.is_empty() {
+        parts.push(links(&doc.links, style));
+    }
+    match doc.targets.is_empty() {
+        true => parts.push("no target is limited or guaranteed".to_string()),
+        false => parts.push(targets(&doc.targets, style)),
+    }
+    parts.join("\n\n")
+}
+
+fn links(links: &[LinkDoc], style: &Style) -> String {
+    let mut table = Table::new(&["LINK", "DIR", "CAPACITY", "PROMISED", "NOW"]);
+    for link in links {
+        let mut name = plain(&link.link);
+        let mut sources = Vec::new();
+        for direction in Direction::ALL {
+            let Some(capacity) = capacity(link, direction) else {
+                continue;
+            };
+            table.row(vec![
+                Cell::new(std::mem::take(&mut name)),
+                Cell::new(direction.word()),
+                amount(Some(Amount(capacity.rate))),
+                amount(Some(Amount(capacity.held))),
+                Cell::new(now(link.counters.rate(direction))),
+            ]);
+            sources.push(source(direction, capacity));
+        }
+        if link.overhead > 0 {
+            sources.push(format!("{} bytes are added to each packet", link.overhead));
+        }
+        table.note(&sources.join(", "));
+        if !link.installed {
+            table.note("not installed");
+        }
+        for why in &link.degraded {
+            table.note(&format!("degraded: {}", plain(why)));
+        }
+    }
+    table.render(style)
+}
+
+fn capacity(link: &LinkDoc, direction: Direction) -> Option<&CapacityDoc> {
+    match direction {
+        Direction::Up => link.up.as_ref(),
+        Direction::Down => link.down.as_ref(),
+    }
+}
+
+/// Where a capacity is known from, and how much of it can be promised if that is not all.
+fn source(direction: Direction, capacity: &CapacityDoc) -> String {
+    let from = match capacity.source.as_str() {
+        "operator" => "given by the operator".to_string(),
+        "driver" => "reported by the driver".to_string(),
+        other => plain(other),
+    };
+    let word = direction.word();
+    match capacity.usable == capacity.rate {
+        true => format!("{word} {from}"),
+        false => {
+            let usable = Amount(capacity.usable).bits_text();
+            format!("{word} {from} ({usable} of it can be promised)")
+        }
+    }
+}
+
+fn targets(targets: &[TargetDoc], style: &Style) -> String {
+    let mut table = Table::new(&["TARGET", "DIR", "LIMIT", "GUARANTEE", "NOW"]);
+    for target in targets {
+        let mut name = plain(&target.target);
+        for row in rows(&target.effective) {
+            table.row(vec![
+                Cell::new(std::mem::take(&mut name)),
+                Cell::new(row.word),
+                amount(row.limit),
+                amount(row.guarantee),
+                Cell::new(now(row.rate(&target.counters))),
+            ]);
+        }
+        notes(target, &mut table);
+    }
+    table.render(style)
+}
+
+/// What does not fit into columns.
+fn notes(target: &TargetDoc, table: &mut Table) {
+    let sharing = sharing(&target.effective);
+    if !sharing.is_empty() {
+        table.note(&sharing.join(", "));
+    }
+    let asked = [
+        ("up", target.contract.up, target.effective.up),
+        ("down", target.contract.down, target.effective.down),
+        ("both", target.contract.both, target.effective.both),
+    ];
+    let looser: Vec<String> = asked
+        .into_iter()
+        .filter(|(_, asked, holds)| asked.is_some() && asked != holds)
+        .filter_map(|(word, asked, _)| Some(format!("{word} {}", Amount(asked?))))
+        .collect();
+    if !looser.is_empty() {
+        table.note(&format!("asked: {}", looser.join(", ")));
+    }
+    if target.installed.is_none() {
+        table.note("not installed");
+    }
+    for why in &target.degraded {
+        table.note(&format!("degraded: {}", plain(why)));
+    }
+}
+
+/// One direction of a target, or both as one.
+struct Row {
+    word: &'static str,
+    directions: &'static [Direction],
+    limit: Option<Amount>,
+    guarantee: Option<Amount>,
+}
+
+impl Row {
+    fn rate(&self, counters: &CountersDoc) -> Option<Amount> {
+        let rates = self.directions.iter().map(|d| counters.rate(*d));
+        rates.sum::<Option<Amount>>()
+    }
+}
+
+/// The rows of a contract: `both` is one, otherwise each direction in which something is asked,
+/// or if none is, the two together.
+fn rows(contract: &ContractDoc) -> Vec<Row> {
+    let row = |word, directions, limit: Option<u64>, guarantee: Option<u64>| Row {
+        word,
+        directions,
+        limit: limit.map(Amount),
+        guarantee: guarantee.map(Amount),
+    };
+    let mut rows = Vec::new();
+    if contract.both.is_some() {
+        rows.push(row("both", &Direction::ALL, contract.both, None));
+    }
+    let up = (contract.up, contract.min);
+    let down = (contract.down, contract.min_down);
+    for (word, directions, (limit, guarantee)) in [
+        ("up", &Direction::ALL[..1], up),
+        ("down", &Direction::ALL[1..], down),
+    ] {
+        if limit.is_some() || guarantee.is_some() {
+            rows.push(row(word, directions, limit, guarantee));
+        }
+    }
+    if rows.is_empty() {
+        rows.push(row("both", &Direction::ALL, None, None));
+    }
+    rows
+}
+
+/// Targets by rate.
+pub(crate) fn top(doc: &ShowDoc, paces: &BTreeMap<String, [Pace; 2]>, style: &Style) -> String {
+    let pace = |target: &TargetDoc| paces.get(&target.target).copied().unwrap_or_default();
+    let mut by_rate: Vec<&TargetDoc> = doc.targets.iter().collect();
+    by_rate.sort_by_key(|target| {
+        let [up, down] = pace(target);
+        (
+            std::cmp::Reverse(up.rate.plus(down.rate)),
+            target.target.clone(),
+        )
+    });
+    let mut table = Table::new(&["TARGET", "DIR", "NOW", "LIMIT", "WAIT", "DROPS/S"]);
+    for target in by_rate {
+        let mut name = plain(&target.target);
+        for row in rows(&target.effective) {
+            let paces = row.directions.iter().map(|d| pace(target)[*d as usize]);
+            let paces: Vec<Pace> = paces.collect();
+            let wait = row
+                .directions
+                .iter()
+                .map(|d| target.counters.get(*d, "queue_delay_ns"));
+            let drops: u64 = paces.iter().map(|pace| pace.drops).sum();
+            table.row(vec![
+                Cell::new(std::mem::take(&mut name)),
+                Cell::new(row.word),
+                amount(Some(paces.iter().map(|pace| pace.rate).sum())),
+                amount(row.limit),
+                Cell::new(rough(Nanos(wait.max().unwrap_or(0)))),
+                Cell::new(drops.to_string()),
+            ]);
+        }
+        for why in &target.degraded {
+            table.note(&format!("degraded: {}", plain(why)));
+        }
+    }
+    let mut lines = Vec::new();
+    for link in &doc.links {
+        let [up, down] = Direction::ALL.map(|direction| now(link.counters.rate(direction)));
+        lines.push(format!("{}  up {up}  down {down}", plain(&link.link)));
+        for why in &link.degraded {
+            lines.extend(wrap(&format!("degraded: {}", plain(why)), "  ", "    "));
+        }
+    }
+    lines.push(match doc.targets.is_empty() {
+        true => "no target is limited or guaranteed".to_string(),
+        false => table.render(style),
+    });
+    lines.join("\n")
+}
+
+/// A rate in both forms, short in its first; nothing as a dash.
+fn amount(amount: Option<Amount>) -> Cell {
+    match amount {
+        Some(amount) => Cell::with_short(amount.to_string(), amount.bits_text()),
+        None => Cell::new("-"),
+    }
+}
+
+/// A rate that moves: its first form is enough.
+fn now(rate: Option<Amount>) -> String {
+    rate.map_or("-".to_string(), Amount::bits_text)
+}
+
+/// A waiting time to a tenth of a millisecond.
+fn rough(time: Nanos) -> String {
+    let tenths = time.0 / 100_000;
+    format!("{}.{} ms", tenths / 10, tenths % 10)
+}

@@ -1,0 +1,159 @@
+//! Starting the daemon where there is none.
+//!
+//! The daemon must outlive this command and its terminal, must not become a child of the command
+//! that `netnice run` turns into, and whoever waits must learn whether it serves. So three
+//! processes take part:
+//!
+//! ```text
+//!  netnice VERB ──spawns, waits──▶ netnice start-daemon ──spawns, waits until it serves──▶ netniced
+//!                                  (a session of its own)      then ends: netniced is init's
+//! ```
+//!
+//! Until it serves, what netniced says on standard error is kept, to be shown if it fails.
+
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netnice_api::{Client, RuntimeDir};
+
+/// Why there is no daemon now.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    /// The program is not where it should be.
+    #[error("no daemon answers at {}, and there is no {} to start", socket.display(), program.display())]
+    NoProgram {
+        /// The daemon's socket.
+        socket: PathBuf,
+        /// The daemon's program.
+        program: PathBuf,
+    },
+    /// It ended, and said why.
+    #[error("netniced could not start: {0}")]
+    Ended(String),
+    /// It runs, but does not serve.
+    #[error("netniced was started but does not answer at {} after {PATIENCE:?}", .0.display())]
+    Silent(PathBuf),
+    /// A process or file that is needed on the way.
+    #[error("netniced could not be started: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// Starts the daemon of a runtime folder and waits until it serves.
+pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
+    let here = std::env::current_exe()?;
+    let program = daemon_beside(&here);
+    if !program.is_file() {
+        let socket = dir.socket();
+        return Err(StartError::NoProgram { socket, program });
+    }
+    let output = Command::new(here)
+        .arg("start-daemon")
+        .arg("--runtime-dir")
+        .arg(std::path::absolute(dir.path())?)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.trim().trim_start_matches("netnice: ");
+    Err(StartError::Ended(match said {
+        "" => output.status.to_string(),
+        said => said.to_string(),
+    }))
+}
+
+/// The middle process: leaves the terminal, starts the daemon, and ends once it serves.
+pub(crate) fn start_apart(dir: &RuntimeDir) -> Result<(), StartError> {
+    // Fails only for the leader of a process group, which is apart already.
+    let _ = rustix::process::setsid();
+    let mut said = unnamed_file()?;
+    let mut daemon = Command::new(daemon_beside(&std::env::current_exe()?))
+        .arg("--runtime-dir")
+        .arg(dir.path())
+        .current_dir("/")
+        .env(
+            "RUST_LOG",
+            std::env::var("RUST_LOG").unwrap_or("error".into()),
+        )
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(said.try_clone()?)
+        .spawn()?;
+    wait(dir, &mut daemon, &mut said)
+}
+
+/// Waits until somebody serves the folder.
+fn wait(dir: &RuntimeDir, daemon: &mut Child, said: &mut File) -> Result<(), StartError> {
+    let until = Instant::now() + PATIENCE;
+    let mut ended = None;
+    while Instant::now() < until {
+        if Client::connect(dir).is_ok() {
+            return Ok(());
+        }
+        // Two may be started at once; then one of them ends, and the other serves.
+        if ended.is_none()
+            && let Some(status) = daemon.try_wait()?
+        {
+            ended = Some((status, Instant::now() + AFTER_END));
+        }
+        if ended.is_some_and(|(_, until)| Instant::now() > until) {
+            break;
+        }
+        thread::sleep(PAUSE);
+    }
+    match ended {
+        None => Err(StartError::Silent(dir.socket())),
+        Some((status, _)) => {
+            let mut text = String::new();
+            said.rewind()?;
+            said.read_to_string(&mut text)?;
+            Err(StartError::Ended(match text.trim() {
+                "" => format!("it ended with {status}"),
+                text => last_lines(text),
+            }))
+        }
+    }
+}
+
+/// The daemon's program, which is installed beside this one.
+pub(crate) fn daemon_beside(here: &Path) -> PathBuf {
+    here.with_file_name("netniced")
+}
+
+/// A file without a name, which goes with the last process that has it open.
+fn unnamed_file() -> io::Result<File> {
+    let name = format!(".netnice-start-{}", std::process::id());
+    let path = std::env::temp_dir().join(name);
+    let file = File::options()
+        .read(true)
+        .append(true)
+        .create_new(true)
+        .open(&path)?;
+    std::fs::remove_file(path)?;
+    Ok(file)
+}
+
+/// The end of what was said: the reason is there.
+fn last_lines(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(MOST_LINES)..].join("\n")
+}
+
+/// How long the daemon may take until it serves.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long another daemon may take when ours has ended because of it.
+const AFTER_END: Duration = Duration::from_millis(500);
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Of a daemon's last words.
+const MOST_LINES: usize = 5;
