@@ -1,3 +1,30 @@
 //! Answers: who holds which contract on this host, and keeps it enforced.
 //! May touch: the ledger (its one writer), the runtime folder, the policy file, and the kernel room.
 //! Must never: trust a client's parsing, or let a measurement edit the ledger.
+//!
+//! # One request's way
+//! ```text
+//!   server ──> clerk ──> authority: may they?     ledger: a draft, admitted by core      enforce: installed
+//!   (socket)   (one writer)                       (place: what contains what)            (the kernel room)
+//! ```
+//! [`server`] reads requests from the socket and hands them to the [`clerk`], one at a time. The clerk works each out
+//! on a draft of the [`ledger`], lets [`enforce`] install it, and only then takes the draft for the truth.
+#![forbid(unsafe_code)]
+
+pub mod authority;
+pub mod clerk;
+pub mod clock;
+pub mod denied;
+pub mod desired;
+pub mod enforce;
+pub mod journal;
+pub mod ledger;
+pub mod lineage;
+pub mod measure;
+pub mod peer;
+pub mod run;
+pub mod runtime;
+pub mod server;
+
+pub use denied::Denied;
+pub use run::{Options, run};

@@ -1,1 +1,48 @@
-fn main() {}
+//! The daemon's command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use netnice_api::RuntimeDir;
+use netnice_daemon::Options;
+use tracing_subscriber::EnvFilter;
+
+/// Keeps network contracts on this host: serves netnice(1), and keeps limits and guarantees in the kernel.
+#[derive(Parser)]
+#[command(name = "netniced", version)]
+struct Arguments {
+    /// Folder of the socket, the state and the pins [default: $NETNICE_RUNTIME_DIR, else /run/netnice]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+    /// Policy file
+    #[arg(long, value_name = "FILE", default_value = "/etc/netnice/policy.toml")]
+    policy: PathBuf,
+    /// Stay in the foreground; it always does, the option is for unit files that say so
+    #[arg(long)]
+    foreground: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            EnvFilter::try_from_env("NETNICE_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+        )
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    let variable = std::env::var_os(RuntimeDir::VARIABLE);
+    let options = Options {
+        runtime: RuntimeDir::choose(arguments.runtime_dir, variable),
+        policy: arguments.policy,
+    };
+    match netnice_daemon::run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("netniced: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,92 @@
+use super::*;
+use crate::ledger::Root;
+
+const ANN: Peer = Peer {
+    uid: 1000,
+    privileged: false,
+};
+const OPERATOR: Peer = Peer {
+    uid: 1001,
+    privileged: true,
+};
+
+fn process(uid: u32, dumpable: bool) -> Process {
+    Process {
+        root: Root { pid: 7, started: 1 },
+        uid,
+        dumpable,
+        name: "rsync".to_owned(),
+    }
+}
+
+#[test]
+fn who_may_name_which_clauses() {
+    let table = [
+        ("up 1mbit", true),
+        ("down 1mbit", true),
+        ("both 1mbit", true),
+        ("up 1mbit burst 10ms", true),
+        ("up none", true),
+        ("min 1mbit", false),
+        ("min-down 1mbit", false),
+        ("on eth0", false),
+        ("weight 200", false),
+        ("priority 0", false),
+        ("slice 1ms/10ms", false),
+        ("cpu 1ms/10ms", false),
+        ("up 1mbit min none", false),
+    ];
+    for (text, plain) in table {
+        let change: Change = text.parse().expect(text);
+        assert_eq!(may_ask(&ANN, &change).is_ok(), plain, "{text} by a user");
+        assert!(may_ask(&OPERATOR, &change).is_ok(), "{text} by the group");
+        assert!(may_ask(&Peer::ROOT, &change).is_ok(), "{text} by root");
+    }
+}
+
+#[test]
+fn who_may_limit_which_process() {
+    let table = [
+        (ANN, 1000, true, true),
+        (ANN, 1000, false, false),
+        (ANN, 0, true, false),
+        (ANN, 1002, true, false),
+        (OPERATOR, 1002, true, true),
+        (OPERATOR, 0, false, true),
+        (Peer::ROOT, 1000, false, true),
+    ];
+    for (peer, uid, dumpable, may) in table {
+        let answer = may_limit_process(&peer, &process(uid, dumpable));
+        assert_eq!(answer.is_ok(), may, "{peer:?} on {uid} {dumpable}");
+        if let Err(denied) = answer {
+            assert!(matches!(denied, Denied::NotPermitted(_)));
+        }
+    }
+}
+
+#[test]
+fn who_may_limit_which_target() {
+    let table = [
+        ("name:build", Some(1000), true),
+        ("name:build", Some(1002), false),
+        ("name:build", None, false),
+        ("user:1000", None, false),
+        ("app:/usr/bin/rsync", None, false),
+        ("cgroup:/a", None, false),
+        ("unit:a.service", None, false),
+    ];
+    for (text, owner, may) in table {
+        let target: Target = text.parse().expect(text);
+        assert_eq!(
+            may_limit_target(&ANN, &target, owner).is_ok(),
+            may,
+            "{text}"
+        );
+        assert!(
+            may_limit_target(&OPERATOR, &target, owner).is_ok(),
+            "{text}"
+        );
+    }
+    assert!(may_manage(&ANN, "managing a link").is_err());
+    assert!(may_manage(&OPERATOR, "managing a link").is_ok());
+}

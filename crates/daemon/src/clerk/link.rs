@@ -1,0 +1,141 @@
+//! Managing links.
+
+use netnice_api::{Done, LinkChange};
+use netnice_core::contract::{Direction, IfName};
+use netnice_core::link::{Capacity, CapacitySource, Link};
+use netnice_core::units::{Bytes, Rate};
+
+use super::Clerk;
+use crate::authority;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::enforce::Host;
+use crate::peer::Peer;
+
+impl<H: Host> Clerk<H> {
+    pub(super) fn change_link(
+        &mut self,
+        peer: &Peer,
+        change: &LinkChange,
+        now: Now,
+    ) -> Result<Done, Denied> {
+        authority::may_manage(peer, "managing a link")?;
+        let name: IfName = change.iface.parse()?;
+        let mut draft = self.draft();
+        let message = match change.unmanage {
+            true => {
+                draft.ledger.unmanage(&name)?;
+                format!("{name} is no longer managed")
+            }
+            false => {
+                let link = self.wanted_link(&name, change)?;
+                let message = describe(&link);
+                draft.ledger.manage(link, peer.uid)?;
+                message
+            }
+        };
+        if change.dry_run {
+            return Ok(Done {
+                plan: Some(self.preview(&draft)),
+                messages: vec![message],
+                ..Done::default()
+            });
+        }
+        self.install(draft, |_| Ok(()))?;
+        let who = authority::user(peer.uid);
+        self.journal.note(now, format!("{who}: {message}"));
+        Ok(Done {
+            messages: vec![message],
+            ..Done::default()
+        })
+    }
+
+    /// The link as it is to be: what is not named stays; a link that is managed for the first time without any rate
+    /// gets what its driver reports.
+    fn wanted_link(&mut self, name: &IfName, change: &LinkChange) -> Result<Link, Denied> {
+        let interfaces = self.host.interfaces()?;
+        if !interfaces.iter().any(|i| i.name == name.as_str()) {
+            return Err(netnice_kernel::KernelError::NoInterface(name.to_string()).into());
+        }
+        let overhead = match change.overhead {
+            Some(bytes) if bytes > MOST_OVERHEAD => {
+                return Err(Denied::BadUsage(format!(
+                    "an overhead of {bytes} bytes per packet is more than the {MOST_OVERHEAD} allowed; Ethernet's is 24"
+                )));
+            }
+            other => other.map(Bytes),
+        };
+        let old = self
+            .ledger
+            .link(name.as_str())
+            .map(|managed| managed.link.clone());
+        let mut link = old.clone().unwrap_or(Link {
+            name: name.clone(),
+            up: None,
+            down: None,
+            overhead: Bytes(0),
+        });
+        link.overhead = overhead.unwrap_or(link.overhead);
+        if let Some(text) = &change.rate {
+            link.up = capacity(text)?;
+        }
+        if let Some(text) = &change.down_rate {
+            link.down = capacity(text)?;
+        }
+        let asks_driver = change.rate.is_none()
+            && change.down_rate.is_none()
+            && (old.is_none() || change.overhead.is_none());
+        if asks_driver {
+            let reported = self.reported(name)?;
+            (link.up, link.down) = (Some(reported), Some(reported));
+        }
+        if Direction::ALL.iter().all(|d| link.usable(*d).is_none()) {
+            return Err(Denied::BadUsage(format!(
+                "{name} would have no rate in either direction: netnice link {name} --unmanage gives it back"
+            )));
+        }
+        Ok(link)
+    }
+
+    fn reported(&mut self, name: &IfName) -> Result<Capacity, Denied> {
+        let rate = self.host.speed(name.as_str())?.ok_or_else(|| {
+            Denied::Failed(format!(
+                "the driver of {name} reports no speed: say what it carries with netnice link {name} --rate R"
+            ))
+        })?;
+        Ok(Capacity {
+            rate,
+            source: CapacitySource::Driver,
+        })
+    }
+}
+
+/// A rate that the operator gave, or none.
+pub(super) fn capacity(text: &str) -> Result<Option<Capacity>, Denied> {
+    if matches!(text, "none" | "0") {
+        return Ok(None);
+    }
+    let rate: Rate = text.parse()?;
+    Ok(Some(Capacity {
+        rate,
+        source: CapacitySource::Operator,
+    }))
+}
+
+/// A managed link in words.
+pub(super) fn describe(link: &Link) -> String {
+    let mut text = format!("{} is managed", link.name);
+    for direction in Direction::ALL {
+        if let Some(capacity) = link.capacity(direction) {
+            let word = direction.word();
+            text.push_str(&format!(", {word} {} ({})", capacity.rate, capacity.source));
+            if let Some(usable) = link.usable(direction).filter(|u| *u != capacity.rate) {
+                text.push_str(&format!(", {usable:#} of it can be promised"));
+            }
+        }
+    }
+    text
+}
+
+/// More than any encapsulation adds to a packet.
+const MOST_OVERHEAD: u64 = 512;

@@ -1,0 +1,188 @@
+//! Telling the state.
+
+use netnice_api::{ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc};
+use netnice_core::contract::{Clause, Contract, Direction};
+use netnice_core::target::Target;
+use netnice_kernel::enforce::{Sample, TargetCounts};
+
+use super::{Clerk, Named};
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::desired;
+use crate::enforce::{Host, Interface};
+use crate::ledger::{Body, Held, Ledger, Managed, POLICY};
+use crate::measure;
+
+impl<H: Host> Clerk<H> {
+    pub(super) fn show(&mut self, target: Option<&str>, now: Now) -> Result<ShowDoc, Denied> {
+        let Some(text) = target else {
+            let all: Vec<Held> = self.ledger.held().cloned().collect();
+            let links: Vec<Managed> = self.ledger.links().cloned().collect();
+            return self.document(&all, &links, now);
+        };
+        let target: Target = text.parse()?;
+        let held = match target {
+            Target::Pid(pid) => self.of_process(&target, pid.get())?,
+            _ => Some(self.lookup(&target)?.clone()),
+        };
+        self.document(held.as_slice(), &[], now)
+    }
+
+    pub(super) fn show_own(&mut self, named: Option<&Named>, now: Now) -> Result<ShowDoc, Denied> {
+        let Some(named) = named else {
+            return Err(Denied::BadUsage(
+                "the caller is meant by a pidfd, and none came with the request".to_owned(),
+            ));
+        };
+        let target = Target::pid(named.pid)
+            .ok_or_else(|| Denied::BadUsage(format!("{} is not a process id", named.pid)))?;
+        let held = self.of_process(&target, named.pid)?;
+        self.document(held.as_slice(), &[], now)
+    }
+
+    /// The target that holds a process: its own, else the nearest one around it.
+    fn of_process(&mut self, target: &Target, pid: u32) -> Result<Option<Held>, Denied> {
+        let place = self.host.place(pid);
+        if let Some(own) = self.ledger.find(target) {
+            return Ok(Some(own.clone()));
+        }
+        if self.host.process(pid).is_none() {
+            return Err(Denied::Failed(format!("process {pid} does not exist")));
+        }
+        Ok(self.ledger.at_place(&place).cloned())
+    }
+
+    fn document(
+        &mut self,
+        targets: &[Held],
+        links: &[Managed],
+        now: Now,
+    ) -> Result<ShowDoc, Denied> {
+        let sample = self.host.sample()?;
+        let interfaces = self.host.interfaces()?;
+        let link = |managed: &Managed| self.link_doc(managed, &sample, &interfaces, now);
+        let links: Vec<LinkDoc> = links.iter().map(link).collect();
+        let mut targets: Vec<TargetDoc> = targets
+            .iter()
+            .map(|held| self.target_doc(held, &sample, &interfaces, now))
+            .collect();
+        targets.sort_by(|a, b| a.target.cmp(&b.target));
+        Ok(ShowDoc {
+            version: ShowDoc::VERSION,
+            links,
+            targets,
+        })
+    }
+
+    fn link_doc(
+        &self,
+        managed: &Managed,
+        sample: &Sample,
+        interfaces: &[Interface],
+        now: Now,
+    ) -> LinkDoc {
+        let link = &managed.link;
+        let name = link.name.as_str();
+        let there = interfaces.iter().any(|i| i.name == name);
+        let rest = sample.rest.get(name).copied().unwrap_or_default();
+        let counts = TargetCounts { directions: rest };
+        LinkDoc {
+            installed: there,
+            degraded: link_faults(managed, interfaces),
+            counters: CountersDoc::new(
+                now.monotonic.0,
+                &measure::meter(&counts, &Contract::default()),
+            ),
+            ..LinkDoc::new(link, self.ledger.promised(link))
+        }
+    }
+
+    fn target_doc(
+        &self,
+        held: &Held,
+        sample: &Sample,
+        interfaces: &[Interface],
+        now: Now,
+    ) -> TargetDoc {
+        let counts = sample.targets.get(&held.id).copied().unwrap_or_default();
+        let meter = measure::meter(&counts, &held.entry.contract);
+        let asked = held.claims.effective();
+        let mut contract = ContractDoc::from(asked);
+        for clause in asked.as_change().clauses() {
+            if let Some(uid) = held.claims.set_by(clause) {
+                let uid = if uid == POLICY.uid { 0 } else { uid };
+                contract.set_by.insert(clause.to_string(), uid);
+            }
+        }
+        TargetDoc {
+            target: held.entry.target.to_string(),
+            contract,
+            effective: ContractDoc::from(&held.effective(&self.ledger)),
+            installed: installed(&self.ledger, held, self.host.leaf()),
+            degraded: target_faults(&self.ledger, held, interfaces),
+            counters: CountersDoc::new(now.monotonic.0, &meter),
+        }
+    }
+}
+
+/// What the kernel was told for a target.
+fn installed(ledger: &Ledger, held: &Held, leaf: &str) -> Option<InstalledDoc> {
+    let contract = &held.entry.contract;
+    let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
+    let share = desired::link_of(ledger, contract);
+    if !contract.is_limited() && share.is_none() {
+        return None;
+    }
+    let min = |direction| {
+        let usable = share?.link.usable(direction)?;
+        contract.link_min(direction, usable).flatten().map(bits)
+    };
+    let fastest = contract.both().or(contract.up()).or(contract.down());
+    Some(InstalledDoc {
+        path: "kernel".to_owned(),
+        up: contract.both().or(contract.up()).map(bits),
+        down: contract.down().map(bits),
+        min: min(Direction::Up),
+        min_down: min(Direction::Down),
+        burst_bytes: fastest.map(|rate| rate.bytes_in(desired::burst(contract)).0),
+        leaf: Some(leaf.to_owned()),
+    })
+}
+
+/// Why a target is not served as it should.
+fn target_faults(ledger: &Ledger, held: &Held, interfaces: &[Interface]) -> Vec<String> {
+    let mut faults: Vec<String> = held.refused.iter().cloned().collect();
+    match (&held.body, &held.entry.target) {
+        (Body::Cgroup(None), target) => faults.push(format!("{target} is not there now")),
+        (Body::App(None), target) => faults.push(format!("{target} is not there now")),
+        _ => {}
+    }
+    let contract = &held.entry.contract;
+    if let Some(managed) = desired::link_of(ledger, contract) {
+        faults.extend(link_faults(managed, interfaces));
+    } else {
+        let weighs = contract.weight().is_some() || contract.priority().is_some();
+        if let Some(link) = contract.on() {
+            faults.push(format!("{link} is not managed"));
+        } else if weighs && ledger.links().count() > 1 {
+            faults.push(format!(
+                "{} and {} count on a link: several are managed, say which one with --on",
+                Clause::Weight,
+                Clause::Priority
+            ));
+        }
+    }
+    faults
+}
+
+/// Why a link does not serve as it should.
+fn link_faults(managed: &Managed, interfaces: &[Interface]) -> Vec<String> {
+    let name = managed.link.name.as_str();
+    match interfaces.iter().find(|i| i.name == name) {
+        None => vec![format!(
+            "interface {name} is gone; its classes come back with it"
+        )],
+        Some(interface) if !interface.up => vec![format!("interface {name} is down")],
+        Some(_) => Vec::new(),
+    }
+}

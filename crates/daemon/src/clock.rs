@@ -1,0 +1,32 @@
+//! The clocks. They are read at the edge, by whoever receives a request or a tick; everything inside takes [`Now`].
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use netnice_core::units::Instant;
+use nix::time::{ClockId, clock_gettime};
+
+/// One moment, on both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Since the machine started, without the time that it slept: for all that expires and all rates. It goes on when
+    /// the daemon is started again.
+    pub monotonic: Instant,
+    /// Nanoseconds since 1970, for people to read; it may jump.
+    pub wall_ns: u64,
+}
+
+impl Now {
+    /// Reads the clocks.
+    pub fn read() -> Now {
+        let monotonic = clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(0, |t| {
+            t.tv_sec().unsigned_abs() * 1_000_000_000 + t.tv_nsec().unsigned_abs()
+        });
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+        Now {
+            monotonic: Instant(monotonic),
+            wall_ns: wall.map_or(0, |since| {
+                u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+            }),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Why a request is not carried out: the one error that leaves the daemon towards a client.
+
+use netnice_api::Response;
+use netnice_core::admission::Refusal;
+use netnice_core::claims::ClaimError;
+use netnice_core::contract::{ContractError, Unsupported};
+use netnice_core::target::TargetError;
+use netnice_core::units::UnitError;
+
+/// A request that is not carried out; nothing has changed. The text is for the person who asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// The request makes no sense.
+    #[error("{0}")]
+    BadUsage(String),
+    /// It makes sense but cannot be done.
+    #[error("{0}")]
+    Failed(String),
+    /// It does not fit.
+    #[error("{0}")]
+    NotAdmitted(String),
+    /// The asker may not.
+    #[error("{0}")]
+    NotPermitted(String),
+}
+
+impl Denied {
+    /// Something that makes sense but is not built yet.
+    pub fn unsupported(what: impl std::fmt::Display) -> Denied {
+        Denied::Failed(format!("{what} is not supported yet"))
+    }
+}
+
+impl From<Denied> for Response {
+    fn from(denied: Denied) -> Response {
+        match denied {
+            Denied::BadUsage(text) => Response::bad_usage(text),
+            Denied::Failed(text) => Response::failed(text),
+            Denied::NotAdmitted(text) => Response::not_admitted(text),
+            Denied::NotPermitted(text) => Response::not_permitted(text),
+        }
+    }
+}
+
+impl From<TargetError> for Denied {
+    fn from(error: TargetError) -> Denied {
+        Denied::BadUsage(error.to_string())
+    }
+}
+
+impl From<ContractError> for Denied {
+    fn from(error: ContractError) -> Denied {
+        Denied::BadUsage(error.to_string())
+    }
+}
+
+impl From<UnitError> for Denied {
+    fn from(error: UnitError) -> Denied {
+        Denied::BadUsage(error.to_string())
+    }
+}
+
+impl From<Unsupported> for Denied {
+    fn from(error: Unsupported) -> Denied {
+        Denied::Failed(error.to_string())
+    }
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Denied {
+        Denied::NotAdmitted(refusal.to_string())
+    }
+}
+
+impl From<ClaimError> for Denied {
+    fn from(error: ClaimError) -> Denied {
+        let text = error.to_string().replace(
+            &format!("user {}", crate::ledger::POLICY.uid),
+            "the policy file",
+        );
+        match error {
+            ClaimError::Contract(_) => Denied::BadUsage(text),
+            ClaimError::Conflict { .. } => Denied::NotAdmitted(text),
+            ClaimError::NeedsPrivilege(_)
+            | ClaimError::NotYours { .. }
+            | ClaimError::NothingYours(_) => Denied::NotPermitted(text),
+            ClaimError::TwoOfOneUser(_) => Denied::Failed(text),
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! From the ledger to what the kernel room should make of it. Pure.
+
+use netnice_core::contract::{Contract, Direction};
+use netnice_core::units::Nanos;
+use netnice_kernel::plan::{self, Desired, Limit, Share};
+
+use crate::ledger::{Held, Ledger, Managed};
+
+/// All that should be in force.
+pub fn desired(ledger: &Ledger) -> Desired {
+    let targets = ledger.held().map(|held| target(ledger, held));
+    let left = ledger.remnants().map(|remnant| plan::Target {
+        id: remnant.id,
+        slot: remnant.slot.get(),
+        parent: remnant.parent.map(|parent| parent.get()),
+        limit: limit(&remnant.contract),
+        burst: burst(&remnant.contract),
+        share: None,
+        weight: 1,
+        priority: 7,
+    });
+    Desired {
+        targets: targets.chain(left).collect(),
+        links: ledger.links().map(link).collect(),
+        ..Desired::default()
+    }
+}
+
+/// The link that a target has a class of its own on: the one that it names; else, if it asks for a weight or a
+/// priority, the only one that is managed.
+pub fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l Managed> {
+    if let Some(name) = contract.on() {
+        return ledger.link(name.as_str());
+    }
+    if contract.weight().is_none() && contract.priority().is_none() {
+        return None;
+    }
+    let mut links = ledger.links();
+    links.next().filter(|_| links.next().is_none())
+}
+
+fn target(ledger: &Ledger, held: &Held) -> plan::Target {
+    let contract = &held.entry.contract;
+    plan::Target {
+        id: held.id,
+        slot: held.entry.id.get(),
+        parent: held.entry.parent.map(|parent| parent.get()),
+        limit: limit(contract),
+        burst: burst(contract),
+        share: link_of(ledger, contract).map(|managed| share(managed, contract)),
+        weight: contract.weight().unwrap_or_default().get(),
+        priority: contract.priority().unwrap_or_default().get(),
+    }
+}
+
+fn share(managed: &Managed, contract: &Contract) -> Share {
+    let each = |direction| {
+        let usable = managed.link.usable(direction)?;
+        contract.link_min(direction, usable).flatten()
+    };
+    Share {
+        link: managed.link.name.to_string(),
+        min: each(Direction::Up),
+        min_down: each(Direction::Down),
+    }
+}
+
+fn limit(contract: &Contract) -> Limit {
+    match contract.both() {
+        Some(rate) => Limit::Both(rate),
+        None if contract.is_limited() => Limit::Each {
+            up: contract.up(),
+            down: contract.down(),
+        },
+        None => Limit::None,
+    }
+}
+
+/// How long a target may run ahead: of a slice one slice.
+pub fn burst(contract: &Contract) -> Nanos {
+    contract.link_burst(Direction::Up)
+}
+
+fn link(managed: &Managed) -> plan::Link {
+    let link = &managed.link;
+    plan::Link {
+        name: link.name.to_string(),
+        up: link.usable(Direction::Up),
+        down: link.usable(Direction::Down),
+        overhead: u16::try_from(link.overhead.0).unwrap_or(u16::MAX),
+    }
+}

@@ -1,0 +1,265 @@
+//! Where promises meet the machine.
+//!
+//! The clerk knows contracts and slots; what they are made of on this machine (processes, control groups, interfaces,
+//! classes) it asks and tells a [`Host`]. There is one for the Linux kernel ([`kernel::KernelHost`]); tests put a
+//! machine of their own in its place, on which processes are born and die at will and any step can fail.
+//!
+//! A change is installed in three steps: what leaves is released ([`Act::Release`] and the unbinding acts), classes
+//! and limits are made as desired ([`Host::apply`]), what comes is taken in. [`install`] does them, and where one
+//! fails it takes back those that were done.
+
+pub mod kernel;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::target::Target;
+use netnice_core::units::Rate;
+use netnice_kernel::enforce::{Adoption, Sample};
+use netnice_kernel::plan::Desired;
+
+use crate::denied::Denied;
+use crate::ledger::{AppKey, Bound, Place, Root};
+
+/// A process, as far as it matters who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number and when it was started.
+    pub root: Root,
+    /// Its real user.
+    pub uid: u32,
+    /// Whether users other than root may look into it.
+    pub dumpable: bool,
+    /// Its command name.
+    pub name: String,
+}
+
+/// The targets that processes are members of, by process: made by process or name, and by executable. 0: none.
+pub type Members = BTreeMap<u32, (u32, u32)>;
+
+/// An interface of the namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Whether it is up.
+    pub up: bool,
+}
+
+/// One step of taking in or releasing what a target is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// Takes a process, and unless `only` its descendants, into a target.
+    Adopt {
+        /// The target.
+        id: u32,
+        /// The process.
+        pid: u32,
+        /// Not its descendants.
+        only: bool,
+        /// Targets whose members stay where they are: they nest.
+        keep: BTreeSet<u32>,
+    },
+    /// Takes processes that were members before into a target again.
+    Readopt {
+        /// The target.
+        id: u32,
+        /// The processes.
+        pids: Vec<u32>,
+    },
+    /// Lets the members of a process target go, to the target around it.
+    Release {
+        /// The target.
+        id: u32,
+        /// The target around it.
+        heir: Option<u32>,
+    },
+    /// Binds an executable.
+    BindApp {
+        /// The target.
+        id: u32,
+        /// Its path.
+        path: String,
+    },
+    /// Lets an executable go.
+    UnbindApp {
+        /// The target.
+        id: u32,
+        /// Its path.
+        path: String,
+    },
+    /// Binds a control group.
+    BindCgroup {
+        /// The target.
+        id: u32,
+        /// The group.
+        bound: Bound,
+    },
+    /// Lets a control group go.
+    UnbindCgroup {
+        /// The target.
+        id: u32,
+        /// The group.
+        bound: Bound,
+    },
+    /// Binds a user.
+    BindUser {
+        /// The target.
+        id: u32,
+        /// The user.
+        uid: u32,
+    },
+    /// Lets a user go.
+    UnbindUser {
+        /// The target.
+        id: u32,
+        /// The user.
+        uid: u32,
+    },
+}
+
+impl Act {
+    /// Whether it releases something.
+    pub fn releases(&self) -> bool {
+        matches!(
+            self,
+            Act::Release { .. }
+                | Act::UnbindApp { .. }
+                | Act::UnbindCgroup { .. }
+                | Act::UnbindUser { .. }
+        )
+    }
+}
+
+/// The machine.
+pub trait Host {
+    /// The process of this number.
+    fn process(&mut self, pid: u32) -> Option<Process>;
+    /// What is around a process.
+    fn place(&mut self, pid: u32) -> Place;
+    /// A process and its living descendants.
+    fn family(&mut self, pid: u32) -> BTreeSet<u32>;
+    /// The processes that run an executable, and their living descendants.
+    fn running(&mut self, app: AppKey) -> BTreeSet<u32>;
+    /// The members of targets.
+    fn members(&mut self) -> Result<Members, Denied>;
+    /// The executable at a path.
+    fn app(&mut self, path: &str) -> Result<AppKey, Denied>;
+    /// The control group at a path.
+    fn cgroup(&mut self, path: &str) -> Result<Bound, Denied>;
+    /// The control group of a unit.
+    fn unit(&mut self, name: &str) -> Result<Bound, Denied>;
+    /// The number of a user.
+    fn user(&mut self, name: &str) -> Result<u32, Denied>;
+    /// The interfaces.
+    fn interfaces(&mut self) -> Result<Vec<Interface>, Denied>;
+    /// The speed that the driver of an interface reports.
+    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied>;
+
+    /// Makes the kernel's classes equal to what is desired, or leaves them as they were.
+    fn apply(&mut self, desired: &Desired) -> Result<(), Denied>;
+    /// What [`Host::apply`] would do, in words.
+    fn preview(&mut self, desired: &Desired) -> Vec<String>;
+    /// Carries out one act; tells what was found, and the act that takes it back.
+    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied>;
+    /// Reads all counts.
+    fn sample(&mut self) -> Result<Sample, Denied>;
+    /// Looks at the interfaces anew, and repairs what is not as it was installed.
+    fn reconcile(&mut self) -> Result<(), Denied>;
+    /// What is not as it was installed.
+    fn audit(&mut self) -> Result<Vec<String>, Denied>;
+    /// What queues in the leaves: `fq_codel` or `sparse+bulk`.
+    fn leaf(&self) -> &'static str;
+    /// The interfaces on which packets are looked at.
+    fn attached(&self) -> Vec<String>;
+    /// How they are looked at: `tcx` or `clsact`.
+    fn attachment(&self) -> &'static str;
+    /// Whether anything is in force.
+    fn is_enforcing(&self) -> bool;
+    /// The largest number of a target that the kernel still knows of.
+    fn largest_id(&mut self) -> u32;
+}
+
+/// A change that is in force and can be taken back until it is kept.
+#[derive(Debug)]
+pub struct Installed {
+    undo: Vec<Act>,
+    /// What was found when processes were taken in.
+    pub adoption: Adoption,
+}
+
+/// Carries out a change; where a step fails, takes back those that were done.
+pub fn install<H: Host>(
+    host: &mut H,
+    before: &Desired,
+    after: &Desired,
+    acts: &[Act],
+) -> Result<Installed, Denied> {
+    let mut installed = Installed {
+        undo: Vec::new(),
+        adoption: Adoption::default(),
+    };
+    let result = steps(host, before, after, acts, &mut installed);
+    if let Err(error) = result {
+        installed.take_back(host, before);
+        return Err(error);
+    }
+    Ok(installed)
+}
+
+fn steps<H: Host>(
+    host: &mut H,
+    before: &Desired,
+    after: &Desired,
+    acts: &[Act],
+    installed: &mut Installed,
+) -> Result<(), Denied> {
+    let mut carry_out = |host: &mut H, act: &Act| -> Result<(), Denied> {
+        let (found, undo) = host.act(act)?;
+        installed.undo.push(undo);
+        let sum = &mut installed.adoption;
+        sum.processes += found.processes;
+        sum.sockets += found.sockets;
+        sum.shared_listeners += found.shared_listeners;
+        sum.hidden_mptcp += found.hidden_mptcp;
+        Ok(())
+    };
+    for act in acts.iter().filter(|act| act.releases()) {
+        carry_out(host, act)?;
+    }
+    if before != after {
+        host.apply(after)?;
+    }
+    for act in acts.iter().filter(|act| !act.releases()) {
+        carry_out(host, act)?;
+    }
+    Ok(())
+}
+
+impl Installed {
+    /// Puts back what was in force before.
+    pub fn take_back<H: Host>(self, host: &mut H, before: &Desired) {
+        let undo = self.undo;
+        let (leaving, coming): (Vec<Act>, Vec<Act>) =
+            undo.into_iter().rev().partition(Act::releases);
+        for act in &leaving {
+            complain(host.act(act).map(drop));
+        }
+        complain(host.apply(before));
+        for act in &coming {
+            complain(host.act(act).map(drop));
+        }
+    }
+}
+
+fn complain(result: Result<(), Denied>) {
+    if let Err(error) = result {
+        tracing::error!(%error, "could not put back what was in force before");
+    }
+}
+
+/// Whether a kind of target is a control group.
+pub fn is_group(target: &Target) -> bool {
+    matches!(target, Target::Cgroup(_) | Target::Unit(_))
+}

@@ -1,0 +1,274 @@
+//! The Linux kernel as a [`Host`]: the only caller of the kernel room.
+
+use std::collections::BTreeSet;
+
+use netnice_core::units::Rate;
+use netnice_kernel::cgroup::{self, Cgroup};
+use netnice_kernel::enforce::{Adoption, Exits, Kernel, Membership, Sample};
+use netnice_kernel::netlink::Route;
+use netnice_kernel::plan::{Desired, Leaves};
+use netnice_kernel::{KernelError, device, process, speed};
+
+use super::{Act, Host, Interface, Members, Process};
+use crate::denied::Denied;
+use crate::ledger::{AppKey, Bound, Place, Root};
+
+/// The kernel of this machine, in this network namespace.
+pub struct KernelHost {
+    kernel: Kernel,
+    route: Route,
+}
+
+impl KernelHost {
+    /// Over an opened kernel room.
+    pub fn new(kernel: Kernel) -> Result<KernelHost, KernelError> {
+        Ok(KernelHost {
+            kernel,
+            route: Route::open()?,
+        })
+    }
+
+    /// Hears of members that end; to be taken once after something has come into force.
+    pub fn take_exits(&mut self) -> Result<Exits, KernelError> {
+        self.kernel.take_exits()
+    }
+
+    fn find_group(&mut self, bound: &Bound) -> Result<Cgroup, Denied> {
+        Ok(cgroup::find(&bound.path)?)
+    }
+}
+
+impl From<KernelError> for Denied {
+    fn from(error: KernelError) -> Denied {
+        match error {
+            KernelError::ForeignQdisc { .. } => Denied::NotAdmitted(format!("refused: {error}")),
+            _ => Denied::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Host for KernelHost {
+    fn process(&mut self, pid: u32) -> Option<Process> {
+        let facts = process::facts(pid)?;
+        Some(Process {
+            root: Root {
+                pid,
+                started: process::started(pid)?,
+            },
+            uid: facts.uid,
+            dumpable: facts.dumpable,
+            name: facts.name,
+        })
+    }
+
+    fn place(&mut self, pid: u32) -> Place {
+        let membership = self.kernel.membership(pid);
+        let number = |id: u32| (id != 0).then_some(id);
+        Place {
+            own: number(membership.own),
+            app: number(membership.app),
+            cgroup: Kernel::cgroup_of(pid),
+            uid: process::facts(pid).map(|facts| facts.uid),
+        }
+    }
+
+    fn family(&mut self, pid: u32) -> BTreeSet<u32> {
+        process::family(pid).into_iter().collect()
+    }
+
+    fn running(&mut self, app: AppKey) -> BTreeSet<u32> {
+        let runs = |pid: &u32| {
+            process::executable(*pid)
+                .is_some_and(|key| key.inode == app.inode && key.dev == app.dev)
+        };
+        let running = process::all().into_iter().filter(runs);
+        running.flat_map(process::family).collect()
+    }
+
+    fn members(&mut self) -> Result<Members, Denied> {
+        let members = self.kernel.members()?.into_iter();
+        Ok(members.map(|(pid, p)| (pid, (p.own, p.app))).collect())
+    }
+
+    fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
+        let key = process::app(path).map_err(|error| {
+            Denied::Failed(format!(
+                "there is no program at {path} to be limited: {error}"
+            ))
+        })?;
+        Ok(AppKey {
+            inode: key.inode,
+            dev: key.dev,
+        })
+    }
+
+    fn cgroup(&mut self, path: &str) -> Result<Bound, Denied> {
+        let found = cgroup::find(path)?;
+        Ok(Bound {
+            path: found.path,
+            id: found.id,
+        })
+    }
+
+    fn unit(&mut self, name: &str) -> Result<Bound, Denied> {
+        let found = cgroup::find_unit(name)?;
+        Ok(Bound {
+            path: found.path,
+            id: found.id,
+        })
+    }
+
+    fn user(&mut self, name: &str) -> Result<u32, Denied> {
+        if let Ok(user) = nix::unistd::User::from_name(name)
+            && let Some(user) = user
+        {
+            return Ok(user.uid.as_raw());
+        }
+        match name.parse() {
+            Ok(uid) if uid != u32::MAX => Ok(uid),
+            _ => Err(KernelError::NoUser(name.to_owned()).into()),
+        }
+    }
+
+    fn interfaces(&mut self) -> Result<Vec<Interface>, Denied> {
+        let devices = device::list(&mut self.route).map_err(KernelError::from)?;
+        let interfaces = devices.into_iter().map(|device| Interface {
+            name: device.name,
+            index: device.index,
+            up: device.up,
+        });
+        Ok(interfaces.collect())
+    }
+
+    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied> {
+        speed::reported(interface).map_err(|error| {
+            Denied::Failed(format!(
+                "cannot ask the driver of {interface} for its speed: {error}"
+            ))
+        })
+    }
+
+    fn apply(&mut self, desired: &Desired) -> Result<(), Denied> {
+        let interfaces = self.interfaces()?;
+        let mut desired = desired.clone();
+        // A managed link whose interface is away is installed when it comes back.
+        desired
+            .links
+            .retain(|link| interfaces.iter().any(|i| i.name == link.name));
+        Ok(self.kernel.apply(&desired)?)
+    }
+
+    fn preview(&mut self, desired: &Desired) -> Vec<String> {
+        self.kernel.preview(desired)
+    }
+
+    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied> {
+        let nothing = Adoption::default();
+        Ok(match act {
+            Act::Adopt {
+                id,
+                pid,
+                only,
+                keep,
+            } => {
+                let number = |id: u32| (id != 0).then_some(id);
+                let heir = number(self.kernel.membership(*pid).own).filter(|own| own != id);
+                let found = self.kernel.adopt(*id, *pid, *only, keep)?;
+                (found, Act::Release { id: *id, heir })
+            }
+            Act::Readopt { id, pids } => {
+                for pid in pids {
+                    self.kernel.adopt(*id, *pid, true, &BTreeSet::new())?;
+                }
+                let undo = Act::Release {
+                    id: *id,
+                    heir: None,
+                };
+                (nothing, undo)
+            }
+            Act::Release { id, heir } => {
+                let members = self.kernel.members()?;
+                let pids = members.into_iter().filter(|(_, p)| p.own == *id);
+                let pids = pids.map(|(pid, _)| pid).collect();
+                if self.kernel.is_enforcing() {
+                    self.kernel.release(*id, *heir, Membership::Own)?;
+                }
+                (nothing, Act::Readopt { id: *id, pids })
+            }
+            Act::BindApp { id, path } => {
+                let found = self.kernel.bind_app(*id, path)?;
+                let (id, path) = (*id, path.clone());
+                (found, Act::UnbindApp { id, path })
+            }
+            Act::UnbindApp { id, path } => {
+                if self.kernel.is_enforcing() {
+                    self.kernel.unbind_app(*id)?;
+                }
+                let (id, path) = (*id, path.clone());
+                (nothing, Act::BindApp { id, path })
+            }
+            Act::BindCgroup { id, bound } => {
+                let group = self.find_group(bound)?;
+                self.kernel.bind_cgroup(*id, &group)?;
+                let (id, bound) = (*id, bound.clone());
+                (nothing, Act::UnbindCgroup { id, bound })
+            }
+            Act::UnbindCgroup { id, bound } => {
+                if self.kernel.is_enforcing() {
+                    self.kernel.unbind_cgroup(*id)?;
+                }
+                let (id, bound) = (*id, bound.clone());
+                (nothing, Act::BindCgroup { id, bound })
+            }
+            Act::BindUser { id, uid } => {
+                self.kernel.bind_user(*id, *uid)?;
+                let (id, uid) = (*id, *uid);
+                (nothing, Act::UnbindUser { id, uid })
+            }
+            Act::UnbindUser { id, uid } => {
+                if self.kernel.is_enforcing() {
+                    self.kernel.unbind_user(*id)?;
+                }
+                let (id, uid) = (*id, *uid);
+                (nothing, Act::BindUser { id, uid })
+            }
+        })
+    }
+
+    fn sample(&mut self) -> Result<Sample, Denied> {
+        Ok(self.kernel.sample()?)
+    }
+
+    fn reconcile(&mut self) -> Result<(), Denied> {
+        Ok(self.kernel.reconcile()?)
+    }
+
+    fn audit(&mut self) -> Result<Vec<String>, Denied> {
+        Ok(self.kernel.audit()?)
+    }
+
+    fn leaf(&self) -> &'static str {
+        match self.kernel.leaves() {
+            Leaves::FqCodel => "fq_codel",
+            Leaves::Fifo => "sparse+bulk",
+        }
+    }
+
+    fn attached(&self) -> Vec<String> {
+        self.kernel.attached_interfaces()
+    }
+
+    fn attachment(&self) -> &'static str {
+        self.kernel.attachment()
+    }
+
+    fn is_enforcing(&self) -> bool {
+        self.kernel.is_enforcing()
+    }
+
+    fn largest_id(&mut self) -> u32 {
+        let members = self.kernel.members().unwrap_or_default();
+        let ids = members.values().flat_map(|p| [p.own, p.app]);
+        ids.max().unwrap_or(0)
+    }
+}

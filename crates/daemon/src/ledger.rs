@@ -1,0 +1,584 @@
+//! Who holds what: the one record of links and targets, and the only place that changes it.
+//!
+//! The ledger is a value. A request works on a copy of it, the *draft*; where admission, the kernel or the state file
+//! say no, the draft is thrown away and nothing has happened. So there is no undoing inside the ledger.
+//!
+//! # Terms
+//! - A *held* target has a **slot** (used again after it; the kernel's class numbers are made of it) and an **id**
+//!   (never used again; sockets and processes carry it in the kernel, also long after the target is gone).
+//! - Its *claims* say who asked for what; the *entry* is what was admitted of them, and what is installed.
+//! - Its *place* says what contains it, see [`place`]. Its *body* says what it is made of.
+//! - A *remnant* is a target whose last process has ended while packets of it still wait; it keeps its limit.
+//!
+//! ```text
+//!            open, ask                 last claim taken back, last process gone
+//!   nothing ───────────> held ─────────────────────────────────────────────────> nothing
+//!                        │  ^                                                       ^
+//!        does not fit    v  │ fits again                  last process gone,        │ queues empty,
+//!        any more      degraded                           packets wait: remnant ────┘ or 60 s
+//! ```
+
+pub mod place;
+mod remnant;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::admission::{self, Entry, Grant, TargetId};
+use netnice_core::claims::{Claimant, Claims};
+use netnice_core::contract::{Change, Contract, Direction, IfName, kernel_path_support};
+use netnice_core::link::Link;
+use netnice_core::target::Target;
+use netnice_core::units::{Amount, Rate};
+use netnice_kernel::plan::MAX_SLOT;
+
+use place::Containers;
+pub use place::Place;
+pub use remnant::Remnant;
+
+use crate::denied::Denied;
+
+/// The policy file as one who claims: a user number that no user has.
+pub const POLICY: Claimant = Claimant {
+    uid: u32::MAX,
+    privileged: true,
+};
+
+/// All that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ledger {
+    links: BTreeMap<IfName, Managed>,
+    held: BTreeMap<TargetId, Held>,
+    remnants: BTreeMap<TargetId, Remnant>,
+    next_id: u32,
+}
+
+/// A managed link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Managed {
+    /// What it carries.
+    pub link: Link,
+    /// The user who said so.
+    pub by: u32,
+}
+
+/// A target that is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its slot, its name, what contains it, and what is in force for it.
+    pub entry: Entry,
+    /// Its number in the kernel's maps.
+    pub id: u32,
+    /// What it is made of.
+    pub body: Body,
+    /// What is around it.
+    pub place: Place,
+    /// Who asked for what.
+    pub claims: Claims,
+    /// Why its guarantees are not in force, if they do not fit any more.
+    pub refused: Option<String>,
+    /// When it was changed last, nanoseconds since 1970.
+    pub changed_ns: u64,
+}
+
+/// What a target is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Processes: those that were named, and (unless `only`) what descends from them.
+    Processes {
+        /// The named ones that were there when they were named.
+        roots: Vec<Root>,
+        /// Whether living descendants were left out.
+        only: bool,
+    },
+    /// What runs an executable; none while there is no file at its path.
+    App(Option<AppKey>),
+    /// A control group and all below it.
+    Cgroup(Option<Bound>),
+    /// What a user's processes do.
+    User(u32),
+}
+
+/// A process: its number, and when it was started, in clock ticks since boot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Root {
+    /// Its number.
+    pub pid: u32,
+    /// When it was started.
+    pub started: u64,
+}
+
+/// An executable file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AppKey {
+    /// Its inode.
+    pub inode: u64,
+    /// Its device, in the kernel's form.
+    pub dev: u32,
+}
+
+/// A control group that is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// Its path below the root of cgroup2.
+    pub path: String,
+    /// The kernel's number of it.
+    pub id: u64,
+}
+
+/// A target that is about to be held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newcomer {
+    /// Who it is.
+    pub target: Target,
+    /// What it is made of.
+    pub body: Body,
+    /// What is around it.
+    pub place: Place,
+    /// Numbers of the held targets that lie wholly inside it; only of processes and executables, for the others the
+    /// places tell.
+    pub inside: BTreeSet<u32>,
+}
+
+/// A target that is no longer held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// As it was held.
+    pub held: Held,
+    /// Number of the process target that its members fall to.
+    pub heir: Option<u32>,
+}
+
+impl Default for Ledger {
+    fn default() -> Ledger {
+        Ledger {
+            links: BTreeMap::new(),
+            held: BTreeMap::new(),
+            remnants: BTreeMap::new(),
+            next_id: 1,
+        }
+    }
+}
+
+impl Ledger {
+    /// The held targets, by slot.
+    pub fn held(&self) -> impl Iterator<Item = &Held> {
+        self.held.values()
+    }
+
+    /// The held target of a slot.
+    pub fn get(&self, slot: TargetId) -> Option<&Held> {
+        self.held.get(&slot)
+    }
+
+    /// The held target of a number.
+    pub fn by_id(&self, id: u32) -> Option<&Held> {
+        self.held.values().find(|held| held.id == id)
+    }
+
+    /// The managed links, by name.
+    pub fn links(&self) -> impl Iterator<Item = &Managed> {
+        self.links.values()
+    }
+
+    /// A managed link.
+    pub fn link(&self, name: &str) -> Option<&Managed> {
+        self.links
+            .values()
+            .find(|managed| managed.link.name.as_str() == name)
+    }
+
+    /// Whether nothing is held, managed or left over.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.links.is_empty() && self.remnants.is_empty()
+    }
+
+    /// The first number that was never given out.
+    pub fn next_id(&self) -> u32 {
+        self.next_id
+    }
+
+    /// Skips numbers that an earlier daemon may have given out.
+    pub fn skip_ids(&mut self, next: u32) {
+        self.next_id = self.next_id.max(next);
+    }
+
+    /// The target of this name. Of two processes that had the same number one after the other, the later one.
+    pub fn find(&self, target: &Target) -> Option<&Held> {
+        let same = |held: &&Held| held.entry.target == *target;
+        self.held.values().filter(same).max_by_key(|held| held.id)
+    }
+
+    /// The target that was made of this process by its number.
+    pub fn find_process(&self, root: Root) -> Option<&Held> {
+        self.held.values().find(|held| {
+            matches!(held.entry.target, Target::Pid(_))
+                && matches!(&held.body, Body::Processes { roots, .. } if roots.contains(&root))
+        })
+    }
+
+    /// The target of another name that is made of the same thing: a unit and its control group, a user's name and
+    /// number, two paths of one file.
+    pub fn find_alias(&self, body: &Body) -> Option<&Held> {
+        self.held.values().find(|held| match (&held.body, body) {
+            (Body::App(Some(one)), Body::App(Some(other))) => one == other,
+            (Body::Cgroup(Some(one)), Body::Cgroup(Some(other))) => one.id == other.id,
+            (Body::User(one), Body::User(other)) => one == other,
+            _ => false,
+        })
+    }
+
+    /// The entries in force, as admission wants them.
+    pub fn entries(&self) -> Vec<Entry> {
+        self.held.values().map(|held| held.entry.clone()).collect()
+    }
+
+    /// The managed links, as admission wants them.
+    pub fn capacities(&self) -> Vec<Link> {
+        self.links
+            .values()
+            .map(|managed| managed.link.clone())
+            .collect()
+    }
+
+    /// What is promised on a link to targets that nothing with a promise on it contains, up and down.
+    pub fn promised(&self, link: &Link) -> [Amount; 2] {
+        let own = |held: &Held, direction| {
+            let on = held.entry.contract.on().is_some_and(|on| *on == link.name);
+            let usable = link.usable(direction).filter(|_| on)?;
+            held.entry.contract.link_min(direction, usable).flatten()
+        };
+        Direction::ALL.map(|direction| {
+            let outermost = |held: &&Held| {
+                let mut around = self.around(held.entry.id);
+                around.all(|outer| own(outer, direction).is_none())
+            };
+            let amounts = self.held.values().filter(outermost);
+            amounts
+                .filter_map(|held| own(held, direction))
+                .map(Amount::from)
+                .sum()
+        })
+    }
+
+    /// What contains a target, from the inside out.
+    pub fn around(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
+        let mut next = self.held.get(&slot).and_then(|held| held.entry.parent);
+        std::iter::from_fn(move || {
+            let here = self.held.get(&next?)?;
+            next = here.entry.parent;
+            Some(here)
+        })
+        .take(admission::MAX_DEPTH)
+    }
+
+    /// What a target contains directly.
+    pub fn children(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
+        self.held
+            .values()
+            .filter(move |held| held.entry.parent == Some(slot))
+    }
+
+    /// Takes in a target that asks for nothing yet. What it contains is inside it from now on.
+    pub fn open(&mut self, newcomer: Newcomer) -> Result<TargetId, Denied> {
+        let slot = self.free_slot()?;
+        let id = self.next_id;
+        self.next_id += 1;
+        let Newcomer {
+            target,
+            body,
+            place,
+            inside,
+        } = newcomer;
+        let is_app = matches!(body, Body::App(_));
+        let around = place.own;
+        let held = Held {
+            entry: Entry {
+                id: slot,
+                parent: None,
+                contract: Contract::default(),
+                target,
+            },
+            id,
+            body,
+            place,
+            claims: Claims::default(),
+            refused: None,
+            changed_ns: 0,
+        };
+        self.held.insert(slot, held);
+        for inner in self.held.values_mut().filter(|h| inside.contains(&h.id)) {
+            match is_app {
+                true if inner.place.own.is_none() => inner.place.app = Some(id),
+                false if inner.place.own == around => inner.place.own = Some(id),
+                _ => {}
+            }
+        }
+        self.seat(slot);
+        Ok(slot)
+    }
+
+    /// Lets `by` ask for a change, and admits what follows from all claims. If nobody asks anything after it, the
+    /// caller closes the target.
+    pub fn ask(
+        &mut self,
+        slot: TargetId,
+        by: Claimant,
+        change: &Change,
+        now_ns: u64,
+    ) -> Result<(), Denied> {
+        let claims = self.at(slot)?.claims.apply(by, change)?;
+        self.admit(slot, claims, now_ns)
+    }
+
+    /// Takes back what `by` has asked; of root, all that anybody has.
+    pub fn take_back(&mut self, slot: TargetId, by: Claimant, now_ns: u64) -> Result<(), Denied> {
+        let claims = self.at(slot)?.claims.clear(by)?;
+        self.admit(slot, claims, now_ns)
+    }
+
+    /// Puts claims in the place of those that are there.
+    pub fn admit(&mut self, slot: TargetId, claims: Claims, now_ns: u64) -> Result<(), Denied> {
+        kernel_path_support(claims.effective())?;
+        let held = self.at(slot)?;
+        let request = Entry {
+            contract: claims.effective().clone(),
+            ..held.entry.clone()
+        };
+        let grant = admission::admit(&self.capacities(), &self.entries(), request)?;
+        if let Some(held) = self.held.get_mut(&slot) {
+            held.claims = claims;
+            held.changed_ns = now_ns;
+            held.granted(grant);
+        }
+        Ok(())
+    }
+
+    /// Lets a target go. What it contained is contained by what is around now; guarantees that do not fit there are
+    /// taken out of force and said to be so.
+    pub fn close(&mut self, slot: TargetId) -> Option<Closed> {
+        let held = self.held.remove(&slot)?;
+        let heir = held.place.own.filter(|id| self.by_id(*id).is_some());
+        let mut orphans = Vec::new();
+        for other in self.held.values_mut() {
+            if other.place.own == Some(held.id) {
+                other.place.own = heir;
+            }
+            if other.place.app == Some(held.id) {
+                other.place.app = None;
+            }
+            if other.entry.parent == Some(slot) {
+                orphans.push(other.entry.id);
+            }
+        }
+        for remnant in self.remnants.values_mut() {
+            if remnant.parent == Some(slot) {
+                remnant.parent = held.entry.parent;
+            }
+        }
+        for orphan in orphans {
+            self.reseat(orphan);
+        }
+        Some(Closed { held, heir })
+    }
+
+    /// Manages a link, or changes what it carries; refused if what is promised would not fit.
+    pub fn manage(&mut self, link: Link, by: u32) -> Result<(), Denied> {
+        let grant = admission::admit_link(&self.capacities(), &self.entries(), link)?;
+        let link = grant.into_link();
+        self.links.insert(link.name.clone(), Managed { link, by });
+        Ok(())
+    }
+
+    /// Gives a link back; refused while something is promised on it.
+    pub fn unmanage(&mut self, name: &IfName) -> Result<(), Denied> {
+        admission::admit_unmanage(&self.capacities(), &self.entries(), name)?;
+        self.links.remove(name);
+        Ok(())
+    }
+
+    /// Tells what a link carries now, whatever was promised, and admits all anew: what no longer fits is degraded.
+    pub fn relink(&mut self, managed: Managed) {
+        self.links.insert(managed.link.name.clone(), managed);
+        self.readmit();
+    }
+
+    /// Admits everything anew, in stable order, as after a restart. What does not fit stays, with its limits, and is
+    /// said to be degraded.
+    pub fn readmit(&mut self) {
+        let asked = |held: &Held| Entry {
+            contract: held.claims.effective().clone(),
+            ..held.entry.clone()
+        };
+        let wanted: Vec<Entry> = self.held.values().map(asked).collect();
+        for (entry, answer) in admission::readmit(&self.capacities(), wanted) {
+            let Some(held) = self.held.get_mut(&entry.id) else {
+                continue;
+            };
+            match answer {
+                Ok(grant) => held.granted(grant),
+                Err(refusal) => held.degrade(refusal.to_string()),
+            }
+        }
+    }
+
+    /// Takes in a target as it was held before a restart, not admitted yet.
+    pub fn restore(&mut self, held: Held) {
+        self.next_id = self.next_id.max(held.id + 1);
+        self.held.insert(held.entry.id, held);
+    }
+
+    /// Takes in a link as it was managed before a restart.
+    pub fn restore_link(&mut self, managed: Managed) {
+        self.links.insert(managed.link.name.clone(), managed);
+    }
+
+    /// Changes what a target is made of: a process has joined, a control group was made anew.
+    pub fn rebody(&mut self, slot: TargetId, body: Body, place: Place) {
+        if let Some(held) = self.held.get_mut(&slot) {
+            held.body = body;
+            held.place = place;
+        }
+        self.seat(slot);
+    }
+
+    /// Puts a target under what contains it now, and under it what it contains.
+    fn seat(&mut self, slot: TargetId) {
+        let containers = Containers::of(self);
+        let moves: Vec<(TargetId, Option<TargetId>)> = self
+            .held
+            .values()
+            .map(|held| (held.entry.id, containers.around(held)))
+            .filter(|(id, parent)| *id == slot || *parent == Some(slot))
+            .collect();
+        for (id, parent) in moves {
+            if let Some(held) = self.held.get_mut(&id) {
+                held.entry.parent = parent;
+            }
+        }
+    }
+
+    /// Finds a new place for a target whose container has gone, and says so if its guarantees do not fit there.
+    fn reseat(&mut self, slot: TargetId) {
+        let Some(held) = self.held.get(&slot) else {
+            return;
+        };
+        let mut request = Entry {
+            parent: Containers::of(self).around(held),
+            contract: held.claims.effective().clone(),
+            ..held.entry.clone()
+        };
+        let links = self.capacities();
+        let others = self.entries();
+        let mut answer = admission::admit(&links, &others, request.clone());
+        if answer.is_err() && request.parent.is_some() {
+            // Kinds of limits that cannot be inside each other: the more specific one holds alone.
+            let alone = Entry {
+                parent: None,
+                ..request.clone()
+            };
+            if let Ok(grant) = admission::admit(&links, &others, alone) {
+                request.parent = None;
+                answer = Ok(grant);
+            }
+        }
+        if let Some(held) = self.held.get_mut(&slot) {
+            held.entry.parent = request.parent;
+            match answer {
+                Ok(grant) => held.granted(grant),
+                Err(refusal) => held.degrade(refusal.to_string()),
+            }
+        }
+    }
+
+    fn at(&self, slot: TargetId) -> Result<&Held, Denied> {
+        self.held
+            .get(&slot)
+            .ok_or_else(|| Denied::Failed(format!("target {slot} is not held")))
+    }
+
+    fn free_slot(&self) -> Result<TargetId, Denied> {
+        (1..=MAX_SLOT)
+            .filter_map(TargetId::new)
+            .find(|slot| !self.held.contains_key(slot) && !self.remnants.contains_key(slot))
+            .ok_or_else(|| {
+                Denied::NotAdmitted(format!(
+                    "refused: {MAX_SLOT} targets are held, which is as many as there is room for; clear some first"
+                ))
+            })
+    }
+
+    /// What must hold between any two requests.
+    pub fn invariants(&self) {
+        let mut ids = BTreeSet::new();
+        for (slot, held) in &self.held {
+            assert_eq!(*slot, held.entry.id, "a target stands in its slot");
+            assert!(ids.insert(held.id), "number {} is given twice", held.id);
+            assert!(held.id < self.next_id, "number {} was given out", held.id);
+            assert!(
+                !self.remnants.contains_key(slot),
+                "slot {slot} is used once"
+            );
+            let parent = held.entry.parent;
+            assert!(
+                parent.is_none_or(|parent| self.held.contains_key(&parent)),
+                "{} lies in slot {parent:?}, which nobody holds",
+                held.entry.target
+            );
+            assert!(self.around(*slot).all(|outer| outer.entry.id != *slot));
+        }
+        for remnant in self.remnants.values() {
+            assert!(
+                ids.insert(remnant.id),
+                "number {} is given twice",
+                remnant.id
+            );
+        }
+    }
+}
+
+impl Held {
+    /// What holds: what was admitted, together with the limits of what is around.
+    pub fn effective(&self, ledger: &Ledger) -> Contract {
+        let mut change = self.entry.contract.as_change();
+        let smaller = |own: Option<Rate>, outer: Option<Rate>| match (own, outer) {
+            (Some(own), Some(outer)) => Some(own.min(outer)),
+            (one, other) => one.or(other),
+        };
+        let (mut up, mut down, mut both) = (
+            self.entry.contract.up(),
+            self.entry.contract.down(),
+            self.entry.contract.both(),
+        );
+        for outer in ledger.around(self.entry.id) {
+            up = smaller(up, outer.entry.contract.up());
+            down = smaller(down, outer.entry.contract.down());
+            both = smaller(both, outer.entry.contract.both());
+        }
+        let set = |rate: Option<Rate>| rate.map(netnice_core::contract::Setting::Set);
+        (change.up, change.down, change.both) = (set(up), set(down), set(both));
+        Contract::default()
+            .apply(&change)
+            .unwrap_or_else(|_| self.entry.contract.clone())
+    }
+
+    /// The uid of the processes that it is made of, if it is made of one user's.
+    pub fn owner(&self) -> Option<u32> {
+        match self.body {
+            Body::Processes { .. } => self.place.uid,
+            _ => None,
+        }
+    }
+
+    fn granted(&mut self, grant: Grant) {
+        self.entry = grant.into_entry();
+        self.refused = None;
+    }
+
+    fn degrade(&mut self, why: String) {
+        let asked = self.claims.effective();
+        self.entry.contract = asked.without_guarantees();
+        self.refused = Some(why);
+    }
+}

@@ -1,0 +1,149 @@
+//! What contains a target.
+//!
+//! Two things say it. For processes the kernel's own record does: which target a process is a member of by descent
+//! ([`Place::own`]) and by what it executes ([`Place::app`]). For the rest, paths and users do. The nearest of these
+//! contains the target, in the order in which the kernel looks at a packet's owner:
+//!
+//! ```text
+//!   process  in  the process or name target that it descends from
+//!            in  the executable's target
+//!            in  the deepest control group or unit around it
+//!            in  the user's target
+//!   control group, unit   in the deepest control group or unit above it
+//!   executable, user      in nothing
+//! ```
+
+use std::collections::BTreeMap;
+
+use netnice_core::admission::TargetId;
+
+use super::{Body, Held, Ledger};
+
+/// What is around a target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Number of the process or name target that its processes descend into.
+    pub own: Option<u32>,
+    /// Number of the executable target that its processes fell into.
+    pub app: Option<u32>,
+    /// Path of the control group that it is in, or is.
+    pub cgroup: Option<String>,
+    /// The real user of its processes.
+    pub uid: Option<u32>,
+}
+
+/// The held targets, as those are looked for that contain something.
+pub(super) struct Containers<'a> {
+    by_id: BTreeMap<u32, TargetId>,
+    groups: Vec<(&'a str, TargetId)>,
+    users: BTreeMap<u32, TargetId>,
+}
+
+impl<'a> Containers<'a> {
+    pub(super) fn of(ledger: &'a Ledger) -> Containers<'a> {
+        let mut containers = Containers {
+            by_id: BTreeMap::new(),
+            groups: Vec::new(),
+            users: BTreeMap::new(),
+        };
+        for held in ledger.held.values() {
+            let slot = held.entry.id;
+            match &held.body {
+                Body::Cgroup(Some(bound)) => containers.groups.push((&bound.path, slot)),
+                Body::User(uid) => drop(containers.users.insert(*uid, slot)),
+                _ => {}
+            }
+            containers.by_id.insert(held.id, slot);
+        }
+        containers
+    }
+
+    /// The slot of what contains a target.
+    pub(super) fn around(&self, held: &Held) -> Option<TargetId> {
+        self.at(&held.place, Some(held))
+    }
+
+    /// The slot of what contains something at a place, but for `me`.
+    fn at(&self, place: &Place, me: Option<&Held>) -> Option<TargetId> {
+        let slot_of_me = me.map(|me| me.entry.id);
+        let other =
+            |slot: Option<&TargetId>| slot.copied().filter(|slot| Some(*slot) != slot_of_me);
+        let by_id = |id: Option<u32>| other(self.by_id.get(&id?));
+        by_id(place.own)
+            .or_else(|| by_id(place.app))
+            .or_else(|| self.group_around(place, me))
+            .or_else(|| other(self.users.get(&place.uid?)))
+    }
+
+    /// The deepest held control group at or above a path; of a control group itself, above.
+    fn group_around(&self, place: &Place, me: Option<&Held>) -> Option<TargetId> {
+        let path = place.cgroup.as_deref()?;
+        let is_group = me.is_some_and(|me| matches!(me.body, Body::Cgroup(_)));
+        let slot_of_me = me.map(|me| me.entry.id);
+        let around = self.groups.iter().filter(|(group, slot)| {
+            Some(*slot) != slot_of_me && contains(group, path) && !(is_group && *group == path)
+        });
+        around
+            .max_by_key(|(group, _)| group.trim_end_matches('/').len())
+            .map(|(_, slot)| *slot)
+    }
+}
+
+impl Ledger {
+    /// The nearest target around a process at this place.
+    pub fn at_place(&self, place: &Place) -> Option<&Held> {
+        self.get(Containers::of(self).at(place, None)?)
+    }
+
+    /// The place of a target after something at another place has joined it: around it is what is around both.
+    pub fn joined(&self, me: TargetId, joiner: &Place) -> Place {
+        let Some(held) = self.held.get(&me) else {
+            return joiner.clone();
+        };
+        let theirs = self.descent(joiner.own);
+        if theirs.contains(&held.id) {
+            return held.place.clone();
+        }
+        let ours = self.descent(held.place.own);
+        let cgroup = |one: &str| common_path(one, joiner.cgroup.as_deref().unwrap_or("/"));
+        Place {
+            own: ours.into_iter().find(|id| theirs.contains(id)),
+            app: held.place.app.filter(|app| joiner.app == Some(*app)),
+            cgroup: held.place.cgroup.as_deref().map(cgroup),
+            uid: held.place.uid.filter(|uid| joiner.uid == Some(*uid)),
+        }
+    }
+
+    /// A process target and those that it descends into, from the inside out.
+    fn descent(&self, mut own: Option<u32>) -> Vec<u32> {
+        let mut chain = Vec::new();
+        while let Some(held) = own.and_then(|id| self.by_id(id)) {
+            if chain.contains(&held.id) {
+                break;
+            }
+            chain.push(held.id);
+            own = held.place.own;
+        }
+        chain
+    }
+}
+
+/// Whether a control group is at or above a path.
+pub fn contains(group: &str, path: &str) -> bool {
+    let group = group.trim_end_matches('/');
+    path.strip_prefix(group)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// The deepest control group that contains both.
+fn common_path(one: &str, other: &str) -> String {
+    let parts = one.split('/').zip(other.split('/'));
+    let common: Vec<&str> = parts
+        .take_while(|(a, b)| a == b)
+        .map(|(part, _)| part)
+        .collect();
+    match common.join("/") {
+        path if path.is_empty() => "/".to_owned(),
+        path => path,
+    }
+}

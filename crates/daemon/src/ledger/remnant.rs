@@ -1,0 +1,85 @@
+//! What is left of a target whose last process has ended: packets in its queues, and data in the send buffers of its
+//! sockets, which the kernel goes on sending. They keep to the limit until nothing has moved for [`QUIET`], at most
+//! [`LONGEST`].
+
+use netnice_core::admission::TargetId;
+use netnice_core::contract::Contract;
+use netnice_core::units::{Instant, Nanos};
+
+use super::{Closed, Ledger};
+
+/// A target that has ended while packets of it still wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remnant {
+    /// Its slot, which is taken until it goes.
+    pub slot: TargetId,
+    /// Its number.
+    pub id: u32,
+    /// The slot of what was around it.
+    pub parent: Option<TargetId>,
+    /// Its limits.
+    pub contract: Contract,
+    /// When it ended.
+    pub since: Instant,
+    /// When something of it was last seen to move.
+    pub moved: Instant,
+    /// Packets that it had offered by then.
+    pub offered: u64,
+}
+
+impl Ledger {
+    /// What is left over of targets that have ended.
+    pub fn remnants(&self) -> impl Iterator<Item = &Remnant> {
+        self.remnants.values()
+    }
+
+    /// Keeps the limit of a target that was just closed.
+    pub fn linger(&mut self, closed: &Closed, now: Instant) {
+        let entry = &closed.held.entry;
+        if !entry.contract.is_limited() {
+            return;
+        }
+        let remnant = Remnant {
+            slot: entry.id,
+            id: closed.held.id,
+            parent: entry.parent,
+            contract: entry.contract.without_guarantees(),
+            since: now,
+            moved: now,
+            offered: 0,
+        };
+        self.remnants.insert(entry.id, remnant);
+    }
+
+    /// Looks at the remnants again: `traffic` tells packets offered so far and packets waiting, by number. Tells
+    /// whether any remnant went.
+    pub fn age(&mut self, now: Instant, traffic: impl Fn(u32) -> (u64, u64)) -> bool {
+        let before = self.remnants.len();
+        self.remnants.retain(|_, remnant| {
+            let (offered, waiting) = traffic(remnant.id);
+            if offered != remnant.offered || waiting > 0 {
+                remnant.offered = offered;
+                remnant.moved = now;
+            }
+            now.since(remnant.moved) < QUIET && now.since(remnant.since) < LONGEST
+        });
+        self.remnants.len() != before
+    }
+
+    /// Takes in a remnant as it was before a restart.
+    pub fn restore_remnant(&mut self, remnant: Remnant) {
+        self.next_id = self.next_id.max(remnant.id + 1);
+        self.remnants.insert(remnant.slot, remnant);
+    }
+
+    /// Lets all remnants go.
+    pub fn forget_remnants(&mut self) {
+        self.remnants.clear();
+    }
+}
+
+/// Longer than TCP's first few retransmissions: a connection that has data left is heard of within this time.
+const QUIET: Nanos = Nanos::from_secs(3);
+
+/// An ended program's connection that the other side does not read from is not worth a class for longer.
+const LONGEST: Nanos = Nanos::from_secs(60);

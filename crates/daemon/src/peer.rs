@@ -1,0 +1,43 @@
+//! Who asks, and whether they belong to those who may reserve.
+
+use netnice_core::claims::Claimant;
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// The user.
+    pub uid: u32,
+    /// Root, or a member of the group [`GROUP`] when the connection was made.
+    pub privileged: bool,
+}
+
+impl Peer {
+    /// The super user, and the daemon itself.
+    pub const ROOT: Peer = Peer {
+        uid: 0,
+        privileged: true,
+    };
+
+    /// From what the kernel says of a connection.
+    pub fn known(peer: &netnice_kernel::peer::Peer) -> Peer {
+        let in_group = || {
+            let group = nix::unistd::Group::from_name(GROUP).ok().flatten();
+            group.is_some_and(|group| peer.groups.contains(&group.gid.as_raw()))
+        };
+        Peer {
+            uid: peer.uid,
+            privileged: peer.uid == 0 || in_group(),
+        }
+    }
+
+    /// As the one who claims.
+    pub fn claimant(&self) -> Claimant {
+        Claimant {
+            uid: self.uid,
+            privileged: self.privileged,
+        }
+    }
+}
+
+/// Its members may do what root may.
+pub const GROUP: &str = "netnice";

@@ -1,0 +1,98 @@
+//! The runtime folder: it is made here, and one daemon at a time has it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+
+/// Why a runtime folder cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// Another daemon has it.
+    #[error(
+        "another netniced (process {holder}) serves {}; stop it first, or give this one a folder of its own with \
+         --runtime-dir", folder.display()
+    )]
+    Taken {
+        /// The folder.
+        folder: PathBuf,
+        /// Who has it, as they said.
+        holder: String,
+    },
+    /// It cannot be used.
+    #[error("cannot use the runtime folder {}: {source}", folder.display())]
+    Unusable {
+        /// The folder.
+        folder: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+/// A runtime folder that is ours until this is dropped, or the process ends.
+#[derive(Debug)]
+pub struct Runtime {
+    _lock: Flock<File>,
+}
+
+impl Runtime {
+    /// Makes the folder, and locks it.
+    pub fn take(folder: &Path) -> Result<Runtime, RuntimeError> {
+        let unusable = |source| RuntimeError::Unusable {
+            folder: folder.to_owned(),
+            source,
+        };
+        if !folder.exists() {
+            fs::create_dir_all(folder).map_err(unusable)?;
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).map_err(unusable)?;
+        }
+        let path = folder.join(LOCK);
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map_err(unusable)?;
+        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => lock,
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
+                let holder = fs::read_to_string(&path).unwrap_or_default();
+                return Err(RuntimeError::Taken {
+                    folder: folder.to_owned(),
+                    holder: holder.trim().to_owned(),
+                });
+            }
+            Err((_, errno)) => return Err(unusable(errno.into())),
+        };
+        let said = lock
+            .set_len(0)
+            .and_then(|()| writeln!(lock, "{}", std::process::id()));
+        said.map_err(unusable)?;
+        Ok(Runtime { _lock: lock })
+    }
+}
+
+/// The file in the folder that is locked.
+pub const LOCK: &str = "lock";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_daemon_at_a_time_has_a_folder() {
+        let folder = std::env::temp_dir().join(format!("netnice-lock-{}", std::process::id()));
+        let first = Runtime::take(&folder).expect("the first has it");
+        let second = Runtime::take(&folder);
+        let Err(RuntimeError::Taken { holder, .. }) = second else {
+            panic!("a second one was let in: {second:?}");
+        };
+        assert_eq!(holder, std::process::id().to_string());
+        drop(first);
+        drop(Runtime::take(&folder).expect("it is free again"));
+        fs::remove_dir_all(&folder).expect("clean up");
+    }
+}

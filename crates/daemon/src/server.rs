@@ -1,0 +1,110 @@
+//! The socket: who connects, how many may, and one task for each connection.
+//!
+//! The socket is open to all; what a peer may do is judged per request, by the user that the kernel vouches for. A
+//! connection may stay open without asking anything, but not many of one user: where there are more than
+//! [`MOST_OF_USER`] (of root [`MOST_OF_ROOT`], of all [`MOST_OF_ALL`]), the one that has been idle longest makes room,
+//! and if none is idle the newcomer is told so. So nobody can keep others out by holding connections.
+
+mod connection;
+mod crowd;
+
+use std::cell::RefCell;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use netnice_api::{Request, Response};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::peer::Peer;
+use crowd::{Crowd, Seat};
+
+/// A request on its way to the clerk.
+pub struct Ask {
+    /// Who asks.
+    pub peer: Peer,
+    /// What.
+    pub request: Request,
+    /// The pidfd that came with it.
+    pub fd: Option<OwnedFd>,
+    /// Where the answer goes.
+    pub reply: oneshot::Sender<Response>,
+}
+
+/// A listening socket. It is there, under its name, from when it answers until it is dropped.
+pub struct Server {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Server {
+    /// Listens at a path. A socket that an earlier daemon has left there is replaced; the caller holds the lock that
+    /// says that there is no other daemon.
+    pub fn bind(path: &Path) -> io::Result<Server> {
+        let beside = path.with_extension("new");
+        let _ = fs::remove_file(&beside);
+        let listener = UnixListener::bind(&beside)?;
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o666))?;
+        fs::rename(&beside, path)?;
+        Ok(Server {
+            listener,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Takes connections until the clerk no longer listens. To be run in a local set.
+    pub async fn serve(&self, clerk: mpsc::Sender<Ask>) {
+        let crowd = Rc::new(RefCell::new(Crowd::default()));
+        while !clerk.is_closed() {
+            match self.listener.accept().await {
+                Ok((stream, _)) => admit(&crowd, stream, &clerk),
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    crowd.borrow_mut().make_room();
+                    tokio::time::sleep(AFTER_FAILURE).await;
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+fn admit(crowd: &Rc<RefCell<Crowd>>, stream: UnixStream, clerk: &mpsc::Sender<Ask>) {
+    let peer = match netnice_kernel::peer::of(stream.as_fd()) {
+        Ok(peer) => Peer::known(&peer),
+        Err(error) => {
+            tracing::warn!(%error, "cannot tell who connects");
+            return;
+        }
+    };
+    let seat = Seat::take(crowd, peer.uid);
+    let clerk = clerk.clone();
+    tokio::task::spawn_local(async move {
+        match seat {
+            Some(seat) => connection::serve(stream, peer, seat, clerk).await,
+            None => connection::turn_away(stream, peer.uid).await,
+        }
+    });
+}
+
+/// How many connections a user may hold open.
+const MOST_OF_USER: usize = 32;
+/// How many root may.
+const MOST_OF_ROOT: usize = 256;
+/// How many there may be: well below the 1,024 descriptors that a process has at least.
+const MOST_OF_ALL: usize = 512;
+/// So that a full table of descriptors does not make the loop spin.
+const AFTER_FAILURE: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests;
