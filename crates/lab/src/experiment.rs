@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 mod accuracy;
-mod bench;
+pub mod bench;
 mod burning;
 mod change;
 mod cost;

@@ -5,13 +5,14 @@
 //! Read in this order: [`world`] makes private networks that clean up after themselves,
 //! [`traffic`] starts programs in them, [`wire`] measures what passes, [`stats`] says what the
 //! numbers mean, and [`experiment`] puts the four together into verdicts, drawn by [`plot`];
-//! [`demo`] shows the whole thing in under three minutes.
+//! System tests speak in the words of [`desk`], and [`demo`] shows the whole thing in under three minutes.
 //!
 //! The library uses no other room: what is proved here is proved of the binaries `netnice` and
 //! `netniced` and of the command line that people type (found by `NETNICE_BIN_DIR`, else beside the
 //! running executable).
 
 pub mod demo;
+pub mod desk;
 pub mod experiment;
 pub mod plot;
 pub mod process;

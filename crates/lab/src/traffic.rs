@@ -206,6 +206,13 @@ impl Udp {
         self
     }
 
+    /// Sends so many datagrams and then no more.
+    pub fn count(mut self, datagrams: u64) -> Udp {
+        self.args
+            .extend(words(&["--count", &datagrams.to_string()]));
+        self
+    }
+
     /// Payload bytes per datagram (a full frame of MTU 1500 otherwise).
     pub fn size(mut self, bytes: u32) -> Udp {
         self.args.extend(words(&["--size", &bytes.to_string()]));

@@ -128,6 +128,12 @@ pub fn typed(netnice: &Netnice, line: &str, log: &mut Vec<String>) -> Result<Ans
     netnice.type_line(line)
 }
 
+/// True on a machine whose clocks and processors are too poor to judge rates by (an emulated one):
+/// `NETNICE_FUNCTIONAL=1`.
+pub fn functional() -> bool {
+    std::env::var_os("NETNICE_FUNCTIONAL").is_some_and(|v| v == "1")
+}
+
 /// An address of a host.
 pub fn at(host: &Host, family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(host.address(family), port)

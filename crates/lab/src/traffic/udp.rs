@@ -33,6 +33,9 @@ pub struct UdpArgs {
     /// Payload bytes per datagram; without it a full frame of MTU 1500.
     #[arg(long)]
     size: Option<usize>,
+    /// Datagrams to send; without it there is no end.
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    count: u64,
     #[command(flatten)]
     life: LifeArgs,
 }
@@ -63,12 +66,12 @@ pub fn main(args: &UdpArgs) -> Result<()> {
     if args.source {
         let peer = args.remote.context("--source needs --remote")?;
         socket.connect(&peer.into())?;
-        let (tally, rate) = (tally.clone(), args.rate);
+        let (tally, rate, count) = (tally.clone(), args.rate, args.count);
         std::thread::spawn(move || {
             tally.await_go();
             match rate {
-                Some(bits) => offer(&socket, &tally, size, size as u64 + overhead, bits),
-                None => flood(&socket, &tally, size),
+                Some(bits) => offer(&socket, &tally, (size, size as u64 + overhead), bits, count),
+                None => flood(&socket, &tally, size, count),
             }
         });
     }
@@ -97,21 +100,22 @@ fn send(socket: &Socket, tally: &Tally, datagram: &[u8]) {
     tally.sends.fetch_add(1, Relaxed);
 }
 
-fn flood(socket: &Socket, tally: &Tally, size: usize) {
+fn flood(socket: &Socket, tally: &Tally, size: usize, count: u64) {
     let datagram = vec![0u8; size];
-    loop {
+    for _ in 0..count {
         send(socket, tally, &datagram);
     }
 }
 
 /// Offers `bits` per second on the wire. A send that blocks is not made up for by more than 20 ms
 /// of backlog, so the offered rate stays what it says.
-fn offer(socket: &Socket, tally: &Tally, size: usize, frame: u64, bits: u64) {
+fn offer(socket: &Socket, tally: &Tally, (size, frame): (usize, u64), bits: u64, count: u64) {
     let datagram = vec![0u8; size];
     let gap = frame as f64 * 8e9 / bits as f64;
     let backlog = Duration::from_millis(20).max(Duration::from_nanos(gap as u64));
     let mut due = Instant::now();
-    loop {
+    let mut left = count;
+    while left > 0 {
         let now = Instant::now();
         if due > now {
             std::thread::sleep((due - now).max(REST));
@@ -121,6 +125,7 @@ fn offer(socket: &Socket, tally: &Tally, size: usize, frame: u64, bits: u64) {
             due = now - backlog;
         }
         send(socket, tally, &datagram);
+        left -= 1;
         due += Duration::from_nanos(gap as u64);
     }
 }

@@ -1,0 +1,167 @@
+//! The words that system tests are written in, so that a case reads as a story.
+//!
+//! A [`Desk`] is a world with a client and a server, direct cables between them, and a netnice on
+//! the client. A test starts programs on the client, types lines, and asks how much arrives at
+//! the server:
+//!
+//! ```no_run
+//! # fn main() -> anyhow::Result<()> {
+//! use netnice_lab::desk::Desk;
+//! use netnice_lab::experiment::bench::R4M;
+//! use netnice_lab::traffic::{self, Tcp};
+//!
+//! let desk = Desk::new()?;
+//! let to = desk.sink(5001)?;
+//! let program = traffic::eager(desk.world.client(), &Tcp::connect(to, 4).source())?;
+//! desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+//! desk.held(desk.sent(1.5, 3.0)?, R4M, "four flows");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Bounds.** A rate is held when it is at most 3 % over its limit and at least 90 % of it (a test
+//! about accuracy proper uses the experiment). On an emulated machine (`NETNICE_FUNCTIONAL=1`)
+//! clocks and processors are too poor for that: there it must be under 1.5 times the limit and
+//! not nothing.
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+
+use anyhow::Result;
+
+use crate::experiment::bench::{self, Rate, SECOND, wait_until};
+use crate::sys;
+use crate::traffic::{self, Running, Tcp, Udp};
+use crate::wire::{self, Flow, Record, Tap};
+use crate::world::{Answer, Family, Netnice, Offloads, Pair, World};
+
+/// A world with a client, a server and a netnice on the client.
+pub struct Desk {
+    /// The daemon and the command line. Dropped before the world.
+    pub netnice: Netnice,
+    sinks: RefCell<Vec<Running>>,
+    /// The hosts.
+    pub world: World,
+}
+
+impl Desk {
+    /// One cable, offloads off.
+    pub fn new() -> Result<Desk> {
+        Desk::with(Pair::default())
+    }
+
+    /// One cable, offloads as a device comes.
+    pub fn with_offloads() -> Result<Desk> {
+        Desk::with(Pair {
+            offloads: Offloads::On,
+            ..Pair::default()
+        })
+    }
+
+    /// Any pair.
+    pub fn with(pair: Pair) -> Result<Desk> {
+        crate::world::begin()?;
+        let world = World::pair(pair)?;
+        let netnice = world.netnice("client")?;
+        Ok(Desk {
+            netnice,
+            sinks: RefCell::default(),
+            world,
+        })
+    }
+
+    /// Types `netnice LINE`, which must succeed.
+    pub fn types(&self, line: &str) -> Answer {
+        self.answers(line, 0)
+    }
+
+    /// Types `netnice LINE`, which must end with this status.
+    pub fn answers(&self, line: &str, status: i32) -> Answer {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let answer = self.netnice.run(&words).expect("netnice can be started");
+        assert_eq!(
+            answer.status, status,
+            "`netnice {line}` said: {}{}",
+            answer.stdout, answer.stderr
+        );
+        answer
+    }
+
+    /// A TCP and a UDP sink at a port of the server; returns its address.
+    pub fn sink(&self, port: u16) -> Result<SocketAddr> {
+        let to = self.server(port);
+        let server = self.world.server();
+        let mut sinks = self.sinks.borrow_mut();
+        sinks.push(traffic::eager(server, &Tcp::listen(to).sink())?);
+        sinks.push(traffic::eager(server, &Udp::sink(to))?);
+        Ok(to)
+    }
+
+    /// A listener at a port of the server that sends to whoever connects; returns its address.
+    pub fn source(&self, port: u16) -> Result<SocketAddr> {
+        let to = self.server(port);
+        let source = traffic::eager(self.world.server(), &Tcp::listen(to).source())?;
+        self.sinks.borrow_mut().push(source);
+        Ok(to)
+    }
+
+    /// An IPv4 address of the server.
+    pub fn server(&self, port: u16) -> SocketAddr {
+        bench::at(self.world.server(), Family::V4, port)
+    }
+
+    /// An IPv4 address of the client.
+    pub fn client(&self, port: u16) -> SocketAddr {
+        bench::at(self.world.client(), Family::V4, port)
+    }
+
+    /// What arrives at the server from the client, in bit/s, over `span` seconds that begin
+    /// `settle` seconds from now.
+    pub fn sent(&self, settle: f64, span: f64) -> Result<f64> {
+        self.sent_by(settle, span, |_| true)
+    }
+
+    /// The same of the flows that `of` accepts.
+    pub fn sent_by(&self, settle: f64, span: f64, of: impl Fn(&Flow) -> bool) -> Result<f64> {
+        let (record, from, to) = self.record(settle, span)?;
+        Ok(record.rate(|flow| wire::inbound(flow) && of(flow), from, to))
+    }
+
+    /// A record of the server's device, and the span to look at.
+    pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
+        let ns = &self.world.server().ns;
+        let tap = Tap::start(ns, "eth0")?;
+        let from = sys::now_ns() + (settle * 1e9) as u64;
+        let to = from + (span * 1e9) as u64;
+        wait_until(to + SECOND / 20);
+        let record = tap.stop(ns)?;
+        record.sound()?;
+        Ok((record, from, to))
+    }
+
+    /// Fails unless `rate` is held to `limit`, see the module's text.
+    pub fn held(&self, rate: f64, limit: Rate, what: &str) {
+        let share = rate / limit.bits as f64;
+        let bounds = if bench::functional() {
+            0.05..=1.5
+        } else {
+            0.90..=1.03
+        };
+        assert!(
+            bounds.contains(&share),
+            "{what}: {:.3} Mbit/s in a limit of {}",
+            rate / 1e6,
+            limit.text
+        );
+    }
+
+    /// Fails unless `rate` is clearly more than `limit`: it is not held to it.
+    pub fn free(&self, rate: f64, limit: Rate, what: &str) {
+        assert!(
+            rate > limit.bits as f64 * 1.8,
+            "{what}: {:.3} Mbit/s although the limit of {} is none of its own",
+            rate / 1e6,
+            limit.text
+        );
+    }
+}

@@ -1,0 +1,191 @@
+//! Who may do what: root everything, a plain user limits of own processes, and nobody by a number
+//! that belongs to somebody else meanwhile.
+
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::R4M;
+use netnice_lab::process::{self, Proc};
+use netnice_lab::traffic::{self, Tcp};
+use netnice_lab::world::Answer;
+use serde_json::Value;
+
+/// Two users that no machine gives a name.
+const ANN: u32 = 61_234;
+const BOB: u32 = 61_235;
+
+fn as_user(desk: &Desk, uid: u32) -> std::process::Command {
+    let mut command = desk.world.client().ns.command("setpriv");
+    let id = uid.to_string();
+    command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
+    command.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+    command
+}
+
+/// A process of a user.
+fn process_of(desk: &Desk, uid: u32) -> Proc {
+    let mut command = as_user(desk, uid);
+    command.args(["sh", "-c", "echo here; exec sleep 600"]);
+    let mut process = Proc::start(command).expect("a process");
+    process
+        .next_line(std::time::Duration::from_secs(5))
+        .expect("it runs");
+    process
+}
+
+/// What a user's `netnice LINE` answers.
+fn types(desk: &Desk, uid: u32, line: &str) -> Answer {
+    let mut command = as_user(desk, uid);
+    command.arg(process::binary("netnice").expect("it is built"));
+    let output = command
+        .args(line.split(' '))
+        .output()
+        .expect("netnice can be started");
+    Answer {
+        typed: line.to_owned(),
+        status: output.status.code().unwrap_or(-1),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        at: (0, 0),
+    }
+}
+
+/// The limit on what a process sends that holds now.
+fn up(desk: &Desk, pid: u32) -> Value {
+    let shown = desk.netnice.show().expect("a show");
+    let name = format!("pid:{pid}");
+    let targets = shown["targets"].as_array().expect("a list");
+    let target = targets.iter().find(|t| t["target"] == name.as_str());
+    target.map_or(Value::Null, |t| t["effective"]["up"].clone())
+}
+
+/// The programs must be reachable for a user: where they were built in root's own folder they are
+/// not, and then this cannot be tested here.
+fn reachable(desk: &Desk) -> bool {
+    let answer = types(desk, ANN, "--version");
+    if answer.status != 0 {
+        eprintln!(
+            "a plain user cannot execute netnice here: {}",
+            answer.stderr.trim()
+        );
+    }
+    answer.status == 0
+}
+
+#[test]
+fn a_user_limits_own_processes_and_lifts_own_limits() {
+    let desk = Desk::new().expect("a desk");
+    if !reachable(&desk) {
+        return;
+    }
+    let own = process_of(&desk, ANN);
+    let pid = own.pid();
+    let set = types(
+        &desk,
+        ANN,
+        &format!("set pid:{pid} --up 4mbit --down 8mbit"),
+    );
+    assert_eq!(set.status, 0, "{set:?}");
+    assert_eq!(up(&desk, pid), 4_000_000);
+    let raised = types(&desk, ANN, &format!("set pid:{pid} --up 6mbit"));
+    assert_eq!(
+        (raised.status, up(&desk, pid)),
+        (0, 6_000_000.into()),
+        "{raised:?}"
+    );
+    let lifted = types(&desk, ANN, &format!("clear pid:{pid}"));
+    assert_eq!(
+        (lifted.status, up(&desk, pid)),
+        (0, Value::Null),
+        "{lifted:?}"
+    );
+}
+
+#[test]
+fn a_user_cannot_lift_what_root_has_set() {
+    let desk = Desk::new().expect("a desk");
+    if !reachable(&desk) {
+        return;
+    }
+    let own = process_of(&desk, ANN);
+    let pid = own.pid();
+    desk.types(&format!("set pid:{pid} --up 2mbit"));
+    for line in [
+        format!("set pid:{pid} --up 10mbit"),
+        format!("set pid:{pid} --up none"),
+        format!("clear pid:{pid}"),
+        "clear --all".to_owned(),
+    ] {
+        let answer = types(&desk, ANN, &line);
+        assert_eq!(up(&desk, pid), 2_000_000, "after `{line}`: {answer:?}");
+    }
+    // The smaller of two limits holds, whoever set it.
+    types(&desk, ANN, &format!("set pid:{pid} --up 1mbit"));
+    assert_eq!(up(&desk, pid), 1_000_000);
+    desk.types(&format!("clear pid:{pid}"));
+    assert_eq!(up(&desk, pid), Value::Null);
+}
+
+#[test]
+fn a_user_neither_reserves_nor_touches_others() {
+    let desk = Desk::new().expect("a desk");
+    if !reachable(&desk) {
+        return;
+    }
+    let (own, other) = (process_of(&desk, ANN), process_of(&desk, BOB));
+    let mut command = desk.world.client().ns.command("sleep");
+    command.arg("600");
+    let roots = Proc::start(command).expect("a process");
+    desk.types("link eth0 --rate 100mbit");
+    desk.types(&format!("set pid:{} --up 4mbit", other.pid()));
+    let before = desk.netnice.show_standing().expect("a show");
+    let own_pid = own.pid();
+    for line in [
+        format!("set pid:{own_pid} --min 1mbit"),
+        format!("set pid:{own_pid} --priority 0"),
+        format!("set pid:{own_pid} --slice 1ms/50ms"),
+        format!("set pid:{} --up 1mbit", other.pid()),
+        format!("set pid:{} --up 1mbit", roots.pid()),
+        "set pid:1 --up 1mbit".to_owned(),
+        format!("set user:{BOB} --up 1mbit"),
+        "set cgroup:/ --up 1mbit".to_owned(),
+        "link eth0 --rate 10mbit".to_owned(),
+        "link eth0 --unmanage".to_owned(),
+    ] {
+        let answer = types(&desk, ANN, &line);
+        assert_eq!(answer.status, 3, "`{line}`: {answer:?}");
+        assert!(!answer.stderr.trim().is_empty());
+    }
+    let after = desk.netnice.show_standing().expect("a show");
+    assert_eq!(before, after);
+    // Reading is for everybody.
+    assert_eq!(types(&desk, ANN, "show --json").status, 0);
+}
+
+#[test]
+fn a_number_that_was_given_to_somebody_else_is_not_hit() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let mut first = process_of(&desk, ANN);
+    let pid = first.pid();
+    desk.types(&format!("set pid:{pid} --up 4mbit"));
+    first.kill();
+    // The kernel gives numbers in order; this makes it give the same one again.
+    let mut second = None;
+    for _ in 0..50 {
+        std::fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).expect("root may");
+        let paced = Tcp::connect(to, 1).source().rate(20_000_000);
+        let running = traffic::eager(desk.world.client(), &paced).expect("a program");
+        if running.pid() == pid {
+            second = Some(running);
+            break;
+        }
+    }
+    if second.is_none() {
+        eprintln!("the number {pid} was not given again: not tested");
+        return;
+    }
+    desk.free(
+        desk.sent(0.7, 1.5).expect("a rate"),
+        R4M,
+        "somebody else of the same number",
+    );
+}

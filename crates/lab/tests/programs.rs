@@ -1,0 +1,370 @@
+//! Any program: children, grandchildren, threads, exec, Go, MPTCP, listeners, short lives. Together
+//! a program and what it bears keep one limit, and nobody else is held to it.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::{MBIT, R4M, R20M, Rate, pause};
+use netnice_lab::process::{self, Proc};
+use netnice_lab::traffic::{self, Family, Life, Tcp, Udp};
+use netnice_lab::world::Family as Internet;
+
+const R2M: Rate = Rate {
+    text: "2mbit",
+    bits: 2_000_000,
+};
+
+fn eager() -> Life {
+    Life {
+        eager: true,
+        ..Life::default()
+    }
+}
+
+/// The command line of a traffic program that begins at once, for a shell.
+fn shell_words(program: &impl traffic::Program) -> String {
+    let lab = process::binary("netnice-lab").expect("the lab is built");
+    let mut words = vec![lab.display().to_string(), "traffic".into()];
+    words.extend(program.args());
+    // A program in the background of a shell has no input; it ends with its group.
+    words.extend(["--for-ms".into(), "60000".into()]);
+    words.join(" ")
+}
+
+fn shell(desk: &Desk, script: &str) -> Proc {
+    let mut command = desk.world.client().ns.command("sh");
+    command.args(["-c", script]);
+    Proc::start(command).expect("a shell")
+}
+
+#[test]
+fn children_old_and_new_share_one_limit_with_their_parent() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let mut family = Family::start(desk.world.client()).expect("a family");
+    let flows = Tcp::connect(to, 2).source();
+    family.traffic(&flows, eager()).expect("a child");
+    desk.types(&format!("set pid:{} --up 4mbit", family.pid()));
+    desk.held(
+        desk.sent(1.5, 2.0).expect("a rate"),
+        R4M,
+        "a child from before",
+    );
+    let flood = Udp::source(desk.client(6001), to).rate(20_000_000);
+    family.traffic(&flows, eager()).expect("a child");
+    family.traffic(&flood, eager()).expect("a child");
+    desk.held(
+        desk.sent(1.5, 2.0).expect("a rate"),
+        R4M,
+        "with children from after",
+    );
+}
+
+#[test]
+fn with_only_the_living_descendants_stay_free_and_new_ones_are_held() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let mut family = Family::start(desk.world.client()).expect("a family");
+    let paced = Tcp::connect(to, 1).source().rate(20_000_000);
+    let old = family.traffic(&paced, eager()).expect("a child");
+    desk.types(&format!("set pid:{} --up 4mbit --only", family.pid()));
+    desk.free(
+        desk.sent(1.0, 1.5).expect("a rate"),
+        R4M,
+        "a child from before",
+    );
+    family.stop(old).expect("it reports");
+    family.traffic(&paced, eager()).expect("a child");
+    desk.held(
+        desk.sent(1.5, 2.0).expect("a rate"),
+        R4M,
+        "a child from after",
+    );
+}
+
+#[test]
+fn grandchildren_after_exec_share_the_limit_too() {
+    let desk = Desk::with_offloads().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let words = shell_words(&Tcp::connect(to, 2).source());
+    // The shell bears a shell, which becomes one program and bears another.
+    let script = format!("echo ready; read go; sh -c '{words} & exec {words}' & wait");
+    let mut parent = shell(&desk, &script);
+    parent.next_line(Duration::from_secs(5)).expect("ready");
+    desk.types(&format!("set pid:{} --up 4mbit", parent.pid()));
+    parent.tell("go").expect("it listens");
+    desk.held(desk.sent(2.0, 2.0).expect("a rate"), R4M, "grandchildren");
+}
+
+#[test]
+fn two_hundred_children_at_once_keep_the_limit() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let words = shell_words(&Tcp::connect(to, 1).source()).replace("60000", "4000");
+    let script = format!(
+        "echo ready; read go; i=0; while [ $i -lt 200 ]; do {words} >/dev/null & i=$((i+1)); done; wait"
+    );
+    let mut parent = shell(&desk, &script);
+    parent.next_line(Duration::from_secs(5)).expect("ready");
+    desk.types(&format!("set pid:{} --up 20mbit", parent.pid()));
+    parent.tell("go").expect("it listens");
+    // From the first moment on: children that are born under load are held from birth.
+    let (record, from, to) = desk.record(0.2, 4.0).expect("a record");
+    let most = record
+        .bins(netnice_lab::wire::inbound, from, to, 500_000_000)
+        .into_iter()
+        .fold(0.0, f64::max);
+    assert!(most > 0.0, "nothing was sent");
+    let bound = if netnice_lab::experiment::bench::functional() {
+        1.5
+    } else {
+        1.10
+    };
+    let share = most / R20M.bits as f64;
+    assert!(share <= bound, "{:.2} Mbit/s in 20", most / MBIT);
+}
+
+#[test]
+fn what_netnice_runs_is_held_and_its_status_is_passed_on() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let words = shell_words(&Tcp::connect(to, 2).source());
+    let mut command = desk
+        .netnice
+        .command(&["run", "--up", "4mbit", "--quiet", "--"]);
+    command.args(words.split(' '));
+    let running = Proc::start(command).expect("netnice run");
+    desk.held(
+        desk.sent(2.0, 2.0).expect("a rate"),
+        R4M,
+        "what netnice runs",
+    );
+    drop(running);
+    for (script, status) in [("exit 0", 0), ("exit 7", 7), ("kill -TERM $$", 128 + 15)] {
+        let answer = desk
+            .netnice
+            .run(&["run", "--up", "4mbit", "--", "sh", "-c", script]);
+        assert_eq!(answer.expect("it runs").status, status, "{script}");
+    }
+    desk.answers("run --up 4mbit -- /nowhere/at/all", 127);
+    desk.answers("run --up 4mbit -- /etc/passwd", 126);
+    // Their targets end with them.
+    let until = std::time::Instant::now() + Duration::from_secs(5);
+    while desk.netnice.show().expect("a show")["targets"] != serde_json::json!([]) {
+        assert!(
+            std::time::Instant::now() < until,
+            "{}",
+            desk.netnice.show().expect("a show")
+        );
+        pause(0.1);
+    }
+}
+
+#[test]
+fn programs_of_one_name_share_one_limit() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let words = shell_words(&Tcp::connect(to, 2).source());
+    let mut running = Vec::new();
+    for _ in 0..3 {
+        let args = [
+            "run", "--name", "crawlers", "--up", "4mbit", "--quiet", "--",
+        ];
+        let mut command = desk.netnice.command(&args);
+        command.args(words.split(' '));
+        running.push(Proc::start(command).expect("netnice run"));
+    }
+    desk.held(desk.sent(2.0, 2.0).expect("a rate"), R4M, "three crawlers");
+    desk.types("set name:crawlers --up 2mbit");
+    desk.held(
+        desk.sent(1.0, 2.0).expect("a rate"),
+        R2M,
+        "three crawlers, lowered",
+    );
+}
+
+#[test]
+fn accepted_connections_follow_their_listener_whether_old_or_new() {
+    let desk = Desk::new().expect("a desk");
+    let at = desk.client(5001);
+    let server = traffic::eager(desk.world.client(), &Tcp::listen(at).source()).expect("a server");
+    let ask = || {
+        let sink = Tcp::connect(at, 2).sink();
+        traffic::eager(desk.world.server(), &sink).expect("who downloads")
+    };
+    let _before = ask();
+    desk.types(&format!("set pid:{} --up 4mbit", server.pid()));
+    desk.held(desk.sent(1.5, 2.0).expect("a rate"), R4M, "accepted before");
+    let _after = ask();
+    desk.held(
+        desk.sent(1.5, 2.0).expect("a rate"),
+        R4M,
+        "and accepted after",
+    );
+}
+
+#[test]
+fn nobody_else_is_held() {
+    let desk = Desk::with_offloads().expect("a desk");
+    let (to, other) = (
+        desk.sink(5001).expect("a sink"),
+        desk.sink(5002).expect("a sink"),
+    );
+    let client = desk.world.client();
+    let program = traffic::eager(client, &Tcp::connect(to, 4).source()).expect("a program");
+    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    let free = Tcp::connect(other, 1).source().rate(40_000_000);
+    let _free = traffic::eager(client, &free).expect("another program");
+    let (record, from, until) = desk.record(1.5, 2.0).expect("a record");
+    let of = |port: u16| {
+        let of = move |f: &netnice_lab::wire::Flow| f.inbound && f.target.1 == port;
+        record.rate(of, from, until)
+    };
+    desk.held(of(5001), R4M, "the limited one");
+    desk.free(of(5002), R4M, "the other one");
+}
+
+#[test]
+fn loopback_is_limited_too() {
+    for family in [Internet::V4, Internet::V6] {
+        let desk = Desk::with_offloads().expect("a desk");
+        let at = match family {
+            Internet::V4 => "127.0.0.1:5001".parse().expect("an address"),
+            Internet::V6 => "[::1]:5001".parse().expect("an address"),
+        };
+        let client = desk.world.client();
+        let sink = traffic::eager(client, &Tcp::listen(at).sink()).expect("a sink");
+        let program = traffic::eager(client, &Tcp::connect(at, 2).source()).expect("a program");
+        desk.types(&format!("set pid:{} --up 20mbit", program.pid()));
+        let from = netnice_lab::sys::now_ns() + 2_000_000_000;
+        pause(4.2);
+        let got = sink.stop().expect("it reports");
+        let rate = got
+            .received_rate(from, from + 2_000_000_000)
+            .expect("samples");
+        // On lo, packets are as large as its MTU of 65536 and headers weigh nothing.
+        desk.held(rate * 0.99, R20M, &format!("loopback, {family:?}"));
+    }
+}
+
+#[test]
+fn receiving_is_limited_for_tcp_and_udp() {
+    let desk = Desk::new().expect("a desk");
+    let from = desk.source(5001).expect("a source");
+    let client = desk.world.client();
+    let sink = traffic::eager(client, &Tcp::connect(from, 4).sink()).expect("a program");
+    desk.types(&format!("set pid:{} --down 4mbit", sink.pid()));
+    let at = desk.client(5002);
+    let datagrams = traffic::eager(client, &Udp::sink(at)).expect("a program");
+    desk.types(&format!("set pid:{} --down 4mbit", datagrams.pid()));
+    let flood = Udp::source(desk.server(5003), at).rate(20_000_000);
+    let _flood = traffic::eager(desk.world.server(), &flood).expect("a flood");
+    let start = netnice_lab::sys::now_ns() + 1_500_000_000;
+    pause(3.8);
+    for (who, program) in [("TCP", sink), ("UDP", datagrams)] {
+        let got = program.stop().expect("it reports");
+        let rate = got
+            .received_rate(start, start + 2_000_000_000)
+            .expect("samples");
+        desk.held(rate, R4M, who);
+    }
+}
+
+#[test]
+fn the_whole_host_by_pid_1_and_a_lower_limit_inside() {
+    let desk = Desk::new().expect("a desk");
+    let (to, other) = (
+        desk.sink(5001).expect("a sink"),
+        desk.sink(5002).expect("a sink"),
+    );
+    let client = desk.world.client();
+    let _all = traffic::eager(client, &Tcp::connect(to, 4).source()).expect("a program");
+    let inner = traffic::eager(client, &Tcp::connect(other, 4).source()).expect("a program");
+    desk.types("1 20mbit");
+    desk.types(&format!("set pid:{} --both 4mbit", inner.pid()));
+    let (record, from, until) = desk.record(2.0, 3.0).expect("a record");
+    let both = |port: Option<u16>| {
+        // The input meter counts what is received, too: acknowledgements here.
+        let of = move |f: &netnice_lab::wire::Flow| port.is_none_or(|p| f.has_port(p));
+        record.rate(of, from, until)
+    };
+    desk.held(both(None), R20M, "the whole host");
+    desk.held(both(Some(5002)), R4M, "the lower limit inside");
+}
+
+/// The Go program, built into the folder of a world; none where there is no Go compiler.
+fn talker(desk: &Desk) -> Option<PathBuf> {
+    if !process::installed("go") {
+        eprintln!("there is no Go compiler: Go programs are not tested");
+        return None;
+    }
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/talker.go");
+    let out = desk.world.folder().join("talker");
+    let mut build = Command::new("go");
+    build.arg("build").arg("-o").arg(&out).arg(source);
+    build
+        .env("CGO_ENABLED", "0")
+        .env("GO111MODULE", "off")
+        .env("GOFLAGS", "");
+    process::run(&mut build).expect("the Go program builds");
+    Some(out)
+}
+
+#[test]
+fn a_static_go_program_is_held_as_client_and_as_server() {
+    let desk = Desk::new().expect("a desk");
+    let Some(talker) = talker(&desk) else { return };
+    let to = desk.sink(5001).expect("a sink");
+    let ns = &desk.world.client().ns;
+    let go = |args: &[&str]| {
+        let mut command = ns.command(&talker);
+        command.args(args);
+        let mut program = Proc::start(command).expect("the Go program");
+        program
+            .next_json("ready", Duration::from_secs(10))
+            .expect("it is ready");
+        program
+    };
+    let sender = go(&["send", &to.to_string(), "4"]);
+    desk.types(&format!("set pid:{} --up 4mbit", sender.pid()));
+    desk.held(desk.sent(1.5, 2.0).expect("a rate"), R4M, "a Go client");
+    drop(sender);
+    let at = desk.client(5002);
+    let server = go(&["serve", &at.to_string()]);
+    desk.types(&format!("set pid:{} --up 4mbit", server.pid()));
+    let sink = Tcp::connect(at, 4).sink();
+    let _sink = traffic::eager(desk.world.server(), &sink).expect("who downloads");
+    desk.held(desk.sent(1.5, 2.0).expect("a rate"), R4M, "a Go server");
+}
+
+#[test]
+fn mptcp_is_held_or_explain_says_that_it_is_not() {
+    let desk = Desk::new().expect("a desk");
+    for host in [desk.world.client(), desk.world.server()] {
+        if host.ns.sysctl("net/mptcp/enabled", "1").is_err() {
+            eprintln!("this kernel has no MPTCP: it is not tested");
+            return;
+        }
+    }
+    let to = desk.server(5001);
+    let listen = Tcp::listen(to).sink().mptcp();
+    let _sink = traffic::eager(desk.world.server(), &listen).expect("a sink");
+    let client = desk.world.client();
+    let flows = Tcp::connect(to, 2).source().mptcp();
+    // One that was connected before its limit, and a child that is born with it.
+    let mut family = Family::start(client).expect("a family");
+    family.traffic(&flows, eager()).expect("a child");
+    desk.types(&format!("set pid:{} --up 4mbit", family.pid()));
+    let old = desk.sent(1.5, 2.0).expect("a rate");
+    family.traffic(&flows, eager()).expect("a child");
+    let both = desk.sent(1.5, 2.0).expect("a rate");
+    let explained = desk.types(&format!("explain pid:{}", family.pid())).stdout;
+    if explained.to_lowercase().contains("mptcp") {
+        eprintln!("explain speaks of MPTCP: {explained}");
+    } else {
+        desk.held(old, R4M, "MPTCP from before");
+        desk.held(both, R4M, "MPTCP from after");
+    }
+}

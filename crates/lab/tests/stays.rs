@@ -1,0 +1,276 @@
+//! What was asked for stays: through restarts, through interfaces that come and go, through others
+//! who delete our parts; and it goes when its time is over.
+
+use std::time::{Duration, Instant};
+
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::{R4M, pause};
+use netnice_lab::process::Proc;
+use netnice_lab::traffic::{self, Running, Tcp};
+use serde_json::Value;
+
+/// A program that floods port 5001 under a limit of 4 Mbit/s.
+fn limited(desk: &Desk) -> Running {
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 4).source();
+    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    program
+}
+
+fn sleeper(desk: &Desk) -> Proc {
+    let mut command = desk.world.client().ns.command("sleep");
+    command.arg("600");
+    Proc::start(command).expect("a process")
+}
+
+fn standing(desk: &Desk) -> Value {
+    desk.netnice.show_standing().expect("a show")
+}
+
+/// Waits until `what` is true.
+fn soon(within: f64, what: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs_f64(within);
+    while Instant::now() < until {
+        if what() {
+            return true;
+        }
+        pause(0.1);
+    }
+    false
+}
+
+#[test]
+fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
+    let mut desk = Desk::new().expect("a desk");
+    let program = limited(&desk);
+    let (a, b) = (sleeper(&desk), sleeper(&desk));
+    desk.types("link eth0 --rate 100mbit --down-rate 50mbit");
+    desk.types(&format!("set pid:{} --min 30mbit --weight 300", a.pid()));
+    desk.types(&format!("set pid:{} --both 3mbit --burst 10ms", b.pid()));
+    desk.types("set cgroup:/ --up 80mbit");
+    let before = standing(&desk);
+    for crash in [false, true] {
+        if crash {
+            desk.netnice.kill_daemon();
+        } else {
+            desk.netnice.stop_daemon();
+        }
+        desk.held(
+            desk.sent(0.5, 1.5).expect("a rate"),
+            R4M,
+            "without a daemon",
+        );
+        desk.netnice.start_daemon().expect("it starts again");
+        assert_eq!(before, standing(&desk), "after a restart");
+        desk.held(
+            desk.sent(0.5, 1.5).expect("a rate"),
+            R4M,
+            "with a new daemon",
+        );
+    }
+    // And it is in command: what it found it can change.
+    desk.types(&format!("clear pid:{}", program.pid()));
+    desk.free(
+        desk.sent(1.0, 1.0).expect("a rate"),
+        R4M,
+        "cleared by the new daemon",
+    );
+}
+
+#[test]
+fn what_ended_while_the_daemon_was_dead_is_gone_afterwards() {
+    let mut desk = Desk::new().expect("a desk");
+    let (stays, goes) = (sleeper(&desk), sleeper(&desk));
+    for process in [&stays, &goes] {
+        desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
+    }
+    desk.netnice.kill_daemon();
+    drop(goes);
+    desk.netnice.start_daemon().expect("it starts again");
+    let only = format!("pid:{}", stays.pid());
+    assert!(
+        soon(5.0, || {
+            let shown = standing(&desk);
+            let targets = shown["targets"].as_array().expect("a list");
+            targets.len() == 1 && targets[0]["target"] == only.as_str()
+        }),
+        "{}",
+        standing(&desk)
+    );
+}
+
+#[test]
+fn an_interface_that_comes_later_is_limited_too() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let mut family = traffic::Family::start(desk.world.client()).expect("a family");
+    desk.types(&format!("set pid:{} --up 4mbit", family.pid()));
+    let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+    let line = format!(
+        "link add name late0 type veth peer name late0 netns {}",
+        server.name()
+    );
+    client.ip(&line).expect("a cable");
+    for (ns, last) in [(client, 1), (server, 2)] {
+        ns.run("ethtool", "-K late0 tso off gso off gro off")
+            .expect("ethtool");
+        ns.ip(&format!("addr add 10.78.0.{last}/24 dev late0"))
+            .expect("an address");
+        ns.ip("link set late0 up").expect("up");
+    }
+    pause(1.0);
+    let late = "10.78.0.2:5002".parse().expect("an address");
+    let _sink = traffic::eager(desk.world.server(), &Tcp::listen(late).sink()).expect("a sink");
+    let life = traffic::Life {
+        eager: true,
+        ..traffic::Life::default()
+    };
+    for to in [to, late] {
+        family
+            .traffic(&Tcp::connect(to, 2).source(), life)
+            .expect("a child");
+    }
+    pause(1.5);
+    let bytes = || {
+        let of = |device| server.counters(device).expect("counters").rx_bytes;
+        (of("eth0"), of("late0"))
+    };
+    let before = bytes();
+    pause(2.0);
+    let after = bytes();
+    let (old, new) = (after.0 - before.0, after.1 - before.1);
+    desk.held((old + new) as f64 * 8.0 / 2.0, R4M, "both interfaces");
+    assert!(new > 0, "nothing passed the late one");
+}
+
+#[test]
+fn what_somebody_deletes_is_put_back() {
+    let desk = Desk::new().expect("a desk");
+    let _program = limited(&desk);
+    let ns = &desk.world.client().ns;
+    desk.held(desk.sent(1.0, 1.0).expect("a rate"), R4M, "at first");
+    ns.tc("qdisc del dev eth0 clsact")
+        .expect("our filters were there");
+    pause(3.0);
+    desk.held(
+        desk.sent(0.5, 1.5).expect("a rate"),
+        R4M,
+        "after the filters were deleted",
+    );
+    ns.ip("link set eth0 down").expect("down");
+    pause(0.5);
+    ns.ip("link set eth0 up").expect("up");
+    pause(2.0);
+    desk.held(
+        desk.sent(1.5, 1.5).expect("a rate"),
+        R4M,
+        "after the interface was down",
+    );
+    ns.ip("link del nn0").expect("our own pair was there");
+    pause(3.0);
+    desk.held(
+        desk.sent(1.5, 1.5).expect("a rate"),
+        R4M,
+        "after our pair was deleted",
+    );
+    let log = desk.types("log").stdout;
+    assert!(!log.trim().is_empty(), "the log says nothing of all that");
+}
+
+#[test]
+fn a_managed_link_that_lost_its_queue_gets_it_again() {
+    let desk = Desk::new().expect("a desk");
+    desk.types("link eth0 --rate 10mbit");
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 4).source();
+    let _program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    let ns = &desk.world.client().ns;
+    ns.tc("qdisc del dev eth0 root")
+        .expect("our queue was there");
+    let queue = || ns.tc("qdisc show dev eth0 root").expect("tc");
+    assert!(soon(8.0, || queue().contains("htb")), "{}", queue());
+    let rate = desk.sent(1.0, 1.5).expect("a rate");
+    assert!(
+        rate < 10e6 * 1.5 && rate > 1e6,
+        "{rate} bit/s on a link of 10 Mbit/s"
+    );
+}
+
+#[test]
+fn time_ends_a_change_and_so_does_a_missing_confirmation() {
+    let desk = Desk::new().expect("a desk");
+    let (a, b, c) = (sleeper(&desk), sleeper(&desk), sleeper(&desk));
+    let empty = standing(&desk);
+    desk.types(&format!("set pid:{} --up 4mbit --dry-run", a.pid()));
+    assert_eq!(empty, standing(&desk), "a dry run changed something");
+    desk.types(&format!("set pid:{} --up 4mbit --for 2s", a.pid()));
+    desk.types(&format!("set pid:{} --up 4mbit --confirm 2s", b.pid()));
+    desk.types(&format!("set pid:{} --up 4mbit", c.pid()));
+    desk.types(&format!("set pid:{} --up 8mbit --confirm 2s", c.pid()));
+    assert_ne!(empty, standing(&desk));
+    let up = |shown: &Value, pid: u32| {
+        let name = format!("pid:{pid}");
+        let targets = shown["targets"].as_array().expect("a list").clone();
+        let found = targets.into_iter().find(|t| t["target"] == name.as_str());
+        found.map_or(Value::Null, |t| t["contract"]["up"].clone())
+    };
+    assert_eq!(up(&standing(&desk), c.pid()), 8_000_000);
+    assert!(
+        soon(6.0, || {
+            let shown = standing(&desk);
+            let ended = up(&shown, a.pid()).is_null() && up(&shown, b.pid()).is_null();
+            ended && up(&shown, c.pid()) == 4_000_000
+        }),
+        "{}",
+        standing(&desk)
+    );
+}
+
+#[test]
+fn a_damaged_state_is_said_and_does_not_keep_the_daemon_from_serving() {
+    let mut desk = Desk::new().expect("a desk");
+    let process = sleeper(&desk);
+    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
+    desk.netnice.stop_daemon();
+    let state = desk.netnice.runtime().join("state.json");
+    let whole = std::fs::read(&state).expect("the state is there");
+    for damage in [&b""[..], b"{", &whole[..whole.len() / 2], b"\0\0\0\0"] {
+        std::fs::write(&state, damage).expect("root may");
+        desk.netnice.start_daemon().expect("it starts all the same");
+        // It serves, and it takes new orders.
+        desk.types(&format!("set pid:{} --up 5mbit", process.pid()));
+        let said = desk.types("log").stdout.to_lowercase();
+        assert!(
+            said.contains("state"),
+            "the log does not speak of the state: {said}"
+        );
+        desk.netnice.stop_daemon();
+    }
+}
+
+#[test]
+fn what_moves_is_under_counters_and_moves() {
+    let desk = Desk::new().expect("a desk");
+    let program = limited(&desk);
+    pause(1.0);
+    let name = format!("pid:{}", program.pid());
+    let counters = || {
+        let shown = desk.netnice.show().expect("a show");
+        let targets = shown["targets"].as_array().expect("a list").clone();
+        let target = targets.into_iter().find(|t| t["target"] == name.as_str());
+        target.expect("the target")["counters"].clone()
+    };
+    let first = counters();
+    assert!(
+        soon(5.0, || counters() != first),
+        "nothing moves in {first}"
+    );
+    let still = standing(&desk);
+    pause(1.0);
+    assert_eq!(
+        still,
+        standing(&desk),
+        "something moves outside of counters"
+    );
+}
