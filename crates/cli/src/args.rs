@@ -166,6 +166,7 @@ pub fn command() -> clap::Command {
     name = "netnice",
     version,
     about = "Limit what a program sends and receives, or reserve a part of a link for it",
+    override_usage = "netnice COMMAND …\n       netnice [PID|TARGET [RATE]]",
     after_help = AFTER_HELP,
     subcommand_help_heading = "Commands",
     disable_help_subcommand = true,

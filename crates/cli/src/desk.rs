@@ -121,8 +121,7 @@ fn ask(
     request: &Request,
     process: Option<BorrowedFd<'_>>,
 ) -> Result<Exit, Trouble> {
-    let mut client = connect(dir)?;
-    let response = client.call(request, process)?;
+    let response = connect(dir)?.call(request, process)?;
     print(&response, json)?;
     let Response::Done(done) = &response else {
         return Ok(Exit::from(&response));
@@ -135,7 +134,6 @@ fn ask(
     }
     match keeps(Nanos(within))? {
         true => {
-            // The daemon ends connections that are silent for long; this is another request.
             let response = connect(dir)?.call(&Request::Confirm(Confirm { id }), None)?;
             print(&response, json)?;
             Ok(Exit::from(&response))

@@ -34,6 +34,9 @@ pub(crate) enum StartError {
     /// It ended, and said why.
     #[error("netniced could not start: {0}")]
     Ended(String),
+    /// What the process between us and the daemon says.
+    #[error("{0}")]
+    Told(String),
     /// It runs, but does not serve.
     #[error("netniced was started but does not answer at {} after {PATIENCE:?}", .0.display())]
     Silent(PathBuf),
@@ -63,10 +66,10 @@ pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let said = said.trim().trim_start_matches("netnice: ");
-    Err(StartError::Ended(match said {
-        "" => output.status.to_string(),
-        said => said.to_string(),
-    }))
+    Err(match said {
+        "" => StartError::Ended(output.status.to_string()),
+        said => StartError::Told(said.to_string()),
+    })
 }
 
 /// The middle process: leaves the terminal, starts the daemon, and ends once it serves.

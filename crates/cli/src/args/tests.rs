@@ -1,1 +1,469 @@
+use std::ffi::OsString;
 
+use netnice_api::{
+    Clear, ClearWhat, Confirm, Explain, LinkChange, Log, Reload, Request, Set, Show,
+};
+use proptest::prelude::*;
+
+use super::{BadUsage, Verb, command, parse};
+
+/// A command line of words without spaces in them.
+fn means(line: &str) -> Result<Verb, BadUsage> {
+    let words = std::iter::once("netnice").chain(line.split(' ').filter(|w| !w.is_empty()));
+    parse(words.map(OsString::from).collect()).map(|command| command.verb)
+}
+
+fn request(line: &str) -> (Option<u32>, Request) {
+    match means(line) {
+        Ok(Verb::Ask(request)) => (None, request),
+        Ok(Verb::AskAbout(pid, request)) => (Some(pid), request),
+        other => panic!("{line}: {other:?}"),
+    }
+}
+
+fn set(target: &str, change: &str) -> Set {
+    Set {
+        target: target.into(),
+        change: Some(change.into()),
+        ..Set::default()
+    }
+}
+
+#[test]
+fn the_description_of_the_command_line_is_sound() {
+    command().debug_assert();
+}
+
+#[test]
+fn what_is_typed_becomes_a_request() {
+    let cases = [
+        (
+            "a limit",
+            "set unit:nginx --up 4Mbit/s",
+            None,
+            Request::Set(set("unit:nginx.service", "up 4mbit")),
+        ),
+        (
+            "a process, by its pidfd",
+            "set 7 --up 4mbit --down 200kB/s",
+            Some(7),
+            Request::Set(set("pid:7", "up 4mbit down 1600kbit")),
+        ),
+        (
+            "options before the target",
+            "set --both 2mbit pid:7",
+            Some(7),
+            Request::Set(set("pid:7", "both 2mbit")),
+        ),
+        (
+            "lifting",
+            "set 7 --up none --down 0",
+            Some(7),
+            Request::Set(set("pid:7", "up none down none")),
+        ),
+        (
+            "every option",
+            "set 7 --up 9mbit --down 9mbit --min 1mbit --min-down 1mbit --on eth0 --weight 200 --priority 1 --burst 5ms",
+            Some(7),
+            Request::Set(set(
+                "pid:7",
+                "up 9mbit down 9mbit min 1mbit min-down 1mbit on eth0 weight 200 priority 1 burst 5ms",
+            )),
+        ),
+        (
+            "a slice",
+            "set 7 --slice 2.4ms/50ms --extra",
+            Some(7),
+            Request::Set(set("pid:7", "slice 2.4ms/50ms extra")),
+        ),
+        (
+            "what is not supported yet is the daemon's to refuse",
+            "set 7 --cpu 2ms/10ms --cpu-extra",
+            Some(7),
+            Request::Set(set("pid:7", "cpu 2ms/10ms cpu-extra")),
+        ),
+        (
+            "a cell",
+            "set 7 --cell pcr=10mbit,cdvt=100us",
+            Some(7),
+            Request::Set(set("pid:7", "cell pcr=10mbit,cdvt=100us")),
+        ),
+        (
+            "only, dry, for a time, to be confirmed",
+            "set 7 --up 4mbit --only --dry-run --for 1h --confirm 30s",
+            Some(7),
+            Request::Set(Set {
+                only: true,
+                dry_run: true,
+                for_ns: Some(3_600_000_000_000),
+                confirm_ns: Some(30_000_000_000),
+                ..set("pid:7", "up 4mbit")
+            }),
+        ),
+        (
+            "the paper's form",
+            "7 128Kbyte/sec",
+            Some(7),
+            Request::Set(Set {
+                short: true,
+                ..set("pid:7", "both 1048576bit")
+            }),
+        ),
+        (
+            "the paper's form lifts",
+            "7 none",
+            Some(7),
+            Request::Set(Set {
+                short: true,
+                ..set("pid:7", "both none")
+            }),
+        ),
+        (
+            "the short form of other targets",
+            "user:ann 4mbit --dry-run",
+            None,
+            Request::Set(Set {
+                short: true,
+                dry_run: true,
+                ..set("user:ann", "both 4mbit")
+            }),
+        ),
+        (
+            "the short form shows",
+            "7",
+            None,
+            Request::Show(Show {
+                target: Some("pid:7".into()),
+            }),
+        ),
+        (
+            "show all",
+            "show",
+            None,
+            Request::Show(Show { target: None }),
+        ),
+        (
+            "show one",
+            "show unit:nginx",
+            None,
+            Request::Show(Show {
+                target: Some("unit:nginx.service".into()),
+            }),
+        ),
+        (
+            "clear one",
+            "clear 7 --dry-run",
+            None,
+            Request::Clear(Clear {
+                what: ClearWhat::Target("pid:7".into()),
+                dry_run: true,
+                confirm_ns: None,
+                for_ns: None,
+            }),
+        ),
+        (
+            "clear all for a time",
+            "clear --all --for 10min",
+            None,
+            Request::Clear(Clear {
+                what: ClearWhat::All,
+                dry_run: false,
+                confirm_ns: None,
+                for_ns: Some(600_000_000_000),
+            }),
+        ),
+        (
+            "a link",
+            "link eth0 --rate 100mbit --down-rate 50Mbit/s --overhead 24",
+            None,
+            Request::Link(LinkChange {
+                iface: "eth0".into(),
+                rate: Some("100mbit".into()),
+                down_rate: Some("50mbit".into()),
+                overhead: Some(24),
+                ..LinkChange::default()
+            }),
+        ),
+        (
+            "a link at its driver's speed",
+            "link eth0",
+            None,
+            Request::Link(LinkChange {
+                iface: "eth0".into(),
+                ..LinkChange::default()
+            }),
+        ),
+        (
+            "one direction less",
+            "link eth0 --down-rate none",
+            None,
+            Request::Link(LinkChange {
+                iface: "eth0".into(),
+                down_rate: Some("none".into()),
+                ..LinkChange::default()
+            }),
+        ),
+        (
+            "a link given back",
+            "link eth0 --unmanage",
+            None,
+            Request::Link(LinkChange {
+                iface: "eth0".into(),
+                unmanage: true,
+                ..LinkChange::default()
+            }),
+        ),
+        (
+            "the links",
+            "link",
+            None,
+            Request::Show(Show { target: None }),
+        ),
+        (
+            "explain",
+            "explain 7",
+            None,
+            Request::Explain(Explain {
+                target: "pid:7".into(),
+            }),
+        ),
+        (
+            "the log",
+            "log --since 1h -n 5",
+            None,
+            Request::Log(Log {
+                since_ns: Some(3_600_000_000_000),
+                lines: Some(5),
+            }),
+        ),
+        (
+            "confirm",
+            "confirm 3",
+            None,
+            Request::Confirm(Confirm { id: 3 }),
+        ),
+        ("reload", "reload", None, Request::Reload(Reload {})),
+    ];
+    for (why, line, pid, expected) in cases {
+        assert_eq!(request(line), (pid, expected), "{why}: {line}");
+    }
+}
+
+#[test]
+fn run_takes_the_command_as_it_is() {
+    let cases = [
+        (
+            "plain",
+            "run --up 4mbit curl -s --json x",
+            "up 4mbit",
+            None,
+            vec!["curl", "-s", "--json", "x"],
+        ),
+        (
+            "behind dashes",
+            "run --up 4mbit -- curl --up 1",
+            "up 4mbit",
+            None,
+            vec!["curl", "--up", "1"],
+        ),
+        (
+            "by name",
+            "run --name b --down 1mbit rsync",
+            "down 1mbit",
+            Some("name:b"),
+            vec!["rsync"],
+        ),
+    ];
+    for (why, line, change, name, words) in cases {
+        let Ok(Verb::Run(run)) = means(line) else {
+            panic!("{why}: {line}");
+        };
+        assert_eq!(run.set.change.as_deref(), Some(change), "{why}");
+        assert_eq!(
+            run.name.map(|name| name.to_string()).as_deref(),
+            name,
+            "{why}"
+        );
+        assert_eq!(run.command, words, "{why}");
+    }
+    let Ok(Verb::Run(run)) = means("run --name b -q rsync --name c") else {
+        panic!("joining needs no contract");
+    };
+    assert!(run.set.change.is_none() && run.quiet);
+    assert_eq!(run.command, ["rsync", "--name", "c"]);
+}
+
+#[test]
+fn everything_has_its_options() {
+    let words = ["netnice", "show", "--json", "--runtime-dir", "/x"];
+    let command = parse(words.map(OsString::from).to_vec()).expect("good");
+    assert!(command.json);
+    assert_eq!(
+        command.runtime_dir.path(),
+        "/x".as_ref() as &std::path::Path
+    );
+    assert!(matches!(means(""), Ok(Verb::Own)));
+    assert!(matches!(means("doctor --json"), Ok(Verb::Doctor)));
+    let Ok(Verb::Top(top)) = means("top -d 500ms -n 3") else {
+        panic!("top");
+    };
+    assert_eq!((top.interval.0, top.rounds), (500_000_000, Some(3)));
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_its_reason() {
+    let cases = [
+        ("no contract", "set 7", "nothing is asked"),
+        ("nothing to run under", "run ls", "nothing is asked"),
+        ("nothing to run", "run --up 4mbit", "CMD"),
+        ("mbps", "7 10mbps", "write 10mbit (bits) or 10MB/s (bytes)"),
+        ("a bare rate", "7 10", "it has no unit"),
+        ("a negative rate", "7 -5mbit", "cannot be negative"),
+        (
+            "a negative option",
+            "set 7 --up -5mbit",
+            "cannot be negative",
+        ),
+        ("an exponent", "set 7 --up 1e99gbit", "without an exponent"),
+        (
+            "an option for a value",
+            "set 7 --up --down",
+            "`--down` is not a rate",
+        ),
+        (
+            "a contradiction",
+            "set 7 --up 1mbit --min 2mbit",
+            "min 2 Mbit/s (250 kB/s) is above up",
+        ),
+        (
+            "both kinds",
+            "set 7 --both 1mbit --up 1mbit",
+            "cannot hold together",
+        ),
+        (
+            "extra of nothing",
+            "set 7 --up 1mbit --extra",
+            "extra belongs to slice",
+        ),
+        (
+            "a clause inside a value",
+            "set 7 --on eth0/up",
+            "is not the name of an interface",
+        ),
+        (
+            "an option twice",
+            "set 7 --up 1mbit --up 2mbit",
+            "cannot be used multiple times",
+        ),
+        (
+            "an unknown option",
+            "set 7 --upp 1mbit",
+            "unexpected argument '--upp'",
+        ),
+        ("a misspelt verb", "sett 7", "nor is it a command"),
+        (
+            "a verb behind a target",
+            "7 show",
+            "a target comes behind the command",
+        ),
+        ("three words", "7 4mbit 9", "unexpected argument '9'"),
+        ("pid zero", "0 4mbit", "`0` is not a process id"),
+        (
+            "only of a unit",
+            "set unit:x --up 1mbit --only",
+            "--only goes with a process",
+        ),
+        (
+            "a bad name",
+            "run --name a/b ls",
+            "`a/b` is not a name for name",
+        ),
+        (
+            "dry reading",
+            "show --dry-run",
+            "--dry-run has no meaning with show",
+        ),
+        (
+            "reading for a time",
+            "7 --for 1h",
+            "--for has no meaning with netnice TARGET",
+        ),
+        (
+            "links to be confirmed",
+            "link --confirm 1s",
+            "--confirm has no meaning with link without",
+        ),
+        ("for no time", "set 7 --up 1mbit --for 0s", "a time of zero"),
+        (
+            "for a bare time",
+            "set 7 --up 1mbit --for 10",
+            "--for: `10` is not a time: it has no unit",
+        ),
+        (
+            "a negative time",
+            "set 7 --up 1mbit --confirm -1s",
+            "--confirm: `-1s` is not a time",
+        ),
+        ("a rate of no link", "link --rate 1mbit", "which link?"),
+        ("a bad link", "link a/b", "is not the name of an interface"),
+        (
+            "a bare link rate",
+            "link eth0 --rate 100",
+            "--rate: `100` is not a rate",
+        ),
+        (
+            "much overhead",
+            "link eth0 --overhead 1KiB",
+            "write 0 to 256 bytes",
+        ),
+        (
+            "changed and given back",
+            "link eth0 --rate 1mbit --unmanage",
+            "cannot be used with",
+        ),
+        ("all and one", "clear --all 7", "cannot be used with"),
+        ("neither", "clear", "TARGET"),
+        ("too fast", "top -d 1ms", "write 100ms to 1h"),
+        ("no rounds", "top -n 0", "0 is not in 1.."),
+        ("a bad number", "confirm x", "invalid value 'x'"),
+        (
+            "not yet",
+            "link eth0 --class x",
+            "unexpected argument '--class'",
+        ),
+    ];
+    for (why, line, said) in cases {
+        let error = means(line).expect_err(why).to_string();
+        assert!(error.contains(said), "{why}: {line}: {error}");
+    }
+}
+
+#[test]
+fn no_option_can_smuggle_in_a_clause() {
+    let words = ["netnice", "set", "7", "--on", "eth0 min 9gbit"];
+    let error = parse(words.map(OsString::from).to_vec()).expect_err("a space");
+    assert!(
+        error
+            .to_string()
+            .contains("is not the name of an interface"),
+        "{error}"
+    );
+    let words = ["netnice", "set", "7", "--up", "4 Mbit/s"];
+    let good = parse(words.map(OsString::from).to_vec()).expect("as it is shown");
+    let Verb::AskAbout(7, Request::Set(asked)) = good.verb else {
+        panic!("{good:?}");
+    };
+    assert_eq!(asked, set("pid:7", "up 4mbit"));
+}
+
+proptest! {
+    #[test]
+    fn no_command_line_makes_it_panic(words in proptest::collection::vec(
+        "(set|run|show|clear|link|top|log|--up|--both|--min|--on|--json|--all|--for|--extra|--|7|pid:7\
+          |unit:x|4mbit|none|1ms/2ms|-5mbit|\\PC{0,6})", 0..8)
+    ) {
+        let words = std::iter::once(OsString::from("netnice"))
+            .chain(words.into_iter().map(OsString::from));
+        let _ = parse(words.collect()).map_err(|bad| bad.to_string());
+    }
+}

@@ -1,1 +1,395 @@
+use std::collections::BTreeMap;
 
+use netnice_api::{
+    CapacityDoc, ContractDoc, CountersDoc, DoctorItem, DoctorReport, Done, Explained, InstalledDoc,
+    LinkDoc, LogLine, LogLines, Response, ShowDoc, Status, TargetDoc,
+};
+use netnice_core::contract::Contract;
+use netnice_core::units::Amount;
+use proptest::prelude::*;
+
+use super::{Style, json, lines, text, top};
+use crate::top::{Pace, paces};
+
+const PLAIN: Style = Style { bold: false };
+
+/// A target with a contract in force.
+fn target(name: &str, contract: &str) -> TargetDoc {
+    let contract: Contract = contract.parse().expect("a contract");
+    TargetDoc {
+        target: name.into(),
+        contract: ContractDoc::from(&contract),
+        effective: ContractDoc::from(&contract),
+        installed: Some(InstalledDoc::default()),
+        ..TargetDoc::default()
+    }
+}
+
+fn capacity(rate: u64, usable: u64, held: u64) -> Option<CapacityDoc> {
+    Some(CapacityDoc {
+        rate,
+        source: "operator".into(),
+        usable,
+        held,
+    })
+}
+
+fn shown(doc: ShowDoc) -> String {
+    text(&Response::Shown(doc), &PLAIN)
+}
+
+#[test]
+fn links_and_targets_are_tables() {
+    let mut video = target(
+        "unit:video.service",
+        "min 60mbit up 90mbit down 4194304bit on eth0 weight 200",
+    );
+    video.counters = CountersDoc::default().with_rates(Amount(61_234_567), Amount(0));
+    let mut pid = target("pid:1234", "both 4mbit");
+    pid.counters = CountersDoc::default().with_rates(Amount(3_000_000), Amount(1_000_000));
+    let mut late = target("user:ann", "up 9mbit min 1mbit");
+    late.effective.up = Some(4_000_000);
+    late.installed = None;
+    late.degraded = vec![
+        "eth0 carries 50 Mbit/s now, which is less than the 61 Mbit/s that are promised on it"
+            .into(),
+    ];
+    let doc = ShowDoc {
+        version: 1,
+        links: vec![LinkDoc {
+            link: "eth0".into(),
+            up: capacity(100_000_000, 100_000_000, 60_000_000),
+            down: capacity(50_000_000, 48_500_000, 0),
+            overhead: 24,
+            installed: true,
+            counters: CountersDoc::default().with_rates(Amount(72_100_000), Amount(1_500)),
+            ..LinkDoc::default()
+        }],
+        targets: vec![pid, video, late],
+    };
+    let expected = "\
+LINK  DIR   CAPACITY                 PROMISED                 NOW
+eth0  up    100 Mbit/s (12.5 MB/s)   60 Mbit/s (7.5 MB/s)     72.1 Mbit/s
+      down  50 Mbit/s (6.25 MB/s)    0 bit/s (0 B/s)          1.5 kbit/s
+  up given by the operator, down given by the operator (48.5 Mbit/s of it can be
+    promised), 24 bytes are added to each packet
+
+TARGET              DIR   LIMIT                         GUARANTEE  NOW
+pid:1234            both  4 Mbit/s (500 kB/s)           -          4 Mbit/s
+unit:video.service  up    90 Mbit/s (11.25 MB/s)        60 Mbit/s  61.234 Mbit/s
+                    down  4.194 Mbit/s (524.288 kB/s)   -          0 bit/s
+  on eth0, weight 200
+user:ann            up    4 Mbit/s (500 kB/s)           1 Mbit/s   -
+  asked: up 9 Mbit/s (1.125 MB/s)
+  not installed
+  degraded: eth0 carries 50 Mbit/s now, which is less than the 61 Mbit/s that
+    are promised on it";
+    let text = shown(doc);
+    let squeeze = |text: &str| -> Vec<String> {
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.lines().map(words).collect()
+    };
+    assert_eq!(squeeze(&text), squeeze(expected), "\n{text}");
+    assert_columns_line_up(&text, "NOW", &["72.1", "1.5 kbit/s"]);
+    assert_fits(&text);
+}
+
+/// The cells of a column begin where its heading begins.
+fn assert_columns_line_up(text: &str, heading: &str, cells: &[&str]) {
+    let at = text.lines().find_map(|line| line.find(heading));
+    for cell in cells {
+        let found = text.lines().find_map(|line| line.find(cell));
+        assert_eq!(found, at, "{cell} under {heading}:\n{text}");
+    }
+}
+
+fn assert_fits(text: &str) {
+    for line in text.lines() {
+        assert!(
+            line.chars().count() <= 80,
+            "{} columns: {line}",
+            line.chars().count()
+        );
+        assert_eq!(line.trim_end(), line, "nothing at the end of a line");
+    }
+}
+
+#[test]
+fn nothing_is_said_in_words() {
+    assert_eq!(
+        shown(ShowDoc::default()),
+        "no target is limited or guaranteed"
+    );
+    let none = Response::Log(LogLines::default());
+    assert_eq!(text(&none, &PLAIN), "nothing happened");
+}
+
+#[test]
+fn a_long_name_has_a_line_of_its_own() {
+    let name = format!("cgroup:/{}", "deep/".repeat(30).trim_end_matches('/'));
+    let doc = ShowDoc {
+        targets: vec![target(&name, "up 4mbit")],
+        ..ShowDoc::default()
+    };
+    let text = shown(doc);
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[1], name);
+    assert!(lines[2].trim_start().starts_with("up"), "{text}");
+}
+
+#[test]
+fn a_change_is_answered_with_both_forms_of_every_rate() {
+    let done = |done| text(&Response::Done(done), &PLAIN);
+    let cases = [
+        (
+            "one's own holds",
+            Done {
+                target: Some("pid:7".into()),
+                contract: Some("up 4mbit burst 5ms".into()),
+                effective: Some("up 4mbit burst 5ms".into()),
+                ..Done::default()
+            },
+            "pid:7  up 4 Mbit/s (500 kB/s), burst 5ms",
+        ),
+        (
+            "another's holds",
+            Done {
+                target: Some("pid:7".into()),
+                contract: Some("up 9mbit".into()),
+                effective: Some("up 4mbit".into()),
+                messages: vec!["root's limit is smaller".into()],
+                ..Done::default()
+            },
+            "pid:7  up 9 Mbit/s (1.125 MB/s)\n  holds: up 4 Mbit/s (500 kB/s)\nroot's limit is smaller",
+        ),
+        (
+            "a dry run",
+            Done {
+                target: Some("pid:7".into()),
+                contract: Some("min 1mbit on eth0 weight 7".into()),
+                plan: Some(vec!["add class 1:7".into()]),
+                ..Done::default()
+            },
+            "pid:7  min 1 Mbit/s (125 kB/s), on eth0 weight 7\nwould be done:\n  add class 1:7",
+        ),
+        (
+            "to be confirmed",
+            Done {
+                target: Some("pid:7".into()),
+                contract: Some("none".into()),
+                confirm: Some(3),
+                ..Done::default()
+            },
+            "pid:7  nothing asked\nundone unless confirmed in time: netnice confirm 3",
+        ),
+        (
+            "a dry run of nothing",
+            Done {
+                plan: Some(vec![]),
+                ..Done::default()
+            },
+            "nothing would be changed",
+        ),
+        ("nothing to say", Done::default(), "done"),
+    ];
+    for (why, answer, expected) in cases {
+        assert_eq!(done(answer), expected, "{why}");
+    }
+}
+
+#[test]
+fn the_doctor_begins_every_line_with_the_status() {
+    let item = |name: &str, status, detail: &str, hint: Option<&str>| DoctorItem {
+        name: name.into(),
+        status,
+        detail: detail.into(),
+        hint: hint.map(Into::into),
+    };
+    let report = DoctorReport {
+        items: vec![
+            item("kernel", Status::Good, "6.18", None),
+            item(
+                "fq_codel",
+                Status::Fallback,
+                "not in this kernel; each target has a sparse and a bulk queue instead, which hold a ping as short",
+                Some("modprobe sch_fq_codel"),
+            ),
+            item("btf", Status::Missing, "no /sys/kernel/btf/vmlinux", None),
+        ],
+    };
+    let text = text(&Response::Doctor(report), &PLAIN);
+    assert_eq!(
+        text,
+        "\
+good     kernel    6.18
+instead  fq_codel  not in this kernel; each target has a sparse and a bulk queue
+                   instead, which hold a ping as short
+                   try: modprobe sch_fq_codel
+missing  btf       no /sys/kernel/btf/vmlinux
+1 good, 1 served by something else, 1 missing"
+    );
+    assert_fits(&text);
+}
+
+#[test]
+fn the_log_tells_the_time() {
+    let cases = [
+        (0, "1970-01-01 00:00:00Z"),
+        (951_782_400, "2000-02-29 00:00:00Z"),
+        (951_868_799, "2000-02-29 23:59:59Z"),
+        (951_868_800, "2000-03-01 00:00:00Z"),
+        (1_795_219_200, "2026-11-21 00:00:00Z"),
+        (4_107_542_400, "2100-03-01 00:00:00Z"),
+        (1_735_689_599, "2024-12-31 23:59:59Z"),
+    ];
+    for (seconds, expected) in cases {
+        assert_eq!(lines::utc(seconds * 1_000_000_000), expected);
+    }
+    let log = LogLines {
+        lines: vec![LogLine {
+            at_ns: 951_782_400_000_000_000,
+            text: "granted pid:7".into(),
+        }],
+    };
+    assert_eq!(
+        text(&Response::Log(log), &PLAIN),
+        "2000-02-29 00:00:00Z  granted pid:7"
+    );
+}
+
+#[test]
+fn top_sorts_by_rate() {
+    let mut slow = target("pid:1", "up 4mbit");
+    slow.counters = CountersDoc::default().with_rates(Amount(1_000), Amount(0));
+    let mut fast = target("pid:2", "up 9mbit down 9mbit");
+    fast.counters = CountersDoc::default().with_rates(Amount(1_000), Amount(5_000_000));
+    fast.counters.up.insert("queue_delay_ns".into(), 12_345_678);
+    let idle = target("pid:3", "weight 7");
+    let doc = ShowDoc {
+        targets: vec![slow, idle, fast],
+        ..ShowDoc::default()
+    };
+    let text = top(&doc, &paces(None, &doc), &PLAIN);
+    let first: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(
+        first,
+        ["TARGET", "pid:2", "down", "pid:1", "pid:3"],
+        "{text}"
+    );
+    assert!(text.contains("12.3 ms"), "{text}");
+    assert_fits(&text);
+}
+
+#[test]
+fn bold_is_only_for_headings_and_only_where_it_can_be_shown() {
+    let doc = ShowDoc {
+        targets: vec![target("pid:7", "up 4mbit")],
+        ..ShowDoc::default()
+    };
+    let bold = text(&Response::Shown(doc.clone()), &Style { bold: true });
+    assert!(bold.starts_with("\x1b[1mTARGET"), "{bold:?}");
+    assert_eq!(bold.matches("\x1b[1m").count(), 1);
+    assert!(!shown(doc).contains('\x1b'));
+}
+
+#[test]
+fn what_comes_from_elsewhere_cannot_move_the_cursor() {
+    let evil = "a\x1b[2Jb\r";
+    let mut doc = target("pid:7", "up 4mbit");
+    doc.target = evil.into();
+    doc.degraded = vec![evil.into()];
+    let shown = shown(ShowDoc {
+        targets: vec![doc],
+        ..ShowDoc::default()
+    });
+    let explained = text(
+        &Response::Explained(Explained {
+            lines: vec![evil.into()],
+        }),
+        &PLAIN,
+    );
+    let failed = text(&Response::failed(evil), &PLAIN);
+    for text in [shown, explained, failed] {
+        assert!(!text.contains(['\x1b', '\r']), "{text:?}");
+    }
+}
+
+#[test]
+fn json_is_the_document_itself_and_refusals_have_a_name() {
+    let doc = ShowDoc {
+        version: 1,
+        ..ShowDoc::default()
+    };
+    let back: ShowDoc = serde_json::from_str(&json(&Response::Shown(doc.clone()))).expect("JSON");
+    assert_eq!(back, doc);
+    let refused: serde_json::Value =
+        serde_json::from_str(&json(&Response::not_admitted("too much"))).expect("JSON");
+    assert_eq!(refused["refused"]["by"], "admission");
+    assert_eq!(refused["refused"]["text"], "too much");
+}
+
+/// Documents with anything in them.
+fn documents() -> impl Strategy<Value = ShowDoc> {
+    let rate = proptest::option::of(1_000..1_000_000_000_000_u64);
+    let contract = (rate.clone(), rate.clone(), rate.clone(), rate.clone(), rate).prop_map(
+        |(up, down, both, min, min_down)| ContractDoc {
+            up,
+            down,
+            both,
+            min,
+            min_down,
+            on: Some("abcdefghijklmno".into()),
+            weight: Some(1000),
+            burst_ns: Some(1),
+            ..ContractDoc::default()
+        },
+    );
+    let target = (
+        "[a-z:/.]{1,60}",
+        contract,
+        [0..1_u64 << 50, 0..1_u64 << 50],
+        "[a-z0-9 ]{0,200}",
+    )
+        .prop_map(|(target, contract, [up, down], why)| TargetDoc {
+            target,
+            contract: contract.clone(),
+            effective: contract,
+            counters: CountersDoc::default().with_rates(Amount(up), Amount(down)),
+            degraded: vec![why],
+            ..TargetDoc::default()
+        });
+    let link = (
+        "[a-z0-9]{1,15}",
+        [0..1_u64 << 50, 0..1_u64 << 50, 0..1_u64 << 50],
+    )
+        .prop_map(|(link, [rate, usable, held])| LinkDoc {
+            link,
+            up: capacity(rate, usable, held),
+            down: capacity(held, rate, usable),
+            counters: CountersDoc::default().with_rates(Amount(rate), Amount(held)),
+            ..LinkDoc::default()
+        });
+    let targets = proptest::collection::vec(target, 0..6);
+    let links = proptest::collection::vec(link, 0..3);
+    (links, targets).prop_map(|(links, targets)| ShowDoc {
+        version: 1,
+        links,
+        targets,
+    })
+}
+
+proptest! {
+    #[test]
+    fn everything_fits_80_columns(doc in documents()) {
+        let paces: BTreeMap<String, [Pace; 2]> = paces(None, &doc);
+        for text in [top(&doc, &paces, &PLAIN), shown(doc.clone())] {
+            for line in text.lines() {
+                prop_assert!(line.chars().count() <= 80, "{} columns: {line}\n{text}", line.chars().count());
+                prop_assert_eq!(line.trim_end(), line);
+            }
+        }
+    }
+}

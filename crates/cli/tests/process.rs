@@ -1,0 +1,637 @@
+//! The command as a process: what it sends to a daemon, what it prints, how it ends. The daemon
+//! here is a thread of the test that notes the requests and gives the answers it was told to.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netnice_api::frame::{Decoder, LONGEST_REQUEST};
+use netnice_api::{
+    Done, Request, Response, RuntimeDir, ShowDoc, decode_request, encode_response, fds,
+};
+
+/// A folder that goes with its owner.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("netnice-cli-{}-{name}", std::process::id()));
+        fs::create_dir(&path).expect("a folder");
+        Folder(path)
+    }
+
+    fn dir(&self) -> RuntimeDir {
+        RuntimeDir::choose(Some(self.0.clone()), None)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A daemon that answers whatever comes with the next of its answers.
+struct Daemon {
+    folder: Folder,
+    heard: Receiver<(Request, Option<OwnedFd>)>,
+}
+
+impl Daemon {
+    fn answering(name: &str, answers: Vec<Response>) -> Daemon {
+        let folder = Folder::new(name);
+        let listener = UnixListener::bind(folder.dir().socket()).expect("bound");
+        let (tell, heard) = channel();
+        thread::spawn(move || {
+            let mut answers = answers.into_iter();
+            // Ends with the test: nobody connects any more, or nobody listens.
+            while let Ok((mut stream, _)) = listener.accept() {
+                while let Some((request, fd)) = read_request(&stream) {
+                    let Some(answer) = answers.next() else { return };
+                    let _ = stream.write_all(&encode_response(&answer).expect("fits"));
+                    if tell.send((request, fd)).is_err() {
+                        return;
+                    }
+                }
+            }
+        });
+        Daemon { folder, heard }
+    }
+
+    fn heard(&self) -> (Request, Option<OwnedFd>) {
+        self.heard
+            .recv_timeout(Duration::from_secs(5))
+            .expect("a request")
+    }
+
+    /// `netnice` with this daemon and these words.
+    fn netnice(&self, words: &[&str]) -> Command {
+        netnice(
+            Path::new(env!("CARGO_BIN_EXE_netnice")),
+            &self.folder,
+            words,
+        )
+    }
+}
+
+fn netnice(program: &Path, folder: &Folder, words: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command
+        .args(words)
+        .env(RuntimeDir::VARIABLE, &folder.0)
+        .env_remove("NO_COLOR")
+        .stdin(Stdio::null());
+    command
+}
+
+fn read_request(stream: &UnixStream) -> Option<(Request, Option<OwnedFd>)> {
+    let mut decoder = Decoder::new(LONGEST_REQUEST);
+    let mut bytes = [0; 4096];
+    let mut fd = None;
+    loop {
+        if let Some(body) = decoder.poll().expect("a frame") {
+            return Some((decode_request(&body).expect("a request"), fd));
+        }
+        let got = fds::receive(stream.as_fd(), &mut bytes).ok()?;
+        if got.bytes == 0 {
+            return None;
+        }
+        fd = fd.or(got.fd);
+        decoder.push(&bytes[..got.bytes]);
+    }
+}
+
+fn granted() -> Response {
+    Response::Done(Done {
+        target: Some("pid:7".into()),
+        contract: Some("up 4mbit".into()),
+        effective: Some("up 4mbit".into()),
+        ..Done::default()
+    })
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The process that a pidfd means, as the kernel tells it.
+fn meant(pidfd: &OwnedFd) -> u32 {
+    use std::os::fd::AsRawFd;
+    let info = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let info = fs::read_to_string(info).expect("our own descriptor");
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
+    pid.expect("a pidfd").trim().parse().expect("a number")
+}
+
+#[test]
+fn a_process_is_meant_by_its_pidfd() {
+    let daemon = Daemon::answering("set", vec![granted()]);
+    let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+    let pid = child.id().to_string();
+    let output = daemon
+        .netnice(&["set", &pid, "--up", "4mbit"])
+        .output()
+        .expect("ran");
+    let (request, fd) = daemon.heard();
+    let fd = fd.expect("a descriptor came along");
+    assert_eq!(meant(&fd), child.id());
+    child.kill().expect("killed");
+    child.wait().expect("gone");
+    let Request::Set(set) = request else {
+        panic!("{request:?}")
+    };
+    assert_eq!(set.target, format!("pid:{pid}"));
+    assert_eq!(set.change.as_deref(), Some("up 4mbit"));
+    assert_eq!(out(&output), "pid:7  up 4 Mbit/s (500 kB/s)\n");
+    assert_eq!((output.status.code(), err(&output).as_str()), (Some(0), ""));
+}
+
+#[test]
+fn a_process_that_is_not_there_never_reaches_the_daemon() {
+    let daemon = Daemon::answering("gone", vec![]);
+    let mut child = Command::new("true").spawn().expect("true");
+    child.wait().expect("gone");
+    let pid = child.id().to_string();
+    let output = daemon
+        .netnice(&["set", &pid, "--up", "4mbit"])
+        .output()
+        .expect("ran");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        err(&output),
+        format!("netnice: no process has the number {pid}\n")
+    );
+    assert!(daemon.heard.try_recv().is_err());
+}
+
+#[test]
+fn a_thread_is_told_apart_from_a_process() {
+    let daemon = Daemon::answering("thread", vec![]);
+    let (tell, thread_id) = channel();
+    let (stop, stopped) = channel::<()>();
+    let thread = thread::spawn(move || {
+        let own = fs::read_link("/proc/thread-self").expect("this thread");
+        let id = own
+            .file_name()
+            .expect("its number")
+            .to_string_lossy()
+            .into_owned();
+        tell.send(id).expect("told");
+        let _ = stopped.recv();
+    });
+    let id = thread_id.recv().expect("its number");
+    let output = daemon
+        .netnice(&["set", &id, "--up", "4mbit"])
+        .output()
+        .expect("ran");
+    drop(stop);
+    thread.join().expect("ended");
+    let own = std::process::id();
+    let expected = format!("netnice: {id} is a thread, not a process; its process is {own}\n");
+    assert_eq!((err(&output), output.status.code()), (expected, Some(1)));
+}
+
+#[test]
+fn how_it_ends_says_what_happened() {
+    let refusal = "refused: pid:7 asks …\n  would fit   at most 30 Mbit/s";
+    let cases = [
+        ("done", granted(), 0, "", "pid:7"),
+        (
+            "shown",
+            Response::Shown(ShowDoc::default()),
+            0,
+            "",
+            "no target",
+        ),
+        (
+            "refused",
+            Response::not_admitted(refusal),
+            3,
+            "netnice: refused: pid:7 asks …\n  would fit",
+            "",
+        ),
+        (
+            "not permitted",
+            Response::not_permitted("not yours"),
+            3,
+            "netnice: not yours",
+            "",
+        ),
+        (
+            "nonsense",
+            Response::bad_usage("no such unit"),
+            2,
+            "netnice: no such unit",
+            "",
+        ),
+        (
+            "failed",
+            Response::failed("the kernel says no"),
+            1,
+            "netnice: the kernel says no",
+            "",
+        ),
+    ];
+    for (why, answer, status, said, printed) in cases {
+        let daemon = Daemon::answering(&format!("ends-{why}").replace(' ', "-"), vec![answer]);
+        let output = daemon.netnice(&["show"]).output().expect("ran");
+        assert_eq!(output.status.code(), Some(status), "{why}");
+        assert!(err(&output).starts_with(said), "{why}: {}", err(&output));
+        assert!(out(&output).starts_with(printed), "{why}: {}", out(&output));
+    }
+}
+
+#[test]
+fn json_is_on_standard_output_also_for_refusals() {
+    let answers = vec![
+        Response::Shown(ShowDoc::default()),
+        Response::not_admitted("too much"),
+    ];
+    let daemon = Daemon::answering("json", answers);
+    let shown = daemon.netnice(&["show", "--json"]).output().expect("ran");
+    let document: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert_eq!(
+        document,
+        serde_json::json!({"version": 0, "links": [], "targets": []})
+    );
+    let refused = daemon.netnice(&["show", "--json"]).output().expect("ran");
+    let document: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
+    assert_eq!(document["refused"]["text"], "too much");
+    assert_eq!(refused.status.code(), Some(3));
+}
+
+#[test]
+fn run_registers_itself_and_becomes_the_command() {
+    let daemon = Daemon::answering("run", vec![granted(), granted(), granted(), granted()]);
+    let words = ["run", "--up", "4mbit", "--", "sh", "-c", "echo $$; exit 42"];
+    let child = daemon
+        .netnice(&words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = child.expect("spawned");
+    let pid = child.id();
+    let (request, fd) = daemon.heard();
+    let output = child.wait_with_output().expect("ended");
+    let Request::Set(set) = request else {
+        panic!("{request:?}")
+    };
+    assert_eq!(set.target, format!("pid:{pid}"));
+    assert!(fd.is_some());
+    assert_eq!(
+        out(&output),
+        format!("{pid}\n"),
+        "the same process, and its output untouched"
+    );
+    assert_eq!(output.status.code(), Some(42));
+    assert_eq!(err(&output), "pid:7  up 4 Mbit/s (500 kB/s)\n");
+
+    let quiet = daemon
+        .netnice(&["run", "-q", "--name", "b", "true"])
+        .output()
+        .expect("ran");
+    let (request, _) = daemon.heard();
+    let Request::Set(set) = request else {
+        panic!("{request:?}")
+    };
+    assert_eq!(
+        (set.target.as_str(), set.change, set.pid.is_some()),
+        ("name:b", None, true)
+    );
+    assert_eq!((err(&quiet).as_str(), quiet.status.code()), ("", Some(0)));
+
+    let missing = daemon
+        .netnice(&["run", "--up", "4mbit", "/no/such/program"])
+        .output();
+    let missing = missing.expect("ran");
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(
+        err(&missing).contains("/no/such/program"),
+        "{}",
+        err(&missing)
+    );
+    let folder = daemon
+        .netnice(&["run", "-q", "--up", "4mbit", "/"])
+        .output()
+        .expect("ran");
+    assert_eq!(folder.status.code(), Some(126));
+}
+
+#[test]
+fn a_signal_to_run_is_a_signal_to_the_command() {
+    use std::os::unix::process::ExitStatusExt;
+    let daemon = Daemon::answering("signal", vec![granted()]);
+    let mut child = daemon
+        .netnice(&["run", "-q", "--up", "4mbit", "sleep", "60"])
+        .spawn()
+        .expect("ran");
+    let _ = daemon.heard();
+    let comm = format!("/proc/{}/comm", child.id());
+    let until = Instant::now() + Duration::from_secs(5);
+    while fs::read_to_string(&comm).expect("alive").trim() != "sleep" {
+        assert!(Instant::now() < until, "it never became sleep");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let killed = Command::new("kill")
+        .args(["-TERM", &child.id().to_string()])
+        .status();
+    assert!(killed.expect("kill").success());
+    assert_eq!(child.wait().expect("ended").signal(), Some(15));
+}
+
+#[test]
+fn what_is_refused_is_not_run() {
+    let daemon = Daemon::answering("refused-run", vec![Response::not_admitted("no"), granted()]);
+    let proof = daemon.folder.0.join("proof");
+    let proof_path = proof.to_string_lossy().into_owned();
+    let words = ["run", "--min", "4mbit", "touch", &proof_path];
+    let output = daemon.netnice(&words).output().expect("ran");
+    assert_eq!(output.status.code(), Some(3));
+    let words = ["run", "--up", "4mbit", "--dry-run", "touch", &proof_path];
+    let output = daemon.netnice(&words).output().expect("ran");
+    assert_eq!(output.status.code(), Some(0));
+    assert!(!proof.exists());
+}
+
+#[test]
+fn top_prints_table_after_table_and_stops_when_nobody_reads() {
+    let answers = std::iter::repeat_n(Response::Shown(ShowDoc::default()), 200).collect();
+    let daemon = Daemon::answering("top", answers);
+    let output = daemon
+        .netnice(&["top", "-d", "100ms", "-n", "3"])
+        .output()
+        .expect("ran");
+    assert_eq!(out(&output).matches("no target").count(), 3);
+    assert!(!out(&output).contains('\x1b'), "not a terminal");
+    let mut child = daemon
+        .netnice(&["top", "-d", "100ms"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("ran");
+    drop(child.stdout.take());
+    assert_eq!(child.wait().expect("ended").code(), Some(0));
+}
+
+/// The two ends of a terminal: ours, and the one for the command.
+fn terminal() -> (fs::File, fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&ours).expect("granted");
+    unlockpt(&ours).expect("unlocked");
+    let name = ptsname(&ours, Vec::new()).expect("its name");
+    let name = name.to_str().expect("a path");
+    let theirs = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(name)
+        .expect("opened");
+    (ours.into(), theirs)
+}
+
+#[test]
+fn a_change_to_be_confirmed_is_kept_only_by_a_yes() {
+    let cases = [
+        ("yes", "y\n", "30s", true),
+        ("no", "n\n", "30s", false),
+        ("silence", "", "300ms", false),
+    ];
+    for (name, typed, within, kept) in cases {
+        let change = Response::Done(Done {
+            confirm: Some(3),
+            ..Done::default()
+        });
+        let answers = vec![change, Response::Done(Done::default())];
+        let daemon = Daemon::answering(&format!("confirm-{name}"), answers);
+        let (mut ours, theirs) = terminal();
+        ours.write_all(typed.as_bytes()).expect("typed");
+        let words = ["set", "user:ann", "--up", "4mbit", "--confirm", within];
+        let start = Instant::now();
+        let output = daemon.netnice(&words).stdin(theirs).output().expect("ran");
+        assert_eq!(output.status.code(), Some(0), "{name}: {}", err(&output));
+        assert!(start.elapsed() < Duration::from_secs(5), "{name}");
+        let printed = out(&output);
+        assert!(
+            printed.contains(&format!("It is undone in {within} unless")),
+            "{name}: {printed}"
+        );
+        assert_eq!(printed.contains("not kept"), !kept, "{name}: {printed}");
+        let (first, _) = daemon.heard();
+        assert!(matches!(first, Request::Set(_)), "{name}");
+        let confirmed = daemon.heard.recv_timeout(Duration::from_millis(100)).ok();
+        let id = confirmed.map(|(request, _)| match request {
+            Request::Confirm(confirm) => confirm.id,
+            other => panic!("{name}: {other:?}"),
+        });
+        assert_eq!(id, kept.then_some(3), "{name}");
+    }
+}
+
+#[test]
+fn without_a_terminal_the_number_to_confirm_is_printed() {
+    let change = Response::Done(Done {
+        confirm: Some(3),
+        ..Done::default()
+    });
+    let daemon = Daemon::answering("confirm-later", vec![change]);
+    let words = ["set", "user:ann", "--up", "4mbit", "--confirm", "30s"];
+    let output = daemon.netnice(&words).output().expect("ran");
+    assert_eq!(
+        out(&output),
+        "undone unless confirmed in time: netnice confirm 3\n"
+    );
+}
+
+/// A place with a copy of the command and, beside it, a daemon's program of our making.
+fn installed(name: &str, netniced: Option<&str>) -> (Folder, PathBuf) {
+    let folder = Folder::new(name);
+    let program = folder.0.join("netnice");
+    fs::copy(env!("CARGO_BIN_EXE_netnice"), &program).expect("copied");
+    if let Some(script) = netniced {
+        let path = folder.0.join("netniced");
+        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+    }
+    (folder, program)
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
+}
+
+/// Not a test: the daemon's program of the test below, which runs this very binary for it. It
+/// serves one answer, and writes down its own process and session.
+#[test]
+#[ignore = "the daemon of the_daemon_is_started_where_there_is_none"]
+fn fake_daemon() {
+    let Some(path) = std::env::var_os("NETNICE_TEST_SERVES") else {
+        return;
+    };
+    let dir = RuntimeDir::choose(Some(path.into()), None);
+    let listener = UnixListener::bind(dir.socket()).expect("bound");
+    let stat = fs::read_to_string("/proc/self/stat").expect("own");
+    fs::write(dir.path().join("stat"), stat).expect("written");
+    for stream in listener.incoming() {
+        let mut stream = stream.expect("a client");
+        // The one who only looks whether somebody serves sends nothing.
+        if read_request(&stream).is_some() {
+            let answer = Response::Shown(ShowDoc::default());
+            stream
+                .write_all(&encode_response(&answer).expect("fits"))
+                .expect("answered");
+            return;
+        }
+    }
+}
+
+#[test]
+fn the_daemon_is_started_where_there_is_none() {
+    if !is_root() {
+        eprintln!("not run: only root starts daemons");
+        return;
+    }
+    let own = std::env::current_exe().expect("this test");
+    let script = format!(
+        "[ \"$1\" = --runtime-dir ] || exit 9\n\
+         NETNICE_TEST_SERVES=\"$2\" exec {} --exact fake_daemon --ignored",
+        own.display()
+    );
+    let (folder, program) = installed("starts", Some(&script));
+    let output = netnice(&program, &folder, &["show"]).output().expect("ran");
+    assert_eq!(err(&output), "");
+    assert_eq!(
+        (output.status.code(), out(&output).as_str()),
+        (Some(0), "no target is limited or guaranteed\n")
+    );
+    let stat = fs::read_to_string(folder.0.join("stat")).expect("the daemon was there");
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .expect("fields")
+        .split_whitespace()
+        .collect();
+    let session: u32 = fields[3].parse().expect("a number");
+    let ours = fs::read_to_string("/proc/self/stat").expect("own");
+    let ours = ours
+        .rsplit(')')
+        .next()
+        .expect("fields")
+        .split_whitespace()
+        .nth(3)
+        .map(str::to_string);
+    assert_ne!(Some(session.to_string()), ours, "a session of its own");
+    let left: Vec<_> = fs::read_dir(&folder.0)
+        .expect("the folder")
+        .flatten()
+        .collect();
+    assert_eq!(
+        left.len(),
+        4,
+        "netnice, netniced, socket, stat: nothing else is left: {left:?}"
+    );
+}
+
+#[test]
+fn a_daemon_that_cannot_start_is_told_with_its_reason() {
+    if !is_root() {
+        eprintln!("not run: only root starts daemons");
+        return;
+    }
+    let cases = [
+        (
+            "ends",
+            Some("echo 'the state file is damaged' >&2; exit 1"),
+            "netnice: netniced could not start: the state file is damaged\n",
+        ),
+        (
+            "silent",
+            Some("exit 7"),
+            "netnice: netniced could not start: it ended with exit status: 7\n",
+        ),
+        ("none", None, "and there is no"),
+    ];
+    for (name, script, said) in cases {
+        let (folder, program) = installed(&format!("start-{name}"), script);
+        let output = netnice(&program, &folder, &["show"]).output().expect("ran");
+        assert_eq!(output.status.code(), Some(4), "{name}");
+        assert!(err(&output).contains(said), "{name}: {}", err(&output));
+    }
+}
+
+#[test]
+fn the_doctor_looks_without_a_daemon() {
+    let report = r#"{"items":[{"name":"kernel","status":"good","detail":"6.18"}]}"#;
+    let script = format!("[ \"$*\" = '--probe --json' ] || exit 9\necho '{report}'");
+    let (folder, program) = installed("doctor", Some(&script));
+    let output = netnice(&program, &folder, &["doctor"])
+        .output()
+        .expect("ran");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    assert!(
+        out(&output).starts_with("good     kernel  6.18\n"),
+        "{}",
+        out(&output)
+    );
+    assert!(err(&output).contains("looking without one"));
+    let (folder, program) = installed("doctor-ill", Some("echo 'no eBPF here' >&2; exit 1"));
+    let output = netnice(&program, &folder, &["doctor"])
+        .output()
+        .expect("ran");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(err(&output).contains("no eBPF here"), "{}", err(&output));
+}
+
+#[test]
+fn man_pages_and_completions_are_made() {
+    let folder = Folder::new("pages");
+    let program = Path::new(env!("CARGO_BIN_EXE_netnice"));
+    let man = folder.0.join("man");
+    let man_path = man.to_string_lossy().into_owned();
+    let output = netnice(program, &folder, &["man", &man_path])
+        .output()
+        .expect("ran");
+    assert_eq!(output.status.code(), Some(0), "{}", err(&output));
+    let mut pages: Vec<String> = fs::read_dir(&man)
+        .expect("pages")
+        .map(|page| {
+            page.expect("a page")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
+    pages.sort();
+    for page in [
+        "netnice.1",
+        "netnice-set.1",
+        "netnice-run.1",
+        "netnice-link.1",
+    ] {
+        assert!(pages.contains(&page.to_string()), "{page} in {pages:?}");
+    }
+    let hidden = [
+        "netnice-man.1",
+        "netnice-completions.1",
+        "netnice-start-daemon.1",
+    ];
+    assert!(
+        !pages.iter().any(|page| hidden.contains(&page.as_str())),
+        "{pages:?}"
+    );
+    for shell in ["bash", "zsh", "fish"] {
+        let output = netnice(program, &folder, &["completions", shell])
+            .output()
+            .expect("ran");
+        assert!(out(&output).contains("min-down"), "{shell}");
+    }
+}
