@@ -28,6 +28,7 @@ use crate::{
     programs::Programs,
 };
 
+mod balance;
 mod events;
 mod interfaces;
 mod ownership;
@@ -47,6 +48,8 @@ pub struct Kernel {
     programs: Option<Programs>,
     installed: Plan,
     desired: Desired,
+    quiet: plan::Quiet,
+    shares: balance::Shares,
     stages: stages::Stages,
     interfaces: BTreeMap<u32, interfaces::Attached>,
 }
@@ -66,6 +69,8 @@ impl Kernel {
             programs: None,
             installed: Plan::default(),
             desired: Desired::default(),
+            quiet: plan::Quiet::new(),
+            shares: balance::Shares::default(),
             stages: stages::Stages::default(),
             interfaces: BTreeMap::new(),
         };
@@ -114,7 +119,7 @@ impl Kernel {
             leaves: self.leaves,
             ..desired.clone()
         };
-        stages::describe(&self.installed, &plan::plan(&desired))
+        stages::describe(&self.installed, &plan::plan(&desired, &self.quiet))
     }
 
     /// Removes everything of ours from the kernel.
@@ -138,7 +143,7 @@ impl Kernel {
             longest: longest_packet(&devices),
             ..desired
         };
-        let plan = plan::plan(&desired);
+        let plan = plan::plan(&desired, &self.quiet);
         self.prepare_stages(&plan, &devices)?;
         let after = self.enter_classes(&plan)?;
         self.write_targets(&plan, &desired)?;

@@ -30,11 +30,17 @@
 //!
 //! The sparse leaf's assured rate is why a ping does not wait for the debt of a bulk packet.
 //!
+//! On a link, the nodes at the top are assured what was promised to them plus their weight's part of what was promised
+//! to nobody. HTB could lend that part out by itself, but not by weight: a class that runs at its own rate for a moment
+//! loses its turn among the borrowers, so one with a minimum got a tenth of its part (measured). Only nodes that carry
+//! traffic and are of the first priority among those take part ([`Quiet`] says who does not), so that the parts of the
+//! others are not lent out unequally.
+//!
 //! # Queues
 //! A bulk queue that is a plain FIFO must hold [`FIFO_FLOOR`] bytes, or a large packet of segmentation offload would
 //! never pass, and a flooding UDP sender would burn a core on drops in place of waiting for its socket buffer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Nanos, Rate};
 
@@ -193,14 +199,18 @@ pub struct Plan {
     pub links: BTreeMap<String, LinkTrees>,
 }
 
+/// Who on a managed link carries too little now to need a share of what is left over: by link, direction (up, down)
+/// and slot. Measured, not granted: minimums hold whatever stands here.
+pub type Quiet = BTreeMap<String, [BTreeSet<u16>; 2]>;
+
 /// Computes the classes for what is desired.
-pub fn plan(desired: &Desired) -> Plan {
+pub fn plan(desired: &Desired, quiet: &Quiet) -> Plan {
     let family = Family::new(&desired.targets);
     let mut plan = Plan::default();
     let up = Stage::cap(desired, &family, Direction::Up);
     let down = Stage::cap(desired, &family, Direction::Down);
-    up.write(&mut plan.cap);
-    down.write(&mut plan.cap);
+    up.write(&mut plan.cap, None);
+    down.write(&mut plan.cap, None);
     for target in &desired.targets {
         let sends = up.nearest(target);
         let receives = down
@@ -216,19 +226,19 @@ pub fn plan(desired: &Desired) -> Plan {
     }
     for link in &desired.links {
         plan.links
-            .insert(link.name.clone(), link_trees(desired, &family, link));
+            .insert(link.name.clone(), link_trees(desired, &family, link, quiet));
     }
     plan
 }
 
-fn link_trees(desired: &Desired, family: &Family, link: &Link) -> LinkTrees {
+fn link_trees(desired: &Desired, family: &Family, link: &Link, quiet: &Quiet) -> LinkTrees {
     let mut trees = LinkTrees::default();
     for (direction, rate) in [(Direction::Up, link.up), (Direction::Down, link.down)] {
         let Some(rate) = rate else { continue };
         let stage = Stage::link(desired, family, link, direction, rate);
         let at = direction as usize;
         let mut tree = Tree::new();
-        stage.write(&mut tree);
+        stage.write(&mut tree, quiet.get(&link.name).map(|q| &q[at]));
         trees.rest[at] = Some(stage.leaf(REST, &tree));
         for target in &desired.targets {
             if let Some(slot) = stage.nearest(target) {
@@ -238,6 +248,16 @@ fn link_trees(desired: &Desired, family: &Family, link: &Link) -> LinkTrees {
         trees.trees[at] = Some(tree);
     }
     trees
+}
+
+/// Whether a class is the one above all nodes of a link's tree.
+pub fn is_top(number: u16) -> bool {
+    number == stage::TOP_CLASS
+}
+
+/// The slot that a node's class belongs to; 0 for traffic without a target.
+pub fn slot_of(number: u16) -> u16 {
+    number / stage::BLOCK
 }
 
 /// Highest slot: its block of class numbers still fits 16 bits.

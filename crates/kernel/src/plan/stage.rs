@@ -1,6 +1,6 @@
 //! The nodes of one direction of one tree: who hangs under whom, what each is assured, and its classes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Nanos, Rate};
 
@@ -233,7 +233,7 @@ impl<'a> Stage<'a> {
         nested
     }
 
-    pub(super) fn write(&self, tree: &mut Tree) {
+    pub(super) fn write(&self, tree: &mut Tree, quiet: Option<&BTreeSet<u16>>) {
         let nested = self.nested();
         let tops = nested.get(&None).map(Vec::as_slice).unwrap_or_default();
         let parent = match self.top {
@@ -251,13 +251,35 @@ impl<'a> Stage<'a> {
             None => 0,
         };
         let base = self.base_quantum(tops);
+        let shares = self.shares(tops, &nested, quiet);
         for slot in tops {
             let assured = match self.top {
-                Some(_) => self.promised(*slot, &nested).max(TRICKLE),
+                Some(_) => self.promised(*slot, &nested) + shares.get(slot).unwrap_or(&0),
                 None => self.nodes[slot].ceil,
             };
-            self.write_node(*slot, parent, assured, base, &nested, tree);
+            self.write_node(*slot, parent, assured.max(TRICKLE), base, &nested, tree);
         }
+    }
+
+    /// What each node at the top of a link is assured beyond what was promised to it.
+    fn shares(
+        &self,
+        tops: &[u16],
+        nested: &BTreeMap<Option<u16>, Vec<u16>>,
+        quiet: Option<&BTreeSet<u16>>,
+    ) -> BTreeMap<u16, u64> {
+        let promised: u64 = tops.iter().map(|s| self.promised(*s, nested)).sum();
+        let spare = self.top.map_or(0, |top| top.rate.saturating_sub(promised));
+        let busy = || {
+            tops.iter()
+                .filter(|s| !quiet.is_some_and(|q| q.contains(s)))
+        };
+        let first = busy().map(|s| self.nodes[s].order[1]).min();
+        let takers = || busy().filter(|s| Some(self.nodes[s].order[1]) == first);
+        let weights: u64 = takers().map(|s| u64::from(self.nodes[s].weight)).sum();
+        takers()
+            .map(|s| (*s, spare * u64::from(self.nodes[s].weight) / weights.max(1)))
+            .collect()
     }
 
     /// Writes a node, its leaves, and the nodes in it.
@@ -279,10 +301,10 @@ impl<'a> Stage<'a> {
             .unwrap_or_default();
         let promised: u64 = inside.iter().map(|s| self.promised(*s, nested)).sum();
         let spare = assured.saturating_sub(promised);
-        let part = if inside.is_empty() {
-            spare / 8 * 3
-        } else {
-            spare / 8
+        let part = match (inside.is_empty(), self.top) {
+            (true, Some(_)) => spare - spare / 4,
+            (true, None) => spare / 8 * 3,
+            (false, _) => spare / 8,
         };
         let quantum = quantum(base, node.weight);
         let class = |rate: u64, quantum: u32, order: u32| HtbClass {
@@ -337,8 +359,11 @@ impl<'a> Stage<'a> {
         self.nodes[&slot].minimum.max(sum)
     }
 
-    /// Bytes per turn of the smallest weight among nodes that share a parent. HTB sends a whole packet even where the
-    /// quantum is smaller, so shares are only right with quanta above the packets' size; but long turns are long waits.
+    /// Bytes per turn of one unit of weight, times a thousand, among nodes that share a parent.
+    ///
+    /// HTB sends a whole packet even where the quantum is smaller, so shares are only right with quanta no smaller than
+    /// the longest packet. But no larger either: a class that is under its own rate for a moment loses the rest of its
+    /// turn (with 16 packets a turn, a class with a minimum got half its share of what was left over).
     fn base_quantum(&self, siblings: &[u16]) -> u64 {
         let weights = || {
             siblings
@@ -346,18 +371,17 @@ impl<'a> Stage<'a> {
                 .map(|s| u64::from(self.nodes[s].weight.max(1)))
         };
         let smallest = weights().min().unwrap_or(1);
-        let largest = weights().max().unwrap_or(1);
         let ceil = siblings
             .iter()
             .map(|s| self.nodes[s].ceil)
             .max()
             .unwrap_or_default();
-        let turn = ceil / TURNS_PER_SECOND;
-        let longest = ceil / LONGEST_TURNS_PER_SECOND * smallest / largest;
-        turn.min(longest)
-            .clamp(u64::from(SMALL_QUANTUM), LARGEST_PACKET)
-            * 1_000
-            / smallest
+        let packet = if ceil < CUT_BELOW {
+            u64::from(self.longest)
+        } else {
+            LARGEST_PACKET
+        };
+        packet.max(FULL_PACKET) * 1_000 / smallest
     }
 
     /// The queues of a node's leaves: sparse, bulk, local.
@@ -442,9 +466,9 @@ fn to_u32(number: u64) -> u32 {
 }
 
 /// Class numbers that belong to one slot: four for up (or both), four for down.
-const BLOCK: u16 = 8;
+pub(super) const BLOCK: u16 = 8;
 const REST_CLASS: u16 = 2;
-const TOP_CLASS: u16 = 1;
+pub(super) const TOP_CLASS: u16 = 1;
 /// What a class without a promise is assured, bytes per second: HTB wants a number, and this one is noise.
 const TRICKLE: u64 = 1_000;
 /// A full Ethernet packet with its header.
@@ -464,9 +488,6 @@ const SPARSE_FLOOR: u64 = 15_140;
 const DEFAULT_BURST: Nanos = Nanos::from_millis(5);
 const DEFAULT_WEIGHT: u16 = 100;
 const DEFAULT_PRIORITY: u8 = 4;
-/// A turn of the smallest weight takes 2 ms of the link, and of the largest at most 50 ms.
-const TURNS_PER_SECOND: u64 = 500;
-const LONGEST_TURNS_PER_SECOND: u64 = 20;
 const SHORTEST_WINDOW: u64 = 100_000_000;
 const PSCHED_SHIFT: u32 = 6;
 /// Ticks are 32 bits wide: 274 s.

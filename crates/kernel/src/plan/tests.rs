@@ -4,8 +4,13 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{plan as plan_for, *};
 use crate::tc::Queue;
+
+/// The plan when everybody is busy.
+fn plan(desired: &Desired) -> Plan {
+    plan_for(desired, &Quiet::new())
+}
 
 fn rate(bits: u64) -> Rate {
     Rate::new(bits).expect("a rate of the tests is in range")
@@ -232,13 +237,51 @@ fn minimums_on_a_link_are_what_was_granted() {
     ]));
     let trees = &plan.links["eth0"];
     let up = trees.trees[0].as_ref().expect("the link is managed");
-    assert_eq!(up[&8].htb.rate, 7_500_000);
-    assert_eq!(up[&16].htb.rate, 2_500_000);
+    let part = 2_500_000 / 3; // what is left over, in three equal parts
+    assert_eq!(
+        [up[&8].htb.rate, up[&16].htb.rate, up[&2].htb.rate],
+        [7_500_000 + part, 2_500_000 + part, part]
+    );
     assert_eq!(up[&24].parent, 8);
     assert!(up[&24].htb.rate >= 1_250_000, "a nested minimum is kept");
     assert_eq!(up[&1].htb.ceil, 12_500_000);
     assert!(trees.rest[0].is_some());
     check(up, 12_500_000);
+}
+
+#[test]
+fn only_the_busy_share_what_is_left_over() {
+    let wanted = desired(vec![
+        on_link(1, 60_000_000),
+        Target {
+            weight: 300,
+            ..on_link(2, 20_000_000)
+        },
+    ]);
+    let quiet = Quiet::from([("eth0".to_owned(), [BTreeSet::from([1]), BTreeSet::new()])]);
+    let plan = plan_for(&wanted, &quiet);
+    let up = plan.links["eth0"].trees[0]
+        .as_ref()
+        .expect("the link is managed");
+    assert_eq!(up[&8].htb.rate, 7_500_000, "who is quiet keeps the minimum");
+    assert_eq!(up[&16].htb.rate, 2_500_000 + 2_500_000 / 4 * 3);
+    assert_eq!(up[&2].htb.rate, 2_500_000 / 4);
+}
+
+#[test]
+fn what_is_left_over_goes_to_the_first_priority() {
+    let wanted = desired(vec![
+        Target {
+            priority: 0,
+            ..on_link(1, 1_000)
+        },
+        on_link(2, 1_000),
+    ]);
+    let plan = plan(&wanted);
+    let up = plan.links["eth0"].trees[0]
+        .as_ref()
+        .expect("the link is managed");
+    assert!(up[&8].htb.rate > 12_000_000 && up[&16].htb.rate <= 1_000 && up[&2].htb.rate <= 1_000);
 }
 
 #[test]
