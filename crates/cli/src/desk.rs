@@ -122,7 +122,12 @@ fn ask(
     process: Option<BorrowedFd<'_>>,
 ) -> Result<Exit, Trouble> {
     let response = connect(dir)?.call(request, process)?;
-    print(&response, json)?;
+    match (&response, one_target(request)) {
+        (Response::Shown(doc), Some(who)) if !json => {
+            say(&render::one(doc, &who, &Style::of_stdout()))?;
+        }
+        _ => print(&response, json)?,
+    }
     let Response::Done(done) = &response else {
         return Ok(Exit::from(&response));
     };
@@ -237,6 +242,15 @@ fn keeps(within: Nanos) -> Result<bool, Trouble> {
     let mut line = String::new();
     let read = stdin.read_line(&mut line);
     Ok(read.is_ok() && matches!(line.trim(), "y" | "Y" | "yes"))
+}
+
+/// In words, the one target whose state is asked for.
+fn one_target(request: &Request) -> Option<String> {
+    match request {
+        Request::Own(_) => Some("this process".to_string()),
+        Request::Show(show) => show.target.clone(),
+        _ => None,
+    }
 }
 
 fn confirm_ns(request: &Request) -> Option<u64> {

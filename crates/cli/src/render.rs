@@ -11,7 +11,7 @@ mod table;
 
 use std::io::IsTerminal;
 
-use netnice_api::{Done, Response};
+use netnice_api::{Done, Response, ShowDoc};
 use serde::Serialize;
 
 use crate::desk::plain;
@@ -72,6 +72,14 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
     }
 }
 
+/// The state of one target, by the words for whom it was asked.
+pub(crate) fn one(doc: &ShowDoc, who: &str, style: &Style) -> String {
+    match doc.targets.is_empty() {
+        true => format!("nothing is limited or guaranteed for {who}"),
+        false => show::targets(&doc.targets, style),
+    }
+}
+
 /// An answer as JSON: what was asked for by itself, refusals and failures under their name.
 pub(crate) fn json(response: &Response) -> String {
     match response {
@@ -99,13 +107,10 @@ fn pretty(document: &impl Serialize) -> String {
 fn done(done: &Done) -> String {
     let mut lines = Vec::new();
     if let Some(target) = &done.target {
-        let own = done.contract.as_deref().map(contract::phrase);
-        let holds = done.effective.as_deref().map(contract::phrase);
-        let said = own.clone().unwrap_or_default();
+        let (own, effective) = (done.contract.as_deref(), done.effective.as_deref());
+        let (said, holds) = contract::said_and_holds(own, effective);
         lines.push(format!("{}  {said}", plain(target)).trim_end().to_string());
-        if let Some(holds) = holds.filter(|holds| Some(holds) != own.as_ref()) {
-            lines.push(format!("  holds: {holds}"));
-        }
+        lines.extend(holds.map(|holds| format!("  holds: {holds}")));
     }
     lines.extend(done.messages.iter().map(|line| plain(line)));
     if let Some(plan) = &done.plan {

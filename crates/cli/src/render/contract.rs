@@ -6,9 +6,24 @@ use netnice_core::units::{Amount, Nanos};
 
 use crate::desk::plain;
 
+/// One's own claim in words, and what holds if that is something else. That a link was found for
+/// a guarantee is no difference: then the claim is told with its link.
+pub(super) fn said_and_holds(own: Option<&str>, holds: Option<&str>) -> (String, Option<String>) {
+    let read = |text: Option<&str>| text.and_then(|text| text.parse::<Contract>().ok());
+    if let (Some(own), Some(holds)) = (read(own), read(holds))
+        && let Some(link) = holds.on()
+        && own.with_link(link.clone()) == holds
+    {
+        return (in_words(&holds), None);
+    }
+    let said = own.map(phrase).unwrap_or_default();
+    let holds = holds.map(phrase).filter(|holds| *holds != said);
+    (said, holds)
+}
+
 /// Contract text as a person reads it, every rate in both forms; text that a newer daemon writes
 /// and this program cannot read, as it came.
-pub(super) fn phrase(text: &str) -> String {
+fn phrase(text: &str) -> String {
     match text.parse::<Contract>() {
         Ok(contract) if contract.is_empty() => "nothing asked".to_string(),
         Ok(contract) => in_words(&contract),

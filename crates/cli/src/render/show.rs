@@ -81,7 +81,8 @@ fn source(direction: Direction, capacity: &CapacityDoc) -> String {
     }
 }
 
-fn targets(targets: &[TargetDoc], style: &Style) -> String {
+/// A table of targets.
+pub(super) fn targets(targets: &[TargetDoc], style: &Style) -> String {
     let mut table = Table::new(&["TARGET", "DIR", "LIMIT", "GUARANTEE", "NOW"]);
     for target in targets {
         let mut name = plain(&target.target);

@@ -8,7 +8,7 @@ use netnice_core::contract::Contract;
 use netnice_core::units::Amount;
 use proptest::prelude::*;
 
-use super::{Style, json, lines, text, top};
+use super::{Style, json, lines, one, text, top};
 use crate::top::{Pace, paces};
 
 const PLAIN: Style = Style { bold: false };
@@ -117,6 +117,10 @@ fn assert_fits(text: &str) {
 #[test]
 fn nothing_is_said_in_words() {
     assert_eq!(
+        one(&ShowDoc::default(), "pid:7", &PLAIN),
+        "nothing is limited or guaranteed for pid:7"
+    );
+    assert_eq!(
         shown(ShowDoc::default()),
         "no target is limited or guaranteed"
     );
@@ -161,6 +165,16 @@ fn a_change_is_answered_with_both_forms_of_every_rate() {
                 ..Done::default()
             },
             "pid:7  up 9 Mbit/s (1.125 MB/s)\n  holds: up 4 Mbit/s (500 kB/s)\nroot's limit is smaller",
+        ),
+        (
+            "a link was found",
+            Done {
+                target: Some("pid:7".into()),
+                contract: Some("min 1mbit".into()),
+                effective: Some("min 1mbit on eth0".into()),
+                ..Done::default()
+            },
+            "pid:7  min 1 Mbit/s (125 kB/s), on eth0",
         ),
         (
             "a dry run",
