@@ -6,9 +6,9 @@
 //! ```text
 //!  words ──args──▶ Command ──request──▶ Request ──desk──▶ Response ──render──▶ lines, exit status
 //! ```
-//! [`args`] describes the command line and turns it into a request, so that bad usage ends here
+//! `args` describes the command line and turns it into a request, so that bad usage ends here
 //! (status 2) and costs the daemon nothing; `desk` carries the request to the daemon, as root
-//! starts one where there is none ([`start`]), and prints the answer with [`render`]. `run` and
+//! starts one where there is none (`start`), and prints the answer with `render`. `run` and
 //! `top` have rooms of their own, for what they do after the answer.
 //!
 //! What a person reads goes to standard output, of `run` to standard error, because standard

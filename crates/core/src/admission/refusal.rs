@@ -213,34 +213,10 @@ impl fmt::Display for Refusal {
             Subject::Link(link) => link.to_string(),
         };
         match self.reason() {
-            Reason::NoLink => write!(
-                f,
-                "refused: {subject}: a guarantee needs a managed link, and none is: \
-                 netnice link IFACE --rate R makes one"
-            ),
-            Reason::WhichLink(managed) => write!(
-                f,
-                "refused: {subject}: several links are managed ({}): say which one with --on",
-                list(managed)
-            ),
-            Reason::NotManaged { link, managed } => {
-                write!(f, "refused: {subject}: {link} is not a managed link")?;
-                match managed.is_empty() {
-                    true => write!(f, ": netnice link {link} --rate R makes it one"),
-                    false => write!(f, "; managed: {}", list(managed)),
-                }
-            }
-            Reason::NoRate { link, direction } => {
-                let (option, verb) = match direction {
-                    Direction::Up => ("--rate", "sending"),
-                    Direction::Down => ("--down-rate", "receiving"),
-                };
-                write!(
-                    f,
-                    "refused: {subject}: {link} has no {verb} rate: \
-                     netnice link {link} {option} R gives it one"
-                )
-            }
+            Reason::NoLink
+            | Reason::WhichLink(_)
+            | Reason::NotManaged { .. }
+            | Reason::NoRate { .. } => self.explain_link(f, &subject),
             Reason::SliceTooSmall {
                 link,
                 usable,
@@ -282,6 +258,43 @@ impl fmt::Display for Refusal {
                 )
             }
             Reason::Cycle => write!(f, "refused: {subject} would contain itself"),
+        }
+    }
+}
+
+impl Refusal {
+    /// The refusals for want of a link.
+    fn explain_link(&self, f: &mut fmt::Formatter<'_>, subject: &str) -> fmt::Result {
+        match self.reason() {
+            Reason::NoLink => write!(
+                f,
+                "refused: {subject}: a guarantee needs a managed link, and none is: \
+                 netnice link IFACE --rate R makes one"
+            ),
+            Reason::WhichLink(managed) => write!(
+                f,
+                "refused: {subject}: several links are managed ({}): say which one with --on",
+                list(managed)
+            ),
+            Reason::NotManaged { link, managed } => {
+                write!(f, "refused: {subject}: {link} is not a managed link")?;
+                match managed.is_empty() {
+                    true => write!(f, ": netnice link {link} --rate R makes it one"),
+                    false => write!(f, "; managed: {}", list(managed)),
+                }
+            }
+            Reason::NoRate { link, direction } => {
+                let (option, verb) = match direction {
+                    Direction::Up => ("--rate", "sending"),
+                    Direction::Down => ("--down-rate", "receiving"),
+                };
+                write!(
+                    f,
+                    "refused: {subject}: {link} has no {verb} rate: \
+                     netnice link {link} {option} R gives it one"
+                )
+            }
+            _ => Ok(()),
         }
     }
 }
