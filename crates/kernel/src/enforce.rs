@@ -30,12 +30,14 @@ use crate::{
 
 mod balance;
 mod events;
+mod found;
 mod interfaces;
 mod ownership;
 mod sample;
 mod stages;
 
 pub use events::{Exit, Exits};
+pub use found::{Found, FoundLimit};
 pub use ownership::{Adoption, Membership};
 pub use sample::{DirectionCounts, Sample, TargetCounts};
 

@@ -14,5 +14,6 @@ pub mod process;
 pub mod programs;
 pub mod speed;
 pub mod tc;
+pub mod traffic;
 
 pub use error::KernelError;

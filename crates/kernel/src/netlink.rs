@@ -133,6 +133,8 @@ impl Attributes {
 pub struct Answer {
     /// Its type (`RTM_*`).
     pub kind: u16,
+    /// Of what a listener hears: the socket that asked for the change, 0 if the kernel does not say.
+    pub by: u32,
     body: Vec<u8>,
 }
 
@@ -194,6 +196,19 @@ impl Route {
             })
     }
 
+    /// The number by which listeners know what this connection asked for.
+    pub fn number(&self) -> Result<u32, NetlinkError> {
+        let mut address = SocketAddr::new(0, 0);
+        match self.socket.get_address(&mut address) {
+            Ok(()) => Ok(address.port_number()),
+            Err(source) => Err(NetlinkError {
+                what: "ask for the number of a route netlink socket".into(),
+                message: None,
+                source,
+            }),
+        }
+    }
+
     /// Sends a request and waits until the kernel has carried it out.
     pub fn act(&mut self, what: &str, message: Message) -> Result<(), NetlinkError> {
         self.exchange(message, NLM_F_ACK)
@@ -247,6 +262,7 @@ impl Route {
                     NLMSG_DONE => return Ok(answers),
                     kind => answers.push(Answer {
                         kind,
+                        by: message.port_number(),
                         body: message.payload().to_vec(),
                     }),
                 }
@@ -280,6 +296,7 @@ impl Listener {
         Ok(Messages(&datagram)
             .map(|m| Answer {
                 kind: m.message_type(),
+                by: m.port_number(),
                 body: m.payload().to_vec(),
             })
             .collect())

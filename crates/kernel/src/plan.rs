@@ -260,6 +260,11 @@ pub fn slot_of(number: u16) -> u16 {
     number / stage::BLOCK
 }
 
+/// Whether a node's class limits what is received.
+pub fn is_down(number: u16) -> bool {
+    number % stage::BLOCK >= stage::BLOCK / 2
+}
+
 /// Highest slot: its block of class numbers still fits 16 bits.
 pub const MAX_SLOT: u16 = 8_190;
 /// The slot of traffic without a target.

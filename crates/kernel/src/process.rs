@@ -185,6 +185,11 @@ pub fn started(pid: u32) -> Option<u64> {
         .ok()
 }
 
+/// What tells this run of the machine from all others.
+pub fn boot() -> io::Result<String> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned())
+}
+
 /// The executable of a process, as the eBPF programs know executables.
 pub fn executable(pid: u32) -> Option<AppKey> {
     fs::metadata(format!("/proc/{pid}/exe"))

@@ -52,6 +52,11 @@ impl AsRawFd for Exits {
 }
 
 impl Kernel {
+    /// The number by which a listener knows the changes that are made here.
+    pub fn number(&self) -> Result<u32, KernelError> {
+        Ok(self.route.number()?)
+    }
+
     /// The ends of members, to be taken once after the programs were loaded.
     pub fn take_exits(&mut self) -> Result<Exits, KernelError> {
         loaded(&mut self.programs)?.take_events().map(Exits)
