@@ -239,6 +239,35 @@ impl Programs {
         })
     }
 
+    /// Whether our program is where it was put on an interface.
+    pub fn holds(
+        &mut self,
+        route: &mut Route,
+        index: u32,
+        name: &str,
+        hook: Hook,
+    ) -> Result<bool, KernelError> {
+        if !self.tcx {
+            for priority in 1..=MOST_PREFERENCES {
+                if tc::has_filter(
+                    route,
+                    index,
+                    hook.is_egress(),
+                    priority,
+                    FILTER_HANDLE_NUMBER,
+                )? {
+                    return Ok(true);
+                }
+            }
+            return Ok(false);
+        }
+        let what = |e| KernelError::bpf(format!("look for the program on {name}"), e);
+        let program: &mut SchedClassifier = self.program(hook.program())?;
+        let ours = program.info().map_err(what)?.id();
+        let (_, there) = SchedClassifier::query_tcx(name, hook.direction()).map_err(what)?;
+        Ok(there.iter().any(|p| p.id() == ours))
+    }
+
     /// Takes a program off an interface.
     pub fn detach(&mut self, route: &mut Route, index: u32, name: &str, hook: Hook) {
         let _ = fs::remove_file(self.link_path(&hook.key(index)));
@@ -408,13 +437,17 @@ impl Hook {
         self == Self::Egress
     }
 
-    fn key(self, index: u32) -> String {
-        let name = match self {
+    /// Its name, for people and for pins.
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Egress => "egress",
             Self::Ingress => "ingress",
             Self::StageExit => "exit",
-        };
-        format!("if{index}_{name}")
+        }
+    }
+
+    fn key(self, index: u32) -> String {
+        format!("if{index}_{}", self.name())
     }
 }
 

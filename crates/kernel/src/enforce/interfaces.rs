@@ -323,6 +323,7 @@ impl Kernel {
             self.installed.links.entry(name).or_default().trees[1] = None;
         }
         self.observe_installed()?;
+        self.reattach(&devices)?;
         let mut desired = self.desired.clone();
         // A managed link that is gone comes back with its interface.
         desired.links.retain(|l| named(&devices, &l.name).is_some());
@@ -330,6 +331,44 @@ impl Kernel {
         let result = self.apply(&desired);
         self.desired = whole;
         result
+    }
+
+    /// Where our programs ought to be, with the name of each interface.
+    fn hooks(&self, devices: &[Device]) -> Vec<(u32, String, Hook)> {
+        let pairs = self.stages.cap.iter().chain(self.stages.down.values());
+        let exits = pairs.map(|pair| (pair.far, Hook::StageExit));
+        let both = |index: &u32| [(*index, Hook::Egress), (*index, Hook::Ingress)];
+        exits
+            .chain(self.interfaces.keys().flat_map(both))
+            .filter_map(|(index, hook)| {
+                let device = devices.iter().find(|d| d.index == index)?;
+                Some((index, device.name.clone(), hook))
+            })
+            .collect()
+    }
+
+    /// Interfaces from which somebody took a program of ours.
+    pub(super) fn bare_hooks(
+        &mut self,
+        devices: &[Device],
+    ) -> Result<Vec<(u32, String, Hook)>, KernelError> {
+        let hooks = self.hooks(devices);
+        let programs = loaded(&mut self.programs)?;
+        let mut bare = Vec::new();
+        for (index, name, hook) in hooks {
+            if !programs.holds(&mut self.route, index, &name, hook)? {
+                bare.push((index, name, hook));
+            }
+        }
+        Ok(bare)
+    }
+
+    /// Puts programs back that somebody took off.
+    fn reattach(&mut self, devices: &[Device]) -> Result<(), KernelError> {
+        for (index, name, hook) in self.bare_hooks(devices)? {
+            loaded(&mut self.programs)?.attach(&mut self.route, index, &name, hook)?;
+        }
+        Ok(())
     }
 
     /// Reads back what classes there are, so that what somebody else removed is made again.

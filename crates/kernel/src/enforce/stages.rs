@@ -282,11 +282,21 @@ impl Kernel {
             .collect())
     }
 
-    /// Looks whether all classes are there as they should be; tells what is not.
+    /// Looks whether all classes and programs are there as they should be; tells what is not.
     pub fn audit(&mut self) -> Result<Vec<String>, KernelError> {
+        let mut faults = Vec::new();
+        if self.programs.is_none() {
+            return Ok(faults);
+        }
+        let devices = device::list(&mut self.route)?;
+        for (_, name, hook) in self.bare_hooks(&devices)? {
+            faults.push(format!(
+                "the {} program of {name} was taken off",
+                hook.name()
+            ));
+        }
         let nothing = Tree::new();
         let installed = self.installed.clone();
-        let mut faults = Vec::new();
         for place in places(&self.stages, &installed, &installed, &nothing) {
             let found = self.observe(place.ifindex, place.major).unwrap_or_default();
             let shape = |tree: &Tree| -> Tree {
@@ -295,10 +305,11 @@ impl Kernel {
                     .collect()
             };
             if shape(&found) != shape(place.desired) {
-                faults.push(format!(
-                    "the classes of interface {} are not as they were set",
-                    place.ifindex
-                ));
+                let name = devices
+                    .iter()
+                    .find(|d| d.index == place.ifindex)
+                    .map_or("an interface that is gone", |d| &d.name);
+                faults.push(format!("the classes of {name} are not as they were set"));
             }
         }
         Ok(faults)
@@ -361,10 +372,9 @@ pub(super) fn describe(from: &Plan, to: &Plan) -> Vec<String> {
                 Step::Change(n, class) => {
                     format!("change class {} {}", Handle::new(major, *n), rates(class))
                 }
-                Step::Requeue(n, queue) => format!(
-                    "replace the queue of class {}: {queue:?}",
-                    Handle::new(major, *n)
-                ),
+                Step::Requeue(n, _) => {
+                    format!("replace the queue of class {}", Handle::new(major, *n))
+                }
                 Step::Remove(n) => format!("remove class {}", Handle::new(major, *n)),
             };
             lines.push(format!("{place}: {line}"));
