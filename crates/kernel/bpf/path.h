@@ -190,6 +190,12 @@ static __always_inline bool returning(struct __sk_buff *skb, __u16 slot)
 	return true;
 }
 
+/* Do packets of sockets first appear here? A VLAN's were seen on the VLAN's own interface, a port's on its master. */
+static __always_inline bool seen_here_first(struct __sk_buff *skb, struct iface *iface)
+{
+	return !skb->vlan_present && !(iface->flags & IFACE_PORT);
+}
+
 /* The class of a packet on a managed link. */
 static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *iface, __u32 target, __u32 dir)
 {
@@ -231,9 +237,6 @@ int on_egress(struct __sk_buff *skb)
 
 	if (!now)
 		return GO_ON;
-	/* A VLAN's packets were seen on the VLAN's own interface. */
-	if (skb->vlan_present)
-		return GO_ON;
 	sk = skb->sk;
 	if (sk)
 		sk = bpf_sk_fullsock(sk);
@@ -252,7 +255,7 @@ int on_egress(struct __sk_buff *skb)
 		return GO_ON;
 	if (sk && find_owner(skb, sk, now, true, &p) && is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
 		p = (struct packet){};
-	if (p.state && !back) {
+	if (p.state && !back && seen_here_first(skb, iface)) {
 		struct leaf *cap = &p.state->cap[DIR_UP];
 
 		count(skb, &p, DIR_UP);
@@ -323,7 +326,7 @@ int on_ingress(struct __sk_buff *skb)
 	struct iface *iface;
 	bool capped, mac;
 
-	if (!now || skb->vlan_present)
+	if (!now)
 		return GO_ON;
 	iface = iface_of(skb);
 	if (!iface || returning(skb, iface->slot_link))
@@ -332,7 +335,7 @@ int on_ingress(struct __sk_buff *skb)
 	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
 		return GO_ON;
 	mac = !(iface->flags & IFACE_NO_MAC);
-	sk = receiver(skb, mac ? ETH_HLEN : 0);
+	sk = seen_here_first(skb, iface) ? receiver(skb, mac ? ETH_HLEN : 0) : 0;
 	if (sk) {
 		find_owner(skb, sk, now, false, &p);
 		bpf_sk_release(sk);

@@ -39,11 +39,14 @@ impl Device {
         HEADERLESS.contains(&self.hardware)
     }
 
+    /// Whether it is a port of a bridge, bond or team.
+    pub fn is_port(&self) -> bool {
+        PORT_MASTERS.contains(&self.port_of.as_str())
+    }
+
     /// Whether packets for this namespace's own sockets first appear here.
     pub fn carries_own_packets(&self) -> bool {
-        !self.name.starts_with(OUR_PREFIX)
-            && !PORT_MASTERS.contains(&self.port_of.as_str())
-            && self.kind != "ifb"
+        !self.name.starts_with(OUR_PREFIX) && !self.is_port() && self.kind != "ifb"
     }
 }
 

@@ -25,7 +25,11 @@ impl Kernel {
         plan: &Plan,
         devices: &[Device],
     ) -> Result<(), KernelError> {
-        let wanted: Vec<&Device> = devices.iter().filter(|d| d.carries_own_packets()).collect();
+        let managed = |d: &Device| d.is_port() && plan.links.contains_key(&d.name);
+        let wanted: Vec<&Device> = devices
+            .iter()
+            .filter(|d| d.carries_own_packets() || managed(d))
+            .collect();
         let gone: Vec<u32> = self
             .interfaces
             .keys()
@@ -91,6 +95,7 @@ impl Kernel {
             slot_link,
             flags: flag(device.is_loopback(), abi::IFACE_LOOPBACK)
                 | flag(device.is_headerless(), abi::IFACE_NO_MAC)
+                | flag(device.is_port(), abi::IFACE_PORT)
                 | flag(managed(0), abi::IFACE_MANAGED_UP)
                 | flag(managed(1), abi::IFACE_MANAGED_DOWN),
             link_stage: self
