@@ -135,6 +135,10 @@ pub struct TcpInfo {
     pub bytes_received: u64,
     /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,
+    /// Payload bytes of a full segment that arrives, as the receiver has found.
+    pub segment_in: u32,
+    /// Segments with payload received, duplicates included.
+    pub data_segs_in: u32,
     /// Segments received, pure acknowledgements included.
     pub segs_in: u32,
     /// Segments sent, pure acknowledgements included.
@@ -160,7 +164,9 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let u32_at = |at: usize| u32::from_ne_bytes(raw[at..at + 4].try_into().expect("4 bytes"));
     let u64_at = |at: usize| u64::from_ne_bytes(raw[at..at + 8].try_into().expect("8 bytes"));
     Ok(TcpInfo {
+        segment_in: u32_at(20),
         retransmitted: u32_at(100),
+        data_segs_in: u32_at(152),
         bytes_received: u64_at(128),
         segs_out: u32_at(136),
         segs_in: u32_at(140),

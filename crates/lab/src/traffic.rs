@@ -8,8 +8,8 @@
 //!
 //! **What is counted.** A report carries payload bytes and *wire* bytes, layer 2 without preamble
 //! and gap: 14 + the IP length, the same for what the kernel merged or segmented. For a TCP sink,
-//! wire bytes are payload received in order plus the headers of every segment that arrived; for
-//! a UDP sink, payload plus headers per datagram. So a sink says what the program *got*, after a
+//! wire bytes are the payload and headers of every segment that arrived (taken as full ones, which
+//! in bulk they are); for a UDP sink, payload plus headers per datagram. So a sink says what the program *got*, after a
 //! limit on receive has done its work, while the tap at the other end ([`crate::wire`]) says what
 //! was on the wire before.
 //!

@@ -48,7 +48,7 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
     desk.types("link eth0 --rate 100mbit --down-rate 50mbit");
     desk.types(&format!("set pid:{} --min 30mbit --weight 300", a.pid()));
     desk.types(&format!("set pid:{} --both 3mbit --burst 10ms", b.pid()));
-    desk.types("set cgroup:/ --up 80mbit");
+    desk.types("set user:nobody --up 80mbit");
     let before = standing(&desk);
     for crash in [false, true] {
         if crash {

@@ -33,7 +33,7 @@ fn after_clear_and_stop_everything_is_as_before() {
                 "set pid:{} --up 20mbit --down 4mbit --min 10mbit",
                 program.pid()
             ),
-            format!("set pid:{} --both 4mbit", sleeper.pid()),
+            format!("set pid:{} --up 3mbit --down 3mbit", sleeper.pid()),
             "set cgroup:/ --up 200mbit".to_owned(),
         ] {
             netnice.type_line(&line).expect("it is granted");
@@ -64,8 +64,12 @@ impl Counter {
         let device = format!("c{name}");
         ns.ip(&format!("link add {device} type veth peer name {device}x"))
             .expect("a device");
-        ns.ip(&format!("link set {device}x up")).expect("a device");
-        ns.ip(&format!("link set {device} up")).expect("a device");
+        for end in [format!("{device}x"), device.clone()] {
+            // Without an IPv6 address it sends nothing of its own.
+            ns.ip(&format!("link set {end} addrgenmode none"))
+                .expect("a device");
+            ns.ip(&format!("link set {end} up")).expect("a device");
+        }
         // The clsact may be there, whoever made it.
         let _ = ns.tc("qdisc add dev eth0 clsact");
         ns.tc(&format!(

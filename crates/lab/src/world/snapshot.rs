@@ -100,12 +100,12 @@ impl Snapshot {
                     );
                 }
             }
-            let classes = json(
-                ns.command("tc")
-                    .args(["-j", "class", "show", "dev", &device]),
-            )?;
-            for class in items(&classes) {
-                self.put(&format!("{name} classes"), format!("{device} {class}"));
+            // tc prints classes as JSON only since iproute2 6.2; as text they are one per line.
+            for class in ns.tc(&format!("class show dev {device}"))?.lines() {
+                self.put(
+                    &format!("{name} classes"),
+                    format!("{device} {}", class.trim()),
+                );
             }
         }
         for (heading, program, args) in NAMESPACED {
