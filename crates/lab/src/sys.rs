@@ -190,6 +190,45 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     })
 }
 
+/// Opens a tun device of this name in the calling thread's namespace: bare IP packets, one per read
+/// and write. The device goes with the file.
+pub fn open_tun(name: &str) -> io::Result<File> {
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/net/tun")?;
+    // SAFETY: ifreq is plain data, and the kernel reads a name and flags from it.
+    unsafe {
+        let mut request: libc::ifreq = std::mem::zeroed();
+        for (to, from) in request
+            .ifr_name
+            .iter_mut()
+            .take(libc::IFNAMSIZ - 1)
+            .zip(name.bytes())
+        {
+            *to = from as libc::c_char;
+        }
+        request.ifr_ifru.ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI) as libc::c_short;
+        check(libc::ioctl(
+            file.as_raw_fd(),
+            libc::TUNSETIFF,
+            &raw mut request,
+        ))?;
+    }
+    Ok(file)
+}
+
+/// Waits until a descriptor can be read, or some milliseconds have passed; true if it can.
+pub fn readable(fd: std::os::fd::RawFd, within_ms: i32) -> bool {
+    let mut wanted = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: poll reads and writes the one live pollfd that it is given.
+    unsafe { libc::poll(&raw mut wanted, 1, within_ms) == 1 && wanted.revents & libc::POLLIN != 0 }
+}
+
 /// `struct tcp_info` up to and including `tcpi_bytes_retrans` (Linux 4.19 and later have all of it).
 const TCP_INFO_LEN: usize = 216;
 

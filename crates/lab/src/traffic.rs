@@ -374,6 +374,37 @@ pub fn eager(host: &Host, program: &impl Program) -> Result<Running> {
     )
 }
 
+/// Starts a program at once behind other words that end by running it, such as `setpriv … --`, and
+/// from another copy of this executable where one is given.
+pub fn eager_behind(
+    host: &Host,
+    words: &[&str],
+    lab: Option<&std::path::Path>,
+    program: &impl Program,
+) -> Result<Running> {
+    let lab = match lab {
+        Some(copy) => copy.to_owned(),
+        None => process::binary("netnice-lab")?,
+    };
+    let mut command = match words.split_first() {
+        Some((first, rest)) => {
+            let mut command = host.ns.command(first);
+            command.args(rest).arg(lab);
+            command
+        }
+        None => host.ns.command(lab),
+    };
+    let life = Life {
+        eager: true,
+        ..Life::default()
+    };
+    command
+        .arg("traffic")
+        .args(program.args())
+        .args(life.args());
+    wait_ready(command)
+}
+
 /// A command for this executable on `host`, kept to one processor where one is named.
 fn lab_command(host: &Host, cpu: Option<u32>) -> Result<std::process::Command> {
     let lab = process::binary("netnice-lab")?;

@@ -30,18 +30,22 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
+pub mod cgroup;
 pub mod daemon;
 pub mod htb;
 pub mod netns;
 pub mod reap;
 pub mod shape;
 pub mod snapshot;
+pub mod tunnel;
 
+pub use cgroup::Cgroup;
 pub use daemon::{Answer, Netnice};
 pub use netns::Netns;
 pub use reap::begin;
 pub use shape::{Cable, Offloads, Pair};
 pub use snapshot::Snapshot;
+pub use tunnel::Tunnel;
 
 /// One end of a cable, inside a host.
 #[derive(Debug, Clone)]

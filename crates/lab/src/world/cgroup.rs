@@ -1,0 +1,85 @@
+//! Control groups made by hand, as a service manager makes them for slices and units.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use anyhow::{Context, Result};
+
+use super::reap;
+
+/// A control group that is removed, with every process in it and every group below, when the guard
+/// is dropped.
+pub struct Cgroup {
+    folder: PathBuf,
+    path: String,
+}
+
+impl Cgroup {
+    /// Makes `nn-<pid>-<number>-<name>` at the top of the cgroup v2 tree.
+    pub fn create(name: &str) -> Result<Cgroup> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let root = reap::cgroup_root().context("no cgroup v2 tree is mounted")?;
+        let name = format!("nn-{}-{number}-{name}", std::process::id());
+        Cgroup::make(&root, &format!("/{name}"))
+    }
+
+    /// Makes a group of this name below.
+    pub fn below(&self, name: &str) -> Result<Cgroup> {
+        let root = self.root();
+        Cgroup::make(&root, &format!("{}/{name}", self.path))
+    }
+
+    fn make(root: &Path, path: &str) -> Result<Cgroup> {
+        let folder = root.join(path.trim_start_matches('/'));
+        fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(Cgroup {
+            folder,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Removes the group and makes one of the same name: another one, for the kernel.
+    pub fn make_anew(&self) -> Result<()> {
+        reap::remove_cgroup(&self.folder);
+        fs::create_dir(&self.folder)
+            .with_context(|| format!("cannot make {} anew", self.folder.display()))
+    }
+
+    /// Its path below the top, as in `cgroup:/…`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Its own name, as in `unit:…`.
+    pub fn name(&self) -> &str {
+        self.path.rsplit('/').next().unwrap_or(&self.path)
+    }
+
+    /// Moves a process into it. Sockets that it has already stay where they were born.
+    pub fn take(&self, pid: u32) -> Result<()> {
+        fs::write(self.procs(), pid.to_string())
+            .with_context(|| format!("cannot move process {pid} into {}", self.path))
+    }
+
+    /// The file that a process writes `0` to, to enter by itself before it makes sockets.
+    pub fn procs(&self) -> PathBuf {
+        self.folder.join("cgroup.procs")
+    }
+
+    fn root(&self) -> PathBuf {
+        let depth = self.path.trim_matches('/').split('/').count();
+        let mut root = self.folder.clone();
+        for _ in 0..depth {
+            root.pop();
+        }
+        root
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        reap::remove_cgroup(&self.folder);
+    }
+}

@@ -1,0 +1,103 @@
+//! A cable without a layer 2: two tun devices, and two threads that carry packets between them.
+//!
+//! A tun device hands over bare IP packets, as WireGuard and PPP do: no Ethernet header, no
+//! neighbours. What one end sends is counted by IP length on its way to the other.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::Ipv4Addr;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use anyhow::{Context, Result};
+
+use super::{Host, Netns};
+use crate::sys;
+
+/// Two tun devices called `tun0`, 10.79.0.1 in the first namespace and 10.79.0.2 in the second.
+pub struct Tunnel {
+    stop: Arc<AtomicBool>,
+    carriers: Vec<JoinHandle<()>>,
+    carried: [Arc<AtomicU64>; 2],
+}
+
+impl Tunnel {
+    /// The address of the first end.
+    pub const FIRST: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 1);
+    /// The address of the second end.
+    pub const SECOND: Ipv4Addr = Ipv4Addr::new(10, 79, 0, 2);
+
+    /// Lays it between two hosts; none where the kernel has no tun devices.
+    pub fn between(first: &Host, second: &Host) -> Result<Option<Tunnel>> {
+        if !std::path::Path::new(DEVICE).exists() {
+            return Ok(None);
+        }
+        let ends = [
+            open(&first.ns, Tunnel::FIRST)?,
+            open(&second.ns, Tunnel::SECOND)?,
+        ];
+        let stop = Arc::new(AtomicBool::new(false));
+        let carried = [Arc::default(), Arc::default()];
+        let mut carriers = Vec::new();
+        for (from, counter) in carried.iter().enumerate() {
+            let (source, sink) = (ends[from].clone(), ends[1 - from].clone());
+            let (stop, counter) = (stop.clone(), Arc::clone(counter));
+            let carrier = std::thread::Builder::new()
+                .name("tunnel".into())
+                .spawn(move || carry(&source, &sink, &stop, &counter))?;
+            carriers.push(carrier);
+        }
+        Ok(Some(Tunnel {
+            stop,
+            carriers,
+            carried,
+        }))
+    }
+
+    /// Bytes of IP that the first end has sent so far, and the second.
+    pub fn carried(&self) -> [u64; 2] {
+        [self.carried[0].load(Relaxed), self.carried[1].load(Relaxed)]
+    }
+}
+
+impl Drop for Tunnel {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        for carrier in self.carriers.drain(..) {
+            let _ = carrier.join();
+        }
+    }
+}
+
+fn open(ns: &Netns, address: Ipv4Addr) -> Result<Arc<File>> {
+    let end = ns
+        .enter(|| Ok(sys::open_tun("tun0")?))
+        .context("cannot make a tun device")?;
+    ns.ip(&format!("addr add {address}/24 dev tun0"))?;
+    ns.ip("link set tun0 up")?;
+    Ok(Arc::new(end))
+}
+
+/// Reads packets at one end and writes them at the other until told to stop.
+fn carry(source: &File, sink: &File, stop: &AtomicBool, carried: &AtomicU64) {
+    let mut packet = vec![0u8; 1 << 16];
+    let (mut source, mut sink) = (source, sink);
+    while !stop.load(Relaxed) {
+        if !sys::readable(source.as_raw_fd(), LOOK_UP_MS) {
+            continue;
+        }
+        // A device that is down or full loses packets, as a cable does.
+        if let Ok(length) = source.read(&mut packet)
+            && sink.write(&packet[..length]).is_ok()
+        {
+            carried.fetch_add(length as u64, Relaxed);
+        }
+    }
+}
+
+/// Where tun devices come from.
+const DEVICE: &str = "/dev/net/tun";
+/// How often a carrier without packets looks whether it is still wanted.
+const LOOK_UP_MS: i32 = 50;
