@@ -8,7 +8,7 @@
 //!                  a backup      uploads over four connections, as much as it can get
 //!                  a ping
 //!
-//!  seconds   0            5                        10                15               35
+//!  seconds   0            5                        10                18               38
 //!            film, ping   backup, download begin   netnice is typed  └─── compared ───┘
 //! ```
 //!
@@ -40,9 +40,9 @@ mod time {
     /// netnice is typed.
     pub const TYPED: f64 = 10.0;
     /// The comparison begins.
-    pub const FROM: f64 = 15.0;
+    pub const FROM: f64 = 18.0;
     /// And ends, with the play.
-    pub const TO: f64 = 35.0;
+    pub const TO: f64 = 38.0;
 }
 
 /// The cable, in bit/s.

@@ -81,7 +81,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         .partition(|cell| cell.limit.bits < 1_000_000);
     let mut results = side_by_side(context, &slow, tolerance)?;
     for cell in &fast {
-        results.push(measure_twice(context, cell, tolerance)?);
+        results.push(measure_again(context, cell, tolerance)?);
     }
     for r in &results {
         let c = &r.cell;
@@ -94,7 +94,9 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     }
     let again = results.iter().filter(|r| r.first_error.is_some()).count();
     if again > 0 {
-        outcome.note(format!("{again} cells missed once and were measured again"));
+        outcome.note(format!(
+            "{again} cells missed at first and were measured again"
+        ));
     }
     let worst = results
         .iter()
@@ -182,17 +184,20 @@ fn side_by_side(context: &Context, cells: &[Cell], tolerance: f64) -> Result<Vec
         .collect()
 }
 
-/// Measures a cell, and once more when it misses: a burst of other work on the machine is no fault
-/// of the limiter, a fault of the limiter shows again. The second counts, the first is kept beside.
-fn measure_twice(context: &Context, cell: &Cell, tolerance: f64) -> Result<Measured> {
-    let first = measure(context, cell, tolerance)?;
-    if first.error.abs() <= first.allowed {
-        return Ok(first);
+/// Measures a cell, and again when it misses: a burst of other work on the machine is no fault of
+/// the limiter, a fault of the limiter shows again. The last one counts, the first is kept beside.
+fn measure_again(context: &Context, cell: &Cell, tolerance: f64) -> Result<Measured> {
+    let mut measured = measure(context, cell, tolerance)?;
+    let first = measured.error;
+    for _ in 0..if context.quick { 2 } else { 1 } {
+        if measured.error.abs() <= measured.allowed {
+            break;
+        }
+        context.say("that misses; again");
+        measured = measure(context, cell, tolerance)?;
+        measured.first_error = Some(first);
     }
-    context.say("that misses; once more");
-    let mut second = measure(context, cell, tolerance)?;
-    second.first_error = Some(first.error);
-    Ok(second)
+    Ok(measured)
 }
 
 fn measure(context: &Context, cell: &Cell, tolerance: f64) -> Result<Measured> {

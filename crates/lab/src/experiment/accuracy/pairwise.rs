@@ -2,10 +2,11 @@
 //!
 //! Most faults need one or two particular choices to show (IPv6 with UDP, say), so a subset that
 //! has every *pair* of choices finds nearly what the whole matrix finds. Greedy: take the cell
-//! that covers most pairs not met yet, until none is left; the result depends on nothing but the
-//! matrix.
+//! that covers most pairs not met yet, until none is left; among equals the one whose choices were
+//! taken least so far, so that no choice is favoured. The result depends on nothing but the matrix.
 
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 
 /// A pair of choices: factor and level, twice.
 type Meeting = (usize, usize, usize, usize);
@@ -13,19 +14,35 @@ type Meeting = (usize, usize, usize, usize);
 /// A subset of `cells` with every pair of levels of different factors that occurs in `cells`.
 pub fn cover<T: Clone, const N: usize>(cells: &[T], levels: impl Fn(&T) -> [usize; N]) -> Vec<T> {
     let mut open: HashSet<Meeting> = cells.iter().flat_map(|c| meetings(levels(c))).collect();
+    let mut taken: HashMap<(usize, usize), usize> = HashMap::new();
     let mut chosen = Vec::new();
     while !open.is_empty() {
-        let gain = |c: &&T| meetings(levels(c)).filter(|m| open.contains(m)).count();
+        let worth = |c: &&T| {
+            let levels = levels(c);
+            let gain = meetings(levels).filter(|m| open.contains(m)).count();
+            let used: usize = choices(levels)
+                .filter_map(|choice| taken.get(&choice))
+                .sum();
+            (gain, Reverse(used))
+        };
         // max_by_key takes the last of equals; reversed, that is the first of the matrix.
-        let Some(best) = cells.iter().rev().max_by_key(gain) else {
+        let Some(best) = cells.iter().rev().max_by_key(worth) else {
             break;
         };
         for meeting in meetings(levels(best)) {
             open.remove(&meeting);
         }
+        for choice in choices(levels(best)) {
+            *taken.entry(choice).or_default() += 1;
+        }
         chosen.push(best.clone());
     }
     chosen
+}
+
+/// The choices of a cell: factor and level.
+fn choices<const N: usize>(levels: [usize; N]) -> impl Iterator<Item = (usize, usize)> {
+    levels.into_iter().enumerate()
 }
 
 fn meetings<const N: usize>(levels: [usize; N]) -> impl Iterator<Item = Meeting> {
