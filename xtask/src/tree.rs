@@ -33,9 +33,11 @@ pub struct Crate {
 }
 
 impl Tree {
-    /// Asks cargo about the workspace that xtask was built from.
+    /// Asks cargo about the workspace that xtask is run from. (Where it was built is another question: two
+    /// clones may share a target folder.)
     pub fn find() -> Result<Tree> {
-        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let here = std::env::var_os("CARGO_MANIFEST_DIR").context("run me by `cargo xtask`")?;
+        let here = Path::new(&here);
         let root = here.parent().context("xtask has no parent folder")?;
         let text = Step::new(step::cargo())
             .args(["metadata", "--format-version", "1", "--no-deps"])
