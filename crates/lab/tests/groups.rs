@@ -176,9 +176,6 @@ fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
         .copy_for_all("netnice-lab")
         .expect("a program for users");
     let flows = Tcp::connect(to, 4).source();
-    let program = as_user(&desk, ANN, &copy, &flows);
-    // In its unit before its sockets were made, a unit would hold it; these were made outside.
-    drop(program);
     let procs = unit.procs();
     let enter = format!(
         "echo 0 > {} && exec setpriv --reuid {ANN} --regid {ANN} --clear-groups -- \"$0\" \"$@\"",
