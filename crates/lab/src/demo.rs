@@ -23,6 +23,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::process;
 use crate::stats;
 use crate::traffic::Report;
 use crate::traffic::clients::Pings;
@@ -115,13 +116,17 @@ fn backup_kept(f: &Figures) -> bool {
 
 /// Plays both runs, prints the table, writes the report; true when every promise was kept.
 pub fn run(out: &Path) -> Result<bool> {
+    // What would be missed at the end is looked for at the beginning.
+    process::binary("netnice")?;
+    process::binary("netniced")?;
+    std::fs::write(out, "").with_context(|| format!("cannot write {}", out.display()))?;
     println!("netnice demo: a private world (client, server, a cable of 20 Mbit/s between them)");
     println!(
         "Four programs use it twice, {:.0} s each: first without, then with netnice.\n",
         time::TO
     );
-    let without = act::play(false, &progress("1 of 2, without netnice"))?;
-    let with = act::play(true, &progress("2 of 2, with netnice   "))?;
+    let without = act::play(false, &progress("1/2 without netnice"))?;
+    let with = act::play(true, &progress("2/2 with netnice   "))?;
     let (before, after) = (without.figures(), with.figures());
     println!(
         "\nTyped in the second run, {:.0} s after its beginning:\n",
@@ -141,54 +146,67 @@ pub fn run(out: &Path) -> Result<bool> {
     Ok(film_kept(&after) && backup_kept(&after))
 }
 
-/// The table of the terminal.
+/// The table of the terminal, in 80 columns.
 fn table(before: &Figures, after: &Figures) -> String {
-    let verdict = |kept: bool| if kept { "kept" } else { "NOT kept" };
-    let film = |f: &Figures| format!("{:.2} Mbit/s, {:.0} s still", f.film, f.film_stood);
+    let verdict = |kept: bool| if kept { "kept" } else { "NOT KEPT" };
+    let rate = |mbit: f64| format!("{mbit:.2} Mbit/s");
+    let time = |ms: f64| format!("{ms:.2} ms");
+    let seconds = |s: f64| format!("{s:.0} of {:.0} s", time::TO - time::FROM);
+    let (film, backup) = (verdict(film_kept(after)), verdict(backup_kept(after)));
     let rows = [
-        ["", "promised", "without netnice", "with netnice", ""].map(String::from),
-        [
-            "film".into(),
-            "5 Mbit/s at least".into(),
-            film(before),
-            film(after),
-            verdict(film_kept(after)).into(),
-        ],
-        [
-            "backup (upload)".into(),
-            "4 Mbit/s at most".into(),
-            format!("{:.2} Mbit/s", before.backup),
-            format!("{:.2} Mbit/s", after.backup),
-            verdict(backup_kept(after)).into(),
-        ],
-        [
-            "download".into(),
-            "what is left".into(),
-            format!("{:.2} Mbit/s", before.download),
-            format!("{:.2} Mbit/s", after.download),
-            String::new(),
-        ],
-        [
-            "ping p50".into(),
-            "-".into(),
-            format!("{:.2} ms", before.ping_p50),
-            format!("{:.2} ms", after.ping_p50),
-            String::new(),
-        ],
-        [
-            "ping p99".into(),
-            "-".into(),
-            format!("{:.2} ms", before.ping_p99),
-            format!("{:.2} ms", after.ping_p99),
-            String::new(),
-        ],
+        (
+            "",
+            "promised",
+            "without netnice".into(),
+            "with netnice".into(),
+            "",
+        ),
+        (
+            "film",
+            "5 Mbit/s at least",
+            rate(before.film),
+            rate(after.film),
+            film,
+        ),
+        (
+            "  stood still",
+            "never",
+            seconds(before.film_stood),
+            seconds(after.film_stood),
+            film,
+        ),
+        (
+            "backup (upload)",
+            "4 Mbit/s at most",
+            rate(before.backup),
+            rate(after.backup),
+            backup,
+        ),
+        (
+            "download",
+            "what is left",
+            rate(before.download),
+            rate(after.download),
+            "",
+        ),
+        (
+            "ping p50",
+            "",
+            time(before.ping_p50),
+            time(after.ping_p50),
+            "",
+        ),
+        (
+            "ping p99",
+            "",
+            time(before.ping_p99),
+            time(after.ping_p99),
+            "",
+        ),
     ];
     let mut text = String::new();
-    for row in &rows {
-        let line = format!(
-            "  {:<16} {:<18} {:<24} {:<24} {}",
-            row[0], row[1], row[2], row[3], row[4]
-        );
+    for (who, promised, was, is, kept) in rows {
+        let line = format!("  {who:<16} {promised:<18} {was:>15}  {is:>14}   {kept}");
         text.push_str(line.trim_end());
         text.push('\n');
     }
@@ -199,14 +217,10 @@ fn table(before: &Figures, after: &Figures) -> String {
 fn progress(name: &'static str) -> impl Fn(f64, &str) {
     let terminal = std::io::stdout().is_terminal();
     move |second, what| {
-        let done = (second / time::TO * 30.0).round() as usize;
-        let bar = format!(
-            "{}{}",
-            "█".repeat(done.min(30)),
-            "░".repeat(30 - done.min(30))
-        );
+        let done = ((second / time::TO * 20.0).round() as usize).min(20);
+        let bar = format!("{}{}", "█".repeat(done), "░".repeat(20 - done));
         let mut out = std::io::stdout().lock();
-        let line = format!("  run {name} {bar} {second:>3.0} s  {what}");
+        let line = format!("  {name} {bar} {second:>3.0} s  {what}");
         let _ = if terminal {
             let end = if second >= time::TO { "\n" } else { "" };
             write!(out, "\r\x1b[K{line}{end}").and_then(|()| out.flush())

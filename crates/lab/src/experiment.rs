@@ -186,8 +186,6 @@ impl Outcome {
         let Some(folder) = &context.plots else {
             return Ok(());
         };
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
         let path = folder.join(format!("{name}.svg"));
         std::fs::write(&path, draw())
             .with_context(|| format!("cannot write {}", path.display()))?;

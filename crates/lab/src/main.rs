@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 use netnice_lab::experiment::{self, Context, Experiment, Outcome, REGISTRY, Subject, figure};
 use netnice_lab::traffic;
@@ -31,7 +32,7 @@ enum Verb {
     /// Run experiments by name
     Run {
         /// Names, see `list`
-        #[arg(required = true)]
+        #[arg(required = true, value_name = "ID", value_parser = names(), hide_possible_values = true)]
         ids: Vec<String>,
         #[command(flatten)]
         options: Options,
@@ -106,21 +107,16 @@ fn carry_out(verb: Verb) -> Result<bool> {
         }
         Verb::All { options } => return run(&REGISTRY.iter().collect::<Vec<_>>(), &options),
         Verb::Run { ids, options } => {
-            let found: Result<Vec<_>> = ids.iter().map(|id| lookup(id)).collect();
-            return run(&found?, &options);
+            let found: Vec<_> = ids.iter().filter_map(|id| experiment::find(id)).collect();
+            return run(&found, &options);
         }
     }
     Ok(true)
 }
 
-fn lookup(id: &str) -> Result<&'static Experiment> {
-    experiment::find(id).with_context(|| {
-        let all: Vec<&str> = REGISTRY.iter().map(|e| e.id).collect();
-        format!(
-            "there is no experiment `{id}`; there are {}",
-            all.join(", ")
-        )
-    })
+/// The names that may be typed.
+fn names() -> PossibleValuesParser {
+    PossibleValuesParser::new(REGISTRY.iter().map(|e| e.id))
 }
 
 fn list(json: bool) -> Result<()> {
@@ -137,6 +133,10 @@ fn list(json: bool) -> Result<()> {
 
 fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
     world::begin()?;
+    if let Some(folder) = &options.plot {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    }
     let context = Context {
         subject: options.subject,
         quick: options.quick,

@@ -95,15 +95,15 @@ pub fn play(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<Take> {
         ends[1].go()?;
         ends[0].go()?;
     }
-    until(time::TYPED, "a backup and a download have begun");
+    until(time::TYPED, "a backup and a download run");
     let typed = match &netnice {
         Some(netnice) => type_lines(netnice, &stage.lines())?,
         None => Vec::new(),
     };
     let what = if with_netnice {
-        "netnice has been typed"
+        "netnice was typed"
     } else {
-        "nobody does anything about it"
+        "nobody types anything"
     };
     until(time::TO + 0.2, what);
     say(time::TO, "done");

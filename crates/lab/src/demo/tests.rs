@@ -22,8 +22,8 @@ fn promises_are_kept_or_not() {
 #[test]
 fn the_table_fits_a_terminal_and_names_what_was_not_kept() {
     let text = table(&figures(2.0, 17.0, 19.0), &figures(5.0, 0.0, 4.5));
-    assert!(text.contains("NOT kept") && text.contains("17 s still"));
-    assert!(text.lines().all(|l| l.chars().count() <= 100), "{text}");
+    assert!(text.contains("NOT KEPT") && text.contains("17 of 20 s"));
+    assert!(text.lines().all(|l| l.chars().count() <= 80), "{text}");
 }
 
 #[test]
