@@ -10,6 +10,7 @@ pub mod error;
 pub mod netlink;
 pub mod peer;
 pub mod plan;
+pub mod probe;
 pub mod process;
 pub mod programs;
 pub mod speed;

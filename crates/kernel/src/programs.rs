@@ -456,6 +456,14 @@ fn filter(name: &str, hook: Hook, priority: u16) -> std::io::Result<SchedClassif
     SchedClassifierLink::attached(name, hook.direction(), priority, FILTER_HANDLE, None)
 }
 
+/// Loads every program onto maps of its own and attaches none: does this kernel take them?
+pub fn trial() -> Result<(), KernelError> {
+    let mut ebpf = EbpfLoader::new()
+        .load(OBJECT)
+        .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;
+    load_programs(&mut ebpf)
+}
+
 fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
     let btf = Btf::from_sys_fs().map_err(|_| KernelError::Missing {
         what: "type information (BTF, /sys/kernel/btf/vmlinux)",
@@ -544,7 +552,8 @@ pub fn remove_pins(folder: &Path) {
     let _ = fs::remove_dir(folder);
 }
 
-fn has_tcx() -> bool {
+/// Whether this kernel has tcx (Linux 6.6).
+pub fn has_tcx() -> bool {
     aya::util::KernelVersion::current().is_ok_and(|v| v >= aya::util::KernelVersion::new(6, 6, 0))
 }
 

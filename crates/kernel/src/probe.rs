@@ -1,0 +1,330 @@
+//! What this kernel offers, what is used in place of what it lacks, and which gate is shut.
+//!
+//! Everything is tried rather than looked up: the eBPF programs are loaded (and not attached), the queueing disciplines
+//! are put on a pair of interfaces in a network namespace of their own, which goes with the thread that made it. So a
+//! probe leaves nothing behind, and a module that the kernel can load by itself is loaded by the trial.
+
+use std::{fs, os::unix::fs::MetadataExt, path::Path, thread};
+
+use crate::{
+    cgroup, device,
+    error::KernelError,
+    netlink::Route,
+    plan::Leaves,
+    programs,
+    tc::{self, Handle, HtbClass, LeafQueue, Queue},
+};
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is.
+    pub name: &'static str,
+    /// How it stands.
+    pub standing: Standing,
+    /// What was found, and what is used.
+    pub detail: String,
+    /// What would make it better.
+    pub hint: Option<String>,
+}
+
+/// How one thing stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// There, and used.
+    Good,
+    /// Not there; something else is used instead.
+    Fallback,
+    /// Not there, and something does not work without it.
+    Missing,
+}
+
+impl Finding {
+    fn good(name: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            name,
+            standing: Standing::Good,
+            detail: detail.into(),
+            hint: None,
+        }
+    }
+
+    fn fallback(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
+        let hint = Some(hint.to_owned()).filter(|h| !h.is_empty());
+        Self {
+            name,
+            standing: Standing::Fallback,
+            detail: detail.into(),
+            hint,
+        }
+    }
+
+    fn missing(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
+        Self {
+            standing: Standing::Missing,
+            ..Self::fallback(name, detail, hint)
+        }
+    }
+}
+
+/// Looks at everything, in the order in which it matters.
+pub fn probe() -> Vec<Finding> {
+    let mut findings = vec![
+        kernel(),
+        privilege(),
+        type_information(),
+        control_groups(),
+        process_numbers(),
+    ];
+    findings.push(ebpf());
+    findings.push(attachment());
+    findings.extend(disciplines(&Trials::run()));
+    findings.push(multipath());
+    findings.push(neighbours());
+    findings
+}
+
+/// What queues in the leaves on this kernel.
+pub fn leaves() -> Leaves {
+    if Trials::run().fq_codel.is_ok() {
+        Leaves::FqCodel
+    } else {
+        Leaves::Fifo
+    }
+}
+
+fn kernel() -> Finding {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    Finding::good("kernel", format!("Linux {}", release.trim()))
+}
+
+fn privilege() -> Finding {
+    // SAFETY: no arguments, cannot fail.
+    if unsafe { libc::geteuid() } == 0 {
+        return Finding::good("privilege", "root");
+    }
+    Finding::missing(
+        "privilege",
+        "not root: what follows could not be tried",
+        "run `netnice doctor` as root",
+    )
+}
+
+fn type_information() -> Finding {
+    let name = "type information (BTF)";
+    if Path::new(BTF).exists() {
+        return Finding::good(name, "processes are followed through fork, exec and exit");
+    }
+    let hint = "a kernel with CONFIG_DEBUG_INFO_BTF, as Debian's and Ubuntu's";
+    Finding::missing(
+        name,
+        format!("{BTF} is not there; no limit works without it"),
+        hint,
+    )
+}
+
+fn control_groups() -> Finding {
+    match cgroup::root() {
+        Ok(root) => Finding::good("cgroup2", format!("mounted at {}", root.display())),
+        Err(error) => Finding::missing("cgroup2", error.to_string(), ""),
+    }
+}
+
+/// The programs see the numbers of the first process namespace, this process those of its own.
+fn process_numbers() -> Finding {
+    let name = "process namespace";
+    match fs::metadata("/proc/self/ns/pid").map(|m| m.ino()) {
+        Ok(FIRST_PID_NAMESPACE) => Finding::good(name, "the first one"),
+        _ => Finding::missing(
+            name,
+            "not the first one: limits on processes would hit others' numbers; cgroups and users work",
+            "start netniced outside of containers",
+        ),
+    }
+}
+
+fn ebpf() -> Finding {
+    match programs::trial() {
+        Ok(()) => Finding::good("eBPF programs", "all of them load"),
+        Err(error) => Finding::missing(
+            "eBPF programs",
+            error.to_string(),
+            "netniced needs CAP_BPF and CAP_NET_ADMIN",
+        ),
+    }
+}
+
+fn attachment() -> Finding {
+    let name = "attachment";
+    if programs::has_tcx() {
+        return Finding::good(name, "tcx, before every filter of others");
+    }
+    Finding::fallback(
+        name,
+        "filters of clsact (no tcx before Linux 6.6); a filter that stands before ours sees limited packets twice",
+        "",
+    )
+}
+
+fn disciplines(trials: &Trials) -> Vec<Finding> {
+    let module = |name| format!("`modprobe {name}`, or a kernel that has it");
+    let needed = |name, found: &Result<(), String>, use_of: &str, hint: &str| match found {
+        Ok(()) => Finding::good(name, use_of),
+        Err(error) => Finding::missing(name, error.clone(), hint),
+    };
+    let leaves = match &trials.fq_codel {
+        Ok(()) => Finding::good("fq_codel", "queues in the leaves"),
+        Err(_) => Finding::fallback(
+            "fq_codel",
+            "byte FIFOs queue in the leaves instead",
+            &module("sch_fq_codel"),
+        ),
+    };
+    vec![
+        needed(
+            "veth",
+            &trials.veth,
+            "the stage that limited packets pass",
+            &module("veth"),
+        ),
+        needed(
+            "HTB",
+            &trials.htb,
+            "holds rates and guarantees",
+            &module("sch_htb"),
+        ),
+        needed(
+            "TBF",
+            &trials.tbf,
+            "cuts packets of segmentation offload",
+            &module("sch_tbf"),
+        ),
+        leaves,
+    ]
+}
+
+fn multipath() -> Finding {
+    let enabled = fs::read_to_string("/proc/sys/net/mptcp/enabled").unwrap_or_default();
+    if enabled.trim() != "1" {
+        return Finding::good("MPTCP", "not in use");
+    }
+    Finding::fallback(
+        "MPTCP",
+        "in use: the first subflow of a socket has an owner; those that the kernel adds later, and sockets that were \
+         open before, are found by their cgroup",
+        "",
+    )
+}
+
+/// Others who use tc in this namespace.
+fn neighbours() -> Finding {
+    let name = "other users of tc";
+    let found = Route::open()
+        .map_err(KernelError::from)
+        .and_then(|mut route| {
+            let devices = device::list(&mut route)?;
+            let qdiscs = tc::qdiscs(&mut route)?;
+            Ok(qdiscs
+                .into_iter()
+                .filter(|q| {
+                    q.handle.major() != 0 && q.parent == Handle::ROOT || q.parent == Handle::CLSACT
+                })
+                .filter_map(|q| {
+                    let device = devices.iter().find(|d| d.index == q.ifindex)?;
+                    let ours = device.name.starts_with(device::OUR_PREFIX);
+                    (!ours).then(|| format!("{} has {}", device.name, q.kind))
+                })
+                .collect::<Vec<String>>())
+        });
+    match found {
+        Ok(list) if list.is_empty() => Finding::good(name, "none"),
+        Ok(list) => Finding::good(name, list.join(", ")),
+        Err(error) => Finding::missing(name, error.to_string(), ""),
+    }
+}
+
+/// What was tried on a pair of interfaces in a namespace of its own.
+struct Trials {
+    veth: Result<(), String>,
+    htb: Result<(), String>,
+    tbf: Result<(), String>,
+    fq_codel: Result<(), String>,
+}
+
+impl Trials {
+    fn run() -> Self {
+        thread::spawn(Self::alone)
+            .join()
+            .unwrap_or_else(|_| Self::failed("the trial ended early"))
+    }
+
+    /// On a thread that leaves its namespace; the new one goes with it.
+    fn alone() -> Self {
+        // SAFETY: no pointers; changes the namespace of this thread only, which ends after the trial.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            let error = std::io::Error::last_os_error();
+            return Self::failed(&format!("no network namespace to try in: {error}"));
+        }
+        let mut route = match Route::open() {
+            Ok(route) => route,
+            Err(error) => return Self::failed(&error.to_string()),
+        };
+        let pair = match device::ensure_pair(&mut route, "nnp0", "nnp1") {
+            Ok(pair) => pair,
+            Err(error) => return Self::failed(&error.to_string()),
+        };
+        let class = HtbClass {
+            rate: 1_000_000,
+            ceil: 1_000_000,
+            burst: 100_000,
+            cburst: 100_000,
+            quantum: 1_514,
+            priority: 0,
+            overhead: 0,
+        };
+        let id = Handle::new(1, 9); // the cutter takes the minor number for its handle
+        let text =
+            |result: Result<(), crate::netlink::NetlinkError>| result.map_err(|e| e.to_string());
+        let htb =
+            text(tc::add_htb(&mut route, pair.near, 1).and_then(|()| {
+                tc::put_class(&mut route, pair.near, id, Handle::new(1, 0), &class)
+            }));
+        let mut queue = |queue, cut| match &htb {
+            Ok(()) => text(tc::put_queue(
+                &mut route,
+                pair.near,
+                id,
+                &LeafQueue { queue, cut },
+            )),
+            Err(error) => Err(error.clone()),
+        };
+        let tbf = queue(Queue::Fifo { limit: 10_000 }, Some(1_514));
+        let fq_codel = queue(
+            Queue::FqCodel {
+                target: 5_000,
+                quantum: 1_514,
+            },
+            None,
+        );
+        Self {
+            veth: Ok(()),
+            htb,
+            tbf,
+            fq_codel,
+        }
+    }
+
+    fn failed(why: &str) -> Self {
+        let no = || Err(why.to_owned());
+        Self {
+            veth: no(),
+            htb: no(),
+            tbf: no(),
+            fq_codel: no(),
+        }
+    }
+}
+
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// `PROC_PID_INIT_INO` of the kernel.
+const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;
