@@ -18,8 +18,9 @@ pub struct Client {
 }
 
 impl Client {
-    /// How long a call waits for its answer.
-    pub const TIMEOUT: Duration = Duration::from_secs(5);
+    /// How long a call waits for its answer. The longest work that a daemon does for one request, the first limit of all
+    /// (it loads the eBPF programs) or taking a thousand limits back, takes up to 5 s on a slow machine.
+    pub const TIMEOUT: Duration = Duration::from_secs(20);
 
     /// Connects to the daemon of a runtime folder.
     pub fn connect(dir: &RuntimeDir) -> Result<Client, ClientError> {

@@ -149,8 +149,8 @@ fn last_lines(text: &str) -> String {
     lines[lines.len().saturating_sub(MOST_LINES)..].join("\n")
 }
 
-/// How long the daemon may take until it serves.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the daemon may take until it serves: with limits to adopt it loads the eBPF programs first.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long another daemon may take when ours has ended because of it.
 const AFTER_END: Duration = Duration::from_millis(500);

@@ -28,7 +28,7 @@ func main() {
 		if err != nil {
 			panic(err)
 		}
-		for range flows {
+		for i := 0; i < flows; i++ {
 			go func() {
 				connection, err := net.Dial("tcp", os.Args[2])
 				if err != nil {
