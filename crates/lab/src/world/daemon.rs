@@ -80,6 +80,8 @@ impl Netnice {
         command
             .arg("--runtime-dir")
             .arg(&self.runtime)
+            .arg("--policy")
+            .arg(self.policy())
             .env("NETNICE_RUNTIME_DIR", &self.runtime);
         self.daemon = Some(Proc::start(command)?);
         self.wait_ready()
@@ -128,6 +130,11 @@ impl Netnice {
     /// The runtime folder.
     pub fn runtime(&self) -> &Path {
         &self.runtime
+    }
+
+    /// The policy file that the daemon reads, beside the runtime folder; nobody has written it yet.
+    pub fn policy(&self) -> PathBuf {
+        self.runtime.with_extension("policy.toml")
     }
 
     /// A command `netnice …` inside the namespace, for callers that want to spawn it themselves.

@@ -1,0 +1,107 @@
+//! The daemon may die at any moment: the kernel goes on, children born meanwhile are held, and the
+//! next daemon finds everything as it was. (Twenty deaths, with a plot: `netnice-lab run death`.)
+
+use std::time::Duration;
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{R4M, R20M, functional, pause};
+use netnice_lab::stats;
+use netnice_lab::sys;
+use netnice_lab::traffic::{Family, Life, Tcp};
+use netnice_lab::wire::{self, Tap};
+use netnice_lab::world::Cgroup;
+
+fn eager() -> Life {
+    Life {
+        eager: true,
+        ..Life::default()
+    }
+}
+
+#[test]
+fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() {
+    let mut desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let mut program = Family::start(desk.world.client()).expect("a program");
+    let flows = Tcp::connect(to, 4).source();
+    program.traffic(&flows, eager()).expect("a child");
+    let (min, user) = (desk.sleeper(), "user:61234");
+    let group = Cgroup::create("death.slice").expect("a group");
+    desk.types(&format!(
+        "set pid:{} --up 20mbit --down 30mbit",
+        program.pid()
+    ));
+    desk.types("link eth0 --rate 200mbit --down-rate 100mbit");
+    desk.types(&format!("set pid:{} --min 5mbit --weight 200", min.pid()));
+    desk.types(&format!("set {user} --both 9mbit --burst 10ms"));
+    desk.types(&format!("set cgroup:{} --up 80mbit", group.path()));
+    let server = desk.world.server();
+    let tap = Tap::start(&server.ns, "eth0").expect("a tap");
+    pause(1.5);
+    let from = sys::now_ns();
+    // Before, between and behind the daemon's own rounds of a second.
+    for moment in [0.13, 0.48, 0.91] {
+        let before = desk.netnice.show_standing().expect("a show");
+        pause(moment);
+        desk.netnice.kill_daemon();
+        // Born while nobody watches.
+        let life = Life {
+            lasts: Some(Duration::from_millis(800)),
+            ..eager()
+        };
+        let child = Tcp::connect(to, 2).source();
+        let child = program.traffic(&child, life).expect("a child");
+        pause(moment / 2.0);
+        desk.netnice.start_daemon().expect("another daemon");
+        assert_eq!(before, desk.netnice.show_standing().expect("a show"));
+        let said = program
+            .child_said(child, |v| v.get("sent").is_some(), Duration::from_secs(10))
+            .expect("the child reports");
+        assert!(said["sent"].as_u64() > Some(0), "it was not held but dead");
+    }
+    let until = sys::now_ns();
+    let record = tap.stop(&desk.world.server().ns).expect("a record");
+    record.sound().expect("sound");
+    let bins = record.bins(wire::inbound, from, until, 100_000_000);
+    let most = stats::greatest(&bins) / R20M.bits as f64;
+    let bound = if functional() { 2.0 } else { 1.10 };
+    assert!(
+        most <= bound,
+        "{:.1} % of the limit in 100 ms",
+        most * 100.0
+    );
+    desk.held(
+        record.rate(wire::inbound, from, until),
+        R20M,
+        "all the while",
+    );
+    // The last daemon is in command of what it found.
+    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "lowered by it");
+    desk.types("clear --all");
+    desk.free(desk.sent(0.5, 1.0).expect("a rate"), R20M, "cleared by it");
+}
+
+#[test]
+fn a_daemon_that_dies_between_two_commands_loses_nothing_that_was_answered() {
+    let mut desk = Desk::new().expect("a desk");
+    let sleepers = [(); 8].map(|()| desk.sleeper());
+    for (i, sleeper) in sleepers.iter().enumerate() {
+        desk.types(&format!("set pid:{} --up {}mbit", sleeper.pid(), i + 1));
+        desk.netnice.kill_daemon();
+        desk.netnice.start_daemon().expect("another daemon");
+        let held = desk.netnice.show().expect("a show");
+        let held = held["targets"].as_array().map(Vec::len);
+        assert_eq!(held, Some(i + 1), "after command {}", i + 1);
+    }
+    // And what had ended is found out.
+    let [first, ..] = sleepers;
+    let name = format!("pid:{}", first.pid());
+    desk.netnice.kill_daemon();
+    drop(first);
+    desk.netnice.start_daemon().expect("another daemon");
+    assert!(
+        soon(3.0, || desk.target(&name).is_null()),
+        "{name} is held though it has ended"
+    );
+}

@@ -1,0 +1,216 @@
+//! Interfaces come and go, and others delete what they do not know: what was asked for holds again
+//! within two seconds. Whoever insists is told of, not fought.
+
+use std::process::Command;
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{R4M, pause};
+use netnice_lab::process;
+use netnice_lab::traffic::{self, Family, Life, Running, Tcp};
+
+/// How long a repair may take.
+const SOON: f64 = 2.0;
+
+/// A program that floods port 5001 in a limit of 4 Mbit/s, and is held to it.
+fn limited(desk: &Desk) -> Running {
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 4).source();
+    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    desk.held(desk.sent(1.0, 1.0).expect("a rate"), R4M, "at first");
+    program
+}
+
+fn held_again(desk: &Desk, what: &str) {
+    desk.held(desk.sent(SOON, 1.5).expect("a rate"), R4M, what);
+}
+
+/// Takes our programs off eth0, as somebody does who cleans up: with clsact or, where they are
+/// attached by tcx, link by link. False where there is no tool for it.
+fn take_programs_off(desk: &Desk) -> bool {
+    let ns = &desk.world.client().ns;
+    if ns.tc("qdisc del dev eth0 clsact").is_ok() {
+        return true;
+    }
+    if !process::installed("bpftool") {
+        eprintln!("there is no bpftool: programs that are taken off are not tested");
+        return false;
+    }
+    let links = ns.ip("-o link show eth0").expect("ip");
+    let index = links.split(':').next().expect("it begins with a number");
+    let pins = desk.netnice.runtime().join("bpf");
+    for hook in ["egress", "ingress"] {
+        let pin = pins.join(format!("link_if{}_{hook}", index.trim()));
+        let mut detach = Command::new("bpftool");
+        detach.args(["link", "detach", "pinned"]).arg(&pin);
+        process::run(&mut detach).expect("the link is ours and attached");
+    }
+    true
+}
+
+#[test]
+fn programs_that_were_taken_off_an_interface_are_put_back() {
+    let desk = Desk::new().expect("a desk");
+    let _program = limited(&desk);
+    if take_programs_off(&desk) {
+        held_again(&desk, "after the programs were taken off");
+        let log = desk.types("log").stdout;
+        assert!(log.contains("eth0"), "the log says nothing of eth0: {log}");
+    }
+}
+
+#[test]
+fn our_own_pair_that_was_deleted_is_made_again() {
+    let desk = Desk::new().expect("a desk");
+    let _program = limited(&desk);
+    let ns = &desk.world.client().ns;
+    ns.ip("link del nn0").expect("our own pair was there");
+    held_again(&desk, "after our pair was deleted");
+    let log = desk.types("log").stdout;
+    assert!(log.contains("putting it back"), "{log}");
+}
+
+#[test]
+fn a_managed_link_that_lost_its_queue_gets_it_again() {
+    let desk = Desk::new().expect("a desk");
+    desk.types("link eth0 --rate 4mbit");
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 4).source();
+    let _program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    desk.held(desk.sent(1.0, 1.0).expect("a rate"), R4M, "at first");
+    let ns = &desk.world.client().ns;
+    ns.tc("qdisc del dev eth0 root")
+        .expect("our queue was there");
+    held_again(&desk, "after the link's queue was deleted");
+}
+
+#[test]
+fn an_interface_that_goes_down_and_up_is_limited_as_before() {
+    let desk = Desk::new().expect("a desk");
+    let _program = limited(&desk);
+    let ns = &desk.world.client().ns;
+    ns.ip("link set eth0 down").expect("down");
+    pause(0.3);
+    ns.ip("link set eth0 up").expect("up");
+    desk.held(
+        desk.sent(SOON, 1.5).expect("a rate"),
+        R4M,
+        "after the interface was down",
+    );
+}
+
+#[test]
+fn a_managed_interface_that_is_made_anew_is_served_again() {
+    let desk = Desk::new().expect("a desk");
+    let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+    let lay = || {
+        let line = format!(
+            "link add name wan0 type veth peer name wan0 netns {}",
+            server.name()
+        );
+        client.ip(&line).expect("a cable");
+        for (ns, last) in [(client, 1), (server, 2)] {
+            ns.run("ethtool", "-K wan0 tso off gso off gro off")
+                .expect("ethtool");
+            ns.ip(&format!("addr add 10.78.0.{last}/24 dev wan0"))
+                .expect("an address");
+            ns.ip("link set wan0 up").expect("up");
+        }
+    };
+    lay();
+    let sleeper = desk.sleeper();
+    let target = format!("pid:{}", sleeper.pid());
+    desk.types("link wan0 --rate 4mbit");
+    desk.types(&format!("set {target} --min 1mbit"));
+    client.ip("link del wan0").expect("it was there");
+    let says_gone = || {
+        let shown = desk.netnice.show().expect("a show");
+        shown["links"][0]["degraded"].to_string().contains("wan0")
+            && desk.target(&target)["degraded"] != serde_json::json!([])
+    };
+    assert!(
+        soon(3.0, says_gone),
+        "{}",
+        desk.netnice.show().expect("a show")
+    );
+    lay();
+    let all_well = || desk.target(&target)["degraded"] == serde_json::json!([]);
+    assert!(
+        soon(3.0, all_well),
+        "{}",
+        desk.netnice.show().expect("a show")
+    );
+    let far = "10.78.0.2:5001".parse().expect("an address");
+    let _sink = traffic::eager(desk.world.server(), &Tcp::listen(far).sink()).expect("a sink");
+    let flows = Tcp::connect(far, 4).source();
+    let _program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    pause(1.0);
+    let before = server.counters("wan0").expect("counters").rx_bytes;
+    pause(2.0);
+    let after = server.counters("wan0").expect("counters").rx_bytes;
+    let rate = (after - before) as f64 * 8.0 / 2.0;
+    desk.held(rate, R4M, "the link made anew");
+}
+
+#[test]
+fn an_interface_that_comes_later_is_limited_too() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let mut family = Family::start(desk.world.client()).expect("a family");
+    desk.types(&format!("set pid:{} --up 4mbit", family.pid()));
+    let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+    let line = format!(
+        "link add name late0 type veth peer name late0 netns {}",
+        server.name()
+    );
+    client.ip(&line).expect("a cable");
+    for (ns, last) in [(client, 1), (server, 2)] {
+        ns.run("ethtool", "-K late0 tso off gso off gro off")
+            .expect("ethtool");
+        ns.ip(&format!("addr add 10.78.0.{last}/24 dev late0"))
+            .expect("an address");
+        ns.ip("link set late0 up").expect("up");
+    }
+    pause(0.5);
+    let late = "10.78.0.2:5002".parse().expect("an address");
+    let _sink = traffic::eager(desk.world.server(), &Tcp::listen(late).sink()).expect("a sink");
+    let life = Life {
+        eager: true,
+        ..Life::default()
+    };
+    for to in [to, late] {
+        family
+            .traffic(&Tcp::connect(to, 2).source(), life)
+            .expect("a child");
+    }
+    pause(1.5);
+    let bytes = || ["eth0", "late0"].map(|d| server.counters(d).expect("counters").rx_bytes);
+    let before = bytes();
+    pause(2.0);
+    let after = bytes();
+    let [old, new] = [0, 1].map(|i| (after[i] - before[i]) as f64 * 8.0 / 2.0);
+    desk.held(old + new, R4M, "both interfaces");
+    assert!(new > 0.0, "nothing passed the late one");
+}
+
+#[test]
+fn who_insists_is_told_of_and_the_next_change_tries_again() {
+    let desk = Desk::new().expect("a desk");
+    let program = limited(&desk);
+    let ns = &desk.world.client().ns;
+    let there = || ns.ip("link show nn0").is_ok();
+    for time in 1..=3 {
+        ns.ip("link del nn0").expect("our own pair is there");
+        assert!(soon(4.0, there), "not put back after time {time}");
+    }
+    ns.ip("link del nn0").expect("our own pair is there");
+    let says = || desk.types("log").stdout.contains("not any more");
+    assert!(soon(4.0, says), "{}", desk.types("log").stdout);
+    assert!(!there(), "it is fought over");
+    let shown = desk.target(&format!("pid:{}", program.pid()));
+    assert_ne!(shown["degraded"], serde_json::json!([]), "{shown}");
+    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    held_again(&desk, "after another change");
+    let shown = desk.target(&format!("pid:{}", program.pid()));
+    assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
+}
