@@ -308,7 +308,7 @@ impl Kernel {
                 let name = devices
                     .iter()
                     .find(|d| d.index == place.ifindex)
-                    .map_or("an interface that is gone", |d| &d.name);
+                    .map_or("a stage that is gone", |d| &d.name);
                 faults.push(format!("the classes of {name} are not as they were set"));
             }
         }
