@@ -7,16 +7,27 @@
 //! ```
 //!
 //! What a machine does by itself (processes end, control groups and interfaces come and go) reaches the clerk as
-//! [`Clerk::tick`] and its kin. Time is always an argument.
+//! [`Clerk::tick`], [`Clerk::sweep`] and [`Clerk::repair`]. Time is always an argument.
 
+mod back;
 mod clear;
 mod link;
+mod open;
+mod reload;
+mod repair;
 mod set;
 mod show;
+mod start;
 mod tick;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use netnice_api::{Done, LogLines, Pong, Request, Response};
-use netnice_core::contract::Contract;
+use netnice_core::contract::{Contract, IfName};
+use netnice_core::target::Target;
+use netnice_kernel::enforce::Adoption;
+use netnice_kernel::plan::Desired;
 
 use crate::clock::Now;
 use crate::denied::Denied;
@@ -24,7 +35,13 @@ use crate::desired::desired;
 use crate::enforce::{self, Act, Host};
 use crate::journal::Journal;
 use crate::ledger::{Body, Closed, Held, Ledger};
+use crate::measure::Rates;
 use crate::peer::Peer;
+use crate::policy::Policy;
+use crate::state::Store;
+use crate::undo::Undos;
+
+pub use start::Record;
 
 /// A process that a request means: its number, and whether it still lives, told by its pidfd.
 pub struct Named {
@@ -38,28 +55,55 @@ pub struct Named {
 pub struct Clerk<H: Host> {
     host: H,
     ledger: Ledger,
+    undos: Undos,
     journal: Journal,
+    store: Option<Store>,
+    /// Links that cannot be served now though their interface is there, and why.
+    broken: BTreeMap<IfName, String>,
+    repairs: repair::Repairs,
+    rates: Rates,
+    /// What a person should know who asks the doctor.
+    notices: Vec<String>,
+    policy: Policy,
+    policy_path: Option<PathBuf>,
+    /// Why the policy file as it is now is not in force.
+    policy_fault: Option<String>,
 }
 
 /// A change that is worked out but not installed.
 struct Draft {
     ledger: Ledger,
+    undos: Undos,
     acts: Vec<Act>,
 }
 
 impl<H: Host> Clerk<H> {
     /// A clerk with nothing on the books.
-    pub fn new(host: H) -> Clerk<H> {
+    pub fn new(host: H, store: Option<Store>) -> Clerk<H> {
         Clerk {
             host,
+            store,
             ledger: Ledger::default(),
+            undos: Undos::default(),
             journal: Journal::default(),
+            broken: BTreeMap::new(),
+            repairs: repair::Repairs::default(),
+            rates: Rates::default(),
+            notices: Vec::new(),
+            policy: Policy::default(),
+            policy_path: None,
+            policy_fault: None,
         }
     }
 
     /// The machine.
     pub fn host(&mut self) -> &mut H {
         &mut self.host
+    }
+
+    /// The ledger, to be read.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// Answers a request.
@@ -78,6 +122,8 @@ impl<H: Host> Clerk<H> {
             Request::Set(set) => self.set(peer, set, named, now).map(Response::Done),
             Request::Clear(clear) => self.clear(peer, clear, now).map(Response::Done),
             Request::Link(link) => self.change_link(peer, link, now).map(Response::Done),
+            Request::Confirm(confirm) => self.confirm(peer, confirm, now).map(Response::Done),
+            Request::Reload(_) => self.reload(peer, now).map(Response::Done),
             Request::Show(show) => self.show(show.target.as_deref(), now).map(Response::Shown),
             Request::Own(_) => self.show_own(named.as_ref(), now).map(Response::Shown),
             Request::Log(log) => Ok(Response::Log(LogLines {
@@ -96,14 +142,12 @@ impl<H: Host> Clerk<H> {
             Request::Set(set) => &set.target,
             Request::Link(link) => &link.iface,
             Request::Clear(_) => "clear",
+            Request::Reload(_) => "reload",
             _ => return,
         };
-        let who = crate::authority::user(peer.uid);
-        match denied {
-            Denied::NotAdmitted(text) | Denied::NotPermitted(text) | Denied::Failed(text) => {
-                self.journal.warn(now, format!("{who}, {what}: {text}"));
-            }
-            Denied::BadUsage(_) => {}
+        if !matches!(denied, Denied::BadUsage(_)) {
+            let who = crate::authority::user(peer.uid);
+            self.journal.warn(now, format!("{who}, {what}: {denied}"));
         }
     }
 
@@ -111,54 +155,97 @@ impl<H: Host> Clerk<H> {
     fn draft(&self) -> Draft {
         Draft {
             ledger: self.ledger.clone(),
+            undos: self.undos.clone(),
             acts: Vec::new(),
         }
     }
 
-    /// Installs a draft; `still` is asked at the end whether it is still wanted. Where anything says no, all is as it
-    /// was before.
+    /// Installs a draft and writes it down; `still` is asked in between whether it is still wanted. Where anything
+    /// says no, all is as it was before.
     fn install(
         &mut self,
-        draft: Draft,
+        mut draft: Draft,
         still: impl FnOnce(&mut H) -> Result<(), Denied>,
-    ) -> Result<netnice_kernel::enforce::Adoption, Denied> {
+    ) -> Result<Adoption, Denied> {
+        for target in draft.ledger.heal() {
+            tracing::info!("{target} fits again");
+        }
         #[cfg(debug_assertions)]
         draft.ledger.invariants();
-        let (before, after) = (desired(&self.ledger), desired(&draft.ledger));
+        let before = self.wanted(&self.ledger);
+        let after = self.wanted(&draft.ledger);
+        // Sockets may carry the numbers that a draft gave out, also of one that is thrown away.
+        self.ledger.skip_ids(draft.ledger.next_id());
         let installed = enforce::install(&mut self.host, &before, &after, &draft.acts)?;
-        if let Err(denied) = still(&mut self.host) {
+        let kept = still(&mut self.host).and_then(|()| self.keep(&draft));
+        if let Err(denied) = kept {
             installed.take_back(&mut self.host, &before);
             return Err(denied);
         }
         self.ledger = draft.ledger;
+        self.undos = draft.undos;
+        self.repairs.forgive();
         Ok(installed.adoption)
+    }
+
+    /// Writes a draft down.
+    fn keep(&mut self, draft: &Draft) -> Result<(), Denied> {
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        let nothing = draft.ledger.is_empty() && draft.undos.iter().next().is_none();
+        let kept = match nothing && !self.host.is_enforcing() {
+            true => store.remove(),
+            false => store.save(&draft.ledger, &draft.undos),
+        };
+        kept.map_err(|error| Denied::Failed(error.to_string()))
+    }
+
+    /// What should be in force of a ledger, as far as it can be now.
+    fn wanted(&self, ledger: &Ledger) -> Desired {
+        let mut wanted = desired(ledger);
+        let broken = |name: &str| self.broken.keys().any(|link| link.as_str() == name);
+        wanted.links.retain(|link| !broken(&link.name));
+        wanted
     }
 
     /// What a draft would do, in words.
     fn preview(&mut self, draft: &Draft) -> Vec<String> {
-        let mut lines = self.host.preview(&desired(&draft.ledger));
+        let wanted = self.wanted(&draft.ledger);
+        let mut lines = self.host.preview(&wanted);
         lines.extend(draft.acts.iter().map(set::describe));
         lines
     }
 
     /// The answer to a change of one target.
-    fn done(&self, peer: &Peer, held: &Held) -> Done {
-        let own = held
-            .claims
-            .iter()
-            .find(|claim| claim.by.uid == peer.uid)
-            .map_or_else(Contract::default, |claim| claim.contract.clone());
+    fn done(&self, peer: &Peer, ledger: &Ledger, held: &Held) -> Done {
         Done {
             target: Some(held.entry.target.to_string()),
             id: Some(held.entry.id.get()),
-            contract: Some(own.to_string()),
-            effective: Some(held.effective(&self.ledger).to_string()),
+            contract: Some(claim_of(held, peer.uid).to_string()),
+            effective: Some(held.effective(ledger).to_string()),
             ..Done::default()
         }
     }
 }
 
-/// The acts that let go of what a target is made of.
+impl Draft {
+    /// Lets a target go, with what it is made of and what waits for it.
+    fn close(&mut self, slot: netnice_core::admission::TargetId) -> Option<Closed> {
+        let closed = self.ledger.close(slot)?;
+        self.undos.forget_target(closed.held.id);
+        self.acts.extend(release(&closed));
+        Some(closed)
+    }
+}
+
+/// What a user has asked of a target.
+fn claim_of(held: &Held, uid: u32) -> Contract {
+    let own = held.claims.iter().find(|claim| claim.by.uid == uid);
+    own.map_or_else(Contract::default, |claim| claim.contract.clone())
+}
+
+/// The act that lets go of what a target is made of.
 fn release(closed: &Closed) -> Option<Act> {
     let id = closed.held.id;
     match &closed.held.body {
@@ -167,7 +254,7 @@ fn release(closed: &Closed) -> Option<Act> {
             heir: closed.heir,
         }),
         Body::App(key) => match (&closed.held.entry.target, key) {
-            (netnice_core::target::Target::App(path), Some(_)) => Some(Act::UnbindApp {
+            (Target::App(path), Some(_)) => Some(Act::UnbindApp {
                 id,
                 path: path.to_string(),
             }),
@@ -177,3 +264,6 @@ fn release(closed: &Closed) -> Option<Act> {
         Body::User(uid) => Some(Act::UnbindUser { id, uid: *uid }),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -9,12 +9,13 @@
 //! fails it takes back those that were done.
 
 pub mod kernel;
+#[cfg(test)]
+pub mod machine;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netnice_core::target::Target;
-use netnice_core::units::Rate;
-use netnice_kernel::enforce::{Adoption, Sample};
+use netnice_core::units::{Instant, Rate};
+use netnice_kernel::enforce::{Adoption, Found, Sample};
 use netnice_kernel::plan::Desired;
 
 use crate::denied::Denied;
@@ -35,6 +36,9 @@ pub struct Process {
 
 /// The targets that processes are members of, by process: made by process or name, and by executable. 0: none.
 pub type Members = BTreeMap<u32, (u32, u32)>;
+
+/// Bytes received so far, by the name of the interface.
+pub type Seen = BTreeMap<String, u64>;
 
 /// An interface of the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,8 +181,14 @@ pub trait Host {
     fn attachment(&self) -> &'static str;
     /// Whether anything is in force.
     fn is_enforcing(&self) -> bool;
-    /// The largest number of a target that the kernel still knows of.
-    fn largest_id(&mut self) -> u32;
+    /// Forgets members that have ended without being seen to.
+    fn forget_dead(&mut self) -> Result<(), Denied>;
+    /// What an earlier daemon has left in force.
+    fn found(&mut self) -> Result<Found, Denied>;
+    /// Shares out anew what is left over on managed links.
+    fn balance(&mut self, now: Instant) -> Result<(), Denied>;
+    /// What the interfaces have received.
+    fn seen(&mut self) -> Result<Seen, Denied>;
 }
 
 /// A change that is in force and can be taken back until it is kept.
@@ -257,9 +267,4 @@ fn complain(result: Result<(), Denied>) {
     if let Err(error) = result {
         tracing::error!(%error, "could not put back what was in force before");
     }
-}
-
-/// Whether a kind of target is a control group.
-pub fn is_group(target: &Target) -> bool {
-    matches!(target, Target::Cgroup(_) | Target::Unit(_))
 }

@@ -50,6 +50,8 @@ pub const POLICY: Claimant = Claimant {
 pub struct Ledger {
     links: BTreeMap<IfName, Managed>,
     held: BTreeMap<TargetId, Held>,
+    /// The slot of each held target, by its number.
+    slots: BTreeMap<u32, TargetId>,
     remnants: BTreeMap<TargetId, Remnant>,
     next_id: u32,
 }
@@ -78,6 +80,8 @@ pub struct Held {
     pub claims: Claims,
     /// Why its guarantees are not in force, if they do not fit any more.
     pub refused: Option<String>,
+    /// The policy rule that asks for it, if one does.
+    pub rule: Option<String>,
     /// When it was changed last, nanoseconds since 1970.
     pub changed_ns: u64,
 }
@@ -155,6 +159,7 @@ impl Default for Ledger {
         Ledger {
             links: BTreeMap::new(),
             held: BTreeMap::new(),
+            slots: BTreeMap::new(),
             remnants: BTreeMap::new(),
             next_id: 1,
         }
@@ -174,7 +179,7 @@ impl Ledger {
 
     /// The held target of a number.
     pub fn by_id(&self, id: u32) -> Option<&Held> {
-        self.held.values().find(|held| held.id == id)
+        self.held.get(self.slots.get(&id)?)
     }
 
     /// The managed links, by name.
@@ -291,6 +296,13 @@ impl Ledger {
             place,
             inside,
         } = newcomer;
+        let known = |id: Option<u32>| id.filter(|id| self.by_id(*id).is_some());
+        // A number may be of a target that is gone: then nobody is around.
+        let place = Place {
+            own: known(place.own),
+            app: known(place.app),
+            ..place
+        };
         let is_app = matches!(body, Body::App(_));
         let around = place.own;
         let held = Held {
@@ -305,9 +317,11 @@ impl Ledger {
             place,
             claims: Claims::default(),
             refused: None,
+            rule: None,
             changed_ns: 0,
         };
         self.held.insert(slot, held);
+        self.slots.insert(id, slot);
         for inner in self.held.values_mut().filter(|h| inside.contains(&h.id)) {
             match is_app {
                 true if inner.place.own.is_none() => inner.place.app = Some(id),
@@ -359,6 +373,7 @@ impl Ledger {
     /// taken out of force and said to be so.
     pub fn close(&mut self, slot: TargetId) -> Option<Closed> {
         let held = self.held.remove(&slot)?;
+        self.slots.remove(&held.id);
         let heir = held.place.own.filter(|id| self.by_id(*id).is_some());
         let mut orphans = Vec::new();
         for other in self.held.values_mut() {
@@ -404,14 +419,16 @@ impl Ledger {
         self.readmit();
     }
 
-    /// Admits everything anew, in stable order, as after a restart. What does not fit stays, with its limits, and is
+    /// Admits everything anew, the eldest first, as after a restart. What does not fit stays, with its limits, and is
     /// said to be degraded.
     pub fn readmit(&mut self) {
         let asked = |held: &Held| Entry {
             contract: held.claims.effective().clone(),
             ..held.entry.clone()
         };
-        let wanted: Vec<Entry> = self.held.values().map(asked).collect();
+        let mut held: Vec<&Held> = self.held.values().collect();
+        held.sort_by_key(|held| held.id);
+        let wanted: Vec<Entry> = held.into_iter().map(asked).collect();
         for (entry, answer) in admission::readmit(&self.capacities(), wanted) {
             let Some(held) = self.held.get_mut(&entry.id) else {
                 continue;
@@ -423,9 +440,28 @@ impl Ledger {
         }
     }
 
+    /// Admits again what is degraded, the eldest first, as far as there is room for it now; tells what is served again.
+    pub fn heal(&mut self) -> Vec<Target> {
+        let mut degraded: Vec<(u32, TargetId)> = self
+            .held
+            .values()
+            .filter(|held| held.refused.is_some())
+            .map(|held| (held.id, held.entry.id))
+            .collect();
+        degraded.sort_unstable();
+        let mut healed = Vec::new();
+        for (_, slot) in degraded {
+            self.reseat(slot);
+            let held = self.held.get(&slot).filter(|held| held.refused.is_none());
+            healed.extend(held.map(|held| held.entry.target.clone()));
+        }
+        healed
+    }
+
     /// Takes in a target as it was held before a restart, not admitted yet.
     pub fn restore(&mut self, held: Held) {
-        self.next_id = self.next_id.max(held.id + 1);
+        self.next_id = self.next_id.max(held.id.saturating_add(1));
+        self.slots.insert(held.id, held.entry.id);
         self.held.insert(held.entry.id, held);
     }
 
@@ -441,6 +477,13 @@ impl Ledger {
             held.place = place;
         }
         self.seat(slot);
+    }
+
+    /// Names the policy rule that asks for a target.
+    pub fn set_rule(&mut self, slot: TargetId, rule: Option<String>) {
+        if let Some(held) = self.held.get_mut(&slot) {
+            held.rule = rule;
+        }
     }
 
     /// Puts a target under what contains it now, and under it what it contains.
@@ -511,29 +554,66 @@ impl Ledger {
 
     /// What must hold between any two requests.
     pub fn invariants(&self) {
+        if let Some(fault) = self.fault() {
+            panic!("the ledger contradicts itself: {fault}");
+        }
+    }
+
+    /// What is wrong with the ledger, if anything is.
+    pub fn fault(&self) -> Option<String> {
         let mut ids = BTreeSet::new();
         for (slot, held) in &self.held {
-            assert_eq!(*slot, held.entry.id, "a target stands in its slot");
-            assert!(ids.insert(held.id), "number {} is given twice", held.id);
-            assert!(held.id < self.next_id, "number {} was given out", held.id);
-            assert!(
-                !self.remnants.contains_key(slot),
-                "slot {slot} is used once"
-            );
-            let parent = held.entry.parent;
-            assert!(
-                parent.is_none_or(|parent| self.held.contains_key(&parent)),
-                "{} lies in slot {parent:?}, which nobody holds",
-                held.entry.target
-            );
-            assert!(self.around(*slot).all(|outer| outer.entry.id != *slot));
+            let name = &held.entry.target;
+            if *slot != held.entry.id {
+                return Some(format!("{name} stands in slot {slot}, not in its own"));
+            }
+            if slot.get() > MAX_SLOT {
+                return Some(format!("{name} stands in slot {slot}, beyond {MAX_SLOT}"));
+            }
+            if !ids.insert(held.id) || held.id >= self.next_id || held.id == 0 {
+                return Some(format!(
+                    "{name} has number {}, which was not given to it",
+                    held.id
+                ));
+            }
+            if self.slots.get(&held.id) != Some(slot) {
+                return Some(format!("{name} is not found by its number"));
+            }
+            let mut chain = vec![*slot];
+            let mut next = held.entry.parent;
+            while let Some(parent) = next {
+                if chain.contains(&parent) {
+                    return Some(format!("{name} contains itself"));
+                }
+                chain.push(parent);
+                match self.held.get(&parent) {
+                    Some(outer) => next = outer.entry.parent,
+                    None => return Some(format!("{name} lies in slot {parent}, which is empty")),
+                }
+            }
         }
-        for remnant in self.remnants.values() {
-            assert!(
-                ids.insert(remnant.id),
-                "number {} is given twice",
-                remnant.id
-            );
+        self.remnants.iter().find_map(|(slot, remnant)| {
+            let alone = *slot == remnant.slot
+                && slot.get() <= MAX_SLOT
+                && !self.held.contains_key(slot)
+                && remnant.id < self.next_id
+                && ids.insert(remnant.id);
+            (!alone).then(|| format!("what is left in slot {slot} is not alone there"))
+        })
+    }
+}
+
+impl Body {
+    /// The same thing while it is not there.
+    pub fn without(&self) -> Body {
+        match self {
+            Body::Processes { only, .. } => Body::Processes {
+                roots: Vec::new(),
+                only: *only,
+            },
+            Body::App(_) => Body::App(None),
+            Body::Cgroup(_) => Body::Cgroup(None),
+            Body::User(uid) => Body::User(*uid),
         }
     }
 }

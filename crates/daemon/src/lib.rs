@@ -22,9 +22,13 @@ pub mod ledger;
 pub mod lineage;
 pub mod measure;
 pub mod peer;
+pub mod policy;
 pub mod run;
 pub mod runtime;
 pub mod server;
+pub mod state;
+pub mod undo;
+pub mod watch;
 
 pub use denied::Denied;
 pub use run::{Options, run};

@@ -1,6 +1,6 @@
 //! Which held targets lie inside a process family. Pure.
 //!
-//! The kernel's members say to which target each process belongs. A target made by pid lies inside a family if its
+//! The kernel's members say to which target each process belongs; it belongs to those around that one too. A target made by pid lies inside a family if its
 //! named process does; once that one has left, and for targets made by name, all of its members must.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,8 @@ use netnice_core::target::Target;
 use crate::enforce::Members;
 use crate::ledger::{Body, Ledger};
 
-/// Numbers of the held targets whose processes are all in `family`, except one that `newcomer` itself is named in.
+/// Numbers of the held targets whose processes are all in `family`, but for those that the process `newcomer` is itself
+/// in: it is made a target inside them.
 pub fn inside(
     ledger: &Ledger,
     members: &Members,
@@ -19,8 +20,14 @@ pub fn inside(
 ) -> BTreeSet<u32> {
     let mut by_target: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for (pid, (own, _)) in members {
-        by_target.entry(*own).or_default().push(*pid);
+        for target in ledger.descent(Some(*own)) {
+            by_target.entry(target).or_default().push(*pid);
+        }
     }
+    let around = newcomer
+        .and_then(|pid| members.get(&pid))
+        .map(|(own, _)| *own);
+    let around = ledger.descent(around);
     let lies_inside = |id: u32, target: &Target, body: &Body| {
         let Body::Processes { roots, .. } = body else {
             return false;
@@ -31,12 +38,13 @@ pub fn inside(
             _ => None,
         };
         match named {
-            Some(root) => Some(root.pid) != newcomer && family.contains(&root.pid),
+            Some(root) => family.contains(&root.pid),
             None => !theirs.is_empty() && theirs.iter().all(|pid| family.contains(pid)),
         }
     };
     ledger
         .held()
+        .filter(|held| !around.contains(&held.id))
         .filter(|held| lies_inside(held.id, &held.entry.target, &held.body))
         .map(|held| held.id)
         .collect()

@@ -9,10 +9,14 @@
 //! - what was offered is the sum. A target without classes of its own has sent what it offered: where it waits, it
 //!   waits in a class of a target around it.
 
+mod rates;
+
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::meter::{Flow, Meter};
-use netnice_core::units::Bytes;
+use netnice_core::units::{Bytes, Rate};
 use netnice_kernel::enforce::{DirectionCounts, TargetCounts};
+
+pub use rates::Rates;
 
 /// The counters of one target.
 pub fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
@@ -36,7 +40,7 @@ pub fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
 }
 
 /// The counters of one direction.
-pub fn flow(counts: &DirectionCounts, rate: Option<netnice_core::units::Rate>) -> Flow {
+pub fn flow(counts: &DirectionCounts, rate: Option<Rate>) -> Flow {
     let has_classes = counts.sent_packets + counts.queued_packets + counts.dropped_packets > 0;
     if !has_classes {
         return Flow {

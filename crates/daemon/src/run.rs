@@ -1,30 +1,35 @@
 //! The life of the daemon: start, serve, stop.
 //!
 //! ```text
-//!   lock the folder ─> adopt what the kernel holds ─> read the state ─> listen ─> serve ─> SIGTERM: stop listening
+//!   lock the folder ─> read the state ─> adopt what the kernel holds ─> policy ─> listen ─> serve ─> SIGTERM: stop
 //! ```
 //!
-//! Stopping lifts nothing: the kernel goes on, and the next daemon finds it all again.
+//! Stopping lifts nothing: the kernel goes on, and the next daemon finds it all again. SIGHUP reads the policy again.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use netnice_api::RuntimeDir;
+use netnice_kernel::cgroup;
 use netnice_kernel::enforce::Kernel;
 use netnice_kernel::plan::Leaves;
-use netnice_kernel::process::PidFd;
+use netnice_kernel::process::{self, PidFd};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::clerk::{Clerk, Named};
+use crate::clerk::{Clerk, Named, Record};
 use crate::clock::Now;
 use crate::enforce::Host;
 use crate::enforce::kernel::KernelHost;
 use crate::runtime::Runtime;
 use crate::server::{Ask, Server};
+use crate::state::{StateError, Store};
+use crate::watch::{Ends, Folders, Links};
 
 /// How the daemon is started.
 #[derive(Clone, Debug)]
@@ -38,22 +43,58 @@ pub struct Options {
 /// Runs the daemon until it is told to stop.
 pub fn run(options: &Options) -> Result<()> {
     let folder = options.runtime.path();
-    let _runtime = Runtime::take(folder)?;
+    let runtime = Runtime::take(folder)?;
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        // Connections, maps and programs: where the limit cannot be raised, fewer connections are held.
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+    let boot = process::boot().context("cannot tell this run of the machine from others")?;
+    let store = Store::new(folder, &boot);
+    let record = read(&store)?;
     let kernel = Kernel::open(folder, Leaves::Fifo).context("cannot open the kernel's side")?;
     let host = KernelHost::new(kernel).context("cannot open the kernel's side")?;
-    let clerk = Clerk::new(host);
-    let runtime = tokio::runtime::Builder::new_current_thread()
+    let mut clerk = Clerk::new(host, Some(store));
+    clerk.start(record, Now::read());
+    clerk.obey(&options.policy, Now::read());
+    let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    LocalSet::new().block_on(&runtime, serve(options, clerk))
+    LocalSet::new().block_on(&executor, serve(options, clerk))?;
+    runtime.leave();
+    Ok(())
+}
+
+/// Reads the state; one that is damaged is put aside, so that it is neither guessed at nor lost.
+fn read(store: &Store) -> Result<Record> {
+    let error = match store.load() {
+        Ok(None) => return Ok(Record::None),
+        Ok(Some(state)) => return Ok(Record::Whole(Box::new(state))),
+        Err(error) => error,
+    };
+    match error {
+        StateError::Damaged { .. } => {
+            let aside = store.put_aside()?;
+            Ok(Record::Lost(format!(
+                "{error}; it is kept as {}",
+                aside.display()
+            )))
+        }
+        other => Err(other.into()),
+    }
 }
 
 async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut ticks = interval(TICK);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut ticks = every(TICK);
+    let mut balances = every(BALANCE);
+    let mut links = Links::open(clerk.host().numbers()?).context("cannot listen to netlink")?;
+    let mut folders = Folders::open().context("cannot watch folders")?;
+    let mut ends: Option<Ends> = None;
+    let mut look_at: Option<Instant> = None;
+    let mut sweep_at: Option<Instant> = None;
     let (to_clerk, mut asks) = mpsc::channel::<Ask>(WAITING);
     let path = options.runtime.socket();
     let server =
@@ -62,12 +103,41 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<()> {
     let listening = server.serve(to_clerk);
     tokio::pin!(listening);
     loop {
+        listen_to_ends(&mut clerk, &mut ends);
+        let due = clerk.next_due().map(from_monotonic);
+        let has_links = clerk.ledger().links().next().is_some();
         tokio::select! {
             biased;
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            _ = hangup.recv() => clerk.obey(&options.policy, Now::read()),
+            () = at(due) => clerk.expire(Now::read()),
+            () = at(sweep_at) => {
+                sweep_at = None;
+                clerk.tidy(Now::read());
+            }
+            () = at(look_at) => {
+                look_at = None;
+                clerk.repair(true, Now::read());
+            }
+            _ = balances.tick(), if has_links => clerk.balance(Now::read()),
+            _ = ticks.tick() => {
+                clerk.tick(Now::read());
+                folders.watch(&group_folders(&clerk));
+            }
             Some(ask) = asks.recv() => answer(&mut clerk, ask),
-            _ = ticks.tick() => clerk.tick(Now::read()),
+            heard = links.changed() => {
+                heard.context("cannot listen to netlink any more")?;
+                look_at.get_or_insert(Instant::now() + LINKS_SETTLE);
+            }
+            heard = folders.changed() => {
+                heard.context("cannot watch folders any more")?;
+                sweep_at.get_or_insert(Instant::now());
+            }
+            heard = ended(&mut ends), if ends.is_some() => {
+                heard.context("cannot hear of ends any more")?;
+                sweep_at.get_or_insert(Instant::now() + ENDS_SETTLE);
+            }
             () = &mut listening => break,
         }
     }
@@ -85,7 +155,63 @@ fn answer<H: Host>(clerk: &mut Clerk<H>, ask: Ask) {
     let _ = ask.reply.send(response);
 }
 
+/// Listens to ends while programs are loaded that tell of them.
+fn listen_to_ends(clerk: &mut Clerk<KernelHost>, ends: &mut Option<Ends>) {
+    let host = clerk.host();
+    if !host.is_enforcing() {
+        *ends = None;
+    } else if ends.is_none() {
+        match host.take_exits() {
+            Ok(exits) => *ends = Ends::new(exits).ok(),
+            Err(error) => tracing::debug!(%error, "ends are seen each second only"),
+        }
+    }
+}
+
+async fn ended(ends: &mut Option<Ends>) -> std::io::Result<()> {
+    match ends {
+        Some(ends) => ends.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The folders in which held control groups come and go.
+fn group_folders(clerk: &Clerk<KernelHost>) -> BTreeSet<PathBuf> {
+    let Ok(root) = cgroup::root() else {
+        return BTreeSet::new();
+    };
+    let above = |path: String| {
+        let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+        root.join(above.trim_start_matches('/'))
+    };
+    clerk.group_paths().into_iter().map(above).collect()
+}
+
+async fn at(when: Option<Instant>) {
+    match when {
+        Some(when) => sleep_until(when).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn every(time: Duration) -> tokio::time::Interval {
+    let mut interval = interval(time);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// A point on the machine's monotonic clock as one of the executor's.
+fn from_monotonic(at: netnice_core::units::Instant) -> Instant {
+    Instant::now() + at.since(Now::read().monotonic).into()
+}
+
 /// How often the clerk looks at what changes by itself.
 const TICK: Duration = Duration::from_secs(1);
+/// How often left-over is shared out: a target that goes idle gives way within two of these.
+const BALANCE: Duration = Duration::from_millis(60);
+/// Changes on interfaces come in bursts.
+const LINKS_SETTLE: Duration = Duration::from_millis(50);
+/// An end is told just before its process leaves the map, and many end together.
+const ENDS_SETTLE: Duration = Duration::from_millis(20);
 /// Requests that wait for the clerk; more of them wait in their connections.
 const WAITING: usize = 64;

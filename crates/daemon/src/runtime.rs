@@ -2,9 +2,10 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 /// Why a runtime folder cannot be had.
@@ -34,7 +35,10 @@ pub enum RuntimeError {
 /// A runtime folder that is ours until this is dropped, or the process ends.
 #[derive(Debug)]
 pub struct Runtime {
-    _lock: Flock<File>,
+    lock: Flock<File>,
+    folder: PathBuf,
+    /// Whether the folder was made here.
+    made: bool,
 }
 
 impl Runtime {
@@ -44,34 +48,56 @@ impl Runtime {
             folder: folder.to_owned(),
             source,
         };
-        if !folder.exists() {
+        let made = !folder.exists();
+        if made {
             fs::create_dir_all(folder).map_err(unusable)?;
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).map_err(unusable)?;
         }
         let path = folder.join(LOCK);
-        let file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&path)
-            .map_err(unusable)?;
-        let mut lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => lock,
-            Err((_, nix::errno::Errno::EWOULDBLOCK)) => {
-                let holder = fs::read_to_string(&path).unwrap_or_default();
-                return Err(RuntimeError::Taken {
-                    folder: folder.to_owned(),
-                    holder: holder.trim().to_owned(),
-                });
+        // A daemon that leaves removes the file: then what was locked is no longer what has the name.
+        let mut lock = loop {
+            let file = OpenOptions::new()
+                .create(true)
+                .truncate(false)
+                .read(true)
+                .write(true)
+                .open(&path)
+                .map_err(unusable)?;
+            let lock = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => lock,
+                Err((_, Errno::EWOULDBLOCK)) => {
+                    let holder = fs::read_to_string(&path).unwrap_or_default();
+                    return Err(RuntimeError::Taken {
+                        folder: folder.to_owned(),
+                        holder: holder.trim().to_owned(),
+                    });
+                }
+                Err((_, errno)) => return Err(unusable(errno.into())),
+            };
+            let locked = lock.metadata().map_err(unusable)?.ino();
+            if fs::metadata(&path).is_ok_and(|there| there.ino() == locked) {
+                break lock;
             }
-            Err((_, errno)) => return Err(unusable(errno.into())),
         };
         let said = lock
             .set_len(0)
             .and_then(|()| writeln!(lock, "{}", std::process::id()));
         said.map_err(unusable)?;
-        Ok(Runtime { _lock: lock })
+        Ok(Runtime {
+            lock,
+            folder: folder.to_owned(),
+            made,
+        })
+    }
+
+    /// Leaves the folder as it was found, but for what must outlive this daemon.
+    pub fn leave(self) {
+        let _ = fs::remove_file(self.folder.join(LOCK));
+        if self.made {
+            // Fails where something is in force, and so in the folder.
+            let _ = fs::remove_dir(&self.folder);
+        }
+        drop(self.lock);
     }
 }
 
@@ -91,8 +117,8 @@ mod tests {
             panic!("a second one was let in: {second:?}");
         };
         assert_eq!(holder, std::process::id().to_string());
-        drop(first);
-        drop(Runtime::take(&folder).expect("it is free again"));
-        fs::remove_dir_all(&folder).expect("clean up");
+        first.leave();
+        assert!(!folder.exists(), "it is left as it was found");
+        Runtime::take(&folder).expect("it is free again").leave();
     }
 }

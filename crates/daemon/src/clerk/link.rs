@@ -6,11 +6,14 @@ use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::{Bytes, Rate};
 
 use super::Clerk;
+use super::back::Terms;
 use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::enforce::Host;
 use crate::peer::Peer;
+use crate::policy::MOST_OVERHEAD;
+use crate::undo::Undo;
 
 impl<H: Host> Clerk<H> {
     pub(super) fn change_link(
@@ -21,7 +24,13 @@ impl<H: Host> Clerk<H> {
     ) -> Result<Done, Denied> {
         authority::may_manage(peer, "managing a link")?;
         let name: IfName = change.iface.parse()?;
+        let terms = Terms {
+            confirm_ns: change.confirm_ns,
+            for_ns: change.for_ns,
+        };
+        terms.check()?;
         let mut draft = self.draft();
+        let before = draft.ledger.link(name.as_str()).cloned();
         let message = match change.unmanage {
             true => {
                 draft.ledger.unmanage(&name)?;
@@ -34,6 +43,12 @@ impl<H: Host> Clerk<H> {
                 message
             }
         };
+        let first = draft.undos.forget_link(&name);
+        let undo = Undo::Link {
+            name: name.clone(),
+            before: first.unwrap_or(before),
+        };
+        let confirm = draft.wait(terms, peer, undo, now);
         if change.dry_run {
             return Ok(Done {
                 plan: Some(self.preview(&draft)),
@@ -41,11 +56,17 @@ impl<H: Host> Clerk<H> {
                 ..Done::default()
             });
         }
-        self.install(draft, |_| Ok(()))?;
+        // Whatever kept the link from being served before, it is tried anew.
+        let was_broken = self.broken.remove(&name);
+        if let Err(denied) = self.install(draft, |_| Ok(())) {
+            self.broken.extend(was_broken.map(|why| (name, why)));
+            return Err(denied);
+        }
         let who = authority::user(peer.uid);
         self.journal.note(now, format!("{who}: {message}"));
         Ok(Done {
-            messages: vec![message],
+            messages: [message].into_iter().chain(terms.remark()).collect(),
+            confirm,
             ..Done::default()
         })
     }
@@ -97,7 +118,7 @@ impl<H: Host> Clerk<H> {
         Ok(link)
     }
 
-    fn reported(&mut self, name: &IfName) -> Result<Capacity, Denied> {
+    pub(super) fn reported(&mut self, name: &IfName) -> Result<Capacity, Denied> {
         let rate = self.host.speed(name.as_str())?.ok_or_else(|| {
             Denied::Failed(format!(
                 "the driver of {name} reports no speed: say what it carries with netnice link {name} --rate R"
@@ -136,6 +157,3 @@ pub(super) fn describe(link: &Link) -> String {
     }
     text
 }
-
-/// More than any encapsulation adds to a packet.
-const MOST_OVERHEAD: u64 = 512;

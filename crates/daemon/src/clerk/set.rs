@@ -1,21 +1,42 @@
 //! Setting: a contract for a process, a name, or anything else; and a process that joins a name.
 
-use std::collections::BTreeSet;
-
 use netnice_api::{Done, Set};
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Change;
 use netnice_core::target::Target;
+use netnice_core::units::Nanos;
 use netnice_kernel::enforce::Adoption;
 
-use super::{Clerk, Draft, Named, release};
+use super::back::Terms;
+use super::{Clerk, Draft, Named, claim_of};
 use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::enforce::{Act, Host, Process};
-use crate::ledger::{Body, Held, Newcomer, Place};
-use crate::lineage;
+use crate::ledger::{Body, Held, Ledger};
 use crate::peer::Peer;
+use crate::undo;
+
+/// One request, understood.
+struct Asked<'a> {
+    peer: &'a Peer,
+    target: Target,
+    change: Option<Change>,
+    named: Option<Named>,
+    set: &'a Set,
+    terms: Terms,
+    now: Now,
+}
+
+/// A request that was worked out on a draft.
+struct Worked {
+    draft: Draft,
+    slot: TargetId,
+    /// The process that was meant.
+    process: Option<Process>,
+    /// The number by which the change is confirmed.
+    number: Option<u64>,
+}
 
 impl<H: Host> Clerk<H> {
     pub(super) fn set(
@@ -25,448 +46,251 @@ impl<H: Host> Clerk<H> {
         named: Option<Named>,
         now: Now,
     ) -> Result<Done, Denied> {
-        let target: Target = set.target.parse()?;
-        let change: Option<Change> = set.change.as_deref().map(str::parse).transpose()?;
-        if let Some(change) = &change {
+        let asked = Asked {
+            peer,
+            target: set.target.parse()?,
+            change: self.change_of(set)?,
+            named,
+            set,
+            terms: Terms {
+                confirm_ns: set.confirm_ns,
+                for_ns: set.for_ns,
+            },
+            now,
+        };
+        asked.terms.check()?;
+        if let Some(change) = &asked.change {
             authority::may_ask(peer, change)?;
         }
+        let worked = self.work_out(&asked)?;
+        self.finish(&asked, worked)
+    }
+
+    /// The change that a request asks for.
+    fn change_of(&self, set: &Set) -> Result<Option<Change>, Denied> {
+        let change: Option<Change> = set.change.as_deref().map(str::parse).transpose()?;
+        Ok(match set.short && !self.input_meter() {
+            true => change.map(|change| undo::as_up(&change)),
+            false => change,
+        })
+    }
+
+    /// Works a request out on a draft.
+    fn work_out(&mut self, asked: &Asked<'_>) -> Result<Worked, Denied> {
         let mut draft = self.draft();
-        let (slot, process) = match (&target, change.as_ref()) {
-            (Target::Container(_), _) => {
+        let (slot, process) = match &asked.target {
+            Target::Container(_) => {
                 return Err(Denied::unsupported(format!(
-                    "{target}: limiting a container"
+                    "{}: limiting a container",
+                    asked.target
                 )));
             }
-            (Target::Pid(_), Some(change)) => {
-                let process = self.named(peer, named.as_ref(), None)?;
-                let slot =
-                    self.set_process(&mut draft, peer, &target, &process, set.only, change, now)?;
-                (slot, Some(process))
-            }
-            (Target::Name(_), change) => {
-                self.set_name(&mut draft, peer, &target, set, named.as_ref(), change, now)?
-            }
-            (_, Some(change)) => (
-                self.set_thing(&mut draft, peer, &target, change, now)?,
-                None,
-            ),
-            (_, None) => {
+            Target::Name(_) => self.find_name(&mut draft, asked)?,
+            target if asked.change.is_none() => {
                 return Err(Denied::BadUsage(format!(
                     "nothing is asked of {target}: name at least one of up, down, both, min, …"
                 )));
             }
-        };
-        self.finish(peer, draft, slot, process, named, set, now)
-    }
-
-    /// Carries out a worked-out change and answers.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of one request, each used once"
-    )]
-    fn finish(
-        &mut self,
-        peer: &Peer,
-        mut draft: Draft,
-        slot: TargetId,
-        process: Option<Process>,
-        named: Option<Named>,
-        set: &Set,
-        now: Now,
-    ) -> Result<Done, Denied> {
-        let held = draft.ledger.get(slot).cloned();
-        let Some(held) = held else {
-            return Err(Denied::Failed(format!("{} is not held", set.target)));
-        };
-        let existed = self.ledger.get(slot).is_some_and(|old| old.id == held.id);
-        let ends = held.claims.is_empty();
-        if ends {
-            if !existed {
-                return Ok(Done {
-                    messages: vec![format!("nothing was set for {}", held.entry.target)],
-                    target: Some(held.entry.target.to_string()),
-                    ..Done::default()
-                });
+            Target::Pid(_) => {
+                let process = self.named(asked.peer, asked.named.as_ref(), asked.set.pid)?;
+                let slot = self.find_pid(&mut draft, asked, &process)?;
+                (slot, Some(process))
             }
-            draft.acts.clear();
-            if let Some(closed) = draft.ledger.close(slot) {
-                draft.acts.extend(release(&closed));
+            target => {
+                authority::may_limit_target(asked.peer, target, None)?;
+                (self.slot_of_thing(&mut draft, target)?, None)
             }
-        }
-        if set.dry_run {
-            let plan = self.preview(&draft);
-            let ledger = std::mem::replace(&mut self.ledger, draft.ledger);
-            let done = self.done(peer, &held);
-            self.ledger = ledger;
-            return Ok(Done {
-                plan: Some(plan),
-                ..done
+        };
+        let mut number = None;
+        if let Some(change) = &asked.change {
+            let held = draft.ledger.get(slot);
+            let (id, before) = held.map_or((0, Default::default()), |held| {
+                (held.id, claim_of(held, asked.peer.uid))
             });
+            let by = asked.peer.claimant();
+            draft.ledger.ask(slot, by, change, asked.now.wall_ns)?;
+            number = draft.wait_for_claim(id, asked.terms, asked.peer, change, &before, asked.now);
         }
-        let adoption = self.install(draft, |host| {
-            still_lives(host, process.as_ref(), named.as_ref())
-        })?;
-        let done = match self.ledger.get(slot).filter(|_| !ends) {
-            Some(now_held) => self.done(peer, now_held),
-            None => Done {
-                target: Some(held.entry.target.to_string()),
-                contract: Some("none".to_owned()),
-                effective: Some("none".to_owned()),
-                ..Done::default()
-            },
-        };
-        let who = authority::user(peer.uid);
-        let what = done.effective.as_deref().unwrap_or_default();
-        self.journal
-            .note(now, format!("{who} set {}: {what}", held.entry.target));
-        Ok(Done {
-            messages: self.remarks(slot, &adoption),
-            ..done
+        Ok(Worked {
+            draft,
+            slot,
+            process,
+            number,
         })
     }
 
-    /// What a person should know about a target that was set just now.
-    fn remarks(&self, slot: TargetId, adoption: &Adoption) -> Vec<String> {
-        let mut remarks = Vec::new();
-        if let Some(held) = self.ledger.get(slot) {
-            remarks.extend(self.tighter_around(held));
-        }
-        if adoption.shared_listeners > 0 {
-            remarks.push(format!(
-                "{} listening sockets are shared with processes outside and were left alone",
-                adoption.shared_listeners
-            ));
-        }
-        if adoption.hidden_mptcp > 0 {
-            remarks.push(format!(
-                "{} open MPTCP sockets hide their connections from the kernel's owner; limit their unit or cgroup \
-                 to hold them",
-                adoption.hidden_mptcp
-            ));
-        }
-        remarks
-    }
-
-    /// Limits of what is around a target that are below its own.
-    fn tighter_around(&self, held: &Held) -> Vec<String> {
-        let own = &held.entry.contract;
-        let effective = held.effective(&self.ledger);
-        let pairs = [
-            ("up", own.up(), effective.up()),
-            ("down", own.down(), effective.down()),
-            ("both", own.both(), effective.both()),
-        ];
-        let tighter = pairs
-            .into_iter()
-            .filter(|(_, own, effective)| own.is_some() && effective < own);
-        tighter
-            .filter_map(|(word, _, effective)| {
-                Some(format!(
-                    "{word} is held at {} by what is around it",
-                    effective?
-                ))
-            })
-            .collect()
-    }
-
-    /// The process that a request means. It is read by number; that its pidfd still lives when all is done makes sure
-    /// that it was this process which was read.
-    fn named(
-        &mut self,
-        peer: &Peer,
-        named: Option<&Named>,
-        number: Option<u32>,
-    ) -> Result<Process, Denied> {
-        let Some(named) = named else {
-            return Err(Denied::BadUsage(
-                "a process is meant by a pidfd, and none came with the request".to_owned(),
-            ));
-        };
-        if number.is_some_and(|number| number != named.pid) {
-            return Err(Denied::BadUsage(format!(
-                "the request names process {}, its pidfd is of process {}",
-                number.unwrap_or_default(),
-                named.pid
-            )));
-        }
-        let gone = || Denied::Failed(format!("process {} does not exist (any more)", named.pid));
-        let process = self.host.process(named.pid).ok_or_else(gone)?;
-        if !(named.lives)() {
-            return Err(gone());
-        }
-        authority::may_limit_process(peer, &process)?;
-        Ok(process)
-    }
-
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of one request, each used once"
-    )]
-    fn set_process(
+    /// The target of a process, as it is held or opened now.
+    fn find_pid(
         &mut self,
         draft: &mut Draft,
-        peer: &Peer,
-        target: &Target,
+        asked: &Asked<'_>,
         process: &Process,
-        only: bool,
-        change: &Change,
-        now: Now,
     ) -> Result<TargetId, Denied> {
-        if let Target::Pid(pid) = target
+        if let Target::Pid(pid) = &asked.target
             && pid.get() != process.root.pid
         {
             return Err(Denied::BadUsage(format!(
-                "the request names {target}, its pidfd is of process {}",
-                process.root.pid
+                "the request names {}, its pidfd is of process {}",
+                asked.target, process.root.pid
             )));
         }
-        let found = draft.ledger.find_process(process.root).cloned();
-        let slot = match found {
-            Some(held) => {
-                let was_only = matches!(held.body, Body::Processes { only: true, .. });
-                if was_only && !only {
-                    let keep = self.inside_process(process, only)?;
-                    draft.acts.push(adopt(held.id, process, only, keep));
-                    let body = Body::Processes {
-                        roots: vec![process.root],
-                        only,
-                    };
-                    draft.ledger.rebody(held.entry.id, body, held.place);
-                }
-                held.entry.id
-            }
-            None => self.open_process(draft, target.clone(), process, only)?,
+        let only = asked.set.only;
+        let Some(held) = draft.ledger.find_process(process.root).cloned() else {
+            return self.open_process(draft, asked.target.clone(), process, only);
         };
-        draft
-            .ledger
-            .ask(slot, peer.claimant(), change, now.wall_ns)?;
-        Ok(slot)
-    }
-
-    /// Takes a process in as the first of a target.
-    fn open_process(
-        &mut self,
-        draft: &mut Draft,
-        target: Target,
-        process: &Process,
-        only: bool,
-    ) -> Result<TargetId, Denied> {
-        let inside = self.inside_process(process, only)?;
-        let place = Place {
-            uid: Some(process.uid),
-            ..self.host.place(process.root.pid)
-        };
-        let slot = draft.ledger.open(Newcomer {
-            target,
-            body: Body::Processes {
-                roots: vec![process.root],
-                only,
-            },
-            place,
-            inside: inside.clone(),
-        })?;
-        let id = draft.ledger.get(slot).map_or(0, |held| held.id);
-        draft.acts.push(adopt(id, process, only, inside));
-        Ok(slot)
-    }
-
-    /// The held targets that a process contains.
-    fn inside_process(&mut self, process: &Process, only: bool) -> Result<BTreeSet<u32>, Denied> {
-        if only || self.ledger.held().next().is_none() {
-            return Ok(BTreeSet::new());
+        let was_only = matches!(held.body, Body::Processes { only: true, .. });
+        if was_only && !only {
+            self.join_as(draft, held.entry.id, process, false)?;
         }
-        let family = self.host.family(process.root.pid);
-        let members = self.host.members()?;
-        let me = Some(process.root.pid);
-        Ok(lineage::inside(&self.ledger, &members, &family, me))
+        Ok(held.entry.id)
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of one request, each used once"
-    )]
-    fn set_name(
+    /// The target of a name, and the process that joins it.
+    fn find_name(
         &mut self,
         draft: &mut Draft,
-        peer: &Peer,
-        target: &Target,
-        set: &Set,
-        named: Option<&Named>,
-        change: Option<&Change>,
-        now: Now,
+        asked: &Asked<'_>,
     ) -> Result<(TargetId, Option<Process>), Denied> {
-        let found = draft.ledger.find(target).cloned();
-        let joins = set.pid.is_some() || named.is_some();
+        let target = &asked.target;
+        let joins = asked.set.pid.is_some() || asked.named.is_some();
         let process = match joins {
-            true => Some(self.named(peer, named, set.pid)?),
+            true => Some(self.named(asked.peer, asked.named.as_ref(), asked.set.pid)?),
             false => None,
         };
-        let slot = match (found, &process) {
+        let held = draft.ledger.find(target).cloned();
+        let slot = match (held, &process) {
             (None, None) => {
                 return Err(Denied::Failed(format!(
-                    "nobody runs as {target}; `netnice run --name N … CMD` makes one"
+                    "nobody runs as {target}; `netnice run --name N CONTRACT CMD` makes one"
                 )));
             }
-            (None, Some(_)) if change.is_none() => {
+            (None, Some(_)) if asked.change.is_none() => {
                 return Err(Denied::BadUsage(format!(
                     "nobody runs as {target} yet, so say what it may use: netnice run --name N --up 4mbit CMD"
                 )));
             }
-            (None, Some(process)) => self.open_process(draft, target.clone(), process, set.only)?,
+            (None, Some(process)) => {
+                self.open_process(draft, target.clone(), process, asked.set.only)?
+            }
             (Some(held), process) => {
-                let fresh = matches!(&held.body, Body::Processes { roots, .. } if roots.is_empty());
-                if !fresh {
-                    authority::may_limit_target(peer, target, held.owner())?;
-                }
+                may_use_name(asked.peer, &held)?;
                 if let Some(process) = process {
-                    self.join(draft, &held, process, set.only, now)?;
+                    self.join_as(draft, held.entry.id, process, asked.set.only)?;
+                    let claims = held.claims.clone();
+                    draft
+                        .ledger
+                        .admit(held.entry.id, claims, asked.now.wall_ns)?;
                 }
                 held.entry.id
             }
         };
-        if let Some(change) = change {
-            draft
-                .ledger
-                .ask(slot, peer.claimant(), change, now.wall_ns)?;
-        }
         Ok((slot, process))
     }
 
-    /// Lets a process join a named target.
-    fn join(
-        &mut self,
-        draft: &mut Draft,
-        held: &Held,
-        process: &Process,
-        only: bool,
-        now: Now,
-    ) -> Result<(), Denied> {
-        let Body::Processes { roots, .. } = &held.body else {
-            return Ok(());
+    /// Carries out a worked-out request and answers.
+    fn finish(&mut self, asked: &Asked<'_>, worked: Worked) -> Result<Done, Denied> {
+        let Worked {
+            mut draft,
+            slot,
+            process,
+            number,
+        } = worked;
+        let Some(held) = draft.ledger.get(slot).cloned() else {
+            return Err(Denied::Failed(format!("{} is not held", asked.target)));
         };
-        let place = Place {
-            uid: Some(process.uid),
-            ..self.host.place(process.root.pid)
-        };
-        let place = match roots.is_empty() {
-            true => place,
-            false => draft.ledger.joined(held.entry.id, &place),
-        };
-        let mut roots = roots.clone();
-        if !roots.contains(&process.root) {
-            roots.push(process.root);
+        let mut done = self.done(asked.peer, &draft.ledger, &held);
+        if held.claims.is_empty() {
+            if self.ledger.by_id(held.id).is_none() {
+                done.messages = vec![format!("nothing was set for {}", held.entry.target)];
+                return Ok(done);
+            }
+            draft.acts.clear();
+            draft.close(slot);
         }
-        let slot = held.entry.id;
-        draft
-            .ledger
-            .rebody(slot, Body::Processes { roots, only: false }, place);
-        draft.ledger.admit(slot, held.claims.clone(), now.wall_ns)?;
-        let mut keep = self.inside_process(process, only)?;
-        keep.remove(&held.id);
-        draft.acts.push(adopt(held.id, process, only, keep));
-        Ok(())
-    }
-
-    fn set_thing(
-        &mut self,
-        draft: &mut Draft,
-        peer: &Peer,
-        target: &Target,
-        change: &Change,
-        now: Now,
-    ) -> Result<TargetId, Denied> {
-        authority::may_limit_target(peer, target, None)?;
-        let slot = match draft.ledger.find(target) {
-            Some(held) => held.entry.id,
-            None => {
-                let (body, place, act) = self.find_thing(target)?;
-                match draft.ledger.find_alias(&body) {
-                    Some(held) => held.entry.id,
-                    None => self.open_thing(draft, target, body, place, act)?,
-                }
-            }
-        };
-        draft
-            .ledger
-            .ask(slot, peer.claimant(), change, now.wall_ns)?;
-        Ok(slot)
-    }
-
-    /// Takes in a target that is no process.
-    pub(super) fn open_thing(
-        &mut self,
-        draft: &mut Draft,
-        target: &Target,
-        body: Body,
-        place: Place,
-        act: impl FnOnce(u32) -> Act,
-    ) -> Result<TargetId, Denied> {
-        let inside = match body {
-            Body::App(Some(key)) if self.ledger.held().next().is_some() => {
-                let family = self.host.running(key);
-                let members = self.host.members()?;
-                lineage::inside(&self.ledger, &members, &family, None)
-            }
-            _ => BTreeSet::new(),
-        };
-        let slot = draft.ledger.open(Newcomer {
-            target: target.clone(),
-            body,
-            place,
-            inside,
+        if asked.set.dry_run {
+            done.plan = Some(self.preview(&draft));
+            return Ok(done);
+        }
+        let adoption = self.install(draft, |host| {
+            still_lives(host, process.as_ref(), asked.named.as_ref())
         })?;
-        let id = draft.ledger.get(slot).map_or(0, |held| held.id);
-        draft.acts.push(act(id));
-        Ok(slot)
-    }
-
-    /// Finds what a target that is no process is made of, where it is, and how it is bound.
-    pub(super) fn find_thing(
-        &mut self,
-        target: &Target,
-    ) -> Result<(Body, Place, Box<dyn FnOnce(u32) -> Act>), Denied> {
-        let nowhere = Place::default();
-        Ok(match target {
-            Target::App(path) => {
-                let path = path.to_string();
-                let key = self.host.app(&path)?;
-                let bind: Box<dyn FnOnce(u32) -> Act> =
-                    Box::new(move |id| Act::BindApp { id, path });
-                (Body::App(Some(key)), nowhere, bind)
-            }
-            Target::Cgroup(_) | Target::Unit(_) => {
-                let bound = match target {
-                    Target::Unit(name) => self.host.unit(name.as_str())?,
-                    Target::Cgroup(path) => self.host.cgroup(path.as_str())?,
-                    _ => unreachable!("matched above"),
-                };
-                let place = Place {
-                    cgroup: Some(bound.path.clone()),
-                    ..nowhere
-                };
-                let body = Body::Cgroup(Some(bound.clone()));
-                let bind: Box<dyn FnOnce(u32) -> Act> =
-                    Box::new(move |id| Act::BindCgroup { id, bound });
-                (body, place, bind)
-            }
-            Target::User(name) => {
-                let uid = self.host.user(name.as_str())?;
-                let bind: Box<dyn FnOnce(u32) -> Act> =
-                    Box::new(move |id| Act::BindUser { id, uid });
-                (Body::User(uid), nowhere, bind)
-            }
-            other => return Err(Denied::unsupported(format!("{other}: limiting this"))),
-        })
+        let who = authority::user(asked.peer.uid);
+        let what = done.effective.as_deref().unwrap_or_default();
+        let text = format!("{who} set {}: {what}", held.entry.target);
+        self.journal.note(asked.now, text);
+        done.messages = remarks(&self.ledger, slot, &adoption);
+        done.messages.extend(asked.terms.remark());
+        done.confirm = number;
+        Ok(done)
     }
 }
 
-fn adopt(id: u32, process: &Process, only: bool, keep: BTreeSet<u32>) -> Act {
-    Act::Adopt {
-        id,
-        pid: process.root.pid,
-        only,
-        keep,
+impl Terms {
+    /// What a person should know about a change for a time.
+    pub(super) fn remark(self) -> Option<String> {
+        let time = Nanos(self.for_ns?);
+        Some(format!("this will be taken back in {time}"))
     }
+}
+
+/// Whether a peer may limit or join a name that is held.
+fn may_use_name(peer: &Peer, held: &Held) -> Result<(), Denied> {
+    let target = &held.entry.target;
+    let waits = matches!(&held.body, Body::Processes { roots, .. } if roots.is_empty());
+    if !waits {
+        return authority::may_limit_target(peer, target, held.owner());
+    }
+    let asks = held.claims.effective().as_change().needs_privilege();
+    match asks {
+        Some(clause) if !peer.privileged => Err(Denied::NotPermitted(format!(
+            "{target} is promised {clause} by the policy file; only root and the group netnice may run as it"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// What a person should know about a target that was set just now.
+fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if let Some(held) = ledger.get(slot) {
+        remarks.extend(tighter_around(ledger, held));
+    }
+    if adoption.shared_listeners > 0 {
+        remarks.push(format!(
+            "{} listening sockets are shared with processes outside and were left alone",
+            adoption.shared_listeners
+        ));
+    }
+    if adoption.hidden_mptcp > 0 {
+        remarks.push(format!(
+            "{} open MPTCP sockets hide their connections from the kernel's owner; limit their unit or cgroup to \
+             hold them",
+            adoption.hidden_mptcp
+        ));
+    }
+    remarks
+}
+
+/// Limits of what is around a target that are below its own.
+fn tighter_around(ledger: &Ledger, held: &Held) -> Vec<String> {
+    let own = &held.entry.contract;
+    let effective = held.effective(ledger);
+    let pairs = [
+        ("up", own.up(), effective.up()),
+        ("down", own.down(), effective.down()),
+        ("both", own.both(), effective.both()),
+    ];
+    let tighter = pairs
+        .into_iter()
+        .filter(|(_, own, effective)| own.is_some() && effective < own);
+    tighter
+        .filter_map(|(word, _, effective)| {
+            Some(format!(
+                "{word} is held at {} by what is around it",
+                effective?
+            ))
+        })
+        .collect()
 }
 
 /// Whether the process that was meant is still there: then all that was read by its number was read of it.

@@ -58,6 +58,7 @@ impl<H: Host> Clerk<H> {
         links: &[Managed],
         now: Now,
     ) -> Result<ShowDoc, Denied> {
+        self.rates.want(now.monotonic);
         let sample = self.host.sample()?;
         let interfaces = self.host.interfaces()?;
         let link = |managed: &Managed| self.link_doc(managed, &sample, &interfaces, now);
@@ -86,13 +87,11 @@ impl<H: Host> Clerk<H> {
         let there = interfaces.iter().any(|i| i.name == name);
         let rest = sample.rest.get(name).copied().unwrap_or_default();
         let counts = TargetCounts { directions: rest };
+        let meter = measure::meter(&counts, &Contract::default());
         LinkDoc {
-            installed: there,
-            degraded: link_faults(managed, interfaces),
-            counters: CountersDoc::new(
-                now.monotonic.0,
-                &measure::meter(&counts, &Contract::default()),
-            ),
+            installed: there && !self.broken.contains_key(&link.name),
+            degraded: self.link_faults(managed, interfaces),
+            counters: CountersDoc::new(now.monotonic.0, &meter),
             ..LinkDoc::new(link, self.ledger.promised(link))
         }
     }
@@ -110,18 +109,65 @@ impl<H: Host> Clerk<H> {
         let mut contract = ContractDoc::from(asked);
         for clause in asked.as_change().clauses() {
             if let Some(uid) = held.claims.set_by(clause) {
+                // What the policy file asks for, root asks for.
                 let uid = if uid == POLICY.uid { 0 } else { uid };
                 contract.set_by.insert(clause.to_string(), uid);
             }
         }
+        let counters = CountersDoc::new(now.monotonic.0, &meter);
+        let counters = match self.rates.of(held.id, now.monotonic) {
+            Some([up, down]) => counters.with_rates(up, down),
+            None => counters,
+        };
         TargetDoc {
             target: held.entry.target.to_string(),
             contract,
             effective: ContractDoc::from(&held.effective(&self.ledger)),
             installed: installed(&self.ledger, held, self.host.leaf()),
-            degraded: target_faults(&self.ledger, held, interfaces),
-            counters: CountersDoc::new(now.monotonic.0, &meter),
+            degraded: self.target_faults(held, interfaces),
+            counters,
         }
+    }
+
+    /// Why a target is not served as it should.
+    pub(super) fn target_faults(&self, held: &Held, interfaces: &[Interface]) -> Vec<String> {
+        let mut faults: Vec<String> = held.refused.iter().cloned().collect();
+        if matches!(held.body, Body::Cgroup(None) | Body::App(None)) {
+            faults.push(format!("{} is not there now", held.entry.target));
+        }
+        faults.extend(self.repairs.given_up.clone());
+        let contract = &held.entry.contract;
+        let Some(managed) = desired::link_of(&self.ledger, contract) else {
+            faults.extend(missing_link(&self.ledger, contract));
+            return faults;
+        };
+        faults.extend(self.link_faults(managed, interfaces));
+        let link = &managed.link.name;
+        if contract.min(Direction::Down).is_some()
+            && let Some(rate) = self.rates.overload(link.as_str())
+        {
+            let usable = managed.link.usable(Direction::Down);
+            faults.push(format!(
+                "{link} receives {rate:#}, more than the {:#} that can be shared out here: what is lost before it \
+                 arrives is not netnice's to give, so min-down may not hold",
+                usable.map(netnice_core::units::Amount::from).unwrap_or_default()
+            ));
+        }
+        faults
+    }
+
+    /// Why a link does not serve as it should.
+    pub(super) fn link_faults(&self, managed: &Managed, interfaces: &[Interface]) -> Vec<String> {
+        let link = &managed.link.name;
+        let mut faults: Vec<String> = self.broken.get(link).cloned().into_iter().collect();
+        match interfaces.iter().find(|i| i.name == link.as_str()) {
+            None => faults.push(format!(
+                "interface {link} is gone; its classes come back with it"
+            )),
+            Some(interface) if !interface.up => faults.push(format!("interface {link} is down")),
+            Some(_) => {}
+        }
+        faults
     }
 }
 
@@ -149,40 +195,17 @@ fn installed(ledger: &Ledger, held: &Held, leaf: &str) -> Option<InstalledDoc> {
     })
 }
 
-/// Why a target is not served as it should.
-fn target_faults(ledger: &Ledger, held: &Held, interfaces: &[Interface]) -> Vec<String> {
-    let mut faults: Vec<String> = held.refused.iter().cloned().collect();
-    match (&held.body, &held.entry.target) {
-        (Body::Cgroup(None), target) => faults.push(format!("{target} is not there now")),
-        (Body::App(None), target) => faults.push(format!("{target} is not there now")),
-        _ => {}
+/// Why a weight, a priority or a link that is named does not count.
+fn missing_link(ledger: &Ledger, contract: &Contract) -> Option<String> {
+    if let Some(link) = contract.on() {
+        return Some(format!("{link} is not managed"));
     }
-    let contract = &held.entry.contract;
-    if let Some(managed) = desired::link_of(ledger, contract) {
-        faults.extend(link_faults(managed, interfaces));
-    } else {
-        let weighs = contract.weight().is_some() || contract.priority().is_some();
-        if let Some(link) = contract.on() {
-            faults.push(format!("{link} is not managed"));
-        } else if weighs && ledger.links().count() > 1 {
-            faults.push(format!(
-                "{} and {} count on a link: several are managed, say which one with --on",
-                Clause::Weight,
-                Clause::Priority
-            ));
-        }
-    }
-    faults
-}
-
-/// Why a link does not serve as it should.
-fn link_faults(managed: &Managed, interfaces: &[Interface]) -> Vec<String> {
-    let name = managed.link.name.as_str();
-    match interfaces.iter().find(|i| i.name == name) {
-        None => vec![format!(
-            "interface {name} is gone; its classes come back with it"
-        )],
-        Some(interface) if !interface.up => vec![format!("interface {name} is down")],
-        Some(_) => Vec::new(),
-    }
+    let weighs = contract.weight().is_some() || contract.priority().is_some();
+    (weighs && ledger.links().count() > 1).then(|| {
+        format!(
+            "{} and {} count on a link: several are managed, say which one with --on",
+            Clause::Weight,
+            Clause::Priority
+        )
+    })
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use netnice_core::units::Rate;
+use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
-use netnice_kernel::enforce::{Adoption, Exits, Kernel, Membership, Sample};
+use netnice_kernel::enforce::{Adoption, Exits, Found, Kernel, Membership, Sample};
 use netnice_kernel::netlink::Route;
 use netnice_kernel::plan::{Desired, Leaves};
-use netnice_kernel::{KernelError, device, process, speed};
+use netnice_kernel::{KernelError, device, process, speed, traffic};
 
-use super::{Act, Host, Interface, Members, Process};
+use super::{Act, Host, Interface, Members, Process, Seen};
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
 
@@ -26,6 +26,11 @@ impl KernelHost {
             kernel,
             route: Route::open()?,
         })
+    }
+
+    /// The numbers by which a listener knows the changes that are made here.
+    pub fn numbers(&self) -> Result<Vec<u32>, KernelError> {
+        Ok(vec![self.kernel.number()?, self.route.number()?])
     }
 
     /// Hears of members that end; to be taken once after something has come into force.
@@ -266,9 +271,26 @@ impl Host for KernelHost {
         self.kernel.is_enforcing()
     }
 
-    fn largest_id(&mut self) -> u32 {
-        let members = self.kernel.members().unwrap_or_default();
-        let ids = members.values().flat_map(|p| [p.own, p.app]);
-        ids.max().unwrap_or(0)
+    fn forget_dead(&mut self) -> Result<(), Denied> {
+        self.kernel.forget_dead()?;
+        Ok(())
+    }
+
+    fn found(&mut self) -> Result<Found, Denied> {
+        Ok(self.kernel.found()?)
+    }
+
+    fn balance(&mut self, now: Instant) -> Result<(), Denied> {
+        self.kernel.balance(now)?;
+        Ok(())
+    }
+
+    fn seen(&mut self) -> Result<Seen, Denied> {
+        let passed = traffic::passed(&mut self.route).map_err(KernelError::from)?;
+        let interfaces = self.interfaces()?.into_iter();
+        let received = |index| Some(passed.get(&index)?.received);
+        Ok(interfaces
+            .filter_map(|i| Some((i.name, received(i.index)?)))
+            .collect())
     }
 }

@@ -34,7 +34,7 @@ pub struct Place {
 
 /// The held targets, as those are looked for that contain something.
 pub(super) struct Containers<'a> {
-    by_id: BTreeMap<u32, TargetId>,
+    by_id: &'a BTreeMap<u32, TargetId>,
     groups: Vec<(&'a str, TargetId)>,
     users: BTreeMap<u32, TargetId>,
 }
@@ -42,7 +42,7 @@ pub(super) struct Containers<'a> {
 impl<'a> Containers<'a> {
     pub(super) fn of(ledger: &'a Ledger) -> Containers<'a> {
         let mut containers = Containers {
-            by_id: BTreeMap::new(),
+            by_id: &ledger.slots,
             groups: Vec::new(),
             users: BTreeMap::new(),
         };
@@ -53,7 +53,6 @@ impl<'a> Containers<'a> {
                 Body::User(uid) => drop(containers.users.insert(*uid, slot)),
                 _ => {}
             }
-            containers.by_id.insert(held.id, slot);
         }
         containers
     }
@@ -115,7 +114,7 @@ impl Ledger {
     }
 
     /// A process target and those that it descends into, from the inside out.
-    fn descent(&self, mut own: Option<u32>) -> Vec<u32> {
+    pub fn descent(&self, mut own: Option<u32>) -> Vec<u32> {
         let mut chain = Vec::new();
         while let Some(held) = own.and_then(|id| self.by_id(id)) {
             if chain.contains(&held.id) {

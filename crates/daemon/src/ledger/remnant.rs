@@ -1,6 +1,9 @@
 //! What is left of a target whose last process has ended: packets in its queues, and data in the send buffers of its
 //! sockets, which the kernel goes on sending. They keep to the limit until nothing has moved for [`QUIET`], at most
 //! [`LONGEST`].
+//!
+//! What is found in the kernel after the state file was lost is kept here too: limits of which nobody knows any more
+//! who asked for them and whom they hold. They stay in force until root clears all.
 
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Contract;
@@ -25,6 +28,8 @@ pub struct Remnant {
     pub moved: Instant,
     /// Packets that it had offered by then.
     pub offered: u64,
+    /// Whether it was found, and stays until all is cleared.
+    pub found: bool,
 }
 
 impl Ledger {
@@ -47,8 +52,16 @@ impl Ledger {
             since: now,
             moved: now,
             offered: 0,
+            found: false,
         };
         self.remnants.insert(entry.id, remnant);
+    }
+
+    /// Counts the quiet of all remnants from now: nobody looked at them before.
+    pub fn look_anew(&mut self, now: Instant) {
+        for remnant in self.remnants.values_mut() {
+            remnant.moved = now;
+        }
     }
 
     /// Looks at the remnants again: `traffic` tells packets offered so far and packets waiting, by number. Tells
@@ -56,6 +69,9 @@ impl Ledger {
     pub fn age(&mut self, now: Instant, traffic: impl Fn(u32) -> (u64, u64)) -> bool {
         let before = self.remnants.len();
         self.remnants.retain(|_, remnant| {
+            if remnant.found {
+                return true;
+            }
             let (offered, waiting) = traffic(remnant.id);
             if offered != remnant.offered || waiting > 0 {
                 remnant.offered = offered;
@@ -68,7 +84,7 @@ impl Ledger {
 
     /// Takes in a remnant as it was before a restart.
     pub fn restore_remnant(&mut self, remnant: Remnant) {
-        self.next_id = self.next_id.max(remnant.id + 1);
+        self.next_id = self.next_id.max(remnant.id.saturating_add(1));
         self.remnants.insert(remnant.slot, remnant);
     }
 

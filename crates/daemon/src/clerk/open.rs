@@ -1,0 +1,206 @@
+//! What targets are made of: finding it on the machine, and taking it into a draft.
+
+use std::collections::BTreeSet;
+
+use netnice_core::admission::TargetId;
+use netnice_core::target::Target;
+
+use super::{Clerk, Draft, Named};
+use crate::authority;
+use crate::denied::Denied;
+use crate::enforce::{Act, Host, Process};
+use crate::ledger::{Body, Newcomer, Place};
+use crate::lineage;
+use crate::peer::Peer;
+
+/// The act that binds what was found, once the target has a number.
+pub(super) type Bind = Box<dyn FnOnce(u32) -> Act>;
+
+impl<H: Host> Clerk<H> {
+    /// The process that a request means, if the peer may limit it. It is read by number; that its pidfd still lives
+    /// when all is done makes sure that it was this process which was read.
+    pub(super) fn named(
+        &mut self,
+        peer: &Peer,
+        named: Option<&Named>,
+        number: Option<u32>,
+    ) -> Result<Process, Denied> {
+        let Some(named) = named else {
+            return Err(Denied::BadUsage(
+                "a process is meant by a pidfd, and none came with the request".to_owned(),
+            ));
+        };
+        if let Some(number) = number.filter(|number| *number != named.pid) {
+            return Err(Denied::BadUsage(format!(
+                "the request names process {number}, its pidfd is of process {}",
+                named.pid
+            )));
+        }
+        let gone = || Denied::Failed(format!("process {} does not exist (any more)", named.pid));
+        let process = self.host.process(named.pid).ok_or_else(gone)?;
+        if !(named.lives)() {
+            return Err(gone());
+        }
+        authority::may_limit_process(peer, &process)?;
+        Ok(process)
+    }
+
+    /// Takes a process in as the first of a target.
+    pub(super) fn open_process(
+        &mut self,
+        draft: &mut Draft,
+        target: Target,
+        process: &Process,
+        only: bool,
+    ) -> Result<TargetId, Denied> {
+        let inside = self.inside_process(process, only)?;
+        let slot = draft.ledger.open(Newcomer {
+            target,
+            body: Body::Processes {
+                roots: vec![process.root],
+                only,
+            },
+            place: self.place_of(process),
+            inside: inside.clone(),
+        })?;
+        let id = draft.ledger.get(slot).map_or(0, |held| held.id);
+        draft.acts.push(adopt(id, process, only, inside));
+        Ok(slot)
+    }
+
+    /// Takes one more process into a target of processes. What contains the target is what contains all of them.
+    pub(super) fn join_as(
+        &mut self,
+        draft: &mut Draft,
+        slot: TargetId,
+        process: &Process,
+        only: bool,
+    ) -> Result<(), Denied> {
+        let Some(held) = draft.ledger.get(slot) else {
+            return Ok(());
+        };
+        let id = held.id;
+        let Body::Processes { roots, .. } = &held.body else {
+            return Ok(());
+        };
+        let mut roots = roots.clone();
+        let place = self.place_of(process);
+        let place = match roots.is_empty() {
+            true => place,
+            false if roots.contains(&process.root) => held.place.clone(),
+            false => draft.ledger.joined(slot, &place),
+        };
+        if !roots.contains(&process.root) {
+            roots.push(process.root);
+        }
+        draft
+            .ledger
+            .rebody(slot, Body::Processes { roots, only }, place);
+        let mut keep = self.inside_process(process, only)?;
+        keep.remove(&id);
+        draft.acts.push(adopt(id, process, only, keep));
+        Ok(())
+    }
+
+    fn place_of(&mut self, process: &Process) -> Place {
+        Place {
+            uid: Some(process.uid),
+            ..self.host.place(process.root.pid)
+        }
+    }
+
+    /// The held targets that a process contains.
+    fn inside_process(&mut self, process: &Process, only: bool) -> Result<BTreeSet<u32>, Denied> {
+        if only || self.ledger.held().next().is_none() {
+            return Ok(BTreeSet::new());
+        }
+        let family = self.host.family(process.root.pid);
+        let members = self.host.members()?;
+        let me = Some(process.root.pid);
+        Ok(lineage::inside(&self.ledger, &members, &family, me))
+    }
+
+    /// The slot of a target that is no process: as it is held under this name or another, or opened now.
+    pub(super) fn slot_of_thing(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+    ) -> Result<TargetId, Denied> {
+        if let Some(held) = draft.ledger.find(target) {
+            return Ok(held.entry.id);
+        }
+        let (body, place, bind) = self.find_thing(target)?;
+        match draft.ledger.find_alias(&body) {
+            Some(held) => Ok(held.entry.id),
+            None => self.open_thing(draft, target, body, place, bind),
+        }
+    }
+
+    /// Takes in a target that is no process.
+    pub(super) fn open_thing(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+        body: Body,
+        place: Place,
+        bind: Bind,
+    ) -> Result<TargetId, Denied> {
+        let inside = match body {
+            Body::App(Some(key)) if self.ledger.held().next().is_some() => {
+                let family = self.host.running(key);
+                let members = self.host.members()?;
+                lineage::inside(&self.ledger, &members, &family, None)
+            }
+            _ => BTreeSet::new(),
+        };
+        let slot = draft.ledger.open(Newcomer {
+            target: target.clone(),
+            body,
+            place,
+            inside,
+        })?;
+        let id = draft.ledger.get(slot).map_or(0, |held| held.id);
+        draft.acts.push(bind(id));
+        Ok(slot)
+    }
+
+    /// Finds what a target that is no process is made of, where it is, and how it is bound.
+    pub(super) fn find_thing(&mut self, target: &Target) -> Result<(Body, Place, Bind), Denied> {
+        let nowhere = Place::default();
+        let bound = match target {
+            Target::App(path) => {
+                let path = path.to_string();
+                let key = self.host.app(&path)?;
+                let bind: Bind = Box::new(move |id| Act::BindApp { id, path });
+                return Ok((Body::App(Some(key)), nowhere, bind));
+            }
+            Target::User(name) => {
+                let uid = self.host.user(name.as_str())?;
+                let bind: Bind = Box::new(move |id| Act::BindUser { id, uid });
+                return Ok((Body::User(uid), nowhere, bind));
+            }
+            Target::Unit(name) => self.host.unit(name.as_str())?,
+            Target::Cgroup(path) => self.host.cgroup(path.as_str())?,
+            other => return Err(Denied::unsupported(format!("{other}: limiting this"))),
+        };
+        let place = Place {
+            cgroup: Some(bound.path.clone()),
+            ..nowhere
+        };
+        let body = Body::Cgroup(Some(bound.clone()));
+        Ok((
+            body,
+            place,
+            Box::new(move |id| Act::BindCgroup { id, bound }),
+        ))
+    }
+}
+
+fn adopt(id: u32, process: &Process, only: bool, keep: BTreeSet<u32>) -> Act {
+    Act::Adopt {
+        id,
+        pid: process.root.pid,
+        only,
+        keep,
+    }
+}

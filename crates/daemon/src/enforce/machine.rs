@@ -1,0 +1,408 @@
+//! A machine for tests: processes are born, fork and die as a test wants, and any step can be made to fail. What it
+//! does with memberships is what the kernel's programs do.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::units::{Instant, Rate};
+use netnice_kernel::enforce::{Adoption, Found, Sample};
+use netnice_kernel::plan::Desired;
+
+use super::{Act, Host, Interface, Members, Process, Seen};
+use crate::denied::Denied;
+use crate::ledger::{AppKey, Bound, Place, Root};
+
+/// A machine that exists on paper.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// Its processes, by number.
+    pub processes: BTreeMap<u32, Living>,
+    /// Its control groups, by path.
+    pub groups: BTreeMap<String, u64>,
+    /// Its executables, by path.
+    pub apps: BTreeMap<String, AppKey>,
+    /// Its users, by name.
+    pub users: BTreeMap<String, u32>,
+    /// Its interfaces, and whether they are up.
+    pub interfaces: BTreeMap<String, bool>,
+    /// What drivers report.
+    pub speeds: BTreeMap<String, Rate>,
+    /// Links whose queue belongs to somebody else.
+    pub foreign: BTreeSet<String>,
+    /// What is in force.
+    pub force: Force,
+    /// The step that fails, counted from now.
+    pub fails_in: Option<usize>,
+    /// What is to be read as received.
+    pub seen: Seen,
+    /// What is to be read as counted.
+    pub sample: Sample,
+    /// What the machine says is not as it was installed.
+    pub faults: Vec<String>,
+    clock: u64,
+}
+
+/// What of netnice is in force on the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Force {
+    /// Classes and limits.
+    pub desired: Desired,
+    /// Members of process and executable targets.
+    pub members: Members,
+    /// Executables, by target.
+    pub apps: BTreeMap<u32, String>,
+    /// Groups, by target.
+    pub groups: BTreeMap<u32, u64>,
+    /// Users, by target.
+    pub users: BTreeMap<u32, u32>,
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub struct Living {
+    /// What others see of it.
+    pub process: Process,
+    /// Its parent.
+    pub parent: u32,
+    /// Its control group.
+    pub cgroup: String,
+    /// What it executes.
+    pub runs: Option<AppKey>,
+}
+
+impl Machine {
+    /// Starts a process under init.
+    pub fn spawn(&mut self, pid: u32, uid: u32) {
+        self.clock += 1;
+        let process = Process {
+            root: Root {
+                pid,
+                started: self.clock,
+            },
+            uid,
+            dumpable: true,
+            name: format!("p{pid}"),
+        };
+        let living = Living {
+            process,
+            parent: 1,
+            cgroup: "/".to_owned(),
+            runs: None,
+        };
+        self.processes.insert(pid, living);
+    }
+
+    /// Lets a process have a child, which inherits its memberships.
+    pub fn fork(&mut self, parent: u32, child: u32) {
+        let Some(living) = self.processes.get(&parent).cloned() else {
+            return;
+        };
+        self.spawn(child, living.process.uid);
+        if let Some(new) = self.processes.get_mut(&child) {
+            new.parent = parent;
+            new.cgroup = living.cgroup;
+            new.runs = living.runs;
+        }
+        if let Some(membership) = self.force.members.get(&parent).copied() {
+            self.force.members.insert(child, membership);
+        }
+    }
+
+    /// Ends a process; its children become init's.
+    pub fn exit(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+        self.force.members.remove(&pid);
+        for living in self.processes.values_mut() {
+            if living.parent == pid {
+                living.parent = 1;
+            }
+        }
+    }
+
+    /// The target that a process belongs to by descent; 0: none.
+    pub fn own(&self, pid: u32) -> u32 {
+        self.force.members.get(&pid).map_or(0, |m| m.0)
+    }
+
+    fn step(&mut self) -> Result<(), Denied> {
+        match &mut self.fails_in {
+            Some(0) => {
+                self.fails_in = None;
+                Err(Denied::Failed("the machine says no".to_owned()))
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn set_own(&mut self, pid: u32, own: u32) {
+        let entry = self.force.members.entry(pid).or_default();
+        entry.0 = own;
+        if *entry == (0, 0) {
+            self.force.members.remove(&pid);
+        }
+    }
+
+    fn set_app(&mut self, pid: u32, app: u32) {
+        let entry = self.force.members.entry(pid).or_default();
+        entry.1 = app;
+        if *entry == (0, 0) {
+            self.force.members.remove(&pid);
+        }
+    }
+
+    fn adoption(processes: usize) -> Adoption {
+        Adoption {
+            processes,
+            ..Adoption::default()
+        }
+    }
+}
+
+impl Host for Machine {
+    fn process(&mut self, pid: u32) -> Option<Process> {
+        self.processes.get(&pid).map(|l| l.process.clone())
+    }
+
+    fn place(&mut self, pid: u32) -> Place {
+        let (own, app) = self.force.members.get(&pid).copied().unwrap_or_default();
+        let living = self.processes.get(&pid);
+        let number = |id: u32| (id != 0).then_some(id);
+        Place {
+            own: number(own),
+            app: number(app),
+            cgroup: living.map(|l| l.cgroup.clone()),
+            uid: living.map(|l| l.process.uid),
+        }
+    }
+
+    fn family(&mut self, pid: u32) -> BTreeSet<u32> {
+        let mut found = BTreeSet::from([pid]);
+        loop {
+            let before = found.len();
+            let born = self
+                .processes
+                .iter()
+                .filter(|(_, living)| found.contains(&living.parent));
+            let born: Vec<u32> = born.map(|(pid, _)| *pid).collect();
+            found.extend(born);
+            if found.len() == before {
+                return found;
+            }
+        }
+    }
+
+    fn running(&mut self, app: AppKey) -> BTreeSet<u32> {
+        let running = self.processes.iter().filter(|(_, l)| l.runs == Some(app));
+        let running: Vec<u32> = running.map(|(pid, _)| *pid).collect();
+        running
+            .into_iter()
+            .flat_map(|pid| self.family(pid))
+            .collect()
+    }
+
+    fn members(&mut self) -> Result<Members, Denied> {
+        Ok(self.force.members.clone())
+    }
+
+    fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
+        let none = || Denied::Failed(format!("there is no program at {path}"));
+        self.apps.get(path).copied().ok_or_else(none)
+    }
+
+    fn cgroup(&mut self, path: &str) -> Result<Bound, Denied> {
+        let none = || Denied::Failed(format!("there is no cgroup {path}"));
+        let id = self.groups.get(path).copied().ok_or_else(none)?;
+        Ok(Bound {
+            path: path.to_owned(),
+            id,
+        })
+    }
+
+    fn unit(&mut self, name: &str) -> Result<Bound, Denied> {
+        let end = format!("/{name}");
+        let found = self.groups.keys().find(|path| path.ends_with(&end));
+        match found.cloned() {
+            Some(path) => self.cgroup(&path),
+            None => Err(Denied::Failed(format!("there is no unit {name}"))),
+        }
+    }
+
+    fn user(&mut self, name: &str) -> Result<u32, Denied> {
+        let named = self.users.get(name).copied();
+        named
+            .or_else(|| name.parse().ok())
+            .ok_or_else(|| Denied::Failed(format!("there is no user {name}")))
+    }
+
+    fn interfaces(&mut self) -> Result<Vec<Interface>, Denied> {
+        let interface = |(n, (name, up)): (usize, (&String, &bool))| Interface {
+            name: name.clone(),
+            index: n as u32 + 1,
+            up: *up,
+        };
+        Ok(self.interfaces.iter().enumerate().map(interface).collect())
+    }
+
+    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied> {
+        Ok(self.speeds.get(interface).copied())
+    }
+
+    fn apply(&mut self, desired: &Desired) -> Result<(), Denied> {
+        self.step()?;
+        let taken = |name: &str| self.foreign.contains(name);
+        if let Some(link) = desired.links.iter().find(|link| taken(&link.name)) {
+            return Err(Denied::NotAdmitted(format!("{} is somebody's", link.name)));
+        }
+        self.force.desired = desired.clone();
+        if *desired == Desired::default() {
+            // Maps go with the programs.
+            self.force = Force::default();
+        }
+        Ok(())
+    }
+
+    fn preview(&mut self, desired: &Desired) -> Vec<String> {
+        vec![format!("{} targets", desired.targets.len())]
+    }
+
+    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied> {
+        self.step()?;
+        let nothing = Adoption::default();
+        Ok(match act.clone() {
+            Act::Adopt {
+                id,
+                pid,
+                only,
+                keep,
+            } => {
+                let heir = Some(self.own(pid)).filter(|own| *own != 0 && *own != id);
+                let family = match only {
+                    true => BTreeSet::from([pid]),
+                    false => self.family(pid),
+                };
+                let mut count = 0;
+                for one in family {
+                    if self.processes.contains_key(&one)
+                        && (one == pid || !keep.contains(&self.own(one)))
+                    {
+                        self.set_own(one, id);
+                        count += 1;
+                    }
+                }
+                (Self::adoption(count), Act::Release { id, heir })
+            }
+            Act::Readopt { id, pids } => {
+                for pid in pids {
+                    if self.processes.contains_key(&pid) {
+                        self.set_own(pid, id);
+                    }
+                }
+                (nothing, Act::Release { id, heir: None })
+            }
+            Act::Release { id, heir } => {
+                let theirs = self.force.members.iter().filter(|(_, m)| m.0 == id);
+                let pids: Vec<u32> = theirs.map(|(pid, _)| *pid).collect();
+                for pid in &pids {
+                    self.set_own(*pid, heir.unwrap_or(0));
+                }
+                (nothing, Act::Readopt { id, pids })
+            }
+            Act::BindApp { id, path } => {
+                let key = self.app(&path)?;
+                let family = self.running(key);
+                for pid in &family {
+                    self.set_app(*pid, id);
+                }
+                self.force.apps.insert(id, path.clone());
+                (Self::adoption(family.len()), Act::UnbindApp { id, path })
+            }
+            Act::UnbindApp { id, path } => {
+                self.force.apps.remove(&id);
+                let theirs = self.force.members.iter().filter(|(_, m)| m.1 == id);
+                for pid in theirs.map(|(pid, _)| *pid).collect::<Vec<u32>>() {
+                    self.set_app(pid, 0);
+                }
+                (nothing, Act::BindApp { id, path })
+            }
+            Act::BindCgroup { id, bound } => {
+                if self.groups.get(&bound.path) != Some(&bound.id) {
+                    return Err(Denied::Failed(format!("no cgroup {}", bound.path)));
+                }
+                self.force.groups.insert(id, bound.id);
+                (nothing, Act::UnbindCgroup { id, bound })
+            }
+            Act::UnbindCgroup { id, bound } => {
+                self.force.groups.remove(&id);
+                (nothing, Act::BindCgroup { id, bound })
+            }
+            Act::BindUser { id, uid } => {
+                self.force.users.insert(id, uid);
+                (nothing, Act::UnbindUser { id, uid })
+            }
+            Act::UnbindUser { id, uid } => {
+                self.force.users.remove(&id);
+                (nothing, Act::BindUser { id, uid })
+            }
+        })
+    }
+
+    fn sample(&mut self) -> Result<Sample, Denied> {
+        Ok(self.sample.clone())
+    }
+
+    fn reconcile(&mut self) -> Result<(), Denied> {
+        self.faults.clear();
+        Ok(())
+    }
+
+    fn audit(&mut self) -> Result<Vec<String>, Denied> {
+        Ok(self.faults.clone())
+    }
+
+    fn leaf(&self) -> &'static str {
+        "sparse+bulk"
+    }
+
+    fn attached(&self) -> Vec<String> {
+        self.interfaces.keys().cloned().collect()
+    }
+
+    fn attachment(&self) -> &'static str {
+        "tcx"
+    }
+
+    fn is_enforcing(&self) -> bool {
+        self.force.desired != Desired::default()
+    }
+
+    fn forget_dead(&mut self) -> Result<(), Denied> {
+        let living = &self.processes;
+        self.force.members.retain(|pid, _| living.contains_key(pid));
+        Ok(())
+    }
+
+    fn found(&mut self) -> Result<Found, Denied> {
+        let limit = |target: &netnice_kernel::plan::Target| netnice_kernel::enforce::FoundLimit {
+            slot: target.slot,
+            parent: target.parent,
+            limit: target.limit,
+        };
+        let targets = &self.force.desired.targets;
+        Ok(Found {
+            limits: targets.iter().map(limit).collect(),
+            targets: targets.iter().map(|t| (t.id, t.slot)).collect(),
+            links: self.force.desired.links.clone(),
+        })
+    }
+
+    fn balance(&mut self, _now: Instant) -> Result<(), Denied> {
+        Ok(())
+    }
+
+    fn seen(&mut self) -> Result<Seen, Denied> {
+        Ok(self.seen.clone())
+    }
+}

@@ -1,0 +1,200 @@
+//! Rates, from counts that were read one after the other; and what they say of a link whose wire brings more than its
+//! receive stage passes. Pure.
+
+use std::collections::BTreeMap;
+
+use netnice_core::meter::Meter;
+use netnice_core::units::{Amount, Instant, Nanos, Rate};
+
+use crate::enforce::Seen;
+
+/// What was read last, and what follows from it.
+#[derive(Debug, Default)]
+pub struct Rates {
+    read_at: Option<Instant>,
+    /// Bytes sent and received by then, by the target's number.
+    bytes: BTreeMap<u32, [u64; 2]>,
+    /// Bit/s between the last two readings.
+    rates: BTreeMap<u32, [Amount; 2]>,
+    links_at: Option<Instant>,
+    links: BTreeMap<String, Wire>,
+    asked_at: Option<Instant>,
+    audited_at: Option<Instant>,
+}
+
+/// What a managed link has received.
+#[derive(Debug, Default)]
+struct Wire {
+    bytes: u64,
+    rate: Amount,
+    /// How many readings in a row were above what the receive stage passes.
+    above: u32,
+}
+
+impl Rates {
+    /// Somebody wants to see rates, now and probably again soon.
+    pub fn want(&mut self, now: Instant) {
+        self.asked_at = Some(now);
+    }
+
+    /// Whether somebody wanted to see rates lately.
+    pub fn are_wanted(&self, now: Instant) -> bool {
+        self.asked_at.is_some_and(|at| now.since(at) < WANTED)
+    }
+
+    /// Whether it is time to look at all of ours again; if so, it is taken for done.
+    pub fn is_time_to_audit(&mut self, now: Instant) -> bool {
+        let due = self.audited_at.is_none_or(|at| now.since(at) >= AUDIT);
+        if due {
+            self.audited_at = Some(now);
+        }
+        due
+    }
+
+    /// Takes in what targets have sent and received.
+    pub fn targets(&mut self, now: Instant, meters: &[(u32, Meter)]) {
+        let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
+        if self.read_at.is_some() && passed < SHORTEST {
+            return;
+        }
+        let bytes: BTreeMap<u32, [u64; 2]> = meters
+            .iter()
+            .map(|(id, meter)| (*id, [meter.up.sent_bytes, meter.down.sent_bytes]))
+            .collect();
+        self.rates = bytes
+            .iter()
+            .filter_map(|(id, now)| {
+                let before = self.bytes.get(id).filter(|_| passed <= LONGEST)?;
+                let rate = |dir: usize| per_second(before[dir], now[dir], passed);
+                Some((*id, [rate(0), rate(1)]))
+            })
+            .collect();
+        self.bytes = bytes;
+        self.read_at = Some(now);
+    }
+
+    /// What a target sends and receives, if that is known.
+    pub fn of(&self, id: u32, now: Instant) -> Option<[Amount; 2]> {
+        let fresh = self.read_at.is_some_and(|at| now.since(at) <= LONGEST);
+        self.rates.get(&id).copied().filter(|_| fresh)
+    }
+
+    /// Takes in what the interfaces of managed links have received; with each link what its receive stage passes.
+    pub fn links(&mut self, now: Instant, seen: &Seen, links: &[(String, Option<Rate>)]) {
+        let passed = self.links_at.map_or(Nanos(0), |at| now.since(at));
+        if self.links_at.is_some() && passed < SHORTEST {
+            return;
+        }
+        self.links
+            .retain(|name, _| links.iter().any(|(link, _)| link == name));
+        for (name, usable) in links {
+            let Some(bytes) = seen.get(name).copied() else {
+                self.links.remove(name);
+                continue;
+            };
+            let known = self.links.get(name).map(|wire| (wire.bytes, wire.above));
+            let rate = known.map_or(Amount(0), |(before, _)| per_second(before, bytes, passed));
+            let above = usable.is_some_and(|usable| {
+                let most = usable.portion(ABOVE.0, ABOVE.1).unwrap_or(usable);
+                rate > most.into()
+            });
+            let above = match above {
+                true => known.map_or(1, |(_, above)| above + 1),
+                false => 0,
+            };
+            let wire = Wire { bytes, rate, above };
+            self.links.insert(name.clone(), wire);
+        }
+        self.links_at = Some(now);
+    }
+
+    /// What a link receives, if that is more than its receive stage passes, and not for a moment only.
+    pub fn overload(&self, link: &str) -> Option<Amount> {
+        let wire = self.links.get(link)?;
+        (wire.above >= IN_A_ROW).then_some(wire.rate)
+    }
+}
+
+fn per_second(before: u64, after: u64, passed: Nanos) -> Amount {
+    if passed.0 == 0 {
+        return Amount(0);
+    }
+    let bits = u128::from(after.saturating_sub(before)) * 8 * 1_000_000_000;
+    Amount(u64::try_from(bits / u128::from(passed.0)).unwrap_or(u64::MAX))
+}
+
+/// Readings closer together than this say little.
+const SHORTEST: Nanos = Nanos::from_millis(200);
+/// Readings further apart than this are of another time.
+const LONGEST: Nanos = Nanos::from_secs(5);
+/// How long rates are measured after somebody has looked.
+const WANTED: Nanos = Nanos::from_secs(10);
+/// How often all of ours is looked at though nothing was heard.
+const AUDIT: Nanos = Nanos::from_secs(2);
+/// TCP that finds its rate goes above it for a moment; only what stays above is too much.
+const IN_A_ROW: u32 = 2;
+/// A class's own burst, and the time between two readings, blur the rate by less than this.
+const ABOVE: (u64, u64) = (101, 100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(n: u64) -> Instant {
+        Instant(0).after(Nanos::from_secs(n))
+    }
+
+    fn sent(bytes: u64) -> Vec<(u32, Meter)> {
+        let mut meter = Meter::default();
+        meter.up.sent_bytes = bytes;
+        vec![(1, meter)]
+    }
+
+    #[test]
+    fn a_rate_is_between_two_readings_and_grows_old() {
+        let mut rates = Rates::default();
+        rates.targets(second(1), &sent(1_000));
+        assert_eq!(rates.of(1, second(1)), None, "one reading is no rate");
+        rates.targets(second(2), &sent(126_000));
+        assert_eq!(rates.of(1, second(2)), Some([Amount(1_000_000), Amount(0)]));
+        assert_eq!(rates.of(1, second(8)), None, "it is old");
+        rates.targets(second(9), &sent(500_000));
+        assert_eq!(
+            rates.of(1, second(9)),
+            None,
+            "the reading before was too long ago"
+        );
+    }
+
+    #[test]
+    fn only_what_stays_above_the_receive_stage_is_an_overload() {
+        let mut rates = Rates::default();
+        let links = [("eth0".to_owned(), "97mbit".parse().ok())];
+        let mut total = 0;
+        let mut read = |second_: u64, megabits: u64| {
+            total += megabits * 125_000;
+            let seen = Seen::from([("eth0".to_owned(), total)]);
+            rates.links(second(second_), &seen, &links);
+            rates.overload("eth0").is_some()
+        };
+        assert!(!read(1, 0));
+        assert!(!read(2, 120), "once is a moment");
+        assert!(!read(3, 90));
+        assert!(!read(4, 99));
+        assert!(read(5, 99));
+        assert!(read(6, 120));
+        assert!(!read(7, 97));
+    }
+
+    #[test]
+    fn rates_are_measured_for_a_while_after_somebody_has_looked() {
+        let mut rates = Rates::default();
+        assert!(!rates.are_wanted(second(1)));
+        rates.want(second(1));
+        assert!(rates.are_wanted(second(10)));
+        assert!(!rates.are_wanted(second(11)));
+        assert!(rates.is_time_to_audit(second(1)));
+        assert!(!rates.is_time_to_audit(second(2)));
+        assert!(rates.is_time_to_audit(second(3)));
+    }
+}

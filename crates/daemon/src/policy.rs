@@ -1,0 +1,337 @@
+//! The policy file: what should hold on this host whenever the daemon runs.
+//!
+//! ```toml
+//! input_meter = true             # netnice PID RATE limits both directions together; false: what is sent alone
+//!
+//! [[link]]
+//! name = "eth0"
+//! rate = "100mbit"               # left out: what the driver reports
+//! down-rate = "50mbit"
+//! overhead = 24
+//!
+//! [[rule]]
+//! name = "backup"
+//! match = "unit:backup.service"  # unit, cgroup, app, user or name; the first rule that matches wins
+//! up = "4mbit"                   # the clauses of a contract, as on the command line
+//! ```
+//!
+//! The file is read as a whole or not at all. What cannot be understood is said with file, line and reason.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use netnice_core::contract::{Change, Clause, Contract, ContractError, IfName};
+use netnice_core::target::Target;
+use netnice_core::units::Rate;
+use serde::Deserialize;
+use toml::Spanned;
+
+/// What the file asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Whether the short form limits both directions together.
+    pub input_meter: bool,
+    /// The links to manage.
+    pub links: Vec<LinkRule>,
+    /// The contracts, in order.
+    pub rules: Vec<Rule>,
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy {
+            input_meter: true,
+            links: Vec::new(),
+            rules: Vec::new(),
+        }
+    }
+}
+
+/// A link to manage. Without any rate it gets what its driver reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkRule {
+    /// The interface.
+    pub name: IfName,
+    /// Its sending rate.
+    pub rate: Option<Rate>,
+    /// Its receiving rate.
+    pub down_rate: Option<Rate>,
+    /// Bytes that the wire adds to each packet.
+    pub overhead: u64,
+    /// Where it is in the file.
+    pub line: usize,
+}
+
+/// A contract for a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// What it is called.
+    pub name: String,
+    /// For whom it is.
+    pub target: Target,
+    /// What it asks.
+    pub contract: Contract,
+    /// Where it is in the file.
+    pub line: usize,
+}
+
+/// Why a policy file is not one.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// It cannot be read.
+    #[error("cannot read the policy file {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// A line of it makes no sense.
+    #[error("{}:{line}: {reason}", path.display())]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1 on.
+        line: usize,
+        /// What is wrong there.
+        reason: String,
+    },
+}
+
+impl Policy {
+    /// Reads a file; nothing if there is none.
+    pub fn load(path: &Path) -> Result<Option<Policy>, PolicyError> {
+        match fs::read_to_string(path) {
+            Ok(text) => Policy::parse(path, &text).map(Some),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(PolicyError::Unreadable {
+                path: path.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// Reads the text of a file.
+    pub fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
+        let reader = Reader { path, text };
+        let file: FileDoc = toml::from_str(text).map_err(|error| {
+            let at = error.span().map_or(0, |span| span.start);
+            reader.fault(at, error.message())
+        })?;
+        let mut names = BTreeSet::new();
+        let links = file.link.iter().map(|link| reader.link(link));
+        let links: Vec<LinkRule> = links.collect::<Result<_, _>>()?;
+        for link in &links {
+            if !names.insert(link.name.to_string()) {
+                let reason = format!("link {} is named twice", link.name);
+                return Err(reader.at_line(link.line, reason));
+            }
+        }
+        let rules = file.rule.iter().map(|rule| reader.rule(rule));
+        let rules: Vec<Rule> = rules.collect::<Result<_, _>>()?;
+        let mut names = BTreeSet::new();
+        for rule in &rules {
+            if !names.insert(&rule.name) {
+                let reason = format!("rule {} is named twice", rule.name);
+                return Err(reader.at_line(rule.line, reason));
+            }
+        }
+        Ok(Policy {
+            input_meter: file.input_meter.unwrap_or(true),
+            links,
+            rules,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileDoc {
+    input_meter: Option<bool>,
+    #[serde(default)]
+    link: Vec<Spanned<LinkDoc>>,
+    #[serde(default)]
+    rule: Vec<Spanned<RuleDoc>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct LinkDoc {
+    name: Spanned<String>,
+    rate: Option<Spanned<String>>,
+    down_rate: Option<Spanned<String>>,
+    overhead: Option<Spanned<u64>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct RuleDoc {
+    name: Spanned<String>,
+    r#match: Spanned<String>,
+    up: Option<Spanned<String>>,
+    down: Option<Spanned<String>>,
+    both: Option<Spanned<String>>,
+    min: Option<Spanned<String>>,
+    min_down: Option<Spanned<String>>,
+    on: Option<Spanned<String>>,
+    weight: Option<Spanned<u64>>,
+    priority: Option<Spanned<u64>>,
+    burst: Option<Spanned<String>>,
+    slice: Option<Spanned<String>>,
+    extra: Option<Spanned<bool>>,
+    cpu: Option<Spanned<String>>,
+    cpu_extra: Option<Spanned<bool>>,
+    cell: Option<Spanned<String>>,
+    channel: Option<Spanned<String>>,
+}
+
+impl RuleDoc {
+    /// The clauses that are named, with the text of their values and where they stand.
+    fn clauses(&self) -> Vec<(Clause, String, usize)> {
+        let text = |value: &Option<Spanned<String>>| {
+            let value = value.as_ref()?;
+            Some((value.get_ref().clone(), value.span().start))
+        };
+        let number = |value: &Option<Spanned<u64>>| {
+            let value = value.as_ref()?;
+            Some((value.get_ref().to_string(), value.span().start))
+        };
+        [
+            (Clause::Up, text(&self.up)),
+            (Clause::Down, text(&self.down)),
+            (Clause::Both, text(&self.both)),
+            (Clause::Min, text(&self.min)),
+            (Clause::MinDown, text(&self.min_down)),
+            (Clause::On, text(&self.on)),
+            (Clause::Weight, number(&self.weight)),
+            (Clause::Priority, number(&self.priority)),
+            (Clause::Burst, text(&self.burst)),
+            (Clause::Slice, text(&self.slice)),
+            (Clause::Cpu, text(&self.cpu)),
+            (Clause::Cell, text(&self.cell)),
+            (Clause::Channel, text(&self.channel)),
+        ]
+        .into_iter()
+        .filter_map(|(clause, value)| value.map(|(text, at)| (clause, text, at)))
+        .collect()
+    }
+}
+
+/// Says where in the file something is.
+struct Reader<'a> {
+    path: &'a Path,
+    text: &'a str,
+}
+
+impl Reader<'_> {
+    fn line(&self, at: usize) -> usize {
+        let before = self.text.get(..at.min(self.text.len())).unwrap_or_default();
+        before.bytes().filter(|byte| *byte == b'\n').count() + 1
+    }
+
+    fn at_line(&self, line: usize, reason: impl fmt::Display) -> PolicyError {
+        let reason = reason.to_string();
+        PolicyError::Line {
+            path: self.path.to_owned(),
+            line,
+            reason: reason.split_whitespace().collect::<Vec<_>>().join(" "),
+        }
+    }
+
+    fn fault(&self, at: usize, reason: impl fmt::Display) -> PolicyError {
+        self.at_line(self.line(at), reason)
+    }
+
+    fn link(&self, link: &Spanned<LinkDoc>) -> Result<LinkRule, PolicyError> {
+        let link = link.get_ref();
+        let rate = |text: &Option<Spanned<String>>| match text {
+            None => Ok(None),
+            Some(text) => match text.get_ref().parse::<Rate>() {
+                Ok(rate) => Ok(Some(rate)),
+                Err(error) => Err(self.fault(text.span().start, error)),
+            },
+        };
+        let at = link.name.span().start;
+        let name = link.name.get_ref().parse();
+        let overhead = match &link.overhead {
+            Some(bytes) if *bytes.get_ref() > MOST_OVERHEAD => {
+                let reason = format!(
+                    "an overhead of {} bytes per packet is more than the {MOST_OVERHEAD} allowed",
+                    bytes.get_ref()
+                );
+                return Err(self.fault(bytes.span().start, reason));
+            }
+            other => other.as_ref().map_or(0, |bytes| *bytes.get_ref()),
+        };
+        Ok(LinkRule {
+            name: name.map_err(|error: ContractError| self.fault(at, error))?,
+            rate: rate(&link.rate)?,
+            down_rate: rate(&link.down_rate)?,
+            overhead,
+            line: self.line(at),
+        })
+    }
+
+    fn rule(&self, rule: &Spanned<RuleDoc>) -> Result<Rule, PolicyError> {
+        let rule = rule.get_ref();
+        let at = rule.name.span().start;
+        let name = rule.name.get_ref().trim();
+        if name.is_empty() || name.len() > LONGEST_NAME || name.chars().any(char::is_control) {
+            let reason = format!("a rule's name has 1 to {LONGEST_NAME} printable characters");
+            return Err(self.fault(at, reason));
+        }
+        let target = rule.r#match.get_ref().parse::<Target>();
+        let target = target.map_err(|error| self.fault(rule.r#match.span().start, error))?;
+        let reason = match target {
+            Target::Pid(_) => {
+                Some("a process ends, a rule lasts: match its unit, cgroup, app, user or name")
+            }
+            Target::Container(_) => Some("matching a container is not supported yet"),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            return Err(self.fault(rule.r#match.span().start, reason));
+        }
+        Ok(Rule {
+            name: name.to_owned(),
+            target,
+            contract: self.contract(rule)?,
+            line: self.line(at),
+        })
+    }
+
+    fn contract(&self, rule: &RuleDoc) -> Result<Contract, PolicyError> {
+        let clauses = rule.clauses();
+        // One by one first, so that a fault is said where it stands.
+        for (clause, text, at) in &clauses {
+            if matches!(text.as_str(), "none" | "0") && *clause != Clause::Priority {
+                let reason = format!("{clause}: a rule names only what it asks for; leave it out");
+                return Err(self.fault(*at, reason));
+            }
+            let alone = Change::from_clauses([(*clause, text.as_str())], false, false);
+            alone.map_err(|error| self.fault(*at, error))?;
+        }
+        let flag = |flag: &Option<Spanned<bool>>| flag.as_ref().is_some_and(|f| *f.get_ref());
+        let texts = clauses
+            .iter()
+            .map(|(clause, text, _)| (*clause, text.as_str()));
+        let whole = Change::from_clauses(texts, flag(&rule.extra), flag(&rule.cpu_extra))
+            .and_then(|change| Contract::default().apply(&change));
+        let at = rule.name.span().start;
+        let contract = whole.map_err(|error| self.fault(at, error))?;
+        netnice_core::contract::kernel_path_support(&contract)
+            .map_err(|error| self.fault(at, error))?;
+        Ok(contract)
+    }
+}
+
+/// Shown in one line of a table.
+const LONGEST_NAME: usize = 64;
+/// More than any encapsulation adds to a packet.
+pub const MOST_OVERHEAD: u64 = 512;
+
+#[cfg(test)]
+mod tests;

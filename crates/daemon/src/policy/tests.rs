@@ -1,0 +1,153 @@
+use super::*;
+
+fn parse(text: &str) -> Result<Policy, PolicyError> {
+    Policy::parse(Path::new("policy.toml"), text)
+}
+
+#[test]
+fn a_whole_file_is_read() {
+    let policy = parse(
+        r#"
+input_meter = false
+
+[[link]]
+name = "eth0"
+rate = "100mbit"
+down-rate = "50mbit"
+overhead = 24
+
+[[link]]
+name = "wlan0"
+
+[[rule]]
+name = "backup"
+match = "unit:backup"
+up = "4mbit"
+burst = "10ms"
+
+[[rule]]
+name = "video"
+match = "name:video"
+min = "5mbit"
+min-down = "2mbit"
+on = "eth0"
+weight = 300
+priority = 0
+"#,
+    )
+    .expect("a policy");
+    assert!(!policy.input_meter);
+    assert_eq!(policy.links.len(), 2);
+    assert_eq!(policy.links[0].overhead, 24);
+    assert_eq!(policy.links[0].down_rate, "50mbit".parse().ok());
+    assert_eq!(policy.links[1].rate, None);
+    let rules: Vec<String> = policy
+        .rules
+        .iter()
+        .map(|rule| format!("{} {} {}", rule.name, rule.target, rule.contract))
+        .collect();
+    assert_eq!(
+        rules,
+        [
+            "backup unit:backup.service up 4mbit burst 10ms",
+            "video name:video min 5mbit min-down 2mbit on eth0 weight 300 priority 0",
+        ]
+    );
+    assert_eq!(policy.rules[1].line, 20);
+    assert_eq!(parse("").expect("empty"), Policy::default());
+}
+
+#[test]
+fn what_makes_no_sense_is_said_with_its_line() {
+    let rule = |lines: &str| format!("\n[[rule]]\nname = \"a\"\nmatch = \"unit:a\"\n{lines}\n");
+    let table = [
+        ("input_meter = 3".to_owned(), 1, "boolean"),
+        ("meter = true".to_owned(), 1, "unknown field"),
+        ("[[rule]\n".to_owned(), 1, ""),
+        (rule("upp = \"4mbit\""), 5, "unknown field `upp`"),
+        (rule("up = \"4mbps\""), 5, "4mbit"),
+        (rule("up = \"10\""), 5, "no unit"),
+        (rule("up = 10"), 5, "string"),
+        (rule("down = \"1mbit\"\nup = \"-5mbit\""), 6, "negative"),
+        (rule("up = \"none\""), 5, "leave it out"),
+        (rule("weight = 1001"), 5, "1 to 1000"),
+        (rule("priority = 8"), 5, "0 (first) to 7"),
+        (rule("up = \"1mbit down 2mbit\""), 5, "up"),
+        (
+            rule("up = \"1mbit\"\nboth = \"2mbit\""),
+            3,
+            "cannot hold together",
+        ),
+        (rule("min = \"5mbit\"\nup = \"2mbit\""), 3, "above"),
+        (rule(""), 3, "nothing is asked"),
+        (rule("extra = true"), 3, "slice"),
+        (
+            rule("cell = \"pcr=1mbit,cdvt=1ms\""),
+            3,
+            "not supported yet",
+        ),
+        (rule("up = \"1mbit\"\nup = \"2mbit\""), 6, "duplicate"),
+        (
+            "[[rule]]\nmatch = \"unit:a\"\nup = \"1mbit\"".to_owned(),
+            1,
+            "name",
+        ),
+        (
+            "[[rule]]\nname = \"a\"\nup = \"1mbit\"".to_owned(),
+            1,
+            "match",
+        ),
+        (
+            "[[rule]]\nname = \"a\"\nmatch = \"pid:7\"\nup = \"1mbit\"".to_owned(),
+            3,
+            "a process ends",
+        ),
+        (
+            "[[rule]]\nname = \"a\"\nmatch = \"container:c\"\nup = \"1mbit\"".to_owned(),
+            3,
+            "not supported yet",
+        ),
+        (
+            "[[rule]]\nname = \"a\"\nmatch = \"what:ever\"\nup = \"1mbit\"".to_owned(),
+            3,
+            "not a kind of target",
+        ),
+        (format!("{0}{0}", rule("up = \"1mbit\"")), 8, "named twice"),
+        ("[[link]]\nname = \"eth0/1\"".to_owned(), 2, "interface"),
+        (
+            "[[link]]\nname = \"eth0\"\nrate = \"fast\"".to_owned(),
+            3,
+            "rate",
+        ),
+        (
+            "[[link]]\nname = \"eth0\"\noverhead = 9000".to_owned(),
+            3,
+            "512",
+        ),
+        (
+            "[[link]]\nname = \"eth0\"\nspeed = \"1mbit\"".to_owned(),
+            3,
+            "unknown field",
+        ),
+        (
+            "[[link]]\nname = \"eth0\"\n[[link]]\nname = \"eth0\"".to_owned(),
+            4,
+            "named twice",
+        ),
+    ];
+    for (text, line, word) in table {
+        let error = parse(&text).expect_err(&text).to_string();
+        let place = format!("policy.toml:{line}: ");
+        assert!(error.starts_with(&place), "{text}\n{error}");
+        assert!(error.contains(word), "{text}\n{error}");
+        assert!(!error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_asks_for_nothing() {
+    let none = Policy::load(Path::new("/nowhere/policy.toml")).expect("no error");
+    assert_eq!(none, None);
+    let folder = Policy::load(Path::new("/")).expect_err("a folder");
+    assert!(folder.to_string().contains("cannot read the policy file /"));
+}

@@ -1,0 +1,198 @@
+//! The state file: what must not be forgotten when the daemon ends.
+//!
+//! `state.json` in the runtime folder is written after every change, to a new file that takes the old one's place, so
+//! that there is always a whole one. It says which boot it is of: after a reboot nothing of it is true any more
+//! (lasting rules are the policy's). A check sum covers the version and every byte of the state. What cannot be read
+//! is never guessed at: see [`StateError`].
+//!
+//! ```text
+//!   {"version": 1, "checksum": "9ae0daaf", "state": {…}}
+//! ```
+
+mod doc;
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::ledger::Ledger;
+use crate::undo::Undos;
+
+/// Where the state is kept.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+    boot: String,
+}
+
+/// What is kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// The ledger.
+    pub ledger: Ledger,
+    /// What waits to be taken back.
+    pub undos: Undos,
+}
+
+/// Why a state file cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    /// It is not what was written.
+    #[error("the state file {} is damaged: {reason}", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A later netnice wrote it.
+    #[error(
+        "the state file {} is of version {theirs}, this netniced knows version {VERSION}: run the netniced that wrote \
+         it, or remove the file and start anew", path.display()
+    )]
+    Newer {
+        /// The file.
+        path: PathBuf,
+        /// Its version.
+        theirs: u32,
+    },
+    /// It cannot be read or written.
+    #[error("cannot {what} the state file {}: {source}", path.display())]
+    Io {
+        /// `read` or `write`.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl Store {
+    /// The state file of a runtime folder, in this boot of the machine.
+    pub fn new(folder: &Path, boot: &str) -> Store {
+        Store {
+            path: folder.join(FILE),
+            boot: boot.to_owned(),
+        }
+    }
+
+    /// Reads what an earlier daemon has kept; nothing if there is none, or if it is of an earlier boot.
+    pub fn load(&self) -> Result<Option<State>, StateError> {
+        let bytes = match fs::read(&self.path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(self.io("read", error)),
+        };
+        self.parse(&bytes)
+    }
+
+    /// Reads a state out of the bytes of its file.
+    pub fn parse(&self, bytes: &[u8]) -> Result<Option<State>, StateError> {
+        let damaged = |reason: String| StateError::Damaged {
+            path: self.path.clone(),
+            reason,
+        };
+        let envelope: Envelope =
+            serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
+        let sum = checksum(envelope.version, envelope.state.get());
+        if envelope.checksum != sum {
+            return Err(damaged(format!(
+                "its check sum is {}, its contents make {sum}",
+                envelope.checksum
+            )));
+        }
+        if envelope.version > VERSION {
+            return Err(StateError::Newer {
+                path: self.path.clone(),
+                theirs: envelope.version,
+            });
+        }
+        let state: doc::StateDoc = serde_json::from_str(envelope.state.get())
+            .map_err(|error| damaged(error.to_string()))?;
+        if state.boot != self.boot {
+            return Ok(None);
+        }
+        state.restore().map(Some).map_err(damaged)
+    }
+
+    /// Writes the state down.
+    pub fn save(&self, ledger: &Ledger, undos: &Undos) -> Result<(), StateError> {
+        let bytes = self.bytes(ledger, undos)?;
+        let new = self.path.with_extension("json.new");
+        let written = File::create(&new).and_then(|mut file| {
+            file.write_all(&bytes)?;
+            file.sync_all()?;
+            fs::rename(&new, &self.path)
+        });
+        written.map_err(|error| {
+            let _ = fs::remove_file(&new);
+            self.io("write", error)
+        })
+    }
+
+    /// The state as it is written.
+    pub fn bytes(&self, ledger: &Ledger, undos: &Undos) -> Result<Vec<u8>, StateError> {
+        let write = |error: serde_json::Error| self.io("write", error.into());
+        let state = doc::StateDoc::new(&self.boot, ledger, undos);
+        let state = serde_json::value::to_raw_value(&state).map_err(write)?;
+        let envelope = Envelope {
+            version: VERSION,
+            checksum: checksum(VERSION, state.get()),
+            state,
+        };
+        serde_json::to_vec(&envelope).map_err(write)
+    }
+
+    /// Removes the file: nothing is held any more.
+    pub fn remove(&self) -> Result<(), StateError> {
+        match fs::remove_file(&self.path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.io("write", error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Puts a damaged file aside, for a person to look at; tells its new name.
+    pub fn put_aside(&self) -> Result<PathBuf, StateError> {
+        let aside = (1..)
+            .map(|n| self.path.with_extension(format!("json.damaged-{n}")))
+            .find(|aside| !aside.exists())
+            .unwrap_or_else(|| self.path.with_extension("json.damaged"));
+        fs::rename(&self.path, &aside).map_err(|error| self.io("write", error))?;
+        Ok(aside)
+    }
+
+    fn io(&self, what: &'static str, source: io::Error) -> StateError {
+        StateError::Io {
+            what,
+            path: self.path.clone(),
+            source,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Envelope {
+    version: u32,
+    checksum: String,
+    state: Box<RawValue>,
+}
+
+/// CRC-32 of the version and the state's text: every single bit that flips changes it.
+fn checksum(version: u32, state: &str) -> String {
+    let mut sum = crc32fast::Hasher::new();
+    sum.update(&version.to_be_bytes());
+    sum.update(state.as_bytes());
+    format!("{:08x}", sum.finalize())
+}
+
+/// The version of the file's form.
+const VERSION: u32 = 1;
+const FILE: &str = "state.json";
+
+#[cfg(test)]
+mod tests;

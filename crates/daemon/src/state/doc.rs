@@ -1,0 +1,459 @@
+//! The form of the state in its file. Targets, contracts and rates are the text of `netnice-core`.
+
+use netnice_core::admission::{Entry, TargetId};
+use netnice_core::claims::{Claim, Claimant, Claims};
+use netnice_core::contract::{Change, Contract, IfName};
+use netnice_core::link::{Capacity, CapacitySource, Link};
+use netnice_core::units::{Bytes, Instant, Rate};
+use serde::{Deserialize, Serialize};
+
+use super::State;
+use crate::ledger::{AppKey, Body, Bound, Held, Ledger, Managed, Place, Remnant, Root};
+use crate::undo::{Cleared, Undo, Undos, Waiting};
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StateDoc {
+    pub boot: String,
+    next_id: u32,
+    next_undo: u64,
+    links: Vec<LinkDoc>,
+    targets: Vec<TargetDoc>,
+    remnants: Vec<RemnantDoc>,
+    undos: Vec<UndoDoc>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkDoc {
+    link: String,
+    up: Option<CapacityDoc>,
+    down: Option<CapacityDoc>,
+    overhead: u64,
+    by: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CapacityDoc {
+    rate: String,
+    by_driver: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TargetDoc {
+    slot: u16,
+    id: u32,
+    target: String,
+    parent: Option<u16>,
+    body: BodyDoc,
+    place: PlaceDoc,
+    claims: Vec<ClaimDoc>,
+    rule: Option<String>,
+    changed_ns: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+enum BodyDoc {
+    Processes { roots: Vec<(u32, u64)>, only: bool },
+    App(Option<(u64, u32)>),
+    Cgroup(Option<(String, u64)>),
+    User(u32),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlaceDoc {
+    own: Option<u32>,
+    app: Option<u32>,
+    cgroup: Option<String>,
+    uid: Option<u32>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClaimDoc {
+    uid: u32,
+    privileged: bool,
+    order: u64,
+    contract: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RemnantDoc {
+    slot: u16,
+    id: u32,
+    parent: Option<u16>,
+    contract: String,
+    since_ns: u64,
+    found: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct UndoDoc {
+    number: u64,
+    at_ns: u64,
+    confirmable: bool,
+    uid: u32,
+    privileged: bool,
+    undo: UndoKind,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+enum UndoKind {
+    Claim {
+        id: u32,
+        change: String,
+    },
+    Link {
+        name: String,
+        before: Option<LinkDoc>,
+    },
+    Cleared {
+        targets: Vec<ClearedDoc>,
+        links: Vec<LinkDoc>,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClearedDoc {
+    target: String,
+    body: BodyDoc,
+    place: PlaceDoc,
+    claims: Vec<ClaimDoc>,
+    rule: Option<String>,
+}
+
+impl StateDoc {
+    pub(super) fn new(boot: &str, ledger: &Ledger, undos: &Undos) -> StateDoc {
+        StateDoc {
+            boot: boot.to_owned(),
+            next_id: ledger.next_id(),
+            next_undo: undos.next(),
+            links: ledger.links().map(LinkDoc::from).collect(),
+            targets: ledger.held().map(TargetDoc::from).collect(),
+            remnants: ledger.remnants().map(RemnantDoc::from).collect(),
+            undos: undos.iter().map(UndoDoc::from).collect(),
+        }
+    }
+
+    /// The state that was written; the error says what in it cannot be.
+    pub(super) fn restore(self) -> Result<State, String> {
+        let mut ledger = Ledger::default();
+        for link in self.links {
+            ledger.restore_link(link.restore()?);
+        }
+        for target in self.targets {
+            let held = target.restore()?;
+            if ledger.get(held.entry.id).is_some() || ledger.by_id(held.id).is_some() {
+                return Err(format!(
+                    "two targets in slot {} or number {}",
+                    held.entry.id, held.id
+                ));
+            }
+            ledger.restore(held);
+        }
+        for remnant in self.remnants {
+            ledger.restore_remnant(remnant.restore()?);
+        }
+        if let Some(fault) = ledger.fault() {
+            return Err(fault);
+        }
+        ledger.skip_ids(self.next_id);
+        let waiting: Result<Vec<Waiting>, String> =
+            self.undos.into_iter().map(UndoDoc::restore).collect();
+        Ok(State {
+            ledger,
+            undos: Undos::restore(waiting?, self.next_undo),
+        })
+    }
+}
+
+impl From<&Managed> for LinkDoc {
+    fn from(managed: &Managed) -> LinkDoc {
+        let capacity = |capacity: Option<Capacity>| {
+            let Capacity { rate, source } = capacity?;
+            Some(CapacityDoc {
+                rate: rate.compact(),
+                by_driver: source == CapacitySource::Driver,
+            })
+        };
+        LinkDoc {
+            link: managed.link.name.to_string(),
+            up: capacity(managed.link.up),
+            down: capacity(managed.link.down),
+            overhead: managed.link.overhead.0,
+            by: managed.by,
+        }
+    }
+}
+
+impl LinkDoc {
+    fn restore(self) -> Result<Managed, String> {
+        let capacity = |doc: Option<CapacityDoc>| -> Result<Option<Capacity>, String> {
+            let Some(doc) = doc else { return Ok(None) };
+            let rate: Rate = text(&doc.rate)?;
+            let source = match doc.by_driver {
+                true => CapacitySource::Driver,
+                false => CapacitySource::Operator,
+            };
+            Ok(Some(Capacity { rate, source }))
+        };
+        Ok(Managed {
+            link: Link {
+                name: text(&self.link)?,
+                up: capacity(self.up)?,
+                down: capacity(self.down)?,
+                overhead: Bytes(self.overhead),
+            },
+            by: self.by,
+        })
+    }
+}
+
+impl From<&Held> for TargetDoc {
+    fn from(held: &Held) -> TargetDoc {
+        TargetDoc {
+            slot: held.entry.id.get(),
+            id: held.id,
+            target: held.entry.target.to_string(),
+            parent: held.entry.parent.map(TargetId::get),
+            body: BodyDoc::from(&held.body),
+            place: PlaceDoc::from(&held.place),
+            claims: held.claims.iter().map(ClaimDoc::from).collect(),
+            rule: held.rule.clone(),
+            changed_ns: held.changed_ns,
+        }
+    }
+}
+
+impl TargetDoc {
+    fn restore(self) -> Result<Held, String> {
+        let claims: Result<Vec<Claim>, String> =
+            self.claims.into_iter().map(ClaimDoc::restore).collect();
+        let claims = Claims::restore(claims?).map_err(|error| error.to_string())?;
+        Ok(Held {
+            entry: Entry {
+                id: slot(self.slot)?,
+                target: text(&self.target)?,
+                parent: self.parent.map(slot).transpose()?,
+                contract: claims.effective().without_guarantees(),
+            },
+            id: self.id,
+            body: self.body.restore(),
+            place: self.place.restore(),
+            claims,
+            refused: None,
+            rule: self.rule,
+            changed_ns: self.changed_ns,
+        })
+    }
+}
+
+impl From<&Body> for BodyDoc {
+    fn from(body: &Body) -> BodyDoc {
+        match body {
+            Body::Processes { roots, only } => BodyDoc::Processes {
+                roots: roots.iter().map(|root| (root.pid, root.started)).collect(),
+                only: *only,
+            },
+            Body::App(key) => BodyDoc::App(key.map(|key| (key.inode, key.dev))),
+            Body::Cgroup(bound) => {
+                BodyDoc::Cgroup(bound.as_ref().map(|bound| (bound.path.clone(), bound.id)))
+            }
+            Body::User(uid) => BodyDoc::User(*uid),
+        }
+    }
+}
+
+impl BodyDoc {
+    fn restore(self) -> Body {
+        match self {
+            BodyDoc::Processes { roots, only } => Body::Processes {
+                roots: roots
+                    .into_iter()
+                    .map(|(pid, started)| Root { pid, started })
+                    .collect(),
+                only,
+            },
+            BodyDoc::App(key) => Body::App(key.map(|(inode, dev)| AppKey { inode, dev })),
+            BodyDoc::Cgroup(bound) => Body::Cgroup(bound.map(|(path, id)| Bound { path, id })),
+            BodyDoc::User(uid) => Body::User(uid),
+        }
+    }
+}
+
+impl From<&Place> for PlaceDoc {
+    fn from(place: &Place) -> PlaceDoc {
+        PlaceDoc {
+            own: place.own,
+            app: place.app,
+            cgroup: place.cgroup.clone(),
+            uid: place.uid,
+        }
+    }
+}
+
+impl PlaceDoc {
+    fn restore(self) -> Place {
+        Place {
+            own: self.own,
+            app: self.app,
+            cgroup: self.cgroup,
+            uid: self.uid,
+        }
+    }
+}
+
+impl From<&Claim> for ClaimDoc {
+    fn from(claim: &Claim) -> ClaimDoc {
+        ClaimDoc {
+            uid: claim.by.uid,
+            privileged: claim.by.privileged,
+            order: claim.order,
+            contract: claim.contract.to_string(),
+        }
+    }
+}
+
+impl ClaimDoc {
+    fn restore(self) -> Result<Claim, String> {
+        Ok(Claim {
+            by: Claimant {
+                uid: self.uid,
+                privileged: self.privileged,
+            },
+            order: self.order,
+            contract: text::<Contract>(&self.contract)?,
+        })
+    }
+}
+
+impl From<&Remnant> for RemnantDoc {
+    fn from(remnant: &Remnant) -> RemnantDoc {
+        RemnantDoc {
+            slot: remnant.slot.get(),
+            id: remnant.id,
+            parent: remnant.parent.map(TargetId::get),
+            contract: remnant.contract.to_string(),
+            since_ns: remnant.since.0,
+            found: remnant.found,
+        }
+    }
+}
+
+impl RemnantDoc {
+    fn restore(self) -> Result<Remnant, String> {
+        Ok(Remnant {
+            slot: slot(self.slot)?,
+            id: self.id,
+            parent: self.parent.map(slot).transpose()?,
+            contract: text(&self.contract)?,
+            since: Instant(self.since_ns),
+            moved: Instant(self.since_ns),
+            offered: 0,
+            found: self.found,
+        })
+    }
+}
+
+impl From<&Waiting> for UndoDoc {
+    fn from(waiting: &Waiting) -> UndoDoc {
+        UndoDoc {
+            number: waiting.number,
+            at_ns: waiting.at.0,
+            confirmable: waiting.confirmable,
+            uid: waiting.by.uid,
+            privileged: waiting.by.privileged,
+            undo: match &waiting.undo {
+                Undo::Claim { id, change } => UndoKind::Claim {
+                    id: *id,
+                    change: change.to_string(),
+                },
+                Undo::Link { name, before } => UndoKind::Link {
+                    name: name.to_string(),
+                    before: before.as_ref().map(LinkDoc::from),
+                },
+                Undo::Cleared { targets, links } => UndoKind::Cleared {
+                    targets: targets.iter().map(ClearedDoc::from).collect(),
+                    links: links.iter().map(LinkDoc::from).collect(),
+                },
+            },
+        }
+    }
+}
+
+impl UndoDoc {
+    fn restore(self) -> Result<Waiting, String> {
+        let undo = match self.undo {
+            UndoKind::Claim { id, change } => Undo::Claim {
+                id,
+                change: text::<Change>(&change)?,
+            },
+            UndoKind::Link { name, before } => Undo::Link {
+                name: text::<IfName>(&name)?,
+                before: before.map(LinkDoc::restore).transpose()?,
+            },
+            UndoKind::Cleared { targets, links } => Undo::Cleared {
+                targets: targets
+                    .into_iter()
+                    .map(ClearedDoc::restore)
+                    .collect::<Result<_, _>>()?,
+                links: links
+                    .into_iter()
+                    .map(LinkDoc::restore)
+                    .collect::<Result<_, _>>()?,
+            },
+        };
+        Ok(Waiting {
+            number: self.number,
+            at: Instant(self.at_ns),
+            confirmable: self.confirmable,
+            by: Claimant {
+                uid: self.uid,
+                privileged: self.privileged,
+            },
+            undo,
+        })
+    }
+}
+
+impl From<&Cleared> for ClearedDoc {
+    fn from(cleared: &Cleared) -> ClearedDoc {
+        ClearedDoc {
+            target: cleared.target.to_string(),
+            body: BodyDoc::from(&cleared.body),
+            place: PlaceDoc::from(&cleared.place),
+            claims: cleared.claims.iter().map(ClaimDoc::from).collect(),
+            rule: cleared.rule.clone(),
+        }
+    }
+}
+
+impl ClearedDoc {
+    fn restore(self) -> Result<Cleared, String> {
+        let claims: Result<Vec<Claim>, String> =
+            self.claims.into_iter().map(ClaimDoc::restore).collect();
+        Ok(Cleared {
+            target: text(&self.target)?,
+            body: self.body.restore(),
+            place: self.place.restore(),
+            claims: claims?,
+            rule: self.rule,
+        })
+    }
+}
+
+fn slot(number: u16) -> Result<TargetId, String> {
+    TargetId::new(number).ok_or_else(|| "slot 0 is nobody's".to_owned())
+}
+
+fn text<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|error: T::Err| error.to_string())
+}

@@ -1,0 +1,253 @@
+use std::collections::BTreeSet;
+
+use netnice_core::claims::Claimant;
+use netnice_core::link::{Capacity, CapacitySource, Link};
+use netnice_core::units::{Bytes, Instant};
+
+use super::*;
+use crate::ledger::{Body, Bound, Managed, Newcomer, Place, Root};
+use crate::undo::{Cleared, Undo};
+
+/// A state with something of everything in it.
+fn state() -> State {
+    let mut ledger = Ledger::default();
+    let capacity = |text: &str, source| {
+        Some(Capacity {
+            rate: text.parse().expect(text),
+            source,
+        })
+    };
+    let managed = Managed {
+        link: Link {
+            name: "eth0".parse().expect("a name"),
+            up: capacity("100mbit", CapacitySource::Operator),
+            down: capacity("50mbit", CapacitySource::Driver),
+            overhead: Bytes(24),
+        },
+        by: 0,
+    };
+    ledger.restore_link(managed.clone());
+    let processes = Body::Processes {
+        roots: vec![Root {
+            pid: 10,
+            started: 77,
+        }],
+        only: false,
+    };
+    let group = Body::Cgroup(Some(Bound {
+        path: "/s/web.service".to_owned(),
+        id: 9,
+    }));
+    let place = Place {
+        own: None,
+        app: None,
+        cgroup: Some("/s/web.service".to_owned()),
+        uid: Some(1000),
+    };
+    let new = |target: &str, body: &Body, place: &Place| Newcomer {
+        target: target.parse().expect(target),
+        body: body.clone(),
+        place: place.clone(),
+        inside: BTreeSet::new(),
+    };
+    let ann = Claimant {
+        uid: 1000,
+        privileged: false,
+    };
+    let asks = [
+        (
+            new("unit:web", &group, &place),
+            "up 4mbit min 1mbit on eth0",
+        ),
+        (new("pid:10", &processes, &place), "both 2mbit burst 9ms"),
+        (
+            new("user:1000", &Body::User(1000), &Place::default()),
+            "weight 7",
+        ),
+        (
+            new("app:/bin/x", &Body::App(None), &Place::default()),
+            "down 1mbit",
+        ),
+    ];
+    let mut slots = Vec::new();
+    for (newcomer, change) in asks {
+        let slot = ledger.open(newcomer).expect("room");
+        slots.push(slot);
+        // Kinds of limits that would not nest are asked apart.
+        let change = change.parse().expect(change);
+        if ledger.ask(slot, Claimant::ROOT, &change, 5).is_err() {
+            ledger.close(slot);
+        }
+    }
+    let change = "up 2mbit".parse().expect("a change");
+    ledger.ask(slots[0], ann, &change, 6).expect("ann asks");
+    ledger.set_rule(slots[0], Some("web".to_owned()));
+    let closed = ledger.close(slots[3]).expect("it was held");
+    ledger.linger(&closed, Instant(0));
+    let mut undos = Undos::default();
+    let id = ledger.held().next().expect("held").id;
+    undos.push(
+        Instant(9),
+        true,
+        ann,
+        Undo::Claim {
+            id,
+            change: "up 3mbit down none".parse().expect("a change"),
+        },
+    );
+    undos.push(
+        Instant(10),
+        false,
+        Claimant::ROOT,
+        Undo::Cleared {
+            targets: vec![Cleared {
+                target: "pid:10".parse().expect("a target"),
+                body: processes,
+                place,
+                rule: Some("web".to_owned()),
+                claims: ledger
+                    .held()
+                    .next()
+                    .expect("held")
+                    .claims
+                    .iter()
+                    .cloned()
+                    .collect(),
+            }],
+            links: vec![managed.clone()],
+        },
+    );
+    undos.push(
+        Instant(11),
+        false,
+        Claimant::ROOT,
+        Undo::Link {
+            name: managed.link.name.clone(),
+            before: None,
+        },
+    );
+    State { ledger, undos }
+}
+
+fn store() -> Store {
+    Store::new(Path::new("/nowhere"), "this boot")
+}
+
+#[test]
+fn what_is_written_is_read_again() {
+    let state = state();
+    let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
+    let mut read = store().parse(&bytes).expect("whole").expect("of this boot");
+    assert!(read.ledger.held().count() >= 2);
+    // What is in force is what is admitted again.
+    read.ledger.readmit();
+    assert_eq!(read.ledger, state.ledger);
+    assert_eq!(read.undos, state.undos);
+}
+
+#[test]
+fn of_another_boot_nothing_is_true_any_more() {
+    let state = state();
+    let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
+    let other = Store::new(Path::new("/nowhere"), "another boot");
+    assert_eq!(other.parse(&bytes).expect("whole"), None);
+}
+
+#[test]
+fn a_later_version_is_told_from_damage() {
+    let text = "{}".to_owned();
+    let envelope = Envelope {
+        version: VERSION + 1,
+        checksum: checksum(VERSION + 1, &text),
+        state: RawValue::from_string(text).expect("JSON"),
+    };
+    let bytes = serde_json::to_vec(&envelope).expect("bytes");
+    let error = store().parse(&bytes).expect_err("newer");
+    assert!(matches!(error, StateError::Newer { theirs, .. } if theirs == VERSION + 1));
+}
+
+#[test]
+fn cut_anywhere_it_is_damaged() {
+    let state = state();
+    let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
+    for length in 0..bytes.len() {
+        let error = store().parse(&bytes[..length]).expect_err("cut");
+        assert!(
+            matches!(error, StateError::Damaged { .. }),
+            "{length}: {error}"
+        );
+    }
+}
+
+#[test]
+fn any_bit_that_flips_is_seen() {
+    let state = state();
+    let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
+    for at in 0..bytes.len() * 8 {
+        let mut flipped = bytes.clone();
+        flipped[at / 8] ^= 1 << (at % 8);
+        let error = store().parse(&flipped).expect_err("flipped");
+        assert!(matches!(error, StateError::Damaged { .. }), "{at}: {error}");
+    }
+}
+
+#[test]
+fn contents_that_contradict_themselves_are_damage_too() {
+    let whole = store();
+    let parse = |state: &str| {
+        let envelope = Envelope {
+            version: VERSION,
+            checksum: checksum(VERSION, state),
+            state: RawValue::from_string(state.to_owned()).expect("JSON"),
+        };
+        whole.parse(&serde_json::to_vec(&envelope).expect("bytes"))
+    };
+    let empty = r#"{"boot":"this boot","next_id":5,"next_undo":1,"links":[],"targets":[],"remnants":[],"undos":[]}"#;
+    assert!(parse(empty).expect("whole").is_some());
+    let target = r#"{"slot":1,"id":2,"target":"pid:10","parent":null,"body":{"user":1},"place":{"own":null,"app":null,"cgroup":null,"uid":null},"claims":[],"rule":null,"changed_ns":0}"#;
+    let with = |target: &str| empty.replace("\"targets\":[]", &format!("\"targets\":[{target}]"));
+    assert!(parse(&with(target)).expect("whole").is_some());
+    for broken in [
+        with(&target.replace("\"slot\":1", "\"slot\":0")),
+        with(&target.replace("\"slot\":1", "\"slot\":9999")),
+        with(&target.replace("\"parent\":null", "\"parent\":1")),
+        with(&target.replace("\"parent\":null", "\"parent\":7")),
+        with(&target.replace("pid:10", "pid:x")),
+        with(&target.replace("\"id\":2", "\"id\":0")),
+        with(&format!("{target},{target}")),
+        with(&target.replace("\"rule\":null", "\"rule\":null,\"more\":1")),
+    ] {
+        let error = parse(&broken).expect_err(&broken);
+        assert!(matches!(error, StateError::Damaged { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_file_is_written_read_put_aside_and_removed() {
+    let folder = std::env::temp_dir().join(format!("netnice-state-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let store = Store::new(&folder, "this boot");
+    assert_eq!(store.load().expect("no file"), None);
+    let state = state();
+    store.save(&state.ledger, &state.undos).expect("saved");
+    store
+        .save(&state.ledger, &state.undos)
+        .expect("saved again");
+    assert!(store.load().expect("whole").is_some());
+    let aside = store.put_aside().expect("aside");
+    assert!(aside.to_string_lossy().ends_with("state.json.damaged-1"));
+    store.save(&state.ledger, &state.undos).expect("saved");
+    assert!(
+        store
+            .put_aside()
+            .expect("aside")
+            .to_string_lossy()
+            .ends_with("-2")
+    );
+    store.remove().expect("nothing to remove is no error");
+    fs::remove_dir_all(&folder).expect("clean up");
+    let error = store
+        .save(&state.ledger, &state.undos)
+        .expect_err("no folder");
+    assert!(error.to_string().contains("write the state file"));
+}

@@ -1,0 +1,96 @@
+use super::*;
+
+const ANN: Claimant = Claimant {
+    uid: 1000,
+    privileged: false,
+};
+
+fn change(text: &str) -> Change {
+    text.parse().expect(text)
+}
+
+fn contract(text: &str) -> Contract {
+    text.parse().expect(text)
+}
+
+fn claim(id: u32, text: &str) -> Undo {
+    Undo::Claim {
+        id,
+        change: change(text),
+    }
+}
+
+#[test]
+fn a_change_and_its_inverse_leave_what_was_there() {
+    let table = [
+        ("none", "up 4mbit"),
+        ("up 1mbit", "up 4mbit"),
+        ("up 1mbit down 2mbit", "up none down none both 3mbit"),
+        ("min 1mbit weight 7", "weight none priority 0 burst 9ms"),
+        ("slice 1ms/10ms extra", "slice none min 3mbit on eth0"),
+    ];
+    for (before, text) in table {
+        let before = contract(before);
+        let change = change(text);
+        let after = before.apply(&change).expect(text);
+        let back = after.apply(&inverse(&change, &before)).expect(text);
+        assert_eq!(back, before, "{text}");
+    }
+}
+
+#[test]
+fn a_lasting_change_of_a_clause_keeps_it_and_leaves_the_rest_waiting() {
+    let mut undos = Undos::default();
+    undos.push(Instant(10), false, ANN, claim(1, "up none down 5mbit"));
+    undos.push(Instant(10), false, ANN, claim(2, "up none"));
+    assert_eq!(
+        undos.supersede(1, ANN, &change("up 2mbit")),
+        change("up none")
+    );
+    let left: Vec<&Undo> = undos.iter().map(|one| &one.undo).collect();
+    assert_eq!(left, [&claim(1, "down 5mbit"), &claim(2, "up none")]);
+    undos.supersede(1, ANN, &change("down 1mbit up 1mbit"));
+    assert_eq!(undos.iter().count(), 1, "what is empty goes");
+}
+
+#[test]
+fn what_takes_over_brings_back_what_was_there_before_the_first() {
+    let mut undos = Undos::default();
+    undos.push(Instant(10), true, ANN, claim(1, "up none"));
+    let second = change("up 2mbit");
+    let own = inverse(&second, &contract("up 4mbit"));
+    let first = undos.supersede(1, ANN, &second);
+    assert_eq!(merged(&own, &first), change("up none"));
+}
+
+#[test]
+fn only_what_is_due_comes_out_and_the_latest_first() {
+    let mut undos = Undos::default();
+    for at in [5, 20, 7] {
+        undos.push(Instant(at), false, ANN, claim(1, "up none"));
+    }
+    assert_eq!(undos.earliest(), Some(Instant(5)));
+    let due: Vec<u64> = undos.due(Instant(7)).iter().map(|one| one.number).collect();
+    assert_eq!(due, [3, 1]);
+    assert_eq!(undos.earliest(), Some(Instant(20)));
+}
+
+#[test]
+fn a_change_is_confirmed_once_and_only_by_who_may() {
+    let mut undos = Undos::default();
+    let timed = undos.push(Instant(5), false, ANN, claim(1, "up none"));
+    let number = undos.push(Instant(5), true, ANN, claim(1, "down none"));
+    assert!(undos.confirm(timed, |_| true).is_none(), "made for a time");
+    assert!(undos.confirm(number, |_| false).is_none());
+    assert!(undos.confirm(number, |one| one.by == ANN).is_some());
+    assert!(
+        undos.confirm(number, |_| true).is_none(),
+        "confirmed already"
+    );
+}
+
+#[test]
+fn the_short_form_means_up_where_directions_are_limited_apart() {
+    assert_eq!(as_up(&change("both 4mbit")), change("up 4mbit"));
+    assert_eq!(as_up(&change("both none")), change("up none"));
+}
