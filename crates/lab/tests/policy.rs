@@ -1,0 +1,258 @@
+//! The policy file: what holds whenever the daemon runs. The first rule that matches wins, reading
+//! it again is all or nothing, and a fault is said with file and line.
+
+use std::fs;
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{R4M, pause};
+use netnice_lab::sys;
+use netnice_lab::traffic::{self, Tcp};
+use netnice_lab::world::{Cgroup, Netnice, Pair, World};
+use serde_json::{Value, json};
+
+/// A desk whose daemon has read this policy.
+fn obeying(text: &str) -> Desk {
+    let desk = Desk::new().expect("a desk");
+    write(&desk, text);
+    desk.types("reload");
+    desk
+}
+
+fn write(desk: &Desk, text: &str) {
+    fs::write(desk.netnice.policy(), text).expect("the policy can be written");
+}
+
+fn standing(desk: &Desk) -> Value {
+    desk.netnice.show_standing().expect("a show")
+}
+
+fn unit_name() -> String {
+    format!("nn{}-policy.service", std::process::id())
+}
+
+#[test]
+fn the_first_rule_that_matches_wins_and_links_are_managed() {
+    let desk = obeying(
+        r#"
+        [[link]]
+        name = "eth0"
+        rate = "100mbit"
+        down-rate = "50mbit"
+        overhead = 24
+
+        [[rule]]
+        name = "ann"
+        match = "user:61234"
+        up = "4mbit"
+        min = "3mbit"
+
+        [[rule]]
+        name = "ann again"
+        match = "user:61234"
+        up = "9mbit"
+        "#,
+    );
+    let shown = standing(&desk);
+    assert_eq!(shown["links"][0]["link"], "eth0", "{shown}");
+    assert_eq!(shown["links"][0]["up"]["rate"], 100_000_000, "{shown}");
+    assert_eq!(shown["links"][0]["down"]["rate"], 50_000_000, "{shown}");
+    assert_eq!(shown["links"][0]["overhead"], 24, "{shown}");
+    let ann = desk.target("user:61234");
+    assert_eq!(ann["contract"]["up"], 4_000_000, "{ann}");
+    assert_eq!(ann["contract"]["min"], 3_000_000, "{ann}");
+    // What goes from the file goes from the books, and what root asked beside it stays.
+    desk.types("set user:61235 --up 1mbit");
+    write(&desk, "");
+    desk.types("reload");
+    let shown = standing(&desk);
+    assert_eq!(shown["links"], json!([]), "{shown}");
+    assert!(desk.target("user:61234").is_null(), "{shown}");
+    assert_eq!(
+        desk.target("user:61235")["contract"]["up"],
+        1_000_000,
+        "{shown}"
+    );
+}
+
+#[test]
+fn a_rule_waits_for_its_unit_and_holds_it_from_its_first_packet_on() {
+    let desk = obeying(&format!(
+        "[[rule]]\nname = \"web\"\nmatch = \"unit:{}\"\nup = \"4mbit\"\n",
+        unit_name()
+    ));
+    let to = desk.sink(5001).expect("a sink");
+    let target = format!("unit:{}", unit_name());
+    assert_eq!(desk.target(&target)["contract"]["up"], 4_000_000);
+    let slice = Cgroup::create("policy.slice").expect("a slice");
+    let unit = slice.below(&unit_name()).expect("the unit");
+    let procs = unit.procs();
+    let procs = procs.to_str().expect("a plain path");
+    let flows = Tcp::connect(to, 2).source();
+    let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
+    let _program = traffic::eager_behind(desk.world.client(), &words, None, &flows).expect("it");
+    desk.held(desk.sent(2.0, 1.5).expect("a rate"), R4M, "the unit");
+    // Beside the rule somebody may ask for less, and the smaller one holds. Root may lift both; then
+    // reading the policy again brings the rule back.
+    let up = || desk.target(&target)["effective"]["up"].clone();
+    desk.types(&format!("set {target} --up 2mbit"));
+    assert_eq!(up(), 2_000_000);
+    desk.types(&format!("clear {target}"));
+    assert_eq!(up(), Value::Null);
+    desk.types("reload");
+    assert_eq!(up(), 4_000_000);
+}
+
+/// What is wrong, the file, the line that must be named, and a word that must be said.
+const FAULTS: [(&str, &str, u32, &str); 12] = [
+    ("no TOML", "[[rule]\nname =", 1, "expected `]`"),
+    (
+        "an unknown key in a rule",
+        "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\nspeed = \"4mbit\"\n",
+        4,
+        "speed",
+    ),
+    (
+        "an unknown table",
+        "\n[[limits]]\nname = \"a\"\n",
+        2,
+        "limits",
+    ),
+    (
+        "a rate as tc writes it",
+        "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\nup = \"10mbps\"\n",
+        4,
+        "mbit",
+    ),
+    (
+        "a rate without a unit",
+        "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\nup = \"10\"\n",
+        4,
+        "10",
+    ),
+    (
+        "a rule for nobody",
+        "[[rule]]\nname = \"a\"\nup = \"1mbit\"\n",
+        1,
+        "match",
+    ),
+    (
+        "a process, which ends",
+        "[[rule]]\nname = \"a\"\nmatch = \"pid:1\"\nup = \"1mbit\"\n",
+        3,
+        "a process ends",
+    ),
+    (
+        "no such kind of target",
+        "[[rule]]\nname = \"a\"\nmatch = \"planet:mars\"\nup = \"1mbit\"\n",
+        3,
+        "planet",
+    ),
+    (
+        "one name twice",
+        "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\nup = \"1mbit\"\n\
+         [[rule]]\nname = \"a\"\nmatch = \"user:61235\"\nup = \"1mbit\"\n",
+        6,
+        "twice",
+    ),
+    (
+        "a minimum above its maximum",
+        "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n\
+         [[rule]]\nname = \"a\"\nmatch = \"user:61234\"\nup = \"1mbit\"\nmin = \"2mbit\"\n",
+        5,
+        "min",
+    ),
+    (
+        "minimums that do not fit, the second of two",
+        "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n\
+         [[rule]]\nname = \"a\"\nmatch = \"user:61234\"\nmin = \"6mbit\"\n\
+         [[rule]]\nname = \"b\"\nmatch = \"user:61235\"\nmin = \"6mbit\"\n",
+        9,
+        "4 Mbit/s",
+    ),
+    (
+        "what the direct path will bring",
+        "[[rule]]\nname = \"a\"\nmatch = \"user:61234\"\ncell = \"pcr=10mbit,cdvt=100us\"\n",
+        2,
+        "not supported yet",
+    ),
+];
+
+const GOOD: &str = "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n\
+    [[rule]]\nname = \"ann\"\nmatch = \"user:61234\"\nup = \"4mbit\"\nmin = \"1mbit\"\n";
+
+#[test]
+fn a_fault_is_said_with_file_and_line_and_nothing_is_changed() {
+    let desk = obeying(GOOD);
+    let before = standing(&desk);
+    assert_eq!(before["targets"][0]["target"], "user:61234", "{before}");
+    for (what, text, line, word) in FAULTS {
+        write(&desk, text);
+        let answer = desk.netnice.run(&["reload"]).expect("it answers");
+        assert!([2, 3].contains(&answer.status), "{what}: {answer:?}");
+        let place = format!("client.policy.toml:{line}");
+        assert!(
+            answer.stderr.contains(&place),
+            "{what}: not {place}: {}",
+            answer.stderr
+        );
+        assert!(answer.stderr.contains(word), "{what}: {}", answer.stderr);
+        assert_eq!(before, standing(&desk), "{what}: something changed");
+    }
+    // And none of it damaged the daemon: what is mended is read.
+    write(&desk, GOOD);
+    desk.types("reload");
+    assert_eq!(before, standing(&desk));
+}
+
+#[test]
+fn hangup_reads_it_again_and_a_faulty_one_does_not_keep_the_daemon_from_serving() {
+    let mut desk = obeying(GOOD);
+    write(&desk, &GOOD.replace("4mbit", "5mbit"));
+    let pid = desk.netnice.pid().expect("it runs");
+    sys::kill(pid as i32, libc::SIGHUP).expect("a signal");
+    let up = || desk.target("user:61234")["contract"]["up"].clone();
+    assert!(soon(3.0, || up() == 5_000_000), "{}", up());
+    write(&desk, "what is this\n");
+    sys::kill(pid as i32, libc::SIGHUP).expect("a signal");
+    pause(0.5);
+    assert_eq!(up(), 5_000_000);
+    let said = desk.types("log").stdout;
+    assert!(said.contains("client.policy.toml:1"), "{said}");
+    desk.netnice.stop_daemon();
+    desk.netnice.start_daemon().expect("it starts all the same");
+    let said = desk.types("log").stdout;
+    assert!(said.contains("client.policy.toml:1"), "{said}");
+    desk.types("set user:61235 --up 1mbit");
+}
+
+#[test]
+fn a_policy_is_in_force_as_soon_as_the_daemon_serves() {
+    netnice_lab::world::begin().expect("a clean start");
+    let world = World::pair(Pair::default()).expect("a world");
+    fs::write(world.folder().join("client.policy.toml"), GOOD).expect("a policy");
+    let netnice = Netnice::start(&world.client().ns, &world.folder().join("client"));
+    let netnice = netnice.expect("a daemon");
+    let shown = netnice.show().expect("a show");
+    assert_eq!(shown["targets"][0]["target"], "user:61234", "{shown}");
+    assert_eq!(shown["links"][0]["link"], "eth0", "{shown}");
+}
+
+#[test]
+fn a_host_without_an_input_meter_limits_by_the_short_form_what_is_sent_alone() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    let target = format!("pid:{}", sleeper.pid());
+    desk.types(&format!("{} 4mbit", sleeper.pid()));
+    let contract = desk.target(&target)["contract"].clone();
+    assert_eq!(contract["both"], 4_000_000, "{contract}");
+    desk.types(&format!("clear {target}"));
+    write(&desk, "input_meter = false\n");
+    desk.types("reload");
+    desk.types(&format!("{} 4mbit", sleeper.pid()));
+    let contract = desk.target(&target)["contract"].clone();
+    assert_eq!(contract["up"], 4_000_000, "{contract}");
+    assert!(
+        contract["both"].is_null() && contract["down"].is_null(),
+        "{contract}"
+    );
+}
