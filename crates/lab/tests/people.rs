@@ -1,9 +1,9 @@
 //! Who may do what: root everything, a plain user limits of own processes, and nobody by a number
 //! that belongs to somebody else meanwhile.
 
-use netnice_lab::desk::Desk;
+use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::R4M;
-use netnice_lab::process::{self, Proc};
+use netnice_lab::process::Proc;
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Answer;
 use serde_json::Value;
@@ -34,7 +34,8 @@ fn process_of(desk: &Desk, uid: u32) -> Proc {
 /// What a user's `netnice LINE` answers.
 fn types(desk: &Desk, uid: u32, line: &str) -> Answer {
     let mut command = as_user(desk, uid);
-    command.arg(process::binary("netnice").expect("it is built"));
+    // Where the programs were built may be closed to a plain user.
+    command.arg(desk.copy_for_all("netnice").expect("a copy"));
     let output = command
         .args(line.split(' '))
         .output()
@@ -57,25 +58,9 @@ fn up(desk: &Desk, pid: u32) -> Value {
     target.map_or(Value::Null, |t| t["effective"]["up"].clone())
 }
 
-/// The programs must be reachable for a user: where they were built in root's own folder they are
-/// not, and then this cannot be tested here.
-fn reachable(desk: &Desk) -> bool {
-    let answer = types(desk, ANN, "--version");
-    if answer.status != 0 {
-        eprintln!(
-            "a plain user cannot execute netnice here: {}",
-            answer.stderr.trim()
-        );
-    }
-    answer.status == 0
-}
-
 #[test]
 fn a_user_limits_own_processes_and_lifts_own_limits() {
     let desk = Desk::new().expect("a desk");
-    if !reachable(&desk) {
-        return;
-    }
     let own = process_of(&desk, ANN);
     let pid = own.pid();
     let set = types(
@@ -102,9 +87,6 @@ fn a_user_limits_own_processes_and_lifts_own_limits() {
 #[test]
 fn a_user_cannot_lift_what_root_has_set() {
     let desk = Desk::new().expect("a desk");
-    if !reachable(&desk) {
-        return;
-    }
     let own = process_of(&desk, ANN);
     let pid = own.pid();
     desk.types(&format!("set pid:{pid} --up 2mbit"));
@@ -127,13 +109,8 @@ fn a_user_cannot_lift_what_root_has_set() {
 #[test]
 fn a_user_neither_reserves_nor_touches_others() {
     let desk = Desk::new().expect("a desk");
-    if !reachable(&desk) {
-        return;
-    }
     let (own, other) = (process_of(&desk, ANN), process_of(&desk, BOB));
-    let mut command = desk.world.client().ns.command("sleep");
-    command.arg("600");
-    let roots = Proc::start(command).expect("a process");
+    let roots = desk.sleeper();
     desk.types("link eth0 --rate 100mbit");
     desk.types(&format!("set pid:{} --up 4mbit", other.pid()));
     let before = desk.netnice.show_standing().expect("a show");
@@ -187,5 +164,79 @@ fn a_number_that_was_given_to_somebody_else_is_not_hit() {
         desk.sent(0.7, 1.5).expect("a rate"),
         R4M,
         "somebody else of the same number",
+    );
+}
+
+#[test]
+fn a_user_runs_programs_under_a_name_that_stays_theirs() {
+    let desk = Desk::new().expect("a desk");
+    let copy = desk.copy_for_all("netnice").expect("a copy");
+    let mut command = as_user(&desk, ANN);
+    command.arg(&copy);
+    command.args(["run", "--name", "crawl", "--up", "4mbit", "-q", "--"]);
+    command.args(["sh", "-c", "echo here; exec sleep 600"]);
+    let mut running = Proc::start(command).expect("it runs");
+    let within = std::time::Duration::from_secs(5);
+    running.next_line(within).expect("it runs");
+    let up = || desk.target("name:crawl")["effective"]["up"].clone();
+    assert_eq!(up(), 4_000_000);
+    assert_eq!(types(&desk, ANN, "set name:crawl --up 3mbit").status, 0);
+    assert_eq!(up(), 3_000_000);
+    for line in [
+        "set name:crawl --up 1mbit",
+        "clear name:crawl",
+        "run --name crawl -- true",
+    ] {
+        let answer = types(&desk, BOB, line);
+        assert_eq!(answer.status, 3, "`{line}`: {answer:?}");
+    }
+    assert_eq!(up(), 3_000_000);
+    drop(running);
+    let gone = || desk.target("name:crawl").is_null();
+    assert!(soon(5.0, gone), "a name ends with its last program");
+}
+
+#[test]
+fn a_process_that_is_closed_to_its_user_is_closed_to_their_netnice() {
+    let desk = Desk::new().expect("a desk");
+    // prctl(PR_SET_DUMPABLE, 0), as an agent does that keeps secrets.
+    let number = match std::env::consts::ARCH {
+        "x86_64" => 157,
+        _ => 167,
+    };
+    let script =
+        format!("syscall({number}, 4, 0, 0, 0, 0) and die; $| = 1; print \"here\\n\"; sleep 600");
+    let mut command = as_user(&desk, ANN);
+    command.args(["perl", "-e", &script]);
+    let mut process = Proc::start(command).expect("a process");
+    let within = std::time::Duration::from_secs(5);
+    process.next_line(within).expect("it closed itself");
+    let line = format!("set pid:{} --up 4mbit", process.pid());
+    let answer = types(&desk, ANN, &line);
+    assert_eq!(answer.status, 3, "{answer:?}");
+    assert!(answer.stderr.contains("closed"), "{answer:?}");
+    desk.types(&line);
+}
+
+#[test]
+fn a_user_reads_what_holds_for_them_and_undoes_in_time_what_they_did() {
+    let desk = Desk::new().expect("a desk");
+    let own = process_of(&desk, ANN);
+    let pid = own.pid();
+    desk.types(&format!("set pid:{pid} --up 8mbit"));
+    let set = types(&desk, ANN, &format!("set pid:{pid} --up 4mbit --for 1s"));
+    assert_eq!(
+        (set.status, up(&desk, pid)),
+        (0, 4_000_000.into()),
+        "{set:?}"
+    );
+    for line in ["show", &format!("{pid}"), "log", "doctor"] {
+        let answer = types(&desk, ANN, line);
+        assert_eq!(answer.status, 0, "`{line}`: {answer:?}");
+    }
+    assert!(
+        soon(4.0, || up(&desk, pid) == 8_000_000),
+        "root's limit does not come back: {}",
+        up(&desk, pid)
     );
 }
