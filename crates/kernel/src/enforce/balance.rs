@@ -1,7 +1,8 @@
 //! Sharing what is left over on managed links among those that use it.
 //!
 //! The plan assures each busy target its weight's part of what was promised to nobody. Who is busy is seen here, from
-//! what the classes at the top of each link's tree carried since the last look. A daemon that is gone leaves the parts
+//! what the classes at the top of each link's tree carried since the last look, and from what waits in them: a class
+//! that was quiet and wakes while the others have all of the link carries next to nothing. A daemon that is gone leaves the parts
 //! as they are; minimums do not depend on them.
 
 use std::collections::BTreeMap;
@@ -33,19 +34,21 @@ impl Kernel {
         let mut bytes = BTreeMap::new();
         for name in links {
             for dir in 0..2 {
-                for (slot, carried, ceil) in self.carried(&name, dir)? {
-                    let key = (name.clone(), dir, slot);
+                for node in self.nodes(&name, dir)? {
+                    let key = (name.clone(), dir, node.slot);
                     if let (Some(before), Some(passed)) = (self.shares.bytes.get(&key), passed) {
-                        let rate = u128::from(carried.saturating_sub(*before)) * 1_000_000_000
-                            / u128::from(passed.max(1));
+                        let carried = u128::from(node.bytes.saturating_sub(*before));
+                        let rate = carried * 1_000_000_000 / u128::from(passed.max(1));
                         let set = &mut quiet.entry(name.clone()).or_default()[dir];
-                        if rate * QUIET_BELOW < u128::from(ceil) {
-                            set.insert(slot);
-                        } else if rate * BUSY_ABOVE > u128::from(ceil) {
-                            set.remove(&slot);
+                        if node.waiting > STANDING_QUEUE
+                            || rate * BUSY_ABOVE > u128::from(node.ceil)
+                        {
+                            set.remove(&node.slot);
+                        } else if rate * QUIET_BELOW < u128::from(node.ceil) {
+                            set.insert(node.slot);
                         }
                     }
-                    bytes.insert(key, carried);
+                    bytes.insert(key, node.bytes);
                 }
             }
         }
@@ -61,8 +64,8 @@ impl Kernel {
         self.apply(&desired).map(|()| true)
     }
 
-    /// Slot, bytes and ceiling of each node at the top of one tree.
-    fn carried(&mut self, link: &str, dir: usize) -> Result<Vec<(u16, u64, u64)>, KernelError> {
+    /// The nodes at the top of one tree.
+    fn nodes(&mut self, link: &str, dir: usize) -> Result<Vec<Node>, KernelError> {
         let place = [
             self.stages
                 .up
@@ -76,15 +79,74 @@ impl Kernel {
         let Some((ifindex, major)) = place else {
             return Ok(Vec::new());
         };
-        let classes = tc::classes(&mut self.route, ifindex)?;
+        let mut classes = tc::classes(&mut self.route, ifindex)?;
+        classes.retain(|c| c.id.major() == major);
+        let parents: BTreeMap<u16, u16> = classes
+            .iter()
+            .map(|c| (c.id.minor(), c.parent.minor()))
+            .collect();
+        let mut waiting: BTreeMap<u16, u64> = BTreeMap::new();
+        for class in &classes {
+            if let Some(top) = below_top(&parents, class.id.minor()) {
+                *waiting.entry(top).or_default() += u64::from(class.counts.backlog);
+            }
+        }
         Ok(classes
-            .into_iter()
-            .filter(|c| c.id.major() == major && plan::is_top(c.parent.minor()))
-            .filter_map(|c| Some((plan::slot_of(c.id.minor()), c.counts.bytes, c.htb?.ceil)))
+            .iter()
+            .filter(|c| plan::is_top(c.parent.minor()))
+            .filter_map(|c| {
+                Some(Node {
+                    slot: plan::slot_of(c.id.minor()),
+                    bytes: c.counts.bytes,
+                    waiting: waiting.get(&c.id.minor()).copied().unwrap_or_default(),
+                    ceil: c.htb?.ceil,
+                })
+            })
             .collect())
     }
+}
+
+/// One node at the top of a tree, as it is now.
+struct Node {
+    slot: u16,
+    /// Bytes carried so far.
+    bytes: u64,
+    /// Bytes waiting in it and below it.
+    waiting: u64,
+    /// Bytes per second of the link.
+    ceil: u64,
+}
+
+/// The class at the top that a class hangs under.
+fn below_top(parents: &BTreeMap<u16, u16>, class: u16) -> Option<u16> {
+    let mut here = class;
+    for _ in 0..parents.len() {
+        let above = *parents.get(&here)?;
+        if plan::is_top(above) {
+            return Some(here);
+        }
+        here = above;
+    }
+    None
 }
 
 /// Under half a percent of the link nobody needs a part of it; above one percent it does.
 const QUIET_BELOW: u128 = 200;
 const BUSY_ABOVE: u128 = 100;
+/// Two full packets: who is served as it asks has fewer waiting, but for a moment.
+const STANDING_QUEUE: u64 = 3_028;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_in_a_nested_class_counts_at_the_top() {
+        let parents = BTreeMap::from([(1, 0), (8, 1), (16, 8), (18, 16), (5, 5)]);
+        assert_eq!(below_top(&parents, 18), Some(8));
+        assert_eq!(below_top(&parents, 8), Some(8));
+        assert_eq!(below_top(&parents, 1), None);
+        assert_eq!(below_top(&parents, 5), None, "a circle ends");
+        assert_eq!(below_top(&parents, 99), None);
+    }
+}

@@ -127,7 +127,7 @@ impl<'a> Stage<'a> {
                 parent: None,
                 minimum: minimum.map_or(0, bytes_per_second),
                 ceil,
-                burst: target.burst,
+                burst: target.burst.max(LINK_BURST),
                 weight: target.weight,
                 order: [u32::from(target.priority); 2],
             };
@@ -137,7 +137,7 @@ impl<'a> Stage<'a> {
             parent: None,
             minimum: 0,
             ceil,
-            burst: DEFAULT_BURST,
+            burst: LINK_BURST,
             weight: DEFAULT_WEIGHT,
             order: [u32::from(DEFAULT_PRIORITY); 2],
         };
@@ -486,6 +486,9 @@ const FIFO_TIME: u64 = 20_000_000;
 /// Ten packets: a sparse flow has at most one or two under way.
 const SPARSE_FLOOR: u64 = 15_140;
 const DEFAULT_BURST: Nanos = Nanos::from_millis(5);
+/// On a link whose classes are assured all of it, a class waits for its turn among the others; the credit that it
+/// gathers meanwhile must not be cut off, or it gets less than it is assured.
+const LINK_BURST: Nanos = Nanos::from_millis(25);
 const DEFAULT_WEIGHT: u16 = 100;
 const DEFAULT_PRIORITY: u8 = 4;
 const SHORTEST_WINDOW: u64 = 100_000_000;
