@@ -35,11 +35,14 @@ mod interfaces;
 mod ownership;
 mod sample;
 mod stages;
+mod whereabouts;
 
 pub use events::{Exit, Exits};
 pub use found::{Found, FoundLimit};
 pub use ownership::{Adoption, Membership};
 pub use sample::{DirectionCounts, Sample, TargetCounts};
+pub(crate) use stages::LINK_MAJOR;
+pub use whereabouts::Whereabouts;
 
 /// The kernel's side of netnice in one network namespace.
 pub struct Kernel {

@@ -1,351 +1,363 @@
-//! What this kernel offers, tried out: each thing that netnice needs, whether it is there, and what is used instead
-//! where it is not.
+//! What this kernel offers, what is used in place of what it lacks, and which gate is shut.
 //!
-//! Asking a version number or a configuration file says little: distributions add and take away, modules load on
-//! demand, containers shut gates. So each thing is used once, on a pair of interfaces that exists for the probe only
-//! (`nnp0`, `nnp1`), and programs are given to the verifier without being attached.
+//! Everything is tried rather than looked up: the eBPF programs are loaded (and not attached), the queueing disciplines
+//! are put on a pair of interfaces in a network namespace of their own, which goes with the thread that made it. So a
+//! probe leaves nothing behind, and a module that the kernel can load by itself is loaded by the trial.
 
-use std::{fs, os::unix::fs::MetadataExt};
+use std::{
+    fs,
+    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    path::Path,
+    thread,
+};
 
 use crate::{
-    cgroup,
-    device::{self, Pair},
+    cgroup, device,
+    enforce::LINK_MAJOR,
     error::KernelError,
     netlink::Route,
     plan::Leaves,
-    process::{self, PidFd},
+    process::PidFd,
     programs,
     tc::{self, Handle, HtbClass, LeafQueue, Queue},
 };
 
 /// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct Finding {
     /// What it is.
     pub name: &'static str,
     /// How it stands.
-    pub status: Status,
+    pub standing: Standing,
     /// What was found, and what is used.
     pub detail: String,
     /// What would make it better.
-    pub hint: Option<&'static str>,
+    pub hint: Option<String>,
 }
 
 /// How one thing stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum Standing {
     /// There, and used.
     Good,
     /// Not there; something else is used instead.
-    Instead,
+    Fallback,
     /// Not there, and something does not work without it.
     Missing,
 }
 
-/// Looks at everything.
-pub fn look() -> Vec<Item> {
-    let mut items = vec![
-        version(),
+impl Finding {
+    fn good(name: &'static str, detail: impl Into<String>) -> Self {
+        Self {
+            name,
+            standing: Standing::Good,
+            detail: detail.into(),
+            hint: None,
+        }
+    }
+
+    fn fallback(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
+        let hint = Some(hint.to_owned()).filter(|h| !h.is_empty());
+        Self {
+            name,
+            standing: Standing::Fallback,
+            detail: detail.into(),
+            hint,
+        }
+    }
+
+    fn missing(name: &'static str, detail: impl Into<String>, hint: &str) -> Self {
+        Self {
+            standing: Standing::Missing,
+            ..Self::fallback(name, detail, hint)
+        }
+    }
+}
+
+/// Looks at everything, in the order in which it matters.
+pub fn probe() -> Vec<Finding> {
+    let mut findings = vec![
+        kernel(),
+        privilege(),
         type_information(),
-        verifier(),
         control_groups(),
-        process_namespace(),
-        process_handles(),
+        process_numbers(),
+        open_sockets(),
     ];
-    match Route::open() {
-        Ok(mut route) => {
-            items.extend(qdiscs(&mut route));
-            items.push(others(&mut route));
-        }
-        Err(error) => items.push(missing(
-            "route netlink",
-            error.to_string(),
-            "netniced needs root, or CAP_NET_ADMIN in its network namespace",
-        )),
-    }
-    items.push(multipath());
-    items
+    findings.push(ebpf());
+    findings.push(attachment());
+    findings.extend(disciplines(&Trials::run()));
+    findings.push(multipath());
+    findings.push(neighbours());
+    findings
 }
 
-/// What queues in the leaves of classes on this kernel.
+/// What queues in the leaves on this kernel.
 pub fn leaves() -> Leaves {
-    let tried = Route::open()
-        .map_err(KernelError::from)
-        .and_then(|mut route| Bench::new(&mut route)?.queue(&fq_codel()));
-    match tried {
-        Ok(()) => Leaves::FqCodel,
-        Err(_) => Leaves::Fifo,
+    if Trials::run().fq_codel.is_ok() {
+        Leaves::FqCodel
+    } else {
+        Leaves::Fifo
     }
 }
 
-fn version() -> Item {
+fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let release = release.trim();
-    let known = aya::util::KernelVersion::current();
-    match known {
-        Ok(version) if version >= aya::util::KernelVersion::new(6, 1, 0) => {
-            good("kernel", format!("Linux {release}"))
-        }
-        _ => Item {
-            name: "kernel",
-            status: Status::Instead,
-            detail: format!("Linux {release}, older than 6.1, which is the oldest that is tested"),
-            hint: Some("see whether the rest of this list is good"),
-        },
+    Finding::good("kernel", format!("Linux {}", release.trim()))
+}
+
+fn privilege() -> Finding {
+    // SAFETY: no arguments, cannot fail.
+    if unsafe { libc::geteuid() } == 0 {
+        return Finding::good("privilege", "root");
+    }
+    Finding::missing(
+        "privilege",
+        "not root: what follows could not be tried",
+        "run `netnice doctor` as root",
+    )
+}
+
+fn type_information() -> Finding {
+    let name = "type information (BTF)";
+    if Path::new(BTF).exists() {
+        return Finding::good(name, "processes are followed through fork, exec and exit");
+    }
+    let hint = "a kernel with CONFIG_DEBUG_INFO_BTF, as Debian's and Ubuntu's";
+    Finding::missing(
+        name,
+        format!("{BTF} is not there; no limit works without it"),
+        hint,
+    )
+}
+
+fn control_groups() -> Finding {
+    match cgroup::root() {
+        Ok(root) => Finding::good("cgroup2", format!("mounted at {}", root.display())),
+        Err(error) => Finding::missing("cgroup2", error.to_string(), ""),
     }
 }
 
-fn type_information() -> Item {
-    match fs::metadata("/sys/kernel/btf/vmlinux") {
-        Ok(_) => good("type information", "BTF, /sys/kernel/btf/vmlinux".into()),
-        Err(error) => missing(
-            "type information",
-            format!("/sys/kernel/btf/vmlinux: {error}"),
-            "it needs CONFIG_DEBUG_INFO_BTF, which Debian and Ubuntu kernels have",
+/// The programs see the numbers of the first process namespace, this process those of its own.
+fn process_numbers() -> Finding {
+    let name = "process namespace";
+    match fs::metadata("/proc/self/ns/pid").map(|m| m.ino()) {
+        Ok(FIRST_PID_NAMESPACE) => Finding::good(name, "the first one"),
+        _ => Finding::missing(
+            name,
+            "not the first one: limits on processes would hit others' numbers; cgroups and users work",
+            "start netniced outside of containers",
         ),
     }
 }
 
-fn verifier() -> Item {
-    let hook = match programs::has_tcx() {
-        true => "tcx",
-        false => "a filter of clsact, for want of tcx (Linux 6.6)",
-    };
-    match programs::verify() {
-        Ok(()) => Item {
-            name: "eBPF programs",
-            status: match programs::has_tcx() {
-                true => Status::Good,
-                false => Status::Instead,
-            },
-            detail: format!("accepted by the verifier; attached by {hook}"),
-            hint: None,
-        },
-        Err(error) => missing(
+fn ebpf() -> Finding {
+    match programs::trial() {
+        Ok(()) => Finding::good("eBPF programs", "all of them load"),
+        Err(error) => Finding::missing(
             "eBPF programs",
             error.to_string(),
-            "netniced needs root; lockdown and some containers refuse eBPF",
+            "netniced needs CAP_BPF and CAP_NET_ADMIN",
         ),
     }
 }
 
-fn control_groups() -> Item {
-    match cgroup::root() {
-        Ok(root) => good("control groups", format!("cgroup2 at {}", root.display())),
-        Err(error) => missing(
-            "control groups",
-            error.to_string(),
-            "new sockets are seen at the root of cgroup2: mount -t cgroup2 none /sys/fs/cgroup",
+fn attachment() -> Finding {
+    let name = "attachment";
+    if programs::has_tcx() {
+        return Finding::good(name, "tcx, before every filter of others");
+    }
+    Finding::fallback(
+        name,
+        "filters of clsact (no tcx before Linux 6.6); a filter that stands before ours sees limited packets twice",
+        "",
+    )
+}
+
+fn disciplines(trials: &Trials) -> Vec<Finding> {
+    let module = |name| format!("`modprobe {name}`, or a kernel that has it");
+    let needed = |name, found: &Result<(), String>, use_of: &str, hint: &str| match found {
+        Ok(()) => Finding::good(name, use_of),
+        Err(error) => Finding::missing(name, error.clone(), hint),
+    };
+    let leaves = match &trials.fq_codel {
+        Ok(()) => Finding::good("fq_codel", "queues in the leaves"),
+        Err(_) => Finding::fallback(
+            "fq_codel",
+            "byte FIFOs queue in the leaves instead",
+            &module("sch_fq_codel"),
         ),
+    };
+    vec![
+        needed(
+            "veth",
+            &trials.veth,
+            "the stage that limited packets pass",
+            &module("veth"),
+        ),
+        needed(
+            "HTB",
+            &trials.htb,
+            "holds rates and guarantees",
+            &module("sch_htb"),
+        ),
+        needed(
+            "TBF",
+            &trials.tbf,
+            "cuts packets of segmentation offload",
+            &module("sch_tbf"),
+        ),
+        leaves,
+    ]
+}
+
+fn multipath() -> Finding {
+    let enabled = fs::read_to_string("/proc/sys/net/mptcp/enabled").unwrap_or_default();
+    if enabled.trim() != "1" {
+        return Finding::good("MPTCP", "not in use");
+    }
+    Finding::fallback(
+        "MPTCP",
+        "in use: the first subflow of a socket has an owner; those that the kernel adds later, and sockets that were \
+         open before, are found by their cgroup",
+        "",
+    )
+}
+
+/// Others who use tc in this namespace.
+fn neighbours() -> Finding {
+    let name = "other users of tc";
+    let found = Route::open()
+        .map_err(KernelError::from)
+        .and_then(|mut route| {
+            let devices = device::list(&mut route)?;
+            let qdiscs = tc::qdiscs(&mut route)?;
+            Ok(qdiscs
+                .into_iter()
+                .filter(|q| {
+                    let root =
+                        q.parent == Handle::ROOT && ![0, LINK_MAJOR].contains(&q.handle.major());
+                    root || q.parent == Handle::CLSACT
+                })
+                .filter_map(|q| {
+                    let device = devices.iter().find(|d| d.index == q.ifindex)?;
+                    let ours = device.name.starts_with(device::OUR_PREFIX);
+                    (!ours).then(|| format!("{} has {}", device.name, q.kind))
+                })
+                .collect::<Vec<String>>())
+        });
+    match found {
+        Ok(list) if list.is_empty() => Finding::good(name, "none"),
+        Ok(list) => Finding::good(
+            name,
+            format!(
+                "{}; a link with a root queue of theirs is not managed",
+                list.join(", ")
+            ),
+        ),
+        Err(error) => Finding::missing(name, error.to_string(), ""),
     }
 }
 
-/// Programs on tracepoints see the numbers of the first namespace; a daemon inside another one reads other numbers.
-fn process_namespace() -> Item {
-    match fs::metadata("/proc/self/ns/pid").map(|m| m.ino()) {
-        Ok(FIRST_PID_NAMESPACE) => good("process numbers", "those of the whole machine".into()),
-        _ => missing(
-            "process numbers",
-            "netniced runs in a process namespace of its own, where numbers are not the kernel's".into(),
-            "start netniced outside of the container; units, groups, users and links work inside too",
-        ),
-    }
-}
-
-fn process_handles() -> Item {
-    let own = fs::File::open("/proc/self/status");
-    let taken = own.and_then(|file| {
-        let handle = PidFd::open(std::process::id())?;
-        handle
-            .take(std::os::fd::AsRawFd::as_raw_fd(&file))
-            .map(drop)
+/// Whether the sockets that a program has open can be found: tried on a descriptor of this process itself.
+fn open_sockets() -> Finding {
+    let name = "open sockets";
+    let taken = fs::File::open("/proc/self/status").and_then(|file| {
+        let own = PidFd::open(std::process::id())?;
+        own.take(file.as_raw_fd())
     });
     match taken {
-        Ok(()) => good(
-            "open sockets",
-            "those of a running program are found with pidfd_getfd".into(),
-        ),
-        Err(error) => missing(
-            "open sockets",
-            format!("pidfd_getfd: {error}"),
-            "limits hold for new connections only; the call needs ptrace rights (CAP_SYS_PTRACE)",
-        ),
-    }
-}
-
-/// The qdiscs, each used once.
-fn qdiscs(route: &mut Route) -> Vec<Item> {
-    let mut bench = match Bench::new(route) {
-        Ok(bench) => bench,
-        Err(error) => {
-            return vec![missing(
-                "stage",
-                format!("a pair of interfaces with HTB: {error}"),
-                "limits need veth and sch_htb (CONFIG_VETH, CONFIG_NET_SCH_HTB) and root",
-            )];
-        }
-    };
-    let mut items = vec![good("stage", "a veth pair with HTB holds packets back".into())];
-    items.push(match bench.queue(&fq_codel()) {
-        Ok(()) => good(
-            "short queues",
-            "fq_codel inside limits and guarantees".into(),
-        ),
-        Err(error) => Item {
-            name: "short queues",
-            status: Status::Instead,
-            detail: format!("a sparse and a bulk queue in each class, for want of fq_codel ({error})"),
-            hint: Some("CONFIG_NET_SCH_FQ_CODEL (module sch_fq_codel) serves flows apart"),
-        },
-    });
-    items.push(match bench.clsact() {
-        Ok(()) => good("clsact", "where filters of others stand beside ours".into()),
-        Err(error) if programs::has_tcx() => Item {
-            name: "clsact",
-            status: Status::Instead,
-            detail: format!("not there, and not needed: tcx is used ({error})"),
-            hint: None,
-        },
-        Err(error) => missing(
-            "clsact",
-            error.to_string(),
-            "limits need CONFIG_NET_SCH_INGRESS (module sch_ingress) or Linux 6.6",
-        ),
-    });
-    items
-}
-
-/// Who else uses qdiscs here: such links cannot be managed.
-fn others(route: &mut Route) -> Item {
-    let name = "links of others";
-    let devices = device::list(route);
-    let (Ok(devices), Ok(qdiscs)) = (devices, tc::qdiscs(route)) else {
-        return missing(name, "qdiscs cannot be listed".into(), "netniced needs root");
-    };
-    let foreign = |qdisc: &&tc::FoundQdisc| {
-        qdisc.parent == Handle::ROOT
-            && qdisc.handle.major() != 0
-            && qdisc.handle.major() != crate::enforce::LINK_HANDLE
-    };
-    let named = |qdisc: &tc::FoundQdisc| {
-        let device = devices.iter().find(|d| d.index == qdisc.ifindex)?;
-        let ours = device.name.starts_with(device::OUR_PREFIX);
-        (!ours).then(|| format!("{} ({} {:x}:)", device.name, qdisc.kind, qdisc.handle.major()))
-    };
-    let taken: Vec<String> = qdiscs.iter().filter(foreign).filter_map(named).collect();
-    match taken.is_empty() {
-        true => good(name, "no interface has a queue that somebody else set".into()),
-        false => Item {
+        Ok(_) => Finding::good(name, "those of a running program are found (pidfd_getfd)"),
+        Err(error) => Finding::missing(
             name,
-            status: Status::Instead,
-            detail: format!(
-                "limits work everywhere; guarantees not on {}, whose queue somebody else set",
-                taken.join(", ")
-            ),
-            hint: Some("`tc qdisc del dev IFACE root` gives such a queue up"),
-        },
+            format!("pidfd_getfd: {error}; limits hold for new connections only"),
+            "netniced needs CAP_SYS_PTRACE",
+        ),
     }
 }
 
-fn multipath() -> Item {
-    let enabled = fs::read_to_string("/proc/sys/net/mptcp/enabled").unwrap_or_default();
-    match enabled.trim() {
-        "" | "0" => good("multipath TCP", "not used on this host".into()),
-        _ => Item {
-            name: "multipath TCP",
-            status: Status::Instead,
-            detail: "the kernel hides the owner of its further connections; their cgroup decides".into(),
-            hint: Some("limit the unit or cgroup of programs that use it, or sysctl net.mptcp.enabled=0"),
-        },
+/// What was tried on a pair of interfaces in a namespace of its own.
+struct Trials {
+    veth: Result<(), String>,
+    htb: Result<(), String>,
+    tbf: Result<(), String>,
+    fq_codel: Result<(), String>,
+}
+
+impl Trials {
+    fn run() -> Self {
+        thread::spawn(Self::alone)
+            .join()
+            .unwrap_or_else(|_| Self::failed("the trial ended early"))
     }
-}
 
-/// A pair of interfaces to try things on; it goes when this is dropped.
-struct Bench<'r> {
-    route: &'r mut Route,
-    pair: Pair,
-}
-
-impl<'r> Bench<'r> {
-    fn new(route: &'r mut Route) -> Result<Self, KernelError> {
-        let pair = device::ensure_pair(route, NEAR, FAR)?;
-        let bench = Self { route, pair };
-        match tc::add_htb(bench.route, pair.near, MAJOR) {
-            Err(error) if !error.exists() => Err(error.into()),
-            _ => Ok(bench),
+    /// On a thread that leaves its namespace; the new one goes with it.
+    fn alone() -> Self {
+        // SAFETY: no pointers; changes the namespace of this thread only, which ends after the trial.
+        if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
+            let error = std::io::Error::last_os_error();
+            return Self::failed(&format!("no network namespace to try in: {error}"));
         }
-    }
-
-    /// Tries a queue in a class.
-    fn queue(&mut self, queue: &LeafQueue) -> Result<(), KernelError> {
+        let mut route = match Route::open() {
+            Ok(route) => route,
+            Err(error) => return Self::failed(&error.to_string()),
+        };
+        let pair = match device::ensure_pair(&mut route, "nnp0", "nnp1") {
+            Ok(pair) => pair,
+            Err(error) => return Self::failed(&error.to_string()),
+        };
         let class = HtbClass {
-            rate: 125_000,
-            ceil: 125_000,
-            burst: 1 << 16,
-            cburst: 1 << 16,
+            rate: 1_000_000,
+            ceil: 1_000_000,
+            burst: 100_000,
+            cburst: 100_000,
             quantum: 1_514,
             priority: 0,
             overhead: 0,
         };
-        let id = Handle::new(MAJOR, 1);
-        tc::put_class(self.route, self.pair.near, id, Handle::new(MAJOR, 0), &class)?;
-        Ok(tc::put_queue(self.route, self.pair.near, id, queue)?)
+        let id = Handle::new(1, 9); // the cutter takes the minor number for its handle
+        let text =
+            |result: Result<(), crate::netlink::NetlinkError>| result.map_err(|e| e.to_string());
+        let htb =
+            text(tc::add_htb(&mut route, pair.near, 1).and_then(|()| {
+                tc::put_class(&mut route, pair.near, id, Handle::new(1, 0), &class)
+            }));
+        let mut queue = |queue, cut| match &htb {
+            Ok(()) => text(tc::put_queue(
+                &mut route,
+                pair.near,
+                id,
+                &LeafQueue { queue, cut },
+            )),
+            Err(error) => Err(error.clone()),
+        };
+        let tbf = queue(Queue::Fifo { limit: 10_000 }, Some(1_514));
+        let fq_codel = queue(
+            Queue::FqCodel {
+                target: 5_000,
+                quantum: 1_514,
+            },
+            None,
+        );
+        Self {
+            veth: Ok(()),
+            htb,
+            tbf,
+            fq_codel,
+        }
     }
 
-    fn clsact(&mut self) -> Result<(), KernelError> {
-        tc::ensure_clsact(self.route, self.pair.near)?;
-        Ok(())
-    }
-}
-
-impl Drop for Bench<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = device::remove(self.route, self.pair.near) {
-            tracing::warn!(%error, "the probe's interfaces are left over");
+    fn failed(why: &str) -> Self {
+        let no = || Err(why.to_owned());
+        Self {
+            veth: no(),
+            htb: no(),
+            tbf: no(),
+            fq_codel: no(),
         }
     }
 }
 
-/// Whether a process that is named by number is named by the kernel's number.
-pub fn sees_all_processes() -> bool {
-    process_namespace().status == Status::Good
-}
-
-/// Whether this process has what it takes to make one of these things itself.
-pub fn boot() -> std::io::Result<String> {
-    process::boot()
-}
-
-fn fq_codel() -> LeafQueue {
-    LeafQueue {
-        queue: Queue::FqCodel {
-            target: 5_000,
-            quantum: 1_514,
-        },
-        cut: None,
-    }
-}
-
-fn good(name: &'static str, detail: String) -> Item {
-    Item {
-        name,
-        status: Status::Good,
-        detail,
-        hint: None,
-    }
-}
-
-fn missing(name: &'static str, detail: String, hint: &'static str) -> Item {
-    Item {
-        name,
-        status: Status::Missing,
-        detail,
-        hint: Some(hint),
-    }
-}
-
-const NEAR: &str = "nnp0";
-const FAR: &str = "nnp1";
-const MAJOR: u16 = 0x4e30;
-/// `PROC_PID_INIT_INO`, include/linux/proc_ns.h.
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+/// `PROC_PID_INIT_INO` of the kernel.
 const FIRST_PID_NAMESPACE: u64 = 0xEFFF_FFFC;

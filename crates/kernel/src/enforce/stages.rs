@@ -429,7 +429,7 @@ fn down_names(index: u32) -> (String, String) {
 
 /// Handles of our HTBs: distinct, for one priority value must not select a class in two of them.
 pub(super) const CAP_MAJOR: u16 = 0x4e00;
-pub(super) const LINK_MAJOR: u16 = 0x4e10;
+pub(crate) const LINK_MAJOR: u16 = 0x4e10;
 pub(super) const DOWN_MAJOR: u16 = 0x4e20;
-const CAP_NEAR: &str = "nn0";
+pub(super) const CAP_NEAR: &str = "nn0";
 const CAP_FAR: &str = "nn1";
