@@ -116,6 +116,14 @@ pub fn cpu_time() -> (Duration, Duration) {
     (of(usage.ru_utime), of(usage.ru_stime))
 }
 
+/// Nanoseconds that the first thread of a process has spent on a processor so far.
+pub fn time_on_cpu(pid: u32) -> io::Result<u64> {
+    let path = format!("/proc/{pid}/schedstat");
+    let text = std::fs::read_to_string(&path)?;
+    let first = text.split(' ').next().and_then(|t| t.parse().ok());
+    first.ok_or_else(|| io::Error::other(format!("{path} does not begin with a number: {text}")))
+}
+
 /// Raises the soft limit of open files to the hard limit; returns the new value.
 pub fn raise_file_limit() -> io::Result<u64> {
     // SAFETY: rlimit is plain data that getrlimit fills and setrlimit reads.

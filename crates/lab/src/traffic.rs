@@ -431,6 +431,11 @@ pub struct Fetching {
 }
 
 impl Fetching {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.proc.pid()
+    }
+
     /// Starts it on `host`; it connects when it fetches.
     pub fn start(host: &Host, from: SocketAddr, bytes: u64, cpu: Option<u32>) -> Result<Fetching> {
         let mut command = lab_command(host, cpu)?;

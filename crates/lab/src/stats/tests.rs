@@ -52,3 +52,13 @@ fn lines() {
 fn the_worst_error_keeps_its_sign() {
     close(worst_error(&[101.0, 97.0, 102.0], 100.0), -0.03);
 }
+
+#[test]
+fn the_interval_of_the_median_does_not_mind_outliers() {
+    let mut v: Vec<f64> = (1..=40).map(f64::from).collect();
+    // Ranks 13 and 28 of 40: 20 -+ 6.2, outwards.
+    assert_eq!(median_interval(&v), (13.0, 28.0));
+    v[39] = 1e9;
+    assert_eq!(median_interval(&v), (13.0, 28.0));
+    assert!(median_interval(&v[..5]).0.is_infinite());
+}

@@ -30,14 +30,18 @@ pub fn serve(args: &ServeArgs) -> Result<()> {
     let listener = TcpListener::bind(args.listen)
         .with_context(|| format!("cannot listen at {}", args.listen))?;
     println!("{}", serde_json::json!({"ready": true}));
-    std::thread::spawn(move || {
-        for connection in listener.incoming().flatten() {
-            let _ = send_file(connection);
-        }
-    });
     // Served until the other end of our input closes.
-    for line in std::io::stdin().lock().lines() {
-        line?;
+    std::thread::spawn(|| {
+        while std::io::stdin()
+            .lock()
+            .read_line(&mut String::new())
+            .is_ok_and(|n| n > 0)
+        {}
+        std::process::exit(0);
+    });
+    // One at a time and on this thread, so that its processor time is easy to read.
+    for connection in listener.incoming().flatten() {
+        let _ = send_file(connection);
     }
     Ok(())
 }
