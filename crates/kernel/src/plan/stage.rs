@@ -257,7 +257,14 @@ impl<'a> Stage<'a> {
                 Some(_) => self.promised(*slot, &nested) + shares.get(slot).unwrap_or(&0),
                 None => self.nodes[slot].ceil,
             };
-            self.write_node(*slot, parent, assured.max(TRICKLE), base, &nested, tree);
+            self.write_node(
+                *slot,
+                parent,
+                assured.max(self.least()),
+                base,
+                &nested,
+                tree,
+            );
         }
     }
 
@@ -310,7 +317,7 @@ impl<'a> Stage<'a> {
         let class = |rate: u64, quantum: u32, order: u32| HtbClass {
             overhead: self.top.map_or(0, |t| t.overhead),
             ..htb(
-                rate.max(TRICKLE).min(node.ceil),
+                rate.max(self.least()).min(node.ceil),
                 node.ceil,
                 node.burst,
                 quantum,
@@ -322,7 +329,7 @@ impl<'a> Stage<'a> {
             own,
             Class {
                 parent,
-                htb: class(assured, quantum, second),
+                htb: class(assured, INNER_QUANTUM, INNER_PRIORITY),
                 queue: None,
             },
         );
@@ -344,9 +351,15 @@ impl<'a> Stage<'a> {
         let share = spare / 2 / inside.len().max(1).next_power_of_two() as u64;
         let base = self.base_quantum(inside);
         for child in inside {
-            let assured = (self.promised(*child, nested) + share).max(TRICKLE);
+            let assured = (self.promised(*child, nested) + share).max(self.least());
             self.write_node(*child, own, assured, base, nested, tree);
         }
+    }
+
+    /// What a class without a promise is assured. In the cap stage next to nothing: the sum of many trickles would break
+    /// a small limit.
+    fn least(&self) -> u64 {
+        if self.top.is_some() { TRICKLE } else { 1 }
     }
 
     /// What a node has been promised: its own minimum, or what is promised inside it.
@@ -469,7 +482,8 @@ fn to_u32(number: u64) -> u32 {
 pub(super) const BLOCK: u16 = 8;
 const REST_CLASS: u16 = 2;
 pub(super) const TOP_CLASS: u16 = 1;
-/// What a class without a promise is assured, bytes per second: HTB wants a number, and this one is noise.
+/// What a class without a promise is assured on a link, bytes per second: HTB wants a number, and this one is noise
+/// beside any link's rate.
 const TRICKLE: u64 = 1_000;
 /// A full Ethernet packet with its header.
 const FULL_PACKET: u64 = 1_514;
@@ -478,6 +492,10 @@ const LARGEST_PACKET: u64 = 65_550;
 /// Below this rate, in bytes per second, a packet of segmentation offload takes longer than a millisecond.
 const CUT_BELOW: u64 = 62_500_000;
 const SMALL_QUANTUM: u32 = 1_514;
+/// HTB looks at quantum and priority of leaves alone, and keeps in any other class those that it was made with: one
+/// that changed would look for ever as if somebody had meddled.
+const INNER_QUANTUM: u32 = SMALL_QUANTUM;
+const INNER_PRIORITY: u32 = 0;
 /// A flooding sender's socket buffer (net.core.wmem_default, 212,992 bytes of memory) holds about 140 kB of full
 /// packets. A FIFO that takes them all makes the sender wait, one that does not makes it burn a core on drops.
 const FIFO_FLOOR: u64 = 164_000;

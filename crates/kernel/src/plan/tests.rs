@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::{plan as plan_for, *};
+use super::{plan as plan_for, stage::TOP_CLASS, *};
 use crate::tc::Queue;
 
 /// The plan when everybody is busy.
@@ -92,6 +92,14 @@ fn carry_out(tree: &mut Tree, steps: &[Step]) {
                     .insert(*n, *class)
                     .expect("only a class that is there is changed");
                 assert_eq!(old.parent, class.parent, "HTB cannot move class {n}");
+                if class.queue.is_none() {
+                    let kept = |htb: &HtbClass| (htb.quantum, htb.priority);
+                    assert_eq!(
+                        kept(&old.htb),
+                        kept(&class.htb),
+                        "HTB changes these of leaves only"
+                    );
+                }
             }
             Step::Requeue(n, queue) => {
                 tree.get_mut(n).expect("a queue needs its class").queue = Some(*queue)
@@ -126,8 +134,13 @@ fn check(tree: &Tree, whole: u64) {
         assert!(class.htb.ceil <= whole);
         assert!(class.htb.quantum >= 1_514 && class.htb.burst > 0 && class.htb.cburst > 0);
         let promised: u64 = below.iter().map(|(_, c)| c.htb.rate).sum();
-        // A trickle of 1,000 bytes per second for each class without a promise is noise, not a promise.
-        let noise = 1_000 * below.len() as u64;
+        // A trickle of 1,000 bytes per second for each class without a promise is noise on a link, but not in a limit.
+        let trickle = if tree.contains_key(&TOP_CLASS) {
+            1_000
+        } else {
+            1
+        };
+        let noise = trickle * below.len() as u64;
         assert!(
             promised <= class.htb.rate.max(noise) + noise,
             "class {number} is assured {} and gives away {promised}",
@@ -328,6 +341,23 @@ fn one_more_nested_target_seldom_changes_the_others() {
         steps.before.iter().all(|s| matches!(s, Step::Add(..))),
         "{steps:?}"
     );
+}
+
+#[test]
+fn a_small_limit_holds_over_a_crowd_of_nested_ones() {
+    let mut targets = vec![up(1, 256_000)];
+    targets.extend((2..62).map(|slot| inside(1, up(slot, 10_000_000))));
+    let cap = plan(&desired(targets)).cap;
+    let leaves = cap.values().filter(|c| c.queue.is_some());
+    let assured: u64 = leaves.map(|c| c.htb.rate).sum();
+    assert!(assured <= 32_000 + 61 * 3, "{assured} of 32000 bytes/s");
+}
+
+#[test]
+fn the_smallest_limit_assures_no_more_than_itself() {
+    let cap = plan(&desired(vec![up(1, 1_000)])).cap;
+    let assured: u64 = [9, 10, 11].iter().map(|n| cap[n].htb.rate).sum();
+    assert!(assured <= 125, "{assured} of 125 bytes/s");
 }
 
 #[test]
