@@ -1,11 +1,66 @@
 //! Nothing is left behind, and nothing of others is touched.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::pause;
 use netnice_lab::process::Proc;
 use netnice_lab::traffic::{self, Tcp, Udp};
-use netnice_lab::world::{self, Pair, Snapshot, World};
+use netnice_lab::world::{self, Cgroup, Pair, Snapshot, World};
+
+/// The world and the machine as they were.
+struct Before {
+    picture: Snapshot,
+    daemons: BTreeSet<u32>,
+}
+
+impl Before {
+    fn picture(world: &World) -> Before {
+        // The runtime folder is the lab's own; what is in it is not.
+        std::fs::create_dir_all(world.folder().join("client")).expect("a folder");
+        Before {
+            daemons: daemons(),
+            picture: Snapshot::take(world).expect("a picture"),
+        }
+    }
+
+    /// Fails unless everything is as before. eBPF objects, mounts and control groups are the whole
+    /// machine's: those that went without our name are others', for of ours there was none; and
+    /// where other daemons have been started meanwhile, so may be those that came.
+    fn is_back(&self, world: &World) {
+        let mut left = self
+            .picture
+            .await_same(world, Duration::from_secs(5))
+            .expect("pictures");
+        let alone = daemons().difference(&self.daemons).next().is_none();
+        if !alone {
+            eprintln!(
+                "another netniced was started meanwhile: what came to the machine may be its"
+            );
+        }
+        let own = format!("nn-{}-", std::process::id());
+        left.retain(|line| {
+            let (sign, what) = line.split_at(2);
+            let wide = ["bpf", "mounts", "cgroups"]
+                .iter()
+                .any(|w| what.starts_with(w));
+            !wide || line.contains(&own) || (alone && sign == "+ ")
+        });
+        assert!(left.is_empty(), "{left:#?}");
+    }
+}
+
+/// The daemons that run on this machine.
+fn daemons() -> BTreeSet<u32> {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    numbers
+        .filter(|pid: &u32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+            name.is_ok_and(|name| name.trim() == "netniced")
+        })
+        .collect()
+}
 
 #[test]
 fn after_clear_and_stop_everything_is_as_before() {
@@ -15,15 +70,24 @@ fn after_clear_and_stop_everything_is_as_before() {
         ..Pair::default()
     })
     .expect("a world");
-    // The runtime folder is the lab's own; what is in it is not.
-    std::fs::create_dir_all(world.folder().join("client")).expect("a folder");
-    let before = Snapshot::take(&world).expect("a picture");
+    let group = Cgroup::create("trace.slice").expect("a group");
+    let before = Before::picture(&world);
     {
         let mut netnice = world.netnice("client").expect("a daemon");
         let client = world.client();
         let to = "10.77.0.2:5001".parse().expect("an address");
+        let here = "127.0.0.1:5001".parse().expect("an address");
         let _sink = traffic::eager(world.server(), &Tcp::listen(to).sink()).expect("a sink");
-        let program = traffic::eager(client, &Tcp::connect(to, 4).source()).expect("a program");
+        let _local = traffic::eager(client, &Tcp::listen(here).sink()).expect("a sink");
+        let mut program = traffic::Family::start(client).expect("a program");
+        let life = traffic::Life {
+            eager: true,
+            ..traffic::Life::default()
+        };
+        for to in [to, here] {
+            let flows = Tcp::connect(to, 4).source();
+            program.traffic(&flows, life).expect("a child");
+        }
         let mut command = client.ns.command("sleep");
         command.arg("600");
         let sleeper = Proc::start(command).expect("a process");
@@ -33,24 +97,53 @@ fn after_clear_and_stop_everything_is_as_before() {
                 "set pid:{} --up 20mbit --down 4mbit --min 10mbit",
                 program.pid()
             ),
-            format!("set pid:{} --up 3mbit --down 3mbit", sleeper.pid()),
+            format!("set pid:{} --up 4mbit", sleeper.pid()),
+            format!("set cgroup:{} --down 2mbit", group.path()),
             "set cgroup:/ --up 200mbit".to_owned(),
+            "set user:61234 --both 8mbit".to_owned(),
+            "set app:/bin/true --up 8mbit".to_owned(),
+            "run --up 1mbit -- true".to_owned(),
         ] {
             netnice.type_line(&line).expect("it is granted");
         }
         pause(1.0);
-        let during = before.difference(&Snapshot::take(&world).expect("a picture"));
-        assert!(
-            during.iter().any(|l| l.starts_with("+ ")),
-            "it left no trace while it worked?"
-        );
+        let during = before
+            .picture
+            .difference(&Snapshot::take(&world).expect("a picture"));
+        for wanted in ["+ bpf progs", "nn0", "htb"] {
+            assert!(
+                during.iter().any(|l| l.contains(wanted)),
+                "no {wanted} while it worked? {during:#?}"
+            );
+        }
         netnice.type_line("clear --all").expect("it clears");
         netnice.stop_daemon();
     }
-    let left = before
-        .await_same(&world, Duration::from_secs(5))
-        .expect("pictures");
-    assert!(left.is_empty(), "{left:#?}");
+    before.is_back(&world);
+}
+
+#[test]
+fn a_daemon_that_was_killed_leaves_what_the_next_one_clears() {
+    world::begin().expect("a clean start");
+    let world = World::pair(Pair::default()).expect("a world");
+    let before = Before::picture(&world);
+    {
+        let mut netnice = world.netnice("client").expect("a daemon");
+        let mut command = world.client().ns.command("sleep");
+        command.arg("600");
+        let sleeper = Proc::start(command).expect("a process");
+        for line in [
+            "link eth0 --rate 100mbit --down-rate 100mbit".to_owned(),
+            format!("set pid:{} --up 4mbit --min 1mbit", sleeper.pid()),
+        ] {
+            netnice.type_line(&line).expect("it is granted");
+        }
+        netnice.kill_daemon();
+        netnice.start_daemon().expect("another daemon");
+        netnice.type_line("clear --all").expect("it clears");
+        netnice.stop_daemon();
+    }
+    before.is_back(&world);
 }
 
 /// Where a foreign filter counts: it copies what it sees into a device of its own.
@@ -89,57 +182,64 @@ const UP: u16 = 7001;
 const DOWN: u16 = 7002;
 const PACKETS: u64 = 200;
 
+/// Whether programs go in front of everybody's filters, whatever is there (Linux 6.6 and later).
+/// Before that, a filter that sat before ours sees what passes a cap on its way there and back.
+fn has_tcx() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+    let mut numbers = release
+        .split(['.', '-'])
+        .map_while(|part| part.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(6))
+}
+
 #[test]
 fn foreign_filters_see_every_packet_once_before_during_and_after() {
     world::begin().expect("a clean start");
     let world = World::pair(Pair::default()).expect("a world");
     let (client, server) = (world.client(), world.server());
-    let netnice = world.netnice("client").expect("a daemon");
     // Before and behind ours, both ways, and on the next interface.
     let places = [
-        (
-            &client.ns,
-            Counter::place(&client.ns, "efirst", "egress", 1, UP),
-        ),
-        (
-            &client.ns,
-            Counter::place(&client.ns, "elast", "egress", 65_000, UP),
-        ),
-        (
-            &client.ns,
-            Counter::place(&client.ns, "ifirst", "ingress", 1, DOWN),
-        ),
-        (
-            &client.ns,
-            Counter::place(&client.ns, "ilast", "ingress", 65_000, DOWN),
-        ),
-        (
-            &server.ns,
-            Counter::place(&server.ns, "next", "ingress", 1, UP),
-        ),
+        (&client.ns, "efirst", "egress", 1, UP),
+        (&client.ns, "elast", "egress", 65_000, UP),
+        (&client.ns, "ifirst", "ingress", 1, DOWN),
+        (&client.ns, "ilast", "ingress", 65_000, DOWN),
+        (&server.ns, "next", "ingress", 1, UP),
     ];
-    let mut limited: Option<u32> = None;
-    for phase in ["before", "during", "after"] {
-        match (phase, limited) {
-            ("after", Some(_)) => {
-                netnice.type_line("clear --all").expect("it clears");
-            }
-            _ => limited = None,
+    let places =
+        places.map(|(ns, name, hook, pref, port)| (ns, Counter::place(ns, name, hook, pref, port)));
+    let before = Before::picture(&world);
+    let mut netnice = world.netnice("client").expect("a daemon");
+    for phase in ["before", "limited", "on a managed link too", "after"] {
+        if phase == "on a managed link too" {
+            netnice
+                .type_line("link eth0 --rate 100mbit --down-rate 100mbit")
+                .expect("a link");
         }
-        let before: Vec<u64> = places.iter().map(|(ns, c)| c.packets(ns)).collect();
+        if phase == "after" {
+            netnice.type_line("clear --all").expect("it clears");
+        }
+        let during = !["before", "after"].contains(&phase);
+        let counted: Vec<u64> = places.iter().map(|(ns, c)| c.packets(ns)).collect();
         exchange(&world, |pid| {
-            if phase == "during" {
+            if during {
                 netnice
                     .type_line(&format!("set pid:{pid} --up 20mbit --down 20mbit"))
                     .expect("a limit");
-                limited = Some(pid);
             }
         });
-        for ((ns, counter), before) in places.iter().zip(before) {
+        for ((ns, counter), before) in places.iter().zip(counted) {
             let seen = counter.packets(ns) - before;
-            assert_eq!(seen, PACKETS, "{phase}, at {}", counter.device);
+            let twice = during && !has_tcx() && counter.device.ends_with("first");
+            assert!(
+                seen == PACKETS || (twice && seen > PACKETS && seen <= 3 * PACKETS),
+                "{phase}, at {}: {seen} of {PACKETS}",
+                counter.device
+            );
         }
     }
+    netnice.stop_daemon();
+    drop(netnice);
+    before.is_back(&world);
 }
 
 /// One process sends and receives so many datagrams; `named` hears its number before it starts.

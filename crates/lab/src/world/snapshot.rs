@@ -122,7 +122,7 @@ impl Snapshot {
     fn machine(&mut self) -> Result<()> {
         if process::installed("bpftool") {
             for kind in ["prog", "map", "link"] {
-                let listed = json(Command::new("bpftool").args(["-j", kind, "show"]))?;
+                let listed = objects(kind)?;
                 for item in items(&listed) {
                     let of = |key: &str| item.get(key).cloned().unwrap_or(Value::Null);
                     self.put(
@@ -174,6 +174,19 @@ impl Snapshot {
             }
         }
     }
+}
+
+/// All eBPF objects of a kind. An object that goes while it is listed ends the listing with an error;
+/// then it is listed again.
+fn objects(kind: &str) -> Result<Value> {
+    let list = || json(Command::new("bpftool").args(["-j", kind, "show"]));
+    for _ in 0..20 {
+        if let Ok(listed) = list() {
+            return Ok(listed);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    list()
 }
 
 /// Listings inside a namespace, one object per item.
