@@ -6,14 +6,18 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs,
+    io::{self, Read},
     os::{
         fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::fs::MetadataExt,
+        unix::fs::{MetadataExt, OpenOptionsExt},
     },
 };
 
 use crate::abi::AppKey;
+
+#[cfg(test)]
+mod tests;
 
 /// A handle on a process that cannot come to mean another one.
 #[derive(Debug)]
@@ -192,23 +196,51 @@ pub fn boot() -> io::Result<String> {
 
 /// The executable of a process, as the eBPF programs know executables.
 pub fn executable(pid: u32) -> Option<AppKey> {
-    fs::metadata(format!("/proc/{pid}/exe"))
-        .ok()
-        .map(|m| app_key(&m))
+    let mounts = [format!("/proc/{pid}/mountinfo"), OWN_MOUNTS.into()];
+    app_key(&format!("/proc/{pid}/exe"), &mounts).ok()
 }
 
 /// An executable file, as the eBPF programs know executables.
 pub fn app(path: &str) -> io::Result<AppKey> {
-    fs::metadata(path).map(|m| app_key(&m))
+    app_key(path, &[OWN_MOUNTS.into()])
 }
 
-fn app_key(metadata: &fs::Metadata) -> AppKey {
-    let (major, minor) = (libc::major(metadata.dev()), libc::minor(metadata.dev()));
-    AppKey {
-        inode: metadata.ino(),
+/// The programs see the inode's own number and its file system's device. stat(2) tells others where a file system
+/// makes devices up (btrfs for each subvolume, overlayfs for each layer); what /proc tells of an open file and of its
+/// mount is what the programs see.
+fn app_key(path: &str, mounts: &[String]) -> io::Result<AppKey> {
+    let file = fs::File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH)
+        .open(path)?;
+    let metadata = file.metadata()?;
+    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+    let field = |name: &str| {
+        info.lines()
+            .find_map(|l| l.strip_prefix(name)?.trim().parse().ok())
+    };
+    let mount: Option<u64> = field("mnt_id:");
+    let device = mounts.iter().find_map(|table| device_of(mount?, table));
+    let (major, minor) =
+        device.unwrap_or_else(|| (libc::major(metadata.dev()), libc::minor(metadata.dev())));
+    Ok(AppKey {
+        inode: field("ino:").unwrap_or_else(|| metadata.ino()),
         dev: major << 20 | minor,
         pad: 0,
-    }
+    })
+}
+
+/// The device of the file system behind a mount; from proc(5): id, parent, major:minor, …
+fn device_of(mount: u64, table: &str) -> Option<(u32, u32)> {
+    let text = fs::read_to_string(table).ok()?;
+    text.lines().find_map(|line| {
+        let mut words = line.split(' ');
+        if words.next()?.parse() != Ok(mount) {
+            return None;
+        }
+        let (major, minor) = words.nth(1)?.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    })
 }
 
 /// The sockets of a process: descriptor and inode.
@@ -284,5 +316,6 @@ fn option<T: Default>(socket: BorrowedFd<'_>, name: i32) -> Option<T> {
     (done == 0).then_some(value)
 }
 
+const OWN_MOUNTS: &str = "/proc/self/mountinfo";
 /// Since Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;
