@@ -43,7 +43,14 @@ impl Kernel {
             self.open_loopback()?;
         }
         for device in wanted {
-            self.attach(device, plan)?;
+            if let Err(error) = self.attach(device, plan) {
+                // Interfaces of containers come and go by the second: one that went meanwhile needs nothing.
+                let there = device::list(&mut self.route)?;
+                if there.iter().any(|d| d.index == device.index) {
+                    return Err(error);
+                }
+                self.forget(device.index)?;
+            }
         }
         if plan.cap.is_empty() {
             self.close_loopback();
@@ -191,21 +198,28 @@ impl Kernel {
 
     /// Forgets an interface that is gone (its programs went with it) or that became a port of another.
     fn forget(&mut self, index: u32) -> Result<(), KernelError> {
-        let Some(attached) = self.interfaces.remove(&index) else {
-            return Ok(());
-        };
+        if let Some(attached) = self.interfaces.remove(&index) {
+            let programs = loaded(&mut self.programs)?;
+            programs.detach(&mut self.route, index, &attached.name, Hook::Egress);
+            programs.detach(&mut self.route, index, &attached.name, Hook::Ingress);
+        }
+        self.forget_entries(index)
+    }
+
+    /// Removes what the maps and pins say of an interface.
+    fn forget_entries(&mut self, index: u32) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
-        programs.detach(&mut self.route, index, &attached.name, Hook::Egress);
-        programs.detach(&mut self.route, index, &attached.name, Hook::Ingress);
         programs.forget_interface(index);
         let _ = programs.hash::<u32, abi::Iface>("ifaces")?.remove(&index);
         let mut slots = programs.hash::<u16, abi::Slot>("slots")?;
-        for slot in [
-            attached.iface.slot_up,
-            attached.iface.slot_down,
-            attached.iface.slot_link,
-        ] {
-            let _ = slots.remove(&slot);
+        let stale: Vec<u16> = slots
+            .iter()
+            .flatten()
+            .filter(|(_, slot)| slot.ifindex == index)
+            .map(|(number, _)| number)
+            .collect();
+        for number in stale {
+            let _ = slots.remove(&number);
         }
         Ok(())
     }
@@ -233,6 +247,7 @@ impl Kernel {
         for (index, iface) in known {
             match devices.iter().find(|d| d.index == index) {
                 Some(device) => {
+                    let programs = loaded(&mut self.programs)?;
                     programs.attach(&mut self.route, index, &device.name, Hook::Egress)?;
                     programs.attach(&mut self.route, index, &device.name, Hook::Ingress)?;
                     self.interfaces.insert(
@@ -243,10 +258,7 @@ impl Kernel {
                         },
                     );
                 }
-                None => {
-                    programs.forget_interface(index);
-                    let _ = programs.hash::<u32, abi::Iface>("ifaces")?.remove(&index);
-                }
+                None => self.forget_entries(index)?,
             }
         }
         Ok(())
