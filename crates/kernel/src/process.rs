@@ -6,7 +6,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs,
+    io::{self, Read},
     os::{
         fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::{MetadataExt, OpenOptionsExt},
@@ -199,8 +200,24 @@ pub fn executable(pid: u32) -> Option<AppKey> {
     app_key(&format!("/proc/{pid}/exe"), &mounts).ok()
 }
 
-/// An executable file, as the eBPF programs know executables.
+/// An executable file, as the eBPF programs know executables. What can never be what a process executes is refused: a
+/// folder, a file that may not be executed, and a script, of which the kernel tells the interpreter.
 pub fn app(path: &str) -> io::Result<AppKey> {
+    let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return refused("it is not a file");
+    }
+    if metadata.mode() & 0o111 == 0 {
+        return refused("nobody may execute it");
+    }
+    let mut head = Vec::new();
+    fs::File::open(path)?.take(2).read_to_end(&mut head)?;
+    if head == b"#!" {
+        return refused(
+            "it is a script, and what runs is its interpreter; `netnice run` or name: can hold it",
+        );
+    }
     app_key(path, &[OWN_MOUNTS.into()])
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{CStr, CString},
+    os::unix::fs::PermissionsExt,
     path::Path,
 };
 
@@ -48,6 +49,28 @@ fn an_executable_is_known_as_the_kernel_knows_it() {
         executable(std::process::id()),
         app(own.to_str().expect("plain")).ok()
     );
+}
+
+#[test]
+fn what_nobody_can_execute_is_no_executable() {
+    let folder = std::env::temp_dir().join(format!("netnice-app-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let refusal = |name: &str, text: &str, mode: u32| {
+        let path = folder.join(name);
+        fs::write(&path, text).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode is set");
+        let found = app(path.to_str().expect("plain"));
+        found
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
+    };
+    assert!(refusal("script", "#!/bin/sh\n", 0o755).contains("script"));
+    assert!(refusal("text", "hello", 0o644).contains("execute"));
+    assert_eq!(refusal("program", "\x7fELF", 0o755), "");
+    let error = app(folder.to_str().expect("plain")).expect_err("a folder");
+    assert!(error.to_string().contains("not a file"));
+    fs::remove_dir_all(&folder).expect("it was ours");
 }
 
 /// Mounts something; false where this user may not, or the kernel has no such file system.
