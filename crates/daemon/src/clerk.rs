@@ -11,6 +11,8 @@
 
 mod back;
 mod clear;
+pub mod doctor;
+mod explain;
 mod link;
 mod open;
 mod reload;
@@ -68,6 +70,7 @@ pub struct Clerk<H: Host> {
     policy_path: Option<PathBuf>,
     /// Why the policy file as it is now is not in force.
     policy_fault: Option<String>,
+    looked: doctor::Looked,
 }
 
 /// A change that is worked out but not installed.
@@ -93,6 +96,7 @@ impl<H: Host> Clerk<H> {
             policy: Policy::default(),
             policy_path: None,
             policy_fault: None,
+            looked: doctor::Looked::default(),
         }
     }
 
@@ -129,7 +133,10 @@ impl<H: Host> Clerk<H> {
             Request::Log(log) => Ok(Response::Log(LogLines {
                 lines: self.journal.read(now, log.since_ns, log.lines),
             })),
-            _ => Err(Denied::unsupported("this request")),
+            Request::Explain(explain) => {
+                self.explain(&explain.target, now).map(Response::Explained)
+            }
+            Request::Doctor(_) => self.doctor(now).map(Response::Doctor),
         };
         answer.unwrap_or_else(|denied| {
             self.note_denied(peer, request, &denied, now);

@@ -15,8 +15,9 @@ pub mod machine;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Instant, Rate};
-use netnice_kernel::enforce::{Adoption, Found, Sample};
+use netnice_kernel::enforce::{Adoption, Found, Sample, Whereabouts};
 use netnice_kernel::plan::Desired;
+use netnice_kernel::probe::Finding;
 
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
@@ -187,6 +188,10 @@ pub trait Host {
     fn found(&mut self) -> Result<Found, Denied>;
     /// Shares out anew what is left over on managed links.
     fn balance(&mut self, now: Instant) -> Result<(), Denied>;
+    /// The classes that hold packets of a target back.
+    fn whereabouts(&self, id: u32) -> Vec<Whereabouts>;
+    /// What this kernel offers.
+    fn probe(&mut self) -> Vec<Finding>;
     /// What the interfaces have received.
     fn seen(&mut self) -> Result<Seen, Denied>;
 }

@@ -31,4 +31,4 @@ pub mod undo;
 pub mod watch;
 
 pub use denied::Denied;
-pub use run::{Options, run};
+pub use run::{Options, examine, run};

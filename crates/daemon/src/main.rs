@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use netnice_api::RuntimeDir;
+use netnice_api::{RuntimeDir, Status};
 use netnice_daemon::Options;
 use tracing_subscriber::EnvFilter;
 
@@ -18,6 +18,12 @@ struct Arguments {
     /// Policy file
     #[arg(long, value_name = "FILE", default_value = "/etc/netnice/policy.toml")]
     policy: PathBuf,
+    /// Say what this kernel offers and what would be used, and end
+    #[arg(long)]
+    probe: bool,
+    /// With --probe: in JSON
+    #[arg(long, requires = "probe")]
+    json: bool,
     /// Stay in the foreground; it always does, the option is for unit files that say so
     #[arg(long)]
     foreground: bool,
@@ -33,6 +39,9 @@ fn main() -> ExitCode {
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .init();
+    if arguments.probe {
+        return probe(arguments.json);
+    }
     let variable = std::env::var_os(RuntimeDir::VARIABLE);
     let options = Options {
         runtime: RuntimeDir::choose(arguments.runtime_dir, variable),
@@ -44,5 +53,36 @@ fn main() -> ExitCode {
             eprintln!("netniced: {error:#}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Says what this kernel offers; fails where something is missing.
+fn probe(json: bool) -> ExitCode {
+    let report = netnice_daemon::examine();
+    if json {
+        match serde_json::to_string_pretty(&report) {
+            Ok(text) => println!("{text}"),
+            Err(error) => eprintln!("netniced: {error}"),
+        }
+    } else {
+        for item in &report.items {
+            let standing = match item.status {
+                Status::Good => "good",
+                Status::Fallback => "instead",
+                Status::Missing => "missing",
+            };
+            println!("{standing:<8} {:<24} {}", item.name, item.detail);
+            if let Some(hint) = &item.hint {
+                println!("{:<33} {hint}", "");
+            }
+        }
+    }
+    match report
+        .items
+        .iter()
+        .any(|item| item.status == Status::Missing)
+    {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
     }
 }

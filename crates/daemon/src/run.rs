@@ -11,17 +11,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use netnice_api::RuntimeDir;
-use netnice_kernel::cgroup;
+use netnice_api::{DoctorReport, RuntimeDir};
 use netnice_kernel::enforce::Kernel;
-use netnice_kernel::plan::Leaves;
 use netnice_kernel::process::{self, PidFd};
+use netnice_kernel::{cgroup, probe};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use crate::clerk::doctor::item;
 use crate::clerk::{Clerk, Named, Record};
 use crate::clock::Now;
 use crate::enforce::Host;
@@ -51,7 +51,7 @@ pub fn run(options: &Options) -> Result<()> {
     let boot = process::boot().context("cannot tell this run of the machine from others")?;
     let store = Store::new(folder, &boot);
     let record = read(&store)?;
-    let kernel = Kernel::open(folder, Leaves::Fifo).context("cannot open the kernel's side")?;
+    let kernel = Kernel::open(folder, probe::leaves()).context("cannot open the kernel's side")?;
     let host = KernelHost::new(kernel).context("cannot open the kernel's side")?;
     let mut clerk = Clerk::new(host, Some(store));
     clerk.start(record, Now::read());
@@ -63,6 +63,13 @@ pub fn run(options: &Options) -> Result<()> {
     LocalSet::new().block_on(&executor, serve(options, clerk))?;
     runtime.leave();
     Ok(())
+}
+
+/// What this kernel offers, told without a daemon.
+pub fn examine() -> DoctorReport {
+    DoctorReport {
+        items: probe::probe().iter().map(item).collect(),
+    }
 }
 
 /// Reads the state; one that is damaged is put aside, so that it is neither guessed at nor lost.

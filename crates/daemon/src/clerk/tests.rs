@@ -1,6 +1,7 @@
 //! The clerk on a machine of paper.
 
 mod model;
+mod pages;
 mod policy;
 mod restarts;
 mod stories;

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
-use netnice_kernel::enforce::{Adoption, Exits, Found, Kernel, Membership, Sample};
+use netnice_kernel::enforce::{Adoption, Exits, Found, Kernel, Membership, Sample, Whereabouts};
 use netnice_kernel::netlink::Route;
 use netnice_kernel::plan::{Desired, Leaves};
+use netnice_kernel::probe::{self, Finding};
 use netnice_kernel::{KernelError, device, process, speed, traffic};
 
 use super::{Act, Host, Interface, Members, Process, Seen};
@@ -283,6 +284,14 @@ impl Host for KernelHost {
     fn balance(&mut self, now: Instant) -> Result<(), Denied> {
         self.kernel.balance(now)?;
         Ok(())
+    }
+
+    fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {
+        self.kernel.whereabouts(id)
+    }
+
+    fn probe(&mut self) -> Vec<Finding> {
+        probe::probe()
     }
 
     fn seen(&mut self) -> Result<Seen, Denied> {

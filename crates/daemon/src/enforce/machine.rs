@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Instant, Rate};
-use netnice_kernel::enforce::{Adoption, Found, Sample};
+use netnice_kernel::enforce::{Adoption, Found, Sample, Whereabouts};
 use netnice_kernel::plan::Desired;
+use netnice_kernel::probe::Finding;
 
 use super::{Act, Host, Interface, Members, Process, Seen};
 use crate::denied::Denied;
@@ -400,6 +401,24 @@ impl Host for Machine {
 
     fn balance(&mut self, _now: Instant) -> Result<(), Denied> {
         Ok(())
+    }
+
+    fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {
+        let targets = self.force.desired.targets.iter();
+        let mine = targets.filter(|target| target.id == id);
+        mine.map(|target| Whereabouts {
+            link: None,
+            down: false,
+            device: "nn0".to_owned(),
+            class: format!("4e00:{:x}", target.slot * 8),
+            most: None,
+            own: true,
+        })
+        .collect()
+    }
+
+    fn probe(&mut self) -> Vec<Finding> {
+        Vec::new()
     }
 
     fn seen(&mut self) -> Result<Seen, Denied> {
