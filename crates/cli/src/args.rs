@@ -136,7 +136,8 @@ impl BadUsage {
 
 /// Reads a command line, the program's name first.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
-    let matches = command().try_get_matches_from(args)?;
+    let matches = command().try_get_matches_from(&args);
+    let matches = matches.map_err(|error| short::with_options(&args).unwrap_or(error.into()))?;
     let typed = Typed::from_arg_matches(&matches)?;
     let common = typed.common;
     let runtime_dir = common.runtime_dir.clone();

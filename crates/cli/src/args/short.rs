@@ -1,11 +1,13 @@
 //! The paper's short forms, typed without a verb: `netnice PID RATE` limits both directions
 //! together (its input meter), `netnice PID` shows, `netnice` shows one's own value.
 
+use std::ffi::OsString;
+
 use netnice_api::{Request, Set, Show};
 use netnice_core::contract::{Change, Clause};
 use netnice_core::target::{Target, TargetError};
 
-use super::{BadUsage, Common, Verb, changing, set_target};
+use super::{BadUsage, Common, Verb, changing, command, set_target};
 
 /// What the words mean.
 pub(super) fn means(
@@ -17,10 +19,7 @@ pub(super) fn means(
         common.only_reads("netnice alone")?;
         return Ok(Verb::Own);
     };
-    let target: Target = target.parse().map_err(|error| match error {
-        TargetError::NoScheme(_) => BadUsage::Word(error),
-        other => BadUsage::Target(other),
-    })?;
+    let target: Target = target.parse().map_err(no_target)?;
     let Some(rate) = rate else {
         common.only_reads("netnice TARGET")?;
         let target = Some(target.to_string());
@@ -33,4 +32,28 @@ pub(super) fn means(
         ..changing(common)?
     };
     Ok(set_target(&target, set))
+}
+
+/// What is wrong with a line that the parser of options refuses: a word that is no command, or a target with the
+/// options of `set` behind it.
+pub(super) fn with_options(args: &[OsString]) -> Option<BadUsage> {
+    let word = args.get(1)?.to_str()?;
+    let option = args.get(2)?.to_str()?;
+    let is_verb = command()
+        .get_subcommands()
+        .any(|verb| verb.get_name() == word);
+    if is_verb || word.starts_with('-') || !option.starts_with("--") {
+        return None;
+    }
+    Some(match word.parse::<Target>() {
+        Ok(_) => BadUsage::Nonsense("a contract is set by a command: netnice set TARGET --up R …"),
+        Err(error) => no_target(error),
+    })
+}
+
+fn no_target(error: TargetError) -> BadUsage {
+    match error {
+        TargetError::NoScheme(_) => BadUsage::Word(error),
+        other => BadUsage::Target(other),
+    }
 }

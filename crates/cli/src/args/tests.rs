@@ -362,6 +362,16 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ),
         ("a misspelt verb", "sett 7", "nor is it a command"),
         (
+            "a misspelt verb with options",
+            "sett --up 1mbit",
+            "nor is it a command",
+        ),
+        (
+            "options without a verb",
+            "7 --up 1mbit",
+            "netnice set TARGET --up R",
+        ),
+        (
             "a verb behind a target",
             "7 show",
             "a target comes behind the command",
