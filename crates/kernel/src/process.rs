@@ -204,7 +204,10 @@ pub fn executable(pid: u32) -> Option<AppKey> {
 /// folder, a file that may not be executed, and a script, of which the kernel tells the interpreter.
 pub fn app(path: &str) -> io::Result<AppKey> {
     let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let metadata = fs::metadata(path)?;
+    let metadata = fs::metadata(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => io::Error::new(error.kind(), "there is no such file"),
+        _ => error,
+    })?;
     if !metadata.is_file() {
         return refused("it is not a file");
     }
