@@ -128,8 +128,13 @@ struct counter {
 };
 
 /* flows and windows: the sparse-flow accounting of one bulk leaf. */
-struct flow_key {
+struct window_key {
 	__u32 leaf;		/* class id of the bulk leaf */
+	__u32 link;		/* interface index of the managed link, for links share class ids; 0: the cap stage */
+};
+
+struct flow_key {
+	struct window_key window;
 	__u32 hash;
 };
 

@@ -23,7 +23,7 @@ MAP(BPF_MAP_TYPE_HASH, MAX_SLOTS, __u16, struct slot, BPF_F_NO_PREALLOC, slots);
 MAP(BPF_MAP_TYPE_HASH, MAX_LINK_CLASSES, struct link_key, struct leaf, BPF_F_NO_PREALLOC, links);
 MAP(BPF_MAP_TYPE_PERCPU_HASH, MAX_LINK_CLASSES, struct counter_key, struct counter, BPF_F_NO_PREALLOC, counters);
 MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, struct flow_key, struct flow, 0, flows);
-MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, __u32, struct window, 0, windows);
+MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, struct window_key, struct window, 0, windows);
 MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_own, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_owns);
 MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_cgroup, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_cgroups);
 

@@ -16,7 +16,7 @@
 #define GO_ON TC_ACT_UNSPEC
 #define PACKET_HOST 0
 #define ETH_ALEN 6
-#define VLAN_NONE 0
+#define CAP_STAGE 0	/* in place of a link */
 
 struct packet {
 	__u32 target;		/* id, 0: nobody's */
@@ -97,10 +97,10 @@ static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32
  * the active flows. The share is one of what the class is assured, or carried if that was more: not only of what it
  * carried, for a lone TCP flow in a slow class comes in bursts with empty windows between. The sparse leaf takes at
  * most a quarter of the class; the rest spills into bulk. */
-static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface)
+static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link)
 {
 	__u32 rest = iface->flags & IFACE_LOOPBACK ? leaf->local : leaf->bulk;
-	struct flow_key key = { .leaf = leaf->bulk };
+	struct flow_key key = { .window = { .leaf = leaf->bulk, .link = link } };
 	struct window *w, no_window = {};
 	struct flow *f, no_flow = {};
 	__u32 epoch, most, active;
@@ -110,10 +110,10 @@ static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf, stru
 	if (!leaf->window_us)
 		return rest;
 	epoch = bpf_ktime_get_ns() / ((__u64)leaf->window_us * 1000);
-	w = bpf_map_lookup_elem(&windows, &key.leaf);
+	w = bpf_map_lookup_elem(&windows, &key.window);
 	if (!w) {
 		no_window.epoch = epoch;
-		bpf_map_update_elem(&windows, &key.leaf, &no_window, BPF_NOEXIST);
+		bpf_map_update_elem(&windows, &key.window, &no_window, BPF_NOEXIST);
 		return rest;
 	}
 	if (w->epoch != epoch) {
@@ -206,7 +206,7 @@ static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *ifa
 		leaf = bpf_map_lookup_elem(&links, &key);
 	if (!leaf)
 		leaf = &iface->rest[dir];
-	return pick(skb, leaf, iface);
+	return pick(skb, leaf, iface, skb->ifindex);
 }
 
 /* Is this the outside of a tunnel? The packet inside was seen on the tunnel's own interface, and brings its socket
@@ -260,7 +260,7 @@ int on_egress(struct __sk_buff *skb)
 
 		count(skb, &p, DIR_UP);
 		if (cap->bulk && now->cap_stage) {
-			__u32 class = pick(skb, cap, iface);
+			__u32 class = pick(skb, cap, iface, CAP_STAGE);
 
 			if (iface->flags & IFACE_NO_MAC && !give_header(skb))
 				return TC_ACT_SHOT;
@@ -345,7 +345,7 @@ int on_ingress(struct __sk_buff *skb)
 
 		count(skb, &p, DIR_DOWN);
 		if (cap->bulk && now->cap_stage) {
-			__u32 class = pick(skb, cap, iface);
+			__u32 class = pick(skb, cap, iface, CAP_STAGE);
 
 			if (!mac && !give_header(skb))
 				return TC_ACT_SHOT;
