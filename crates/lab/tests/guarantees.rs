@@ -207,6 +207,8 @@ fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
     desk.types("link eth0 --rate 100mbit --down-rate 100mbit");
     let holder = format!("pid:{}", a.pid());
     desk.types(&format!("set {holder} --min 60mbit --up 80mbit"));
+    // Who carries nothing gives up its part of what is left over: let that happen first.
+    std::thread::sleep(std::time::Duration::from_secs(1));
     let before = (
         desk.netnice.show_standing().expect("a show"),
         picture(&desk),

@@ -1,0 +1,529 @@
+//! Bad input gets one clear error that names the thing, and changes nothing; whoever sends garbage,
+//! or sits on connections, keeps nobody else from being served.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::process::Proc;
+use netnice_lab::sys;
+use serde_json::{Value, json};
+
+fn standing(desk: &Desk) -> Value {
+    desk.netnice.show_standing().expect("a show")
+}
+
+/// What is wrong, what is typed (P is a process that is limited to 50 Mbit/s), the exit status, and
+/// what the message must contain.
+type Case = (&'static str, &'static str, i32, &'static [&'static str]);
+
+/// Refused before anybody is asked: exit status 2.
+const BAD_USAGE: &[Case] = &[
+    (
+        "a rate as tc reads it",
+        "set P --up 10mbps",
+        2,
+        &["10mbps", "10mbit", "10MB/s"],
+    ),
+    (
+        "the same in the short form",
+        "P 10mbps",
+        2,
+        &["10mbps", "10mbit", "10MB/s"],
+    ),
+    ("no unit", "set P --up 10", 2, &["`10`", "unit"]),
+    ("no unit, short", "P 10", 2, &["`10`", "unit"]),
+    (
+        "a negative rate",
+        "set P --up -5mbit",
+        2,
+        &["-5mbit", "negative"],
+    ),
+    (
+        "a negative rate, short",
+        "P -5mbit",
+        2,
+        &["-5mbit", "negative"],
+    ),
+    ("an absurd rate", "set P --up 1e99gbit", 2, &["1e99gbit"]),
+    (
+        "too fast",
+        "set P --up 99999999gbit",
+        2,
+        &["99999999gbit", "too large"],
+    ),
+    ("too slow", "set P --up 1bit", 2, &["1bit", "1kbit"]),
+    ("no number", "set P --up fast", 2, &["fast", "number"]),
+    ("no value", "set P --up", 2, &["--up"]),
+    ("no contract", "set P", 2, &["up", "down", "min"]),
+    ("no target", "set", 2, &["TARGET"]),
+    ("no verb", "P --up 1mbit", 2, &["netnice set"]),
+    ("no such verb", "frobnicate --up 1mbit", 2, &["frobnicate"]),
+    (
+        "a minimum above its maximum",
+        "set P --min 60mbit --up 40mbit",
+        2,
+        &["60 Mbit/s", "40 Mbit/s"],
+    ),
+    (
+        "a minimum above the maximum there is",
+        "set P --min 60mbit",
+        2,
+        &["60 Mbit/s", "50 Mbit/s"],
+    ),
+    (
+        "both kinds of limit",
+        "set P --both 1mbit",
+        2,
+        &["both", "up 50 Mbit/s"],
+    ),
+    (
+        "a weight of nothing",
+        "set P --weight 0",
+        2,
+        &["weight", "1", "1000"],
+    ),
+    (
+        "a weight of too much",
+        "set P --weight 1001",
+        2,
+        &["1001", "1000"],
+    ),
+    ("no such priority", "set P --priority 8", 2, &["8", "7"]),
+    ("no burst at all", "set P --burst 0ms", 2, &["burst", "1us"]),
+    (
+        "a burst of hours",
+        "set P --burst 10h",
+        2,
+        &["burst", "10s"],
+    ),
+    (
+        "more slice than period",
+        "set P --slice 60ms/50ms",
+        2,
+        &["60ms", "50ms"],
+    ),
+    (
+        "half a slice",
+        "set P --slice 1ms",
+        2,
+        &["1ms", "2.4ms/50ms"],
+    ),
+    (
+        "two reservations",
+        "set P --min 1mbit --slice 1ms/50ms",
+        2,
+        &["slice", "min"],
+    ),
+    (
+        "a name that is too long",
+        "set P --min 1mbit --on a-name-that-is-too-long",
+        2,
+        &["a-name-that-is-too-long", "15"],
+    ),
+    (
+        "half a cell contract",
+        "set P --cell pcr=10mbit",
+        2,
+        &["cdvt"],
+    ),
+    (
+        "no process has this number",
+        "set pid:0 --up 1mbit",
+        2,
+        &["0", "4194304"],
+    ),
+    (
+        "nor this",
+        "set pid:99999999999 --up 1mbit",
+        2,
+        &["99999999999"],
+    ),
+    (
+        "a unit without a name",
+        "set unit: --up 1mbit",
+        2,
+        &["unit"],
+    ),
+    (
+        "no such kind",
+        "set planet:mars --up 1mbit",
+        2,
+        &["planet:mars", "pid:1234"],
+    ),
+    (
+        "a path that climbs",
+        "set cgroup:/a/../b --up 1mbit",
+        2,
+        &["/a/../b", ".."],
+    ),
+    (
+        "a program without its folder",
+        "set app:rsync --up 1mbit",
+        2,
+        &["rsync", "/"],
+    ),
+    (
+        "only, of a name",
+        "set name:x --only --up 1mbit",
+        2,
+        &["--only"],
+    ),
+    ("no time", "set P --up 1mbit --for 0s", 2, &["zero"]),
+    (
+        "not a time",
+        "set P --up 1mbit --for soon",
+        2,
+        &["--for", "soon"],
+    ),
+    (
+        "a time in years",
+        "set P --up 1mbit --confirm 1000y",
+        2,
+        &["--confirm", "1000y"],
+    ),
+    ("nothing to run", "run --up 1mbit", 2, &["CMD"]),
+    (
+        "a run without a contract",
+        "run -- true",
+        2,
+        &["up", "down", "min"],
+    ),
+    (
+        "a dry run of looking",
+        "show --dry-run",
+        2,
+        &["--dry-run", "show"],
+    ),
+    (
+        "yesterday",
+        "log --since yesterday",
+        2,
+        &["--since", "yesterday"],
+    ),
+    (
+        "a table each nanosecond",
+        "top --interval 1ns",
+        2,
+        &["--interval", "100ms"],
+    ),
+    ("all and one", "clear --all P", 2, &["--all"]),
+    ("neither all nor one", "clear", 2, &["TARGET"]),
+    (
+        "no link rate",
+        "link eth0 --rate 0",
+        2,
+        &["eth0", "--unmanage"],
+    ),
+    (
+        "no link rate at all",
+        "link eth0 --rate fast",
+        2,
+        &["--rate", "fast"],
+    ),
+    (
+        "overhead beyond reason",
+        "link eth0 --overhead 10000",
+        2,
+        &["--overhead", "256"],
+    ),
+    (
+        "given back at a rate",
+        "link eth0 --unmanage --rate 1mbit",
+        2,
+        &["--unmanage", "--rate"],
+    ),
+];
+
+/// What makes sense but is not there, or not built yet (1), or does not fit (3).
+const IN_VAIN: &[Case] = &[
+    (
+        "an unknown process",
+        "set pid:4194303 --up 1mbit",
+        1,
+        &["4194303"],
+    ),
+    ("showing it", "show pid:4194303", 1, &["4194303"]),
+    ("clearing it", "clear pid:4194303", 1, &["pid:4194303"]),
+    ("explaining it", "explain pid:4194303", 1, &["4194303"]),
+    (
+        "an unknown unit",
+        "set unit:nobody-has-this.service --up 1mbit",
+        1,
+        &["nobody-has-this.service"],
+    ),
+    (
+        "an unknown control group",
+        "set cgroup:/nobody/made/this --up 1mbit",
+        1,
+        &["/nobody/made/this"],
+    ),
+    (
+        "an unknown user",
+        "set user:nobody-is-called-this --up 1mbit",
+        1,
+        &["nobody-is-called-this"],
+    ),
+    (
+        "an unknown name",
+        "set name:nobody --up 1mbit",
+        1,
+        &["name:nobody", "netnice run"],
+    ),
+    (
+        "an unknown program",
+        "set app:/no/such/program --up 1mbit",
+        1,
+        &["/no/such/program"],
+    ),
+    (
+        "a folder for a program",
+        "set app:/tmp --up 1mbit",
+        1,
+        &["/tmp", "not a file"],
+    ),
+    (
+        "a text for a program",
+        "set app:/etc/passwd --up 1mbit",
+        1,
+        &["/etc/passwd", "execute"],
+    ),
+    (
+        "a container",
+        "set container:web --up 1mbit",
+        1,
+        &["container:web", "not supported yet"],
+    ),
+    (
+        "a cell contract",
+        "set P --cell pcr=10mbit,cdvt=100us",
+        1,
+        &["cell", "not supported yet"],
+    ),
+    (
+        "a channel",
+        "set P --channel mmax=60KiB,rmax=30/s,bmax=4,deadline=20ms",
+        1,
+        &["channel", "not supported yet"],
+    ),
+    (
+        "a slice of a processor",
+        "set P --cpu 2ms/10ms",
+        1,
+        &["cpu", "not supported yet"],
+    ),
+    (
+        "an unknown interface",
+        "link nosuch0 --rate 10mbit",
+        1,
+        &["nosuch0"],
+    ),
+    (
+        "a guarantee on one",
+        "set P --min 1mbit --on nosuch0",
+        3,
+        &["nosuch0", "eth0"],
+    ),
+    (
+        "a link given back that is none",
+        "link lo --unmanage",
+        3,
+        &["lo", "eth0"],
+    ),
+    ("a confirmation of nothing", "confirm 99", 1, &["99"]),
+];
+
+#[test]
+fn bad_input_gets_one_clear_error_and_changes_nothing() {
+    let desk = Desk::new().expect("a desk");
+    let process = desk.sleeper();
+    desk.types("link eth0 --rate 100mbit");
+    let name = format!("pid:{}", process.pid());
+    desk.types(&format!("set {name} --up 50mbit"));
+    let before = standing(&desk);
+    let mut faults = Vec::new();
+    for (what, typed, status, words) in BAD_USAGE.iter().chain(IN_VAIN) {
+        let typed: Vec<&str> = typed
+            .split(' ')
+            .map(|word| if word == "P" { name.as_str() } else { word })
+            .collect();
+        let answer = desk.netnice.run(&typed).expect("netnice can be started");
+        let mut fault = |text: String| faults.push(format!("{what}: `{}`: {text}", answer.typed));
+        if answer.status != *status {
+            fault(format!("ended with {}, not {status}", answer.status));
+        }
+        for word in words.iter().filter(|word| !answer.stderr.contains(*word)) {
+            fault(format!("says nothing of `{word}`: {}", answer.stderr));
+        }
+        let paragraphs = answer.stderr.trim().split("\n\n").count();
+        if paragraphs > 3 || answer.stderr.contains("os error") {
+            fault(format!("is no clear error: {}", answer.stderr));
+        }
+        if !answer.stdout.is_empty() {
+            fault(format!("prints an error as an answer: {}", answer.stdout));
+        }
+        if standing(&desk) != before {
+            fault("changed something".to_owned());
+        }
+    }
+    assert!(
+        faults.is_empty(),
+        "{} faults:\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
+}
+
+#[test]
+fn a_script_is_no_program_to_the_kernel_and_that_is_said() {
+    let desk = Desk::new().expect("a desk");
+    let script = desk.world.folder().join("backup");
+    std::fs::write(&script, "#!/bin/sh\nsleep 1\n").expect("a script");
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&script, mode).expect("a mode");
+    let line = format!("set app:{} --up 1mbit", script.display());
+    let said = desk.answers(&line, 1).stderr;
+    assert!(
+        said.contains("script") && said.contains("netnice run"),
+        "{said}"
+    );
+}
+
+#[test]
+fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
+    let mut desk = Desk::new().expect("a desk");
+    desk.netnice.stop_daemon();
+    let copy = desk.copy_for_all("netnice").expect("a copy");
+    let mut command = desk.world.client().ns.command("setpriv");
+    command.args(["--reuid", "61234", "--regid", "61234", "--clear-groups"]);
+    command.arg("--").arg(copy).args(["show"]);
+    command.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+    let output = command.output().expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("netniced"), "{said}");
+    // For root it is started, and stays when the command has ended.
+    desk.types("show");
+    let lock = std::fs::read_to_string(desk.netnice.runtime().join("lock")).expect("its number");
+    let pid: u32 = lock.trim().parse().expect("its number");
+    assert!(sys::alive(pid), "{pid} does not serve");
+    sys::kill(pid as i32, libc::SIGTERM).expect("it can be ended");
+    assert!(soon(5.0, || !sys::alive(pid)), "{pid} does not end");
+    desk.netnice.start_daemon().expect("it starts");
+}
+
+#[test]
+fn a_process_that_dies_meanwhile_leaves_nothing() {
+    let desk = Desk::new().expect("a desk");
+    for i in 0..30u32 {
+        let mut command = desk.world.client().ns.command("sh");
+        command.args(["-c", "sleep 0.0$0", &format!("{}", i % 4)]);
+        let process = Proc::start(command).expect("a process");
+        let answer = desk
+            .netnice
+            .run(&["set", &format!("pid:{}", process.pid()), "--up", "4mbit"])
+            .expect("it answers");
+        assert!((0..=1).contains(&answer.status), "{answer:?}");
+        if answer.status == 1 {
+            let number = process.pid().to_string();
+            assert!(answer.stderr.contains(&number), "{answer:?}");
+        }
+    }
+    let empty = || standing(&desk)["targets"] == json!([]);
+    assert!(soon(5.0, empty), "{}", standing(&desk));
+}
+
+/// The socket speaks JSON in frames: four bytes of length, the largest first, and the text.
+fn framed(text: &[u8]) -> Vec<u8> {
+    let mut frame = (text.len() as u32).to_be_bytes().to_vec();
+    frame.extend(text);
+    frame
+}
+
+/// What the daemon answers to some bytes before it hangs up, or falls silent for two seconds.
+fn answered(socket: &std::path::Path, bytes: &[u8]) -> String {
+    let mut guest = UnixStream::connect(socket).expect("the socket is open to all");
+    let patience = Some(Duration::from_secs(2));
+    guest.set_write_timeout(patience).expect("a time");
+    guest.set_read_timeout(patience).expect("a time");
+    // It may hang up before it has heard everything.
+    let _ = guest.write_all(bytes);
+    let mut said = Vec::new();
+    let mut buffer = [0u8; 4096];
+    while let Ok(n) = guest.read(&mut buffer) {
+        if n == 0 {
+            break;
+        }
+        said.extend(&buffer[..n]);
+    }
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+#[test]
+fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
+    let desk = Desk::new().expect("a desk");
+    let process = desk.sleeper();
+    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
+    let before = standing(&desk);
+    let socket = desk.netnice.runtime().join("netnice.sock");
+    let mut large = (1u32 << 20).to_be_bytes().to_vec();
+    large.resize((1 << 20) + 4, b' ');
+    let cases: [(&str, Vec<u8>); 8] = [
+        ("a length of four gigabytes", vec![0xff; 64]),
+        (
+            "a web browser",
+            b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        ),
+        ("no JSON", framed(b"\x00\x01\x02\xfe\xff")),
+        ("half of it", framed(b"{\"set\": {\"target\":")),
+        ("a list", framed(b"[]")),
+        (
+            "an unknown request",
+            framed(b"{\"version\":1,\"request\":{\"reboot\":{}}}"),
+        ),
+        ("an endless nest", framed("[".repeat(60_000).as_bytes())),
+        ("a megabyte", large),
+    ];
+    for (what, bytes) in &cases {
+        let said = answered(&socket, bytes);
+        assert!(said.contains("failed"), "{what} is answered with {said:?}");
+        assert_eq!(before, standing(&desk), "{what} changed something");
+    }
+    let started = Instant::now();
+    // A request that begins and does not end is hung up on, with a word.
+    let said = answered(&socket, &[0, 0, 0]);
+    assert!(said.contains("failed"), "{said:?}");
+    assert!(
+        started.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        started.elapsed()
+    );
+}
+
+#[test]
+fn a_thousand_idle_guests_keep_nobody_from_being_served() {
+    let desk = Desk::new().expect("a desk");
+    let process = desk.sleeper();
+    let socket = desk.netnice.runtime().join("netnice.sock");
+    sys::raise_file_limit().expect("descriptors");
+    // Beyond its bound the daemon may close some, but it must not stop accepting.
+    let guests: Vec<UnixStream> = (0..1000)
+        .map(|_| UnixStream::connect(&socket).expect("the socket is open to all"))
+        .collect();
+    let answer = desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
+    assert!(
+        answer.took() < Duration::from_secs(1),
+        "{:?}",
+        answer.took()
+    );
+    drop(guests);
+    let answer = desk.types("show");
+    assert!(
+        answer.took() < Duration::from_secs(1),
+        "{:?}",
+        answer.took()
+    );
+    let memory = desk.netnice.daemon_memory().expect("it lives");
+    assert!(memory < 64 << 20, "{memory} bytes");
+}
