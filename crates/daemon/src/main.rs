@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     match netnice_daemon::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("netniced: {error:#}");
+            eprintln!("netniced: {error}");
             ExitCode::FAILURE
         }
     }

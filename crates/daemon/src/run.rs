@@ -10,7 +10,6 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
 use netnice_api::{DoctorReport, RuntimeDir};
 use netnice_kernel::enforce::Kernel;
 use netnice_kernel::process::{self, PidFd};
@@ -40,26 +39,50 @@ pub struct Options {
     pub policy: PathBuf,
 }
 
+/// Why the daemon could not start, or not go on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {what}: {source}")]
+pub struct RunError {
+    /// What it was doing.
+    what: String,
+    /// What came between.
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// Says of an error what was being done.
+trait During<T> {
+    fn during(self, what: &str) -> Result<T, RunError>;
+}
+
+impl<T, E: Into<Box<dyn std::error::Error + Send + Sync>>> During<T> for Result<T, E> {
+    fn during(self, what: &str) -> Result<T, RunError> {
+        self.map_err(|source| RunError {
+            what: what.to_owned(),
+            source: source.into(),
+        })
+    }
+}
+
 /// Runs the daemon until it is told to stop.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
-    let runtime = Runtime::take(folder)?;
+    let runtime = Runtime::take(folder).during("take the runtime folder")?;
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         // Connections, maps and programs: where the limit cannot be raised, fewer connections are held.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
-    let boot = process::boot().context("cannot tell this run of the machine from others")?;
+    let boot = process::boot().during("tell this run of the machine from others")?;
     let store = Store::new(folder, &boot);
     let record = read(&store)?;
-    let kernel = Kernel::open(folder, probe::leaves()).context("cannot open the kernel's side")?;
-    let host = KernelHost::new(kernel).context("cannot open the kernel's side")?;
+    let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel's side")?;
+    let host = KernelHost::new(kernel).during("open the kernel's side")?;
     let mut clerk = Clerk::new(host, Some(store));
     clerk.start(record, Now::read());
     clerk.obey(&options.policy, Now::read());
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .context("cannot start the runtime")?;
+        .during("start the runtime")?;
     LocalSet::new().block_on(&executor, serve(options, clerk))?;
     runtime.leave();
     Ok(())
@@ -73,7 +96,7 @@ pub fn examine() -> DoctorReport {
 }
 
 /// Reads the state; one that is damaged is put aside, so that it is neither guessed at nor lost.
-fn read(store: &Store) -> Result<Record> {
+fn read(store: &Store) -> Result<Record, RunError> {
     let error = match store.load() {
         Ok(None) => return Ok(Record::None),
         Ok(Some(state)) => return Ok(Record::Whole(Box::new(state))),
@@ -81,31 +104,36 @@ fn read(store: &Store) -> Result<Record> {
     };
     match error {
         StateError::Damaged { .. } => {
-            let aside = store.put_aside()?;
+            let aside = store.put_aside().during("put the damaged state aside")?;
             Ok(Record::Lost(format!(
                 "{error}; it is kept as {}",
                 aside.display()
             )))
         }
-        other => Err(other.into()),
+        other => Err(other).during("read the state"),
     }
 }
 
-async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), RunError> {
+    let mut terminate = signal(SignalKind::terminate()).during("hear signals")?;
+    let mut interrupt = signal(SignalKind::interrupt()).during("hear signals")?;
+    let mut hangup = signal(SignalKind::hangup()).during("hear signals")?;
     let mut ticks = every(TICK);
     let mut balances = every(BALANCE);
-    let mut links = Links::open(clerk.host().numbers()?).context("cannot listen to netlink")?;
-    let mut folders = Folders::open().context("cannot watch folders")?;
+    let mut links = Links::open(
+        clerk
+            .host()
+            .numbers()
+            .during("find out who the daemon is to netlink")?,
+    )
+    .during("listen to netlink")?;
+    let mut folders = Folders::open().during("watch folders")?;
     let mut ends: Option<Ends> = None;
     let mut look_at: Option<Instant> = None;
     let mut sweep_at: Option<Instant> = None;
     let (to_clerk, mut asks) = mpsc::channel::<Ask>(WAITING);
     let path = options.runtime.socket();
-    let server =
-        Server::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))?;
+    let server = Server::bind(&path).during(&format!("listen at {}", path.display()))?;
     tracing::info!(socket = %path.display(), "serving");
     let listening = server.serve(to_clerk);
     tokio::pin!(listening);
@@ -134,15 +162,15 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<()> {
             }
             Some(ask) = asks.recv() => answer(&mut clerk, ask),
             heard = links.changed() => {
-                heard.context("cannot listen to netlink any more")?;
+                heard.during("listen to netlink any more")?;
                 look_at.get_or_insert(Instant::now() + LINKS_SETTLE);
             }
             heard = folders.changed() => {
-                heard.context("cannot watch folders any more")?;
+                heard.during("watch folders any more")?;
                 sweep_at.get_or_insert(Instant::now());
             }
             heard = ended(&mut ends), if ends.is_some() => {
-                heard.context("cannot hear of ends any more")?;
+                heard.during("hear of ends any more")?;
                 sweep_at.get_or_insert(Instant::now() + ENDS_SETTLE);
             }
             () = &mut listening => break,
