@@ -53,6 +53,8 @@ pub struct Kernel {
     programs: Option<Programs>,
     installed: Plan,
     desired: Desired,
+    /// The targets' entries in the maps: reading a map of thousands back takes longer than a change may.
+    written: BTreeMap<u32, abi::Target>,
     quiet: plan::Quiet,
     shares: balance::Shares,
     stages: stages::Stages,
@@ -74,13 +76,17 @@ impl Kernel {
             programs: None,
             installed: Plan::default(),
             desired: Desired::default(),
+            written: BTreeMap::new(),
             quiet: plan::Quiet::new(),
             shares: balance::Shares::default(),
             stages: stages::Stages::default(),
             interfaces: BTreeMap::new(),
         };
         if Programs::are_pinned(runtime) {
-            kernel.programs = Some(Programs::load(runtime)?);
+            let mut programs = Programs::load(runtime)?;
+            let map = programs.hash::<u32, abi::Target>("targets")?;
+            kernel.written = map.iter().flatten().collect();
+            kernel.programs = Some(programs);
             kernel.adopt_stages()?;
             kernel.adopt_interfaces()?;
         }
@@ -173,6 +179,7 @@ impl Kernel {
         }
         self.installed = Plan::default();
         self.desired = Desired::default();
+        self.written.clear();
         Ok(())
     }
 
@@ -196,18 +203,22 @@ impl Kernel {
             .collect();
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u32, abi::Target>("targets")?;
-        let present: BTreeMap<u32, abi::Target> = map.iter().flatten().collect();
-        for (id, target) in wanted.iter().filter(|(id, t)| present.get(id) != Some(t)) {
-            map.insert(id, target, 0)
-                .map_err(|e| KernelError::bpf(format!("write target {id}"), e))?;
+        for (id, target) in &wanted {
+            if self.written.get(id) != Some(target) {
+                map.insert(id, target, 0)
+                    .map_err(|e| KernelError::bpf(format!("write target {id}"), e))?;
+                self.written.insert(*id, *target);
+            }
         }
-        let gone: Vec<u32> = present
+        let gone: Vec<u32> = self
+            .written
             .keys()
             .filter(|id| !wanted.contains_key(id))
             .copied()
             .collect();
         for id in &gone {
             let _ = map.remove(id);
+            self.written.remove(id);
         }
         let mut counters = programs.counters()?;
         for id in gone {
