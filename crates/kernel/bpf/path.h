@@ -15,6 +15,7 @@
 
 #define GO_ON TC_ACT_UNSPEC
 #define PACKET_HOST 0
+#define PACKET_OTHERHOST 3
 #define ETH_ALEN 6
 #define CAP_STAGE 0	/* in place of a link */
 
@@ -335,7 +336,8 @@ int on_ingress(struct __sk_buff *skb)
 	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
 		return GO_ON;
 	mac = !(iface->flags & IFACE_NO_MAC);
-	sk = seen_here_first(skb, iface) ? receiver(skb, mac ? ETH_HLEN : 0) : 0;
+	/* For another address: the stack drops it here, or it is a macvlan's and will be seen on the macvlan's own. */
+	sk = skb->pkt_type != PACKET_OTHERHOST && seen_here_first(skb, iface) ? receiver(skb, mac ? ETH_HLEN : 0) : 0;
 	if (sk) {
 		find_owner(skb, sk, now, false, &p);
 		bpf_sk_release(sk);
