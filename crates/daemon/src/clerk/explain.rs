@@ -353,9 +353,6 @@ fn not_covered(held: &Held) -> Vec<&'static str> {
         "MPTCP: connections that the kernel adds to a socket, and those open before, unless a cgroup or unit holds them",
         "packets that a filter of somebody else takes before ours sees them",
     ];
-    if held.entry.contract.is_limited() {
-        lines.push("lo counts by itself: a limit holds on lo and, apart from that, on all other interfaces together");
-    }
     if matches!(held.body, Body::Cgroup(_)) {
         lines.push(
             "sockets that a process brought along from another control group stay with that one",

@@ -71,7 +71,6 @@ fn explain_says_who_asked_what_holds_and_what_is_around() {
             "class 4e00:10 of nn0",
             "5ms at full speed",
             "MPTCP",
-            "lo counts by itself",
             "user:1000 does not hold it: pid:10 is more specific",
         ],
     );
