@@ -147,6 +147,8 @@ pub trait Host {
     fn family(&mut self, pid: u32) -> BTreeSet<u32>;
     /// The processes that run an executable, and their living descendants.
     fn running(&mut self, app: AppKey) -> BTreeSet<u32>;
+    /// The targets that a process is a member of: by descent, and by what it executes. 0: none.
+    fn membership(&mut self, pid: u32) -> (u32, u32);
     /// The members of targets.
     fn members(&mut self) -> Result<Members, Denied>;
     /// The executable at a path.

@@ -111,13 +111,30 @@ impl<H: Host> Clerk<H> {
 
     /// The held targets that a process contains.
     fn inside_process(&mut self, process: &Process, only: bool) -> Result<BTreeSet<u32>, Denied> {
-        if only || self.ledger.held().next().is_none() {
+        if only {
             return Ok(BTreeSet::new());
         }
         let family = self.host.family(process.root.pid);
+        self.inside_family(&family, Some(process.root.pid))
+    }
+
+    /// The held targets that lie wholly inside a family. `newcomer` is the process that it descends from.
+    fn inside_family(
+        &mut self,
+        family: &BTreeSet<u32>,
+        newcomer: Option<u32>,
+    ) -> Result<BTreeSet<u32>, Denied> {
+        // Whatever lies inside has a member inside; and where all are of what is around, nothing does.
+        let around = newcomer.map_or(0, |pid| self.host.membership(pid).0);
+        let mixed = family.iter().any(|pid| {
+            let (own, _) = self.host.membership(*pid);
+            own != around && own != 0
+        });
+        if !mixed {
+            return Ok(BTreeSet::new());
+        }
         let members = self.host.members()?;
-        let me = Some(process.root.pid);
-        Ok(lineage::inside(&self.ledger, &members, &family, me))
+        Ok(lineage::inside(&self.ledger, &members, family, newcomer))
     }
 
     /// The slot of a target that is no process: as it is held under this name or another, or opened now.
@@ -146,10 +163,9 @@ impl<H: Host> Clerk<H> {
         bind: Bind,
     ) -> Result<TargetId, Denied> {
         let inside = match body {
-            Body::App(Some(key)) if self.ledger.held().next().is_some() => {
+            Body::App(Some(key)) => {
                 let family = self.host.running(key);
-                let members = self.host.members()?;
-                lineage::inside(&self.ledger, &members, &family, None)
+                self.inside_family(&family, None)?
             }
             _ => BTreeSet::new(),
         };

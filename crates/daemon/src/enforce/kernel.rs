@@ -91,6 +91,11 @@ impl Host for KernelHost {
         running.flat_map(process::family).collect()
     }
 
+    fn membership(&mut self, pid: u32) -> (u32, u32) {
+        let membership = self.kernel.membership(pid);
+        (membership.own, membership.app)
+    }
+
     fn members(&mut self) -> Result<Members, Denied> {
         let members = self.kernel.members()?.into_iter();
         Ok(members.map(|(pid, p)| (pid, (p.own, p.app))).collect())

@@ -204,6 +204,10 @@ impl Host for Machine {
             .collect()
     }
 
+    fn membership(&mut self, pid: u32) -> (u32, u32) {
+        self.force.members.get(&pid).copied().unwrap_or_default()
+    }
+
     fn members(&mut self) -> Result<Members, Denied> {
         Ok(self.force.members.clone())
     }
