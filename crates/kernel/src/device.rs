@@ -9,6 +9,9 @@ use std::{fs, io};
 
 use crate::netlink::{Attributes, Message, NetlinkError, Route, attributes, find, number, text};
 
+#[cfg(test)]
+mod tests;
+
 /// An interface of this namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
@@ -44,9 +47,20 @@ impl Device {
         PORT_MASTERS.contains(&self.port_of.as_str())
     }
 
+    /// Whether it is an end of one of our own pairs: `nn0`, `nn1`, `nnd` or `nne` with a number. Another that merely
+    /// begins like them is not, or a name would be enough to escape a limit.
+    pub fn is_ours(&self) -> bool {
+        let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        let Some(rest) = self.name.strip_prefix(OUR_PREFIX) else {
+            return false;
+        };
+        let pair = rest.strip_prefix(['d', 'e']).is_some_and(number);
+        self.kind == "veth" && (matches!(rest, "0" | "1") || pair)
+    }
+
     /// Whether packets for this namespace's own sockets first appear here.
     pub fn carries_own_packets(&self) -> bool {
-        !self.name.starts_with(OUR_PREFIX) && !self.is_port() && self.kind != "ifb"
+        !self.is_ours() && !self.is_port() && self.kind != "ifb"
     }
 }
 
@@ -174,7 +188,7 @@ fn link_head(index: u32, flags: u32, change: u32) -> [u8; LINK_HEAD] {
 }
 
 /// What the names of our own interfaces begin with.
-pub const OUR_PREFIX: &str = "nn";
+const OUR_PREFIX: &str = "nn";
 /// The MTU of the far end, which is what a pair checks: larger than the largest packet of any interface but lo (65,536),
 /// whose packets still fit with the allowance that the kernel makes for a VLAN tag. The near end keeps the usual one,
 /// because a token bucket filter wants a burst above it.

@@ -241,7 +241,7 @@ fn neighbours() -> Finding {
                 })
                 .filter_map(|q| {
                     let device = devices.iter().find(|d| d.index == q.ifindex)?;
-                    let ours = device.name.starts_with(device::OUR_PREFIX);
+                    let ours = device.is_ours();
                     (!ours).then(|| format!("{} has {}", device.name, q.kind))
                 })
                 .collect::<Vec<String>>())

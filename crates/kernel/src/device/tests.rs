@@ -1,0 +1,23 @@
+//! Tests of which interfaces are whose.
+
+use super::*;
+
+#[test]
+fn only_pairs_of_ours_are_ours() {
+    let device = |name: &str, kind: &str| Device {
+        index: 7,
+        name: name.into(),
+        mtu: 1_500,
+        up: true,
+        hardware: 1,
+        kind: kind.into(),
+        port_of: String::new(),
+    };
+    for name in ["nn0", "nn1", "nnd12", "nne3"] {
+        assert!(device(name, "veth").is_ours());
+        assert!(device(name, "dummy").carries_own_packets());
+    }
+    for name in ["nn", "nn2", "nnet0", "nnd", "nnd1x", "eth0"] {
+        assert!(device(name, "veth").carries_own_packets(), "{name}");
+    }
+}
