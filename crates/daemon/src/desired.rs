@@ -62,6 +62,10 @@ fn share(managed: &Managed, contract: &Contract) -> Share {
         link: managed.link.name.to_string(),
         min: each(Direction::Up),
         min_down: each(Direction::Down),
+        max: managed
+            .link
+            .usable(Direction::Up)
+            .and_then(|usable| contract.link_max(Direction::Up, usable)),
     }
 }
 

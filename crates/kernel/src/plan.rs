@@ -124,6 +124,8 @@ pub struct Share {
     pub min: Option<Rate>,
     /// Assured receiving rate.
     pub min_down: Option<Rate>,
+    /// The most that it sends here, beside its limits everywhere.
+    pub max: Option<Rate>,
 }
 
 /// A managed link.

@@ -119,14 +119,14 @@ impl<'a> Stage<'a> {
             let Some(share) = target.share.as_ref().filter(|s| s.link == link.name) else {
                 continue;
             };
-            let minimum = match direction {
-                Direction::Up => share.min,
-                Direction::Down => share.min_down,
+            let (minimum, most) = match direction {
+                Direction::Up => (share.min, share.max),
+                Direction::Down => (share.min_down, None),
             };
             let node = Node {
                 parent: None,
                 minimum: minimum.map_or(0, bytes_per_second),
-                ceil,
+                ceil: most.map_or(ceil, |most| ceil.min(bytes_per_second(most))),
                 burst: target.burst.max(LINK_BURST),
                 weight: target.weight,
                 order: [u32::from(target.priority); 2],

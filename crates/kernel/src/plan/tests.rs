@@ -51,6 +51,7 @@ fn on_link(slot: u16, min: u64) -> Target {
         link: "eth0".into(),
         min: Some(rate(min)),
         min_down: None,
+        max: None,
     };
     Target {
         share: Some(share),
@@ -263,6 +264,19 @@ fn minimums_on_a_link_are_what_was_granted() {
 }
 
 #[test]
+fn a_slice_without_extra_gets_its_part_and_no_more() {
+    let mut slice = on_link(1, 60_000_000);
+    if let Some(share) = &mut slice.share {
+        share.max = share.min;
+    }
+    let plan = plan(&desired(vec![slice, on_link(2, 20_000_000)]));
+    let up = plan.links["eth0"].trees[0].as_ref().expect("managed");
+    assert_eq!((up[&8].htb.rate, up[&8].htb.ceil), (7_500_000, 7_500_000));
+    assert_eq!(up[&16].htb.ceil, 12_500_000);
+    check(up, 12_500_000);
+}
+
+#[test]
 fn only_the_busy_share_what_is_left_over() {
     let wanted = desired(vec![
         on_link(1, 60_000_000),
@@ -382,10 +396,12 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
         bits().prop_map(|b| Limit::Both(rate(b))),
     ];
     let min = || proptest::option::of(1_000u64..3_000_000);
-    let share = proptest::option::of((min(), min()).prop_map(|(up, down)| Share {
+    let parts = (min(), min(), any::<bool>());
+    let share = proptest::option::of(parts.prop_map(|(up, down, slice)| Share {
         link: "eth0".into(),
         min: up.map(rate),
         min_down: down.map(rate),
+        max: up.filter(|_| slice).map(rate),
     }));
     // A parent of a lower slot: no cycles. Deep chains are admission's to refuse, so parents are few.
     let parent = proptest::option::of(1u16..=3);
@@ -393,7 +409,11 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
         move |(limit, share, weight, priority, parent)| Target {
             parent: parent.filter(|p| *p < slot),
             limit,
-            share,
+            // What is inside a slice was admitted to fit it.
+            share: share.map(|share| Share {
+                max: share.max.filter(|_| slot > 3),
+                ..share
+            }),
             weight,
             priority,
             ..target(slot)
