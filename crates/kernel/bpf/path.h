@@ -17,6 +17,7 @@
 #define PACKET_HOST 0
 #define PACKET_OTHERHOST 3
 #define ETH_ALEN 6
+#define MAX_EXTENSIONS 4
 #define CAP_STAGE 0	/* in place of a link */
 
 struct packet {
@@ -273,6 +274,26 @@ int on_egress(struct __sk_buff *skb)
 	return GO_ON;
 }
 
+/* Goes on behind the extension headers of an IPv6 packet, as long as they are of the kind that says nothing of what
+ * follows (RFC 8200 4.1); a sender could hide a packet from its limit with one. */
+static __always_inline bool pass_extensions(struct __sk_buff *skb, __u8 *proto, __u32 *l4)
+{
+	struct {
+		__u8 next;
+		__u8 words;	/* of 8 bytes, beyond the first */
+	} head;
+
+	for (int i = 0; i < MAX_EXTENSIONS; i++) {
+		if (*proto != IPPROTO_HOPOPTS && *proto != IPPROTO_ROUTING && *proto != IPPROTO_DSTOPTS)
+			return true;
+		if (bpf_skb_load_bytes(skb, *l4, &head, sizeof(head)))
+			return false;
+		*proto = head.next;
+		*l4 += (head.words + 1) * 8;
+	}
+	return true;
+}
+
 /* The receiving socket of a packet, as the kernel will find it. To be released. */
 static __always_inline struct bpf_sock *receiver(struct __sk_buff *skb, __u32 l3)
 {
@@ -301,6 +322,8 @@ static __always_inline struct bpf_sock *receiver(struct __sk_buff *skb, __u32 l3
 		__builtin_memcpy(tuple.ipv6.saddr, &ip->saddr, 16);
 		__builtin_memcpy(tuple.ipv6.daddr, &ip->daddr, 16);
 		size = sizeof(tuple.ipv6);
+		if (!pass_extensions(skb, &proto, &l4))
+			return 0;
 	} else {
 		return 0;
 	}
