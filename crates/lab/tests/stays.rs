@@ -151,29 +151,3 @@ fn a_damaged_state_is_said_and_does_not_keep_the_daemon_from_serving() {
         desk.netnice.stop_daemon();
     }
 }
-
-#[test]
-fn what_moves_is_under_counters_and_moves() {
-    let desk = Desk::new().expect("a desk");
-    let program = limited(&desk);
-    pause(1.0);
-    let name = format!("pid:{}", program.pid());
-    let counters = || {
-        let shown = desk.netnice.show().expect("a show");
-        let targets = shown["targets"].as_array().expect("a list").clone();
-        let target = targets.into_iter().find(|t| t["target"] == name.as_str());
-        target.expect("the target")["counters"].clone()
-    };
-    let first = counters();
-    assert!(
-        soon(5.0, || counters() != first),
-        "nothing moves in {first}"
-    );
-    let still = standing(&desk);
-    pause(1.0);
-    assert_eq!(
-        still,
-        standing(&desk),
-        "something moves outside of counters"
-    );
-}

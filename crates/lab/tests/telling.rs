@@ -1,0 +1,382 @@
+//! What netnice tells: `show` for people and for programs, `explain`, `doctor`, `log`, `top`; what
+//! a change would do before it is made; and that with many targets it is still quick.
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::functional;
+use netnice_lab::process::Proc;
+use netnice_lab::stats;
+use netnice_lab::traffic::{self, Tcp};
+use netnice_lab::world::Cgroup;
+use serde_json::{Value, json};
+
+fn standing(desk: &Desk) -> Value {
+    desk.netnice.show_standing().expect("a show")
+}
+
+fn read(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON ({e}): {text}"))
+}
+
+#[test]
+fn show_is_made_for_programs_and_for_people() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    let name = format!("pid:{}", sleeper.pid());
+    assert_eq!(
+        standing(&desk),
+        json!({"version": 1, "links": [], "targets": []})
+    );
+    desk.types("link eth0 --rate 100mbit --down-rate 50mbit --overhead 24");
+    desk.types(&format!(
+        "set {name} --up 80mbit --down 512Kbyte/s --min 60mbit --weight 200 --burst 10ms"
+    ));
+    let shown = desk.netnice.show().expect("a show");
+    let link = &shown["links"][0];
+    let capacity = |direction: &str| {
+        let capacity = &link[direction];
+        let of = |key: &str| capacity[key].as_u64();
+        (
+            of("rate"),
+            of("usable"),
+            of("held"),
+            capacity["source"].as_str(),
+        )
+    };
+    let mega = |m: u64| Some(m * 1_000_000);
+    assert_eq!(
+        capacity("up"),
+        (mega(100), mega(100), mega(60), Some("operator"))
+    );
+    assert_eq!(
+        capacity("down"),
+        (mega(50), Some(48_500_000), Some(0), Some("operator"))
+    );
+    assert_eq!(link["overhead"], 24);
+    let target = &shown["targets"][0];
+    assert_eq!(target["target"], name.as_str());
+    let asked = json!({
+        "up": 80_000_000, "down": 4_194_304, "min": 60_000_000, "on": "eth0", "weight": 200,
+        "burst_ns": 10_000_000,
+    });
+    for (key, value) in asked.as_object().expect("an object") {
+        if key != "on" {
+            assert_eq!(&target["contract"][key], value, "{key} of {target}");
+        }
+        assert_eq!(&target["effective"][key], value, "{key} of {target}");
+    }
+    assert_eq!(target["contract"]["set_by"]["up"], 0, "{target}");
+    assert_eq!(target["installed"]["path"], "kernel", "{target}");
+    assert_eq!(target["installed"]["up"], 80_000_000, "{target}");
+    assert_eq!(target["installed"]["min"], 60_000_000, "{target}");
+    let leaf = target["installed"]["leaf"].as_str();
+    assert!(
+        leaf.is_some_and(|leaf| ["fq_codel", "sparse+bulk"].contains(&leaf)),
+        "{target}"
+    );
+    assert_eq!(target["degraded"], json!([]), "{target}");
+    assert!(target["counters"]["at_ns"].is_u64(), "{target}");
+    // People see both forms of every rate.
+    let text = desk.types("show").stdout;
+    for word in [
+        "eth0",
+        &name,
+        "80 Mbit/s (10 MB/s)",
+        "524.288 kB/s",
+        "60 Mbit/s",
+    ] {
+        assert!(text.contains(word), "nothing of {word}: {text}");
+    }
+    let one = desk.types(&format!("show {name} --json")).stdout;
+    assert_eq!(read(&one)["targets"][0]["target"], name.as_str());
+}
+
+#[test]
+fn what_moves_is_under_counters_and_adds_up() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 4).source();
+    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    let name = format!("pid:{}", program.pid());
+    desk.types(&format!("set {name} --up 4mbit"));
+    let counters = || desk.target(&name)["counters"]["up"].clone();
+    let sent = || counters()["sent_bytes"].as_u64().expect("a number");
+    let first = sent();
+    // 4 Mbit/s are 500 kB each second.
+    let moved = |least: u64| soon(6.0, || sent() >= first + least);
+    assert!(
+        moved(if functional() { 100_000 } else { 900_000 }),
+        "{}",
+        counters()
+    );
+    let up = counters();
+    let of = |key: &str| up[key].as_u64().expect("a number");
+    for unit in ["bytes", "packets"] {
+        let [offered, sent, dropped, queued] =
+            ["offered", "sent", "dropped", "queued"].map(|what| of(&format!("{what}_{unit}")));
+        assert_eq!(offered, sent + dropped + queued, "{unit}: {up}");
+    }
+    assert!(of("held_back") > 0, "{up}");
+    let rate = || desk.target(&name)["counters"]["up_rate"].as_u64();
+    let near = |rate: Option<u64>| rate.is_some_and(|r| (2_000_000..=5_000_000).contains(&r));
+    assert!(soon(5.0, || near(rate()) || functional()), "{:?}", rate());
+    let before = standing(&desk);
+    assert!(soon(3.0, || sent() > of("sent_bytes")));
+    assert_eq!(
+        before,
+        standing(&desk),
+        "something moves beside the counters"
+    );
+    let top = desk.types("top -n 2 -d 500ms").stdout;
+    assert!(
+        top.matches(&name).count() == 2 && top.contains("4 Mbit/s"),
+        "{top}"
+    );
+    let one = read(&desk.types("top -n 1 --json").stdout);
+    assert_eq!(one["targets"][0]["target"], name.as_str());
+}
+
+#[test]
+fn explain_tells_the_whole_story_of_a_target() {
+    let desk = Desk::new().expect("a desk");
+    let slice = Cgroup::create("told.slice").expect("a slice");
+    let sleeper = desk.sleeper();
+    slice.take(sleeper.pid()).expect("it moves");
+    let name = format!("pid:{}", sleeper.pid());
+    let group = format!("cgroup:{}", slice.path());
+    desk.types("link eth0 --rate 100mbit");
+    desk.types(&format!("set {group} --up 20mbit"));
+    desk.types(&format!("set {name} --up 4mbit --slice 1ms/50ms"));
+    let told = desk.types(&format!("explain {name}")).stdout;
+    let wanted = [
+        ("who asked", "root"),
+        ("what holds", "4 Mbit/s (500 kB/s)"),
+        ("what is around it", group.as_str()),
+        ("how it is found", "eBPF"),
+        ("where it passes", "nn0"),
+        ("its part of the link", "eth0"),
+        ("how a slice is served", "2 Mbit/s"),
+        ("what is not held", "ICMP"),
+        ("nor", "AF_PACKET"),
+        ("nor", "SYN-ACK"),
+        ("nor", "RST"),
+        ("nor", "TIME_WAIT"),
+        ("nor", "fragments"),
+        ("nor", "MPTCP"),
+        ("nor", "shared"),
+        ("nor", "filter"),
+    ];
+    for (what, word) in wanted {
+        assert!(told.contains(word), "{what} ({word}) is not told: {told}");
+    }
+    let lines = read(&desk.types(&format!("explain {name} --json")).stdout);
+    assert!(
+        lines["lines"].as_array().is_some_and(|l| l.len() > 5),
+        "{lines}"
+    );
+    // Of who is held by somebody else's target, it names that one; of who is free, it says so.
+    slice.take(sleeper.pid()).expect("it is there");
+    let other = desk.sleeper();
+    let told = desk.types(&format!("explain pid:{}", other.pid())).stdout;
+    assert!(told.contains("nothing"), "{told}");
+    slice.take(other.pid()).expect("it moves");
+    let told = desk.types(&format!("explain pid:{}", other.pid())).stdout;
+    assert!(told.contains(&group), "{told}");
+}
+
+#[test]
+fn doctor_says_what_is_used_with_a_daemon_and_without() {
+    let mut desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    desk.types(&format!("set pid:{} --up 4mbit", sleeper.pid()));
+    let with = read(&desk.types("doctor --json").stdout);
+    desk.types("clear --all");
+    desk.netnice.stop_daemon();
+    let without = read(&desk.types("doctor --json").stdout);
+    for report in [&with, &without] {
+        let items = report["items"].as_array().expect("a list");
+        let find = |word: &str| {
+            let found = items.iter().find(|item| item["name"] == word);
+            found.unwrap_or_else(|| panic!("nothing of {word}: {report}"))
+        };
+        for word in [
+            "kernel",
+            "cgroup2",
+            "attachment",
+            "HTB",
+            "veth",
+            "fq_codel",
+            "MPTCP",
+        ] {
+            let item = find(word);
+            let status = item["status"].as_str().expect("a status");
+            assert!(["good", "fallback", "missing"].contains(&status), "{item}");
+            assert!(
+                item["detail"].as_str().is_some_and(|d| !d.is_empty()),
+                "{item}"
+            );
+        }
+        let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").expect("a kernel");
+        let kernel = find("kernel")["detail"].as_str().expect("words");
+        assert!(kernel.contains(release.trim()), "{kernel}");
+        let attachment = find("attachment")["detail"].as_str().expect("words");
+        assert!(
+            attachment.contains("tcx") || attachment.contains("clsact"),
+            "{attachment}"
+        );
+    }
+    desk.netnice.start_daemon().expect("it starts");
+    let text = desk.types("doctor").stdout;
+    assert!(text.contains("good") && text.contains("HTB"), "{text}");
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done_and_does_nothing() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    let name = format!("pid:{}", sleeper.pid());
+    let ns = &desk.world.client().ns;
+    let picture = || {
+        let links = ns.ip("-o link").expect("ip");
+        (links, ns.tc("qdisc show").expect("tc"), standing(&desk))
+    };
+    let empty = picture();
+    for line in [
+        "link eth0 --rate 100mbit --dry-run".to_owned(),
+        format!("set {name} --up 4mbit --dry-run"),
+    ] {
+        let said = desk.types(&line).stdout;
+        assert!(said.contains("would be done"), "`{line}`: {said}");
+        assert_eq!(empty, picture(), "`{line}` did something");
+    }
+    desk.types("link eth0 --rate 100mbit");
+    desk.types(&format!("set {name} --up 4mbit"));
+    let full = picture();
+    for line in [
+        format!("set {name} --up 8mbit --dry-run"),
+        format!("clear {name} --dry-run"),
+        "clear --all --dry-run".to_owned(),
+        "link eth0 --unmanage --dry-run".to_owned(),
+    ] {
+        let said = desk.types(&line).stdout;
+        assert!(said.contains("would be done"), "`{line}`: {said}");
+        assert_eq!(full, picture(), "`{line}` did something");
+    }
+    let plan = read(
+        &desk
+            .types(&format!("set {name} --up 8mbit --dry-run --json"))
+            .stdout,
+    );
+    assert!(plan.to_string().contains("plan"), "{plan}");
+    // And what would be refused is refused in a rehearsal, too.
+    desk.answers(&format!("set {name} --up none --min 200mbit --dry-run"), 3);
+}
+
+#[test]
+fn a_confirmed_change_stays_and_an_unconfirmed_one_goes() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    let name = format!("pid:{}", sleeper.pid());
+    let up = || desk.target(&name)["contract"]["up"].clone();
+    desk.types(&format!("set {name} --up 4mbit"));
+    let answer = read(
+        &desk
+            .types(&format!("set {name} --up 8mbit --confirm 1s --json"))
+            .stdout,
+    );
+    let id = answer["confirm"].as_u64().expect("a number to confirm");
+    desk.types(&format!("confirm {id}"));
+    desk.types("link eth0 --rate 100mbit --confirm 1s");
+    assert_eq!(standing(&desk)["links"][0]["link"], "eth0");
+    assert!(
+        soon(4.0, || standing(&desk)["links"] == json!([])),
+        "a link that nobody confirmed stays: {}",
+        standing(&desk)
+    );
+    assert_eq!(up(), 8_000_000, "what was confirmed has gone");
+    desk.answers(&format!("confirm {id}"), 1);
+    // Clearing, too, can be tried.
+    desk.types("clear --all --confirm 1s");
+    assert_eq!(up(), Value::Null);
+    assert!(
+        soon(4.0, || up() == 8_000_000),
+        "cleared without confirmation"
+    );
+}
+
+#[test]
+fn the_log_keeps_grants_and_refusals() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    let name = format!("pid:{}", sleeper.pid());
+    desk.types(&format!("set {name} --up 4mbit"));
+    desk.answers(&format!("set {name} --min 1mbit"), 3);
+    desk.types(&format!("clear {name}"));
+    let log = desk.types("log").stdout;
+    for word in [name.as_str(), "4mbit", "refused", "clear"] {
+        assert!(log.contains(word), "nothing of {word}: {log}");
+    }
+    let last = desk.types("log -n 1").stdout;
+    assert_eq!(last.trim().lines().count(), 1, "{last}");
+    let lines = read(&desk.types("log --since 1h --json").stdout);
+    let lines = lines["lines"].as_array().expect("a list");
+    assert!(
+        lines.len() >= 3 && lines.iter().all(|l| l["at_ns"].is_u64()),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn the_papers_short_forms_set_and_show() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    let pid = sleeper.pid();
+    let name = format!("pid:{pid}");
+    desk.types(&format!("{pid} 128Kbyte/sec"));
+    assert_eq!(desk.target(&name)["contract"]["both"], 1_048_576);
+    let shown = desk.types(&format!("{pid}")).stdout;
+    assert!(shown.contains("131.072 kB/s"), "{shown}");
+    desk.types(&format!("{pid} none"));
+    assert!(desk.target(&name).is_null());
+    // Its own value: what holds the shell that asks.
+    let netnice = netnice_lab::process::binary("netnice").expect("it is built");
+    let script = format!("echo ready; read go; exec {} --json", netnice.display());
+    let mut command = desk.world.client().ns.command("sh");
+    command.args(["-c", &script]);
+    command.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+    let mut shell = Proc::start(command).expect("a shell");
+    let within = std::time::Duration::from_secs(5);
+    shell.next_line(within).expect("ready");
+    desk.types(&format!("{} 4mbit", shell.pid()));
+    let own = format!("pid:{}", shell.pid());
+    shell.tell("go").expect("it listens");
+    let shown = read(&shell.rest(within).join("\n"));
+    assert_eq!(shown["targets"][0]["target"], own.as_str(), "{shown}");
+}
+
+#[test]
+fn two_hundred_targets_are_set_quickly_one_by_one() {
+    let desk = Desk::new().expect("a desk");
+    let mut command = desk.world.client().ns.command("sh");
+    command.args([
+        "-c",
+        "i=0; while [ $i -lt 200 ]; do sleep 600 & echo $!; i=$((i+1)); done; wait",
+    ]);
+    let mut sleepers = Proc::start(command).expect("sleepers");
+    let within = std::time::Duration::from_secs(10);
+    let mut took = Vec::new();
+    for _ in 0..200 {
+        let pid = sleepers.next_line(within).expect("a number");
+        let answer = desk.types(&format!("set pid:{pid} --up 2mbit --down 3mbit"));
+        took.push(answer.took().as_secs_f64() * 1e3);
+    }
+    let held = desk.netnice.show().expect("a show");
+    assert_eq!(held["targets"].as_array().map(Vec::len), Some(200));
+    let p99 = stats::percentile(&took, 99.0);
+    let most = if functional() { 2000.0 } else { 50.0 };
+    assert!(p99 < most, "p99 of one set: {p99:.1} ms");
+    let memory = desk.netnice.daemon_memory().expect("it lives");
+    assert!(memory < 64 << 20, "{memory} bytes");
+    drop(sleepers);
+    let empty = || standing(&desk)["targets"] == json!([]);
+    assert!(soon(10.0, empty), "targets outlive their processes");
+}
