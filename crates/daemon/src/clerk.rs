@@ -138,6 +138,10 @@ impl<H: Host> Clerk<H> {
             }
             Request::Doctor(_) => self.doctor(now).map(Response::Doctor),
         };
+        if let Ok(Response::Done(_)) = &answer {
+            // Somebody has changed what should be in force: repairs get a new start.
+            self.repairs.forgive();
+        }
         answer.unwrap_or_else(|denied| {
             self.note_denied(peer, request, &denied, now);
             denied.into()
@@ -191,7 +195,6 @@ impl<H: Host> Clerk<H> {
         }
         self.ledger = draft.ledger;
         self.undos = draft.undos;
-        self.repairs.forgive();
         Ok(installed.adoption)
     }
 

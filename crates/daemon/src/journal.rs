@@ -1,6 +1,6 @@
 //! What happened: grants, refusals, repairs. The latest events are kept for `netnice log`; all of them go to tracing.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use netnice_api::LogLine;
 
@@ -10,6 +10,8 @@ use crate::clock::Now;
 #[derive(Debug, Default)]
 pub struct Journal {
     lines: VecDeque<LogLine>,
+    /// What of each matter was complained of last.
+    complaints: BTreeMap<&'static str, String>,
 }
 
 impl Journal {
@@ -25,6 +27,20 @@ impl Journal {
         let text = text.into();
         tracing::warn!("{text}");
         self.keep(now, text);
+    }
+
+    /// Notes how something stands that is tried again and again: an error once, until it is another one or none.
+    pub fn judge<E: ToString>(&mut self, now: Now, matter: &'static str, result: Result<(), E>) {
+        match result.map_err(|error| error.to_string()) {
+            Ok(()) => {
+                self.complaints.remove(matter);
+            }
+            Err(text) if self.complaints.get(matter) == Some(&text) => {}
+            Err(text) => {
+                self.warn(now, format!("{matter}: {text}"));
+                self.complaints.insert(matter, text);
+            }
+        }
     }
 
     /// The events of the last `since_ns`, at most `most` of them, oldest first.
@@ -61,6 +77,17 @@ mod tests {
             wall_ns,
             ..Now::default()
         }
+    }
+
+    #[test]
+    fn what_goes_wrong_again_and_again_is_said_once() {
+        let mut journal = Journal::default();
+        for result in [Err("a"), Err("a"), Err("b"), Ok(()), Err("b")] {
+            journal.judge(at(1), "measuring", result);
+        }
+        let lines = journal.read(at(1), None, None);
+        let texts: Vec<&str> = lines.iter().map(|line| line.text.as_str()).collect();
+        assert_eq!(texts, ["measuring: a", "measuring: b", "measuring: b"]);
     }
 
     #[test]

@@ -12,7 +12,7 @@
 //! Nothing is guessed: limits that are found without a record hold whom they held, but nobody knows any more whom and
 //! for whom, so they are not shown as anybody's.
 
-use netnice_core::admission::TargetId;
+use netnice_core::admission::{MAX_DEPTH, TargetId};
 use netnice_core::contract::{Change, Contract, Setting};
 use netnice_core::link::{Capacity, CapacitySource, Link, RECEIVE_PERCENT};
 use netnice_core::units::{Bytes, Rate};
@@ -123,7 +123,7 @@ impl<H: Host> Clerk<H> {
         Ok(())
     }
 
-    /// Lets go of processes that belong to a change that was never finished.
+    /// Lets go of processes that belong to a change that was never finished: they fall to what is around.
     fn release_strangers(&mut self) -> Result<(), Denied> {
         let mut strangers: Vec<u32> = self.host.members()?.values().map(|(own, _)| *own).collect();
         strangers.sort_unstable();
@@ -132,10 +132,30 @@ impl<H: Host> Clerk<H> {
             self.ledger.by_id(*id).is_some() || self.ledger.remnants().any(|left| left.id == *id)
         };
         strangers.retain(|id| *id != 0 && !known(id));
+        if strangers.is_empty() {
+            return Ok(());
+        }
+        let found = self.host.found()?;
         for id in strangers {
-            self.host.act(&Act::Release { id, heir: None })?;
+            let heir = self.around_stranger(&found, id);
+            self.host.act(&Act::Release { id, heir })?;
         }
         Ok(())
+    }
+
+    /// Number of the process target in whose limit that of a stranger was put; the classes know.
+    fn around_stranger(&self, found: &Found, id: u32) -> Option<u32> {
+        let mut slot = found.targets.iter().find(|(of, _)| *of == id)?.1;
+        for _ in 0..MAX_DEPTH {
+            let held = TargetId::new(slot).and_then(|slot| self.ledger.get(slot));
+            match held.map(|held| (held.id, &held.body)) {
+                Some((around, Body::Processes { .. })) if around != id => return Some(around),
+                _ => {}
+            }
+            let limit = found.limits.iter().find(|limit| limit.slot == slot)?;
+            slot = limit.parent?;
+        }
+        None
     }
 
     /// The acts that take in what a target is made of, where the kernel knows nothing of it.

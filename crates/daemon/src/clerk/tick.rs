@@ -21,23 +21,20 @@ impl<H: Host> Clerk<H> {
             .sweep(now)
             .and_then(|()| self.age(now))
             .and_then(|()| self.rebind(now));
-        if let Err(denied) = looked {
-            self.journal.warn(now, format!("looking around: {denied}"));
-        }
+        self.journal.judge(now, "looking around", looked);
         if self.repair_is_due(now) || self.rates.is_time_to_audit(now.monotonic) {
             self.repair(false, now);
         }
-        let measures = self.rates.are_wanted(now.monotonic) || self.promises_receiving();
-        if measures && let Err(denied) = self.measure(now) {
-            self.journal.warn(now, format!("measuring: {denied}"));
+        if self.rates.are_wanted(now.monotonic) || self.promises_receiving() {
+            let measured = self.measure(now);
+            self.journal.judge(now, "measuring", measured);
         }
     }
 
     /// Lets go of what has ended, and binds what was made anew. To be called when something of that was heard.
     pub fn tidy(&mut self, now: Now) {
-        if let Err(denied) = self.sweep(now).and_then(|()| self.rebind(now)) {
-            self.journal.warn(now, format!("looking around: {denied}"));
-        }
+        let looked = self.sweep(now).and_then(|()| self.rebind(now));
+        self.journal.judge(now, "looking around", looked);
     }
 
     /// The paths of the control groups that are held, or were when they were there.
@@ -56,9 +53,8 @@ impl<H: Host> Clerk<H> {
         if self.ledger.links().next().is_none() {
             return;
         }
-        if let Err(denied) = self.host.balance(now.monotonic) {
-            self.journal.warn(now, format!("sharing out: {denied}"));
-        }
+        let shared = self.host.balance(now.monotonic);
+        self.journal.judge(now, "sharing out", shared);
     }
 
     /// Process targets whose last member has ended. A name that the policy asks for stays without any.

@@ -39,6 +39,16 @@ impl KernelHost {
         self.kernel.take_exits()
     }
 
+    /// Takes back what a step did before it failed.
+    fn whole<T>(&mut self, result: Result<T, KernelError>, undo: &Act) -> Result<T, Denied> {
+        result.map_err(|error| {
+            if let Err(denied) = self.act(undo) {
+                tracing::error!(%denied, "a step that failed is not taken back");
+            }
+            error.into()
+        })
+    }
+
     fn find_group(&mut self, bound: &Bound) -> Result<Cgroup, Denied> {
         Ok(cgroup::find(&bound.path)?)
     }
@@ -184,8 +194,9 @@ impl Host for KernelHost {
             } => {
                 let number = |id: u32| (id != 0).then_some(id);
                 let heir = number(self.kernel.membership(*pid).own).filter(|own| own != id);
-                let found = self.kernel.adopt(*id, *pid, *only, keep)?;
-                (found, Act::Release { id: *id, heir })
+                let undo = Act::Release { id: *id, heir };
+                let found = self.kernel.adopt(*id, *pid, *only, keep);
+                (self.whole(found, &undo)?, undo)
             }
             Act::Readopt { id, pids } => {
                 for pid in pids {
@@ -207,9 +218,12 @@ impl Host for KernelHost {
                 (nothing, Act::Readopt { id: *id, pids })
             }
             Act::BindApp { id, path } => {
-                let found = self.kernel.bind_app(*id, path)?;
-                let (id, path) = (*id, path.clone());
-                (found, Act::UnbindApp { id, path })
+                let undo = Act::UnbindApp {
+                    id: *id,
+                    path: path.clone(),
+                };
+                let found = self.kernel.bind_app(*id, path);
+                (self.whole(found, &undo)?, undo)
             }
             Act::UnbindApp { id, path } => {
                 if self.kernel.is_enforcing() {
@@ -220,9 +234,13 @@ impl Host for KernelHost {
             }
             Act::BindCgroup { id, bound } => {
                 let group = self.find_group(bound)?;
-                self.kernel.bind_cgroup(*id, &group)?;
-                let (id, bound) = (*id, bound.clone());
-                (nothing, Act::UnbindCgroup { id, bound })
+                let undo = Act::UnbindCgroup {
+                    id: *id,
+                    bound: bound.clone(),
+                };
+                let done = self.kernel.bind_cgroup(*id, &group);
+                self.whole(done, &undo)?;
+                (nothing, undo)
             }
             Act::UnbindCgroup { id, bound } => {
                 if self.kernel.is_enforcing() {
@@ -232,9 +250,10 @@ impl Host for KernelHost {
                 (nothing, Act::BindCgroup { id, bound })
             }
             Act::BindUser { id, uid } => {
-                self.kernel.bind_user(*id, *uid)?;
-                let (id, uid) = (*id, *uid);
-                (nothing, Act::UnbindUser { id, uid })
+                let undo = Act::UnbindUser { id: *id, uid: *uid };
+                let done = self.kernel.bind_user(*id, *uid);
+                self.whole(done, &undo)?;
+                (nothing, undo)
             }
             Act::UnbindUser { id, uid } => {
                 if self.kernel.is_enforcing() {

@@ -60,6 +60,26 @@ fn a_restart_finds_what_lives_and_forgets_what_ended() {
 }
 
 #[test]
+fn a_change_that_was_cut_short_lets_nobody_out() {
+    let mut desk = Desk::new();
+    desk.machine().spawn(10, 1000);
+    desk.machine().fork(10, 11);
+    ok(desk.set("pid:10", "up 4mbit"));
+    // It was installed, and the daemon ended before it could write it down.
+    let state = written(&desk);
+    ok(desk.set_as(&ANN, "pid:11", "up 1mbit"));
+    let stale = desk.machine().own(11);
+    let mut after = next(&mut desk, whole(state), |_| {});
+    assert_eq!(after.own(11).as_deref(), Some("pid:10"));
+    ok(after.set_as(&ANN, "pid:11", "up 2mbit"));
+    assert!(
+        after.machine().own(11) > stale,
+        "its number is not used again"
+    );
+    after.check();
+}
+
+#[test]
 fn what_waits_to_be_taken_back_still_does_after_a_restart() {
     let mut desk = Desk::new();
     desk.machine().spawn(10, 0);
