@@ -156,7 +156,12 @@ impl<H: Host> Clerk<H> {
             Request::Reload(_) => "reload",
             _ => return,
         };
-        if !matches!(denied, Denied::BadUsage(_)) {
+        let is_news = match denied {
+            Denied::NotAdmitted(_) | Denied::NotPermitted(_) => true,
+            Denied::Failed(_) => !matches!(request, Request::Clear(_)),
+            Denied::BadUsage(_) => false,
+        };
+        if is_news {
             let who = crate::authority::user(peer.uid);
             self.journal.warn(now, format!("{who}, {what}: {denied}"));
         }

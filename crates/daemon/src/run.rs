@@ -72,7 +72,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
     let boot = process::boot().during("tell this run of the machine from others")?;
-    let store = Store::new(folder, &boot);
+    let namespace = process::netns_cookie().during("tell this network namespace from others")?;
+    let store = Store::new(folder, &boot, namespace);
     let record = read(&store)?;
     let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel's side")?;
     let host = KernelHost::new(kernel).during("open the kernel's side")?;

@@ -2,7 +2,7 @@
 //!
 //! `state.json` in the runtime folder is written after every change, to a new file that takes the old one's place, so
 //! that there is always a whole one. It says which boot it is of: after a reboot nothing of it is true any more
-//! (lasting rules are the policy's). A check sum covers the version and every byte of the state. What cannot be read
+//! (lasting rules are the policy's); and of which network namespace, for in another one it is about other interfaces. A check sum covers the version and every byte of the state. What cannot be read
 //! is never guessed at: see [`StateError`].
 //!
 //! ```text
@@ -26,6 +26,7 @@ use crate::undo::Undos;
 pub struct Store {
     path: PathBuf,
     boot: String,
+    namespace: u64,
 }
 
 /// What is kept.
@@ -59,6 +60,16 @@ pub enum StateError {
         /// Its version.
         theirs: u32,
     },
+    /// It tells of another network namespace.
+    #[error(
+        "{} is of a netniced of another network namespace: start this one there, or give it a folder of its own with \
+         --runtime-dir (if that namespace is gone: remove the file, and unmount the folder bpf beside it)",
+        path.display()
+    )]
+    Elsewhere {
+        /// The file.
+        path: PathBuf,
+    },
     /// It cannot be read or written.
     #[error("cannot {what} the state file {}: {source}", path.display())]
     Io {
@@ -72,11 +83,12 @@ pub enum StateError {
 }
 
 impl Store {
-    /// The state file of a runtime folder, in this boot of the machine.
-    pub fn new(folder: &Path, boot: &str) -> Store {
+    /// The state file of a runtime folder, in this boot of the machine and this network namespace.
+    pub fn new(folder: &Path, boot: &str, namespace: u64) -> Store {
         Store {
             path: folder.join(FILE),
             boot: boot.to_owned(),
+            namespace,
         }
     }
 
@@ -116,6 +128,11 @@ impl Store {
         if state.boot != self.boot {
             return Ok(None);
         }
+        if state.namespace != self.namespace {
+            return Err(StateError::Elsewhere {
+                path: self.path.clone(),
+            });
+        }
         state.restore().map(Some).map_err(damaged)
     }
 
@@ -137,7 +154,7 @@ impl Store {
     /// The state as it is written.
     pub fn bytes(&self, ledger: &Ledger, undos: &Undos) -> Result<Vec<u8>, StateError> {
         let write = |error: serde_json::Error| self.io("write", error.into());
-        let state = doc::StateDoc::new(&self.boot, ledger, undos);
+        let state = doc::StateDoc::new(&self.boot, self.namespace, ledger, undos);
         let state = serde_json::value::to_raw_value(&state).map_err(write)?;
         let envelope = Envelope {
             version: VERSION,

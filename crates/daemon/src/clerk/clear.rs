@@ -110,8 +110,9 @@ impl<H: Host> Clerk<H> {
         }
         let left = draft.ledger.remnants().filter(|left| left.found).count();
         if left > 0 {
-            let what = "limit of a lost state";
-            taken.messages.push(count(left, what, "lifted"));
+            taken
+                .messages
+                .push(count(left, "limit", "of a lost state lifted"));
         }
         draft.ledger.forget_remnants();
         Ok(())

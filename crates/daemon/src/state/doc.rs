@@ -15,6 +15,8 @@ use crate::undo::{Cleared, Undo, Undos, Waiting};
 #[serde(deny_unknown_fields)]
 pub(super) struct StateDoc {
     pub boot: String,
+    /// Cookie of the network namespace.
+    pub namespace: u64,
     next_id: u32,
     next_undo: u64,
     links: Vec<LinkDoc>,
@@ -131,9 +133,10 @@ struct ClearedDoc {
 }
 
 impl StateDoc {
-    pub(super) fn new(boot: &str, ledger: &Ledger, undos: &Undos) -> StateDoc {
+    pub(super) fn new(boot: &str, namespace: u64, ledger: &Ledger, undos: &Undos) -> StateDoc {
         StateDoc {
             boot: boot.to_owned(),
+            namespace,
             next_id: ledger.next_id(),
             next_undo: undos.next(),
             links: ledger.links().map(LinkDoc::from).collect(),

@@ -130,7 +130,7 @@ fn state() -> State {
 }
 
 fn store() -> Store {
-    Store::new(Path::new("/nowhere"), "this boot")
+    Store::new(Path::new("/nowhere"), "this boot", 7)
 }
 
 #[test]
@@ -146,11 +146,14 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn of_another_boot_nothing_is_true_any_more() {
+fn of_another_boot_or_namespace_nothing_is_true_here() {
     let state = state();
     let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
-    let other = Store::new(Path::new("/nowhere"), "another boot");
+    let other = Store::new(Path::new("/nowhere"), "another boot", 7);
     assert_eq!(other.parse(&bytes).expect("whole"), None);
+    let elsewhere = Store::new(Path::new("/nowhere"), "this boot", 8);
+    let error = elsewhere.parse(&bytes).expect_err("another namespace");
+    assert!(matches!(error, StateError::Elsewhere { .. }), "{error}");
 }
 
 #[test]
@@ -202,7 +205,7 @@ fn contents_that_contradict_themselves_are_damage_too() {
         };
         whole.parse(&serde_json::to_vec(&envelope).expect("bytes"))
     };
-    let empty = r#"{"boot":"this boot","next_id":5,"next_undo":1,"links":[],"targets":[],"remnants":[],"undos":[]}"#;
+    let empty = r#"{"boot":"this boot","namespace":7,"next_id":5,"next_undo":1,"links":[],"targets":[],"remnants":[],"undos":[]}"#;
     assert!(parse(empty).expect("whole").is_some());
     let target = r#"{"slot":1,"id":2,"target":"pid:10","parent":null,"body":{"user":1},"place":{"own":null,"app":null,"cgroup":null,"uid":null},"claims":[],"rule":null,"changed_ns":0}"#;
     let with = |target: &str| empty.replace("\"targets\":[]", &format!("\"targets\":[{target}]"));
@@ -226,7 +229,7 @@ fn contents_that_contradict_themselves_are_damage_too() {
 fn a_file_is_written_read_put_aside_and_removed() {
     let folder = std::env::temp_dir().join(format!("netnice-state-{}", std::process::id()));
     fs::create_dir_all(&folder).expect("a folder");
-    let store = Store::new(&folder, "this boot");
+    let store = Store::new(&folder, "this boot", 7);
     assert_eq!(store.load().expect("no file"), None);
     let state = state();
     store.save(&state.ledger, &state.undos).expect("saved");
