@@ -50,6 +50,8 @@ pub struct Context {
     pub subject: Subject,
     /// A subset that fits a test run, with the tolerance of a test.
     pub quick: bool,
+    /// Only the cells whose name has all of these words (of an experiment that has cells).
+    pub only: Option<String>,
     /// Where plots go; none: no plots.
     pub plots: Option<PathBuf>,
 }

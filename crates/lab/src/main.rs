@@ -70,6 +70,9 @@ struct Options {
     /// A subset for a test run, with the tolerance of a test
     #[arg(long)]
     quick: bool,
+    /// Of accuracy's matrix only the cells that have all of these words, as in 'down 64kbit v6'
+    #[arg(long, value_name = "WORDS")]
+    only: Option<String>,
     /// What holds the limits
     #[arg(long, value_enum, default_value_t = Subject::Netnice)]
     subject: Subject,
@@ -140,6 +143,7 @@ fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
     let context = Context {
         subject: options.subject,
         quick: options.quick,
+        only: options.only.clone(),
         plots: options.plot.clone(),
     };
     let mut broken = Vec::new();

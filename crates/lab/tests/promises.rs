@@ -13,6 +13,7 @@ fn holds(id: &str) {
     let context = Context {
         subject: Subject::Netnice,
         quick: true,
+        only: None,
         plots: None,
     };
     let experiment = experiment::find(id).expect("in the registry");

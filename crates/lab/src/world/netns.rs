@@ -120,6 +120,14 @@ impl Netns {
             .with_context(|| format!("{} has no device {device}", self.name))
     }
 
+    /// What IP has received in all, from every device: what a limit on receiving let through.
+    pub fn delivered(&self) -> Result<Delivered> {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+        let texts = self.enter(|| Ok((read("snmp")?, read("netstat")?, read("snmp6")?)))?;
+        parse_delivered(&texts.0, &texts.1, &texts.2)
+            .with_context(|| format!("{}: the kernel's IP counters look unfamiliar", self.name))
+    }
+
     /// The processes that are inside now.
     pub fn pids(&self) -> Vec<u32> {
         reap::pids_in(&self.path())
@@ -143,6 +151,58 @@ pub struct DeviceCounters {
     pub tx_bytes: u64,
     /// Packets sent.
     pub tx_packets: u64,
+}
+
+/// What IP has received, both families together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Delivered {
+    /// By the wall clock in ns.
+    pub at_ns: u64,
+    /// Bytes as they were on the wire: segments that arrived merged are counted one by one, with
+    /// their Ethernet, IP and TCP headers.
+    pub wire: u64,
+}
+
+/// Packets as the kernel held them, packets as they were on the wire, and bytes, per family; then
+/// a header of Ethernet for each, and IP's and TCP's for those that were merged.
+fn parse_delivered(snmp: &str, netstat: &str, snmp6: &str) -> Option<Delivered> {
+    // Two lines each: the names, then the values.
+    let table = |text: &str, kind: &str, name: &str| -> Option<u64> {
+        let mut lines = text
+            .lines()
+            .filter_map(|l| l.strip_prefix(kind)?.strip_prefix(':'));
+        let at = lines.next()?.split_whitespace().position(|n| n == name)?;
+        lines.next()?.split_whitespace().nth(at)?.parse().ok()
+    };
+    let single = |name: &str| -> Option<u64> {
+        let line = snmp6
+            .lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix([' ', '\t']))?;
+        line.trim().parse().ok()
+    };
+    let ecn = ["NoECT", "ECT1", "ECT0", "CE"];
+    let mut wire = 0;
+    let v4 = |name: &str| table(netstat, "IpExt", &format!("In{name}"));
+    let v6 = |name: &str| single(&format!("Ip6In{name}"));
+    for (held, bytes, of, header) in [
+        (
+            table(snmp, "Ip", "InReceives")?,
+            v4("Octets")?,
+            &v4 as &dyn Fn(&str) -> Option<u64>,
+            52,
+        ),
+        (single("Ip6InReceives")?, v6("Octets")?, &v6, 72),
+    ] {
+        let mut segments = 0;
+        for mark in ecn {
+            segments += of(&format!("{mark}Pkts"))?;
+        }
+        wire += bytes + 14 * segments + header * segments.saturating_sub(held);
+    }
+    Some(Delivered {
+        at_ns: sys::now_ns(),
+        wire,
+    })
 }
 
 fn parse_device_counters(text: &str, device: &str) -> Option<DeviceCounters> {
@@ -174,6 +234,22 @@ const DEFAULTS: [(&str, &str); 5] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_ip_received_is_counted_as_on_the_wire() {
+        let snmp = "Ip: Forwarding InReceives InHdrErrors\nIp: 2 3 0\n";
+        // One plain packet of 1500, and two that stand for 10 and 1 of 1448 bytes of payload.
+        let bytes = 1500 + (52 + 14_480) + 1500;
+        let netstat = format!(
+            "TcpExt: A\nTcpExt: 1\nIpExt: InOctets InNoECTPkts InECT1Pkts InECT0Pkts InCEPkts\n\
+             IpExt: {bytes} 11 0 1 0\n"
+        );
+        let snmp6 = "Ip6InReceives 1\nIp6InOctets 60\nIp6InNoECTPkts 1\nIp6InECT1Pkts 0\n\
+            Ip6InECT0Pkts 0\nIp6InCEPkts 0\n";
+        let got = parse_delivered(snmp, &netstat, snmp6).expect("familiar");
+        assert_eq!(got.wire, 12 * 1514 + 60 + 14);
+        assert_eq!(parse_delivered(snmp, "", snmp6), None);
+    }
 
     #[test]
     fn device_counters_are_found_by_whole_name() {
