@@ -1,5 +1,7 @@
 //! The steps from the classes that are there to the ones that ought to be.
 
+use std::collections::BTreeSet;
+
 use super::{Class, Tree};
 use crate::tc::LeafQueue;
 
@@ -30,23 +32,24 @@ pub struct Steps {
 /// all below it and made anew, for HTB cannot move one. Rates that fall are changed before rates that rise, so that no
 /// ceiling is broken on the way.
 pub fn difference(current: &Tree, desired: &Tree) -> Steps {
-    let hangs_elsewhere = |n: &u16| {
-        desired
-            .get(n)
-            .zip(current.get(n))
-            .is_some_and(|(new, old)| new.parent != old.parent)
+    let elsewhere: BTreeSet<u16> = desired
+        .iter()
+        .filter(|(n, new)| current.get(n).is_some_and(|old| old.parent != new.parent))
+        .map(|(n, _)| *n)
+        .collect();
+    let moved = |n: &u16| {
+        !elsewhere.is_empty() && ancestors(current, *n).any(|above| elsewhere.contains(&above))
     };
-    let moved = |n: &u16| ancestors(current, *n).any(|above| hangs_elsewhere(&above));
-    let (moved, still): (Vec<u16>, Vec<u16>) = current.keys().partition(|n| moved(n));
+    let (moving, still): (Vec<u16>, Vec<u16>) = current.keys().partition(|n| moved(n));
+    let moved: BTreeSet<u16> = moving.iter().copied().collect();
     let kept = |n: &u16| current.get(n).filter(|_| !moved.contains(n));
     let gone: Vec<u16> = still
         .into_iter()
         .filter(|n| !desired.contains_key(n))
         .collect();
     let mut steps = Steps::default();
-    steps
-        .before
-        .extend(deepest_first(current, &moved).into_iter().map(Step::Remove));
+    let removed = deepest_first(current, &moving).into_iter();
+    steps.before.extend(removed.map(Step::Remove));
     let mut changes: Vec<(bool, u16, Class)> = desired
         .iter()
         .filter_map(|(n, class)| {
