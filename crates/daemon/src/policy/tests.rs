@@ -151,3 +151,17 @@ fn a_file_that_is_not_there_asks_for_nothing() {
     let folder = Policy::load(Path::new("/")).expect_err("a folder");
     assert!(folder.to_string().contains("cannot read the policy file /"));
 }
+
+#[test]
+fn the_example_is_a_policy_with_and_without_its_examples() {
+    let example = include_str!("../../../../docs/policy.toml");
+    assert_eq!(parse(example).expect("all is commented"), Policy::default());
+    // A commented setting begins with `#` and no space.
+    let lines = example.lines().map(|line| match line.strip_prefix('#') {
+        Some(rest) if !rest.starts_with(' ') => rest,
+        _ => line,
+    });
+    let whole = lines.collect::<Vec<_>>().join("\n");
+    let policy = parse(&whole).expect("the examples are right");
+    assert_eq!((policy.links.len(), policy.rules.len()), (1, 3));
+}
