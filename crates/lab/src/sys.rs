@@ -143,7 +143,8 @@ pub struct TcpInfo {
     pub bytes_received: u64,
     /// Payload bytes sent, retransmissions included.
     pub bytes_sent: u64,
-    /// Payload bytes of a full segment that arrives, as the receiver has found.
+    /// Payload bytes of a full segment that may arrive, with the options of every segment still to
+    /// be taken off.
     pub segment_in: u32,
     /// Segments with payload received, duplicates included.
     pub data_segs_in: u32,
@@ -172,7 +173,7 @@ pub fn tcp_info(socket: impl AsFd) -> io::Result<TcpInfo> {
     let u32_at = |at: usize| u32::from_ne_bytes(raw[at..at + 4].try_into().expect("4 bytes"));
     let u64_at = |at: usize| u64::from_ne_bytes(raw[at..at + 8].try_into().expect("8 bytes"));
     Ok(TcpInfo {
-        segment_in: u32_at(20),
+        segment_in: u32_at(84),
         retransmitted: u32_at(100),
         data_segs_in: u32_at(152),
         bytes_received: u64_at(128),

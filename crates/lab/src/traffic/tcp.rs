@@ -106,7 +106,9 @@ fn received_on_wire(open: &Mutex<Vec<Arc<Socket>>>, header: u64) -> u64 {
     open.iter()
         .filter_map(|socket| sys::tcp_info(&**socket).ok())
         .map(|info| {
-            let full = u64::from(info.data_segs_in) * u64::from(info.segment_in);
+            // What a segment may hold is fixed for a connection; what the receiver measures is not.
+            let segment = info.segment_in.saturating_sub(TIMESTAMPS);
+            let full = u64::from(info.data_segs_in) * u64::from(segment);
             let bulk = info.data_segs_in >= 10 && info.segment_in <= LARGEST_ON_A_WIRE;
             let payload = if bulk {
                 full.max(info.bytes_received)
@@ -230,6 +232,8 @@ fn write_paced(mut socket: &Socket, tally: &Tally, bits: u64) {
     }
 }
 
+/// Bytes that time stamps take of every segment.
+const TIMESTAMPS: u32 = 12;
 /// A segment larger than a jumbo frame's never crossed a cable.
 const LARGEST_ON_A_WIRE: u32 = 9000;
 /// Threads here need little.
