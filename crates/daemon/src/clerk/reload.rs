@@ -91,7 +91,7 @@ impl<H: Host> Clerk<H> {
         self.install(draft, |_| Ok(()))?;
         let text = match there {
             true => format!(
-                "policy {}: {} rules and {} links in force",
+                "policy {} is in force: rules {}, links {}",
                 path.display(),
                 wanted.len(),
                 policy.links.len()
