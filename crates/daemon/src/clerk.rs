@@ -118,6 +118,15 @@ impl<H: Host> Clerk<H> {
         named: Option<Named>,
         now: Now,
     ) -> Response {
+        let changes = matches!(
+            request,
+            Request::Set(_) | Request::Clear(_) | Request::Link(_) | Request::Reload(_)
+        );
+        if changes && self.repairs.given_up.is_some() {
+            // Whoever changes something wants it to hold: repairs get a new start.
+            self.repairs.forgive();
+            self.repair(true, now);
+        }
         let answer = match request {
             Request::Ping(_) => Ok(Response::Pong(Pong {
                 protocol: netnice_api::VERSION,
@@ -138,10 +147,6 @@ impl<H: Host> Clerk<H> {
             }
             Request::Doctor(_) => self.doctor(now).map(Response::Doctor),
         };
-        if let Ok(Response::Done(_)) = &answer {
-            // Somebody has changed what should be in force: repairs get a new start.
-            self.repairs.forgive();
-        }
         answer.unwrap_or_else(|denied| {
             self.note_denied(peer, request, &denied, now);
             denied.into()
@@ -192,7 +197,13 @@ impl<H: Host> Clerk<H> {
         let after = self.wanted(&draft.ledger);
         // Sockets may carry the numbers that a draft gave out, also of one that is thrown away.
         self.ledger.skip_ids(draft.ledger.next_id());
-        let installed = enforce::install(&mut self.host, &before, &after, &draft.acts)?;
+        let mut installed = enforce::install(&mut self.host, &before, &after, &draft.acts);
+        if installed.is_err() && self.host.audit().is_ok_and(|faults| !faults.is_empty()) {
+            // Somebody has just removed what the change was to build on.
+            self.host.reconcile()?;
+            installed = enforce::install(&mut self.host, &before, &after, &draft.acts);
+        }
+        let installed = installed?;
         let kept = still(&mut self.host).and_then(|()| self.keep(&draft));
         if let Err(denied) = kept {
             installed.take_back(&mut self.host, &before);
