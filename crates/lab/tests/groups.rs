@@ -71,7 +71,7 @@ fn a_unit_is_held_with_what_runs_in_it_and_what_comes_later() {
     let _old = inside(&desk, &unit, &Tcp::connect(to, 2).source());
     desk.types(&format!("set unit:{} --up 4mbit", unit.name()));
     desk.held(
-        desk.sent(1.5, 2.0).expect("a rate"),
+        desk.sent(1.0, 1.5).expect("a rate"),
         R4M,
         "what ran already",
     );
@@ -105,7 +105,7 @@ fn mptcp_sockets_from_before_are_held_by_their_control_group() {
     desk.types(&format!("set unit:{} --up 4mbit", unit.name()));
     let _after = traffic::eager(server, &ask).expect("who downloads");
     desk.held(
-        desk.sent(1.5, 2.0).expect("a rate"),
+        desk.sent(1.0, 1.5).expect("a rate"),
         R4M,
         "MPTCP, connected and accepted",
     );
@@ -281,7 +281,7 @@ fn a_unit_that_is_made_anew_is_bound_again() {
     };
     assert!(soon(4.0, held), "{}", desk.target(&target));
     desk.held(
-        desk.sent(2.0, 2.0).expect("a rate"),
+        desk.sent(1.5, 1.5).expect("a rate"),
         R4M,
         "the unit made anew",
     );

@@ -48,7 +48,7 @@ fn children_old_and_new_share_one_limit_with_their_parent() {
     family.traffic(&flows, eager()).expect("a child");
     desk.types(&format!("set pid:{} --up 4mbit", family.pid()));
     desk.held(
-        desk.sent(1.5, 2.0).expect("a rate"),
+        desk.sent(1.0, 1.5).expect("a rate"),
         R4M,
         "a child from before",
     );
@@ -56,7 +56,7 @@ fn children_old_and_new_share_one_limit_with_their_parent() {
     family.traffic(&flows, eager()).expect("a child");
     family.traffic(&flood, eager()).expect("a child");
     desk.held(
-        desk.sent(1.5, 2.0).expect("a rate"),
+        desk.sent(1.0, 1.5).expect("a rate"),
         R4M,
         "with children from after",
     );
@@ -78,7 +78,7 @@ fn with_only_the_living_descendants_stay_free_and_new_ones_are_held() {
     family.stop(old).expect("it reports");
     family.traffic(&paced, eager()).expect("a child");
     desk.held(
-        desk.sent(1.5, 2.0).expect("a rate"),
+        desk.sent(1.0, 1.5).expect("a rate"),
         R4M,
         "a child from after",
     );
@@ -95,7 +95,7 @@ fn grandchildren_after_exec_share_the_limit_too() {
     parent.next_line(Duration::from_secs(5)).expect("ready");
     desk.types(&format!("set pid:{} --up 4mbit", parent.pid()));
     parent.tell("go").expect("it listens");
-    desk.held(desk.sent(2.0, 2.0).expect("a rate"), R4M, "grandchildren");
+    desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "grandchildren");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn what_netnice_runs_is_held_and_its_status_is_passed_on() {
     command.args(words.split(' '));
     let running = Proc::start(command).expect("netnice run");
     desk.held(
-        desk.sent(2.0, 2.0).expect("a rate"),
+        desk.sent(1.5, 1.5).expect("a rate"),
         R4M,
         "what netnice runs",
     );
@@ -176,7 +176,7 @@ fn programs_of_one_name_share_one_limit() {
         command.args(words.split(' '));
         running.push(Proc::start(command).expect("netnice run"));
     }
-    desk.held(desk.sent(2.0, 2.0).expect("a rate"), R4M, "three crawlers");
+    desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "three crawlers");
     desk.types("set name:crawlers --up 2mbit");
     desk.held(
         desk.sent(1.0, 2.0).expect("a rate"),
@@ -196,10 +196,10 @@ fn accepted_connections_follow_their_listener_whether_old_or_new() {
     };
     let _before = ask();
     desk.types(&format!("set pid:{} --up 4mbit", server.pid()));
-    desk.held(desk.sent(1.5, 2.0).expect("a rate"), R4M, "accepted before");
+    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "accepted before");
     let _after = ask();
     desk.held(
-        desk.sent(1.5, 2.0).expect("a rate"),
+        desk.sent(1.0, 1.5).expect("a rate"),
         R4M,
         "and accepted after",
     );
@@ -217,7 +217,7 @@ fn nobody_else_is_held() {
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
     let free = Tcp::connect(other, 1).source().rate(40_000_000);
     let _free = traffic::eager(client, &free).expect("another program");
-    let (record, from, until) = desk.record(1.5, 2.0).expect("a record");
+    let (record, from, until) = desk.record(1.0, 1.5).expect("a record");
     let of = |port: u16| {
         let of = move |f: &netnice_lab::wire::Flow| f.inbound && f.target.1 == port;
         record.rate(of, from, until)
@@ -330,7 +330,7 @@ fn a_static_go_program_is_held_as_client_and_as_server() {
     };
     let sender = go(&["send", &to.to_string(), "4"]);
     desk.types(&format!("set pid:{} --up 4mbit", sender.pid()));
-    desk.held(desk.sent(1.5, 2.0).expect("a rate"), R4M, "a Go client");
+    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "a Go client");
     drop(sender);
     let at = desk.client(5002);
     let server = go(&["serve", &at.to_string()]);
