@@ -243,8 +243,9 @@ fn from_monotonic(at: netnice_core::units::Instant) -> Instant {
 
 /// How often the clerk looks at what changes by itself.
 const TICK: Duration = Duration::from_secs(1);
-/// How often left-over is shared out: a target that goes idle gives way within two of these.
-const BALANCE: Duration = Duration::from_millis(60);
+/// How often it is looked at who is busy on managed links. What an idle target leaves is lent at once; this sets by which
+/// weights.
+const BALANCE: Duration = Duration::from_millis(200);
 /// Changes on interfaces come in bursts.
 const LINKS_SETTLE: Duration = Duration::from_millis(50);
 /// An end is told just before its process leaves the map, and many end together.
