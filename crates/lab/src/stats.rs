@@ -1,4 +1,54 @@
-//! The statistics that verdicts rest on. Everything takes and returns f64 and knows no unit.
+//! The statistics that verdicts rest on. Everything takes and returns f64 and knows no unit, but for counters of bytes
+//! over time.
+
+/// A counter that only rises, sampled: bytes over wall-clock time in ns.
+#[derive(Debug, Clone, Default)]
+pub struct Cumulative {
+    samples: Vec<(u64, u64)>,
+}
+
+impl Cumulative {
+    /// Adds a later sample.
+    pub fn push(&mut self, at_ns: u64, bytes: u64) {
+        self.samples.push((at_ns, bytes));
+    }
+
+    /// Mean rate in bit/s between two moments; none where the samples do not span them.
+    pub fn rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
+        let (a, b) = (self.at(from_ns)?, self.at(to_ns)?);
+        Some((b - a) * 8e9 / (to_ns - from_ns) as f64)
+    }
+
+    /// Rates in bit/s in bins of `width_ns` that fill the span.
+    pub fn bins(&self, from_ns: u64, to_ns: u64, width_ns: u64) -> Vec<f64> {
+        (0..(to_ns.saturating_sub(from_ns)) / width_ns)
+            .filter_map(|i| {
+                let at = from_ns + i * width_ns;
+                self.rate(at, at + width_ns)
+            })
+            .collect()
+    }
+
+    /// Bytes up to a moment, interpolated between samples.
+    fn at(&self, at_ns: u64) -> Option<f64> {
+        let after = self.samples.partition_point(|s| s.0 < at_ns);
+        let right = self.samples.get(after)?;
+        if right.0 == at_ns {
+            return Some(right.1 as f64);
+        }
+        let left = self.samples.get(after.checked_sub(1)?)?;
+        let part = (at_ns - left.0) as f64 / (right.0 - left.0) as f64;
+        Some(left.1 as f64 + part * (right.1 - left.1) as f64)
+    }
+}
+
+impl FromIterator<(u64, u64)> for Cumulative {
+    fn from_iter<I: IntoIterator<Item = (u64, u64)>>(samples: I) -> Self {
+        Self {
+            samples: samples.into_iter().collect(),
+        }
+    }
+}
 
 /// The mean; 0 of nothing.
 pub fn mean(values: &[f64]) -> f64 {

@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::process::{self, Proc};
+use crate::stats::Cumulative;
 use crate::world::Host;
 
 pub mod clients;
@@ -66,33 +67,15 @@ pub struct Report {
 }
 
 impl Report {
-    /// Mean rate of wire bytes received between two moments, in bit/s; none when the samples do
-    /// not span them.
+    /// Mean rate of wire bytes that the program received between two moments, in bit/s; none where
+    /// the samples do not span them.
     pub fn received_rate(&self, from_ns: u64, to_ns: u64) -> Option<f64> {
-        let (a, b) = (self.received_at(from_ns)?, self.received_at(to_ns)?);
-        Some((b - a) * 8e9 / (to_ns - from_ns) as f64)
+        self.received().rate(from_ns, to_ns)
     }
 
-    /// Rates of wire bytes received in bins of `width_ns` that fill the span.
-    pub fn received_bins(&self, from_ns: u64, to_ns: u64, width_ns: u64) -> Vec<f64> {
-        (0..(to_ns.saturating_sub(from_ns)) / width_ns)
-            .filter_map(|i| {
-                let at = from_ns + i * width_ns;
-                self.received_rate(at, at + width_ns)
-            })
-            .collect()
-    }
-
-    /// Wire bytes received up to a moment, interpolated between samples.
-    fn received_at(&self, at_ns: u64) -> Option<f64> {
-        let after = self.series.partition_point(|s| s.0 < at_ns);
-        let right = self.series.get(after)?;
-        if right.0 == at_ns {
-            return Some(right.2 as f64);
-        }
-        let left = self.series.get(after.checked_sub(1)?)?;
-        let part = (at_ns - left.0) as f64 / (right.0 - left.0) as f64;
-        Some(left.2 as f64 + part * (right.2 - left.2) as f64)
+    /// Wire bytes that the program has received over time.
+    pub fn received(&self) -> Cumulative {
+        self.series.iter().map(|s| (s.0, s.2)).collect()
     }
 
     /// Share of one processor used.

@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context, Result};
 
+pub mod arrivals;
 pub mod cgroup;
 pub mod daemon;
 pub mod htb;
@@ -39,6 +40,7 @@ pub mod shape;
 pub mod snapshot;
 pub mod tunnel;
 
+pub use arrivals::Arrivals;
 pub use cgroup::Cgroup;
 pub use daemon::{Answer, Netnice};
 pub use netns::Netns;

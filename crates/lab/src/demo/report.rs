@@ -95,11 +95,12 @@ fn plots(out: &mut String, without: &Take, with: &Take) {
 fn rates(take: &Take) -> String {
     let line = |report: &Report| -> Vec<(f64, f64)> {
         let step = 0.5;
+        let received = report.received();
         let count = (time::TO / step) as usize;
         (0..count)
             .filter_map(|i| {
                 let from = i as f64 * step;
-                let rate = report.received_rate(take.at(from), take.at(from + step))?;
+                let rate = received.rate(take.at(from), take.at(from + step))?;
                 Some((from + step / 2.0, rate / 1e6))
             })
             .collect()

@@ -11,7 +11,7 @@ use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
 use crate::traffic::{self, Tcp, Udp};
 use crate::wire::{self, Tap};
-use crate::world::{Family, Pair, World};
+use crate::world::{Arrivals, Family, Pair, World};
 
 /// A change of a limit under traffic.
 #[derive(Debug, Clone, Copy, Serialize)]
@@ -169,21 +169,21 @@ fn change(context: &Context, case: &Case) -> Result<Seen> {
         limiter.set(&world, program.pid(), case.direction, before)?;
     }
     let tap = Tap::start(&server.ns, "eth0")?;
+    let arrivals = Arrivals::start(&client.ns)?;
     far.go()?;
     let began = program.go()?;
     wait_until(began + 3 * SECOND);
     let (typed, set) = limiter.set(&world, program.pid(), case.direction, case.after)?;
     let (from, to) = (set + case.from(), set + case.from() + 3 * SECOND);
     wait_until(to + 50 * MS);
-    let report = program.stop()?;
+    program.stop()?;
+    let received = arrivals.stop()?;
     let record = tap.stop(&server.ns)?;
     record.sound()?;
     let rate = |a: u64, b: u64| match case.direction {
         Direction::Up => record.rate(wire::inbound, a, b),
-        Direction::Down => report.received_rate(a, b).unwrap_or(0.0),
-        Direction::Both => {
-            record.rate(wire::inbound, a, b) + report.received_rate(a, b).unwrap_or(0.0)
-        }
+        Direction::Down => received.rate(a, b).unwrap_or(0.0),
+        Direction::Both => record.rate(wire::inbound, a, b) + received.rate(a, b).unwrap_or(0.0),
     };
     let bins = (0..)
         .map(|i| set - SECOND + i * 50 * MS)

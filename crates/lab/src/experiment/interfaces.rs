@@ -7,7 +7,7 @@ use super::bench::{Direction, Limiter, MBIT, MS, R20M, SECOND, netnice_only, wai
 use super::{Bound, Context, Outcome};
 use crate::traffic::{self, Family as Parent, Life, Running, Tcp};
 use crate::wire::{self, Tap};
-use crate::world::{Family, Pair, World};
+use crate::world::{Arrivals, Family, Pair, World};
 
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
@@ -49,6 +49,7 @@ fn measure(
         .into_iter()
         .map(|device| Tap::start(&server.ns, device))
         .collect::<Result<_>>()?;
+    let arrivals = Arrivals::start(&world.client().ns)?;
     for end in &mut far {
         end.go()?;
     }
@@ -68,7 +69,12 @@ fn measure(
             _ => report.received_rate(from, to).unwrap_or(0.0),
         });
     }
-    let sum: f64 = rates.iter().sum();
+    let received = arrivals.stop()?;
+    let sum = match direction {
+        Direction::Up => rates.iter().sum(),
+        // What one program read lags behind what its host received.
+        _ => received.rate(from, to).unwrap_or(0.0),
+    };
     let name = format!("{direction:?} {family:?}");
     context.say(format!(
         "{name:<8} {:.3} + {:.3} = {:.3} Mbit/s",

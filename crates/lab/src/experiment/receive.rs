@@ -84,7 +84,7 @@ fn judge(
     let mut worst = Vec::new();
     for sink in sinks {
         let report = sink.stop()?;
-        worst.push(stats::least(&report.received_bins(from, to, SECOND)) / MBIT);
+        worst.push(stats::least(&report.received().bins(from, to, SECOND)) / MBIT);
         rates.push(report.received_rate(from, to).unwrap_or(0.0) / MBIT);
     }
     context.say(format!(

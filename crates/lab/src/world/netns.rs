@@ -32,6 +32,11 @@ impl Door {
         sys::start_in_netns(&mut command, Some(self.0.clone()));
         command
     }
+
+    /// Brings the calling thread inside for the rest of its life.
+    pub fn settle(&self) -> Result<()> {
+        Ok(sys::enter_netns(self.0.as_fd())?)
+    }
 }
 
 impl Netns {
@@ -122,10 +127,7 @@ impl Netns {
 
     /// What IP has received in all, from every device: what a limit on receiving let through.
     pub fn delivered(&self) -> Result<Delivered> {
-        let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
-        let texts = self.enter(|| Ok((read("snmp")?, read("netstat")?, read("snmp6")?)))?;
-        parse_delivered(&texts.0, &texts.1, &texts.2)
-            .with_context(|| format!("{}: the kernel's IP counters look unfamiliar", self.name))
+        self.enter(delivered_here)
     }
 
     /// The processes that are inside now.
@@ -151,6 +153,13 @@ pub struct DeviceCounters {
     pub tx_bytes: u64,
     /// Packets sent.
     pub tx_packets: u64,
+}
+
+/// What IP has received in all in the calling thread's namespace.
+pub(super) fn delivered_here() -> Result<Delivered> {
+    let read = |name: &str| std::fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+    let (snmp, netstat, snmp6) = (read("snmp")?, read("netstat")?, read("snmp6")?);
+    parse_delivered(&snmp, &netstat, &snmp6).context("the kernel's IP counters look unfamiliar")
 }
 
 /// What IP has received, both families together.

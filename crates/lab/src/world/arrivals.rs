@@ -1,0 +1,68 @@
+//! What a host receives behind its limits, sampled all the time.
+//!
+//! What a program reads is a poor witness of a limit on receiving: after one lost packet it gets nothing for a round trip,
+//! and then everything at once, while its host receives at an even rate. So the host's IP layer is asked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+
+use super::netns::{Netns, delivered_here};
+use crate::stats::Cumulative;
+
+/// A running meter of what IP receives in one namespace.
+pub struct Arrivals {
+    stop: Arc<AtomicBool>,
+    reader: Option<JoinHandle<Result<Cumulative>>>,
+}
+
+impl Arrivals {
+    /// Begins to sample `ns`.
+    pub fn start(ns: &Netns) -> Result<Arrivals> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (told, door) = (stop.clone(), ns.door());
+        let reader = std::thread::Builder::new()
+            .name("arrivals".into())
+            .spawn(move || {
+                door.settle()?;
+                let mut record = Cumulative::default();
+                loop {
+                    let last = told.load(Relaxed);
+                    let now = delivered_here()?;
+                    record.push(now.at_ns, now.wire);
+                    if last {
+                        return Ok(record);
+                    }
+                    std::thread::sleep(STEP);
+                }
+            })?;
+        Ok(Arrivals {
+            stop,
+            reader: Some(reader),
+        })
+    }
+
+    /// Ends the meter and returns wire bytes over wall-clock time.
+    pub fn stop(mut self) -> Result<Cumulative> {
+        self.stop.store(true, Relaxed);
+        let reader = self.reader.take().expect("stopped once");
+        reader
+            .join()
+            .map_err(|_| anyhow!("the thread that samples arrivals panicked"))?
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// At 4 Mbit/s this is three packets.
+const STEP: Duration = Duration::from_millis(10);
