@@ -8,7 +8,7 @@
 //! ```
 //! [`units`] reads and writes quantities, [`target`] says who is meant, [`contract`] what is
 //! asked, [`claims`] what holds when several people ask, [`link`] and [`admission`] whether it
-//! fits, [`meter`] what every counter means. Each type is valid from the moment it exists: a
+//! fits, [`police`] whether traffic kept to it, [`meter`] what every counter means. Each type is valid from the moment it exists: a
 //! stage takes only what the stage before it made.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -21,6 +21,7 @@ pub mod claims;
 pub mod contract;
 pub mod link;
 pub mod meter;
+pub mod police;
 mod quoted;
 pub mod target;
 pub mod units;

@@ -1,0 +1,336 @@
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::num::NonZeroU64;
+
+use proptest::prelude::*;
+
+use super::gcra::{LeakyBucket, Tolerance, VirtualScheduling};
+use super::{Fault, NotJudged, Police, Seen};
+use crate::contract::Contract;
+use crate::units::{Bytes, Instant, Nanos};
+
+/// A judge of a contract in text.
+fn police(text: &str) -> Police {
+    let contract: Contract = text.parse().expect("a contract");
+    Police::contract(&contract).expect("something to judge")
+}
+
+/// What a judge says of packets, given as (nanoseconds, bytes): for each, nothing or its fault.
+fn verdicts(mut police: Police, packets: &[(u64, u64)]) -> Vec<Option<Fault>> {
+    let judge = |(at, length): &(u64, u64)| {
+        let seen = Seen {
+            at: Instant(*at),
+            length: Bytes(*length),
+        };
+        police.handle(seen).err().map(|violation| violation.fault)
+    };
+    packets.iter().map(judge).collect()
+}
+
+/// How much too early each packet is; 0 for one that conforms.
+fn early(text: &str, packets: &[(u64, u64)]) -> Vec<u64> {
+    let by = |fault: &Option<Fault>| fault.and_then(|fault| fault.by()).map_or(0, |by| by.0);
+    verdicts(police(text), packets).iter().map(by).collect()
+}
+
+/// 1000 bytes take 1 ms at 8 Mbit/s.
+#[test]
+fn a_constant_rate_conforms_and_one_nanosecond_less_does_not() {
+    let steady: Vec<_> = (0..100).map(|n| (n * 1_000_000, 1000)).collect();
+    assert_eq!(early("cell pcr=8mbit,cdvt=0s", &steady), [0; 100]);
+    let mut hasty = steady.clone();
+    hasty[50].0 -= 1;
+    let found = early("cell pcr=8mbit,cdvt=0s", &hasty);
+    assert_eq!((found[50], found[51]), (1, 0));
+    assert_eq!(found.iter().sum::<u64>(), 1);
+    assert_eq!(early("cell pcr=8mbit,cdvt=1ns", &hasty), [0; 100]);
+}
+
+#[test]
+fn time_saved_is_no_credit_beyond_the_tolerance() {
+    let late_then_two = [(0, 1000), (9_000_000, 1000), (9_400_000, 1000)];
+    assert_eq!(
+        early("cell pcr=8mbit,cdvt=0s", &late_then_two),
+        [0, 0, 600_000]
+    );
+    assert_eq!(
+        early("cell pcr=8mbit,cdvt=600us", &late_then_two),
+        [0, 0, 0]
+    );
+    assert_eq!(
+        early("cell pcr=8mbit,cdvt=599us", &late_then_two),
+        [0, 0, 1_000]
+    );
+}
+
+#[test]
+fn what_does_not_conform_counts_for_nothing() {
+    let crowd: Vec<_> = [(0, 1000)]
+        .into_iter()
+        .chain((1..=9).map(|n| (n * 100_000, 1000)))
+        .chain([(1_000_000, 1000)])
+        .collect();
+    let found = early("cell pcr=8mbit,cdvt=0s", &crowd);
+    assert_eq!((found[1], found[9], found[10]), (900_000, 100_000, 0));
+}
+
+/// TM 4.0, section 4.4.2: MBS cells at the peak rate conform to the burst tolerance that MBS
+/// gives, one more does not.
+#[test]
+fn a_burst_holds_mbs_at_peak_rate_and_not_one_packet_more() {
+    let text = "cell pcr=8mbit,cdvt=0s,scr=2mbit,mbs=10000B";
+    let burst: Vec<_> = (0..11).map(|n| (n * 1_000_000, 1000)).collect();
+    let found = verdicts(police(text), &burst);
+    assert_eq!(found[..10], [const { None }; 10]);
+    // The bucket lacks one packet's worth of (1/SCR - 1/PCR): 4 ms - 1 ms.
+    assert_eq!(
+        found[10].and_then(|fault| fault.by()),
+        Some(Nanos(3_000_000))
+    );
+    assert!(matches!(found[10], Some(Fault::AboveSustained { .. })));
+    // In steady state one packet each 4 ms is all right for ever.
+    let after: Vec<_> = (0..10)
+        .map(|n| (n * 1_000_000, 1000))
+        .chain((1..500).map(|n| (9_000_000 + n * 4_000_000, 1000)))
+        .collect();
+    assert_eq!(early(text, &after), [0; 509]);
+}
+
+#[test]
+fn a_burst_holds_mbs_of_packets_of_any_size_the_last_included() {
+    let text = "cell pcr=8mbit,cdvt=0s,scr=2mbit,mbs=3000B";
+    let fits = [(0, 100), (100_000, 1400), (1_500_000, 1500)];
+    assert_eq!(early(text, &fits), [0, 0, 0]);
+    // One byte more in the last is 3 us of (1/SCR - 1/PCR) too much.
+    let beyond = [(0, 100), (100_000, 1400), (1_500_000, 1501)];
+    assert_eq!(early(text, &beyond), [0, 0, 3_000]);
+}
+
+#[test]
+fn a_packet_longer_than_the_burst_never_conforms() {
+    let text = "cell pcr=8mbit,cdvt=1ms,scr=2mbit,mbs=1000B";
+    let mbs = Bytes(1000);
+    assert_eq!(
+        verdicts(police(text), &[(0, 1001), (0, 1000)]),
+        [Some(Fault::LongerThanBurst { mbs }), None]
+    );
+}
+
+#[test]
+fn a_channel_may_send_bmax_at_once_and_then_one_each_spacing() {
+    let text = "channel mmax=1000B,rmax=100/s,bmax=3,deadline=20ms";
+    let messages = [
+        (0, 1000),
+        (0, 1),
+        (0, 1000),
+        (9_999_999, 5),
+        (10_000_000, 5),
+    ];
+    assert_eq!(early(text, &messages), [0, 0, 0, 1, 0]);
+    let mmax = Bytes(1000);
+    assert_eq!(
+        verdicts(police(text), &[(0, 1001)]),
+        [Some(Fault::LongerThanMessage { mmax })]
+    );
+    // A third of a second is no whole number of nanoseconds: 333,333,333 are too few.
+    let thirds = "channel mmax=1B,rmax=3/s,bmax=1,deadline=1s";
+    assert_eq!(early(thirds, &[(0, 1), (333_333_333, 1)]), [0, 1]);
+    assert_eq!(early(thirds, &[(0, 1), (333_333_334, 1)]), [0, 0]);
+}
+
+#[test]
+fn a_limit_is_judged_with_its_burst() {
+    // 5 ms unless the contract names a burst.
+    let packets: Vec<_> = (0..7).map(|_| (0, 1000)).collect();
+    let late = [0, 0, 0, 0, 0, 0, 1_000_000];
+    assert_eq!(early("up 8mbit", &packets), late);
+    assert_eq!(early("both 8mbit burst 6ms", &packets), [0; 7]);
+}
+
+#[test]
+fn a_contract_is_judged_by_its_one_clause_that_says_when() {
+    let judge = |text: &str| Police::contract(&text.parse().expect("a contract")).err();
+    assert_eq!(judge("min 4mbit weight 7"), Some(NotJudged::Nothing));
+    assert_eq!(judge("up 4mbit down 4mbit"), Some(NotJudged::Several));
+    assert_eq!(judge("min 4mbit down 4mbit"), None);
+}
+
+#[test]
+fn a_violation_says_which_packet_and_by_how_much() {
+    let mut police = police("cell pcr=8mbit,cdvt=100us");
+    let seen = |at| Seen {
+        at: Instant(at),
+        length: Bytes(1000),
+    };
+    assert_eq!(police.handle(seen(5_000_000)), Ok(()));
+    let violation = police.handle(seen(5_500_000)).expect_err("too early");
+    assert_eq!(
+        violation.to_string(),
+        "packet 2, 1000B long, is 400us too early for pcr 8 Mbit/s (1 MB/s) with cdvt 100us"
+    );
+    assert_eq!(police.count(), 2);
+}
+
+#[test]
+fn tolerance_is_added_to_what_the_contract_allows() {
+    let patient = police("cell pcr=8mbit,cdvt=100us,scr=2mbit,mbs=1000B")
+        .with_tolerance(Nanos::from_micros(50));
+    // The sustained rate spaces them by 4 ms, of which 150 us are forgiven once.
+    let found = verdicts(patient, &[(0, 1000), (3_850_000, 1000), (7_849_999, 1000)]);
+    assert_eq!(found[..2], [None, None]);
+    assert_eq!(found[2].and_then(|fault| fault.by()), Some(Nanos(1)));
+}
+
+#[test]
+fn extremes_have_defined_results() {
+    let end = u64::MAX;
+    for text in [
+        "cell pcr=1tbit,cdvt=8784h",
+        "cell pcr=1tbit,cdvt=8784h,scr=1kbit,mbs=1024GiB",
+        "cell pcr=1kbit,cdvt=0s,scr=1kbit,mbs=1024GiB",
+        "channel mmax=1024GiB,rmax=1000000/s,bmax=4294967295,deadline=1s",
+        "channel mmax=1024GiB,rmax=1/s,bmax=4294967295,deadline=1s",
+        "up 1tbit burst 10s",
+    ] {
+        let contract: Contract = text.parse().expect("a contract");
+        let police = Police::contract(&contract).expect("something to judge");
+        let patient = police.with_tolerance(Nanos(end));
+        let packets = [(end, end), (0, 1 << 40), (end, 0), (end, end), (1, 1)];
+        let found = verdicts(patient, &packets);
+        assert_eq!(found.len(), 5, "{text}");
+    }
+    // Near the end of time a packet time is still told exactly.
+    let close = [(end - 1_000_000, 1000), (end - 1, 1000), (end, 1000)];
+    assert_eq!(early("cell pcr=8mbit,cdvt=0s", &close), [0, 1, 0]);
+}
+
+/// What each packet's verdict is by the definition over intervals, as long as all before it
+/// conform: between any earlier packet and this one not more may lie than the rate gives in that
+/// time and the tolerance.
+fn first_too_early(packets: &[(u64, u64)], rate: i128, tolerance: i128) -> Option<usize> {
+    (0..packets.len()).find(|&last| {
+        (0..last).any(|first| {
+            let between: i128 = packets[first..last]
+                .iter()
+                .map(|(_, length)| i128::from(*length) * 8_000_000_000)
+                .sum();
+            let elapsed = i128::from(packets[last].0) - i128::from(packets[first].0);
+            between > (elapsed + tolerance) * rate
+        })
+    })
+}
+
+/// Packets at times that go forward, close enough together to be near the border.
+fn packets() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    let one = (0_u64..2_500_000, prop_oneof![Just(1000_u64), 1_u64..1501]);
+    prop::collection::vec(one, 1..60).prop_map(|steps| {
+        let mut at = 0;
+        let forward = |(step, length): (u64, u64)| {
+            at += step;
+            (at, length)
+        };
+        steps.into_iter().map(forward).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// I.371 says that its two forms are equal: so they are, whatever comes, times that go back
+    /// included.
+    #[test]
+    fn both_forms_of_the_definition_agree(
+        rate in 1_u64..=1_000_000_000_000,
+        tolerance in prop_oneof![0_u64..10_000_000, any::<u64>()],
+        arrivals in prop::collection::vec((prop_oneof![0_u64..100_000_000, any::<u64>()], any::<u32>()), 1..80),
+    ) {
+        let rate = NonZeroU64::new(rate).expect("above zero");
+        let tolerance = Tolerance::of(Nanos(tolerance), rate);
+        let mut virtual_scheduling = VirtualScheduling::new(rate);
+        let mut leaky_bucket = LeakyBucket::new(rate);
+        for (at, units) in arrivals {
+            let at = Instant(at);
+            let early = virtual_scheduling.earliness(at, tolerance);
+            prop_assert_eq!(early, leaky_bucket.earliness(at, tolerance));
+            if early.is_none() {
+                virtual_scheduling.accept(at, u128::from(units));
+                leaky_bucket.accept(at, u128::from(units));
+            }
+        }
+    }
+
+    /// The first packet that is named is the first that breaks the definition over intervals.
+    #[test]
+    fn peak_rate_is_judged_as_over_every_interval(
+        packets in packets(),
+        rate in 4_000_000_u64..12_000_000,
+        cdvt in prop_oneof![Just(0_u64), 0_u64..5_000_000],
+    ) {
+        let text = alloc::format!("cell pcr={rate}bit,cdvt={cdvt}ns");
+        let found = verdicts(police(&text), &packets);
+        let expected = first_too_early(&packets, i128::from(rate), i128::from(cdvt));
+        prop_assert_eq!(found.iter().position(Option::is_some), expected);
+    }
+
+    /// A packet that was too early would have conformed so much later, and not a nanosecond
+    /// before that.
+    #[test]
+    fn how_much_too_early_is_exact(packets in packets(), scr in 1_000_000_u64..4_000_000) {
+        let text = alloc::format!("cell pcr=6mbit,cdvt=1ms,scr={scr}bit,mbs=4000B");
+        let found = verdicts(police(&text), &packets);
+        if let Some(first) = found.iter().position(Option::is_some) {
+            let by = found[first].and_then(|fault| fault.by()).expect("too early").0;
+            let moved = |by: u64| {
+                let mut moved = packets[..=first].to_vec();
+                moved[first].0 += by;
+                verdicts(police(&text), &moved)[first]
+            };
+            prop_assert!(moved(by - 1).is_some());
+            // Peak is asked before sustained, which may then want more; but then it says so.
+            if let Some(fault) = moved(by) {
+                let was_peak = matches!(found[first], Some(Fault::AbovePeak { .. }));
+                prop_assert!(was_peak);
+                let is_sustained = matches!(fault, Fault::AboveSustained { .. });
+                prop_assert!(is_sustained);
+            }
+        }
+    }
+
+    /// Linear bounded arrivals, from their own words: at most Bmax + Rmax t messages in every
+    /// interval of length t.
+    #[test]
+    fn a_channel_is_judged_by_counting_messages(
+        packets in packets(), rmax in 500_u32..2_000, bmax in 1_u32..5,
+    ) {
+        let text = alloc::format!("channel mmax=2000B,rmax={rmax}/s,bmax={bmax},deadline=1s");
+        let found = verdicts(police(&text), &packets);
+        let too_many = |last: usize| (0..=last).any(|first| {
+            let messages = (last - first + 1) as i128 - i128::from(bmax);
+            let elapsed = i128::from(packets[last].0 - packets[first].0);
+            messages * 1_000_000_000 > elapsed * i128::from(rmax)
+        });
+        let expected = (0..packets.len()).find(|&last| too_many(last));
+        prop_assert_eq!(found.iter().position(Option::is_some), expected);
+    }
+
+    /// The sustained rate, over intervals: between any earlier packet and this one, what the rate
+    /// gives, the tolerance, and the burst tolerance that this packet's own length leaves.
+    #[test]
+    fn the_sustained_rate_is_judged_as_over_every_interval(
+        packets in packets(), scr in 1_000_000_u64..4_000_000, mbs in 1_500_u64..8_000,
+    ) {
+        let pcr = 1_000_000_000_i128;
+        let text = alloc::format!("cell pcr=1gbit,cdvt=1ms,scr={scr}bit,mbs={mbs}B");
+        let found = verdicts(police(&text), &packets);
+        let scr = i128::from(scr);
+        let breaks = |last: usize| (0..last).any(|first| {
+            let between: i128 = packets[first..last].iter().map(|(_, length)| i128::from(*length)).sum();
+            let elapsed = i128::from(packets[last].0 - packets[first].0) + 1_000_000;
+            let room = i128::from(mbs - packets[last].1) * 8_000_000_000 * (pcr - scr);
+            // between / SCR <= elapsed + room (1/SCR - 1/PCR), times SCR · PCR.
+            between * 8_000_000_000 * pcr > elapsed * scr * pcr + room
+        });
+        let expected = (0..packets.len()).find(|&last| breaks(last));
+        prop_assert_eq!(found.iter().position(Option::is_some), expected);
+    }
+}
