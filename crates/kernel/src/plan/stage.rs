@@ -403,7 +403,11 @@ impl<'a> Stage<'a> {
         let fifo = |limit: u64| Queue::Fifo {
             limit: to_u32(limit),
         };
-        let long = fifo(bytes_in(node.ceil, FIFO_TIME).max(FIFO_FLOOR));
+        let floor = match self.direction {
+            Direction::Up => FIFO_FLOOR,
+            Direction::Down => RECEIVE_FLOOR,
+        };
+        let long = |floor: u64| fifo(bytes_in(node.ceil, FIFO_TIME).max(floor));
         let (sparse, bulk, local) = match self.leaves {
             Leaves::FqCodel => (
                 fq_codel(node.ceil),
@@ -412,8 +416,8 @@ impl<'a> Stage<'a> {
             ),
             Leaves::Fifo => (
                 fifo(bytes_in(node.ceil, FIFO_TIME / 2).max(SPARSE_FLOOR)),
-                long,
-                long,
+                long(if cut.is_some() { floor } else { FIFO_FLOOR }),
+                long(FIFO_FLOOR),
             ),
         };
         [
@@ -499,6 +503,9 @@ const INNER_PRIORITY: u32 = 0;
 /// A flooding sender's socket buffer (net.core.wmem_default, 212,992 bytes of memory) holds about 140 kB of full
 /// packets. A FIFO that takes them all makes the sender wait, one that does not makes it burn a core on drops.
 const FIFO_FLOOR: u64 = 164_000;
+/// Nobody waits on the receiving side: a remote sender fills whatever there is, and finds its rate by what is dropped. So
+/// this is as short as leaves a window to a handful of flows.
+const RECEIVE_FLOOR: u64 = 65_550;
 /// How long a FIFO may be at high rates.
 const FIFO_TIME: u64 = 20_000_000;
 /// Ten packets: a sparse flow has at most one or two under way.

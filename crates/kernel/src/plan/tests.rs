@@ -243,6 +243,30 @@ fn a_fifo_always_takes_two_of_the_largest_packets() {
 }
 
 #[test]
+fn a_receiving_fifo_is_short_but_for_packets_of_lo() {
+    let limit = |number: u16, bits: u64| {
+        let down = Target {
+            limit: Limit::Each {
+                up: None,
+                down: Some(rate(bits)),
+            },
+            ..target(1)
+        };
+        let queue = plan(&desired(vec![down])).cap[&number].queue;
+        match queue.map(|q| q.queue) {
+            Some(Queue::Fifo { limit }) => limit,
+            other => panic!("{number} has {other:?}"),
+        }
+    };
+    assert_eq!(limit(14, 4_000_000), 65_550);
+    assert!(limit(15, 4_000_000) >= 2 * 65_550, "the one of lo");
+    assert!(
+        limit(14, 1_000_000_000) >= 2 * 65_550,
+        "where packets are not cut"
+    );
+}
+
+#[test]
 fn minimums_on_a_link_are_what_was_granted() {
     let plan = plan(&desired(vec![
         on_link(1, 60_000_000),
