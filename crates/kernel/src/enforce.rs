@@ -115,11 +115,21 @@ impl Kernel {
     /// Makes the kernel's state equal to what is desired. Where that fails, puts back what was there and says why.
     pub fn apply(&mut self, desired: &Desired) -> Result<(), KernelError> {
         let before = self.desired.clone();
-        let result = self.install(desired);
-        if result.is_err()
-            && let Err(error) = self.install(&before)
-        {
-            tracing::error!(%error, "could not put back what was in force before");
+        let mut result = self.install(desired);
+        // Somebody may have taken away what the difference was reckoned from.
+        if result.is_err() && self.programs.is_some() && self.look_again().is_ok() {
+            result = self.install(desired);
+        }
+        if result.is_err() {
+            // What was done before it failed is there; what is put back is reckoned from that.
+            if self.programs.is_some()
+                && let Err(error) = self.look_again()
+            {
+                tracing::debug!(%error, "looking at what a change left behind");
+            }
+            if let Err(error) = self.install(&before) {
+                tracing::error!(%error, "could not put back what was in force before");
+            }
         }
         result
     }

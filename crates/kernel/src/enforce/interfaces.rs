@@ -306,6 +306,19 @@ impl Kernel {
         if self.programs.is_none() {
             return Ok(());
         }
+        let devices = self.look_again()?;
+        self.reattach(&devices)?;
+        let mut desired = self.desired.clone();
+        // A managed link that is gone comes back with its interface.
+        desired.links.retain(|l| named(&devices, &l.name).is_some());
+        let whole = self.desired.clone();
+        let result = self.apply(&desired);
+        self.desired = whole;
+        result
+    }
+
+    /// Looks at what is really there of ours, whoever may have taken something away, and tells what interfaces there are.
+    pub(super) fn look_again(&mut self) -> Result<Vec<Device>, KernelError> {
         let devices = device::list(&mut self.route)?;
         // What hung on interfaces that are gone is gone with them.
         let there = |index: u32| devices.iter().any(|d| d.index == index);
@@ -340,14 +353,7 @@ impl Kernel {
             self.installed.links.entry(name).or_default().trees[1] = None;
         }
         self.observe_installed()?;
-        self.reattach(&devices)?;
-        let mut desired = self.desired.clone();
-        // A managed link that is gone comes back with its interface.
-        desired.links.retain(|l| named(&devices, &l.name).is_some());
-        let whole = self.desired.clone();
-        let result = self.apply(&desired);
-        self.desired = whole;
-        result
+        Ok(devices)
     }
 
     /// Where our programs ought to be, with the name of each interface.
