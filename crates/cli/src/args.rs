@@ -16,10 +16,13 @@ use netnice_api::{
     Clear, ClearWhat, Confirm, Exit, Explain, LinkChange, Log, Reload, Request, RuntimeDir, Set,
     Show,
 };
-use netnice_core::contract::{ContractError, IfName};
+use netnice_core::contract::{Contract, ContractError, IfName};
+use netnice_core::police::{NotJudged, Police};
 use netnice_core::target::{Target, TargetError};
 use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
+use crate::check::Check;
+use crate::check::flow::FlowError;
 pub(crate) use contract::ContractArgs;
 
 /// What is to be done, with what holds for every verb.
@@ -48,6 +51,8 @@ pub(crate) enum Verb {
     Top(Top),
     /// Say what the kernel offers, with or without a daemon.
     Doctor,
+    /// Judge a capture by a contract.
+    Check(Box<Check>),
     /// Print the completions of a shell.
     Completions(clap_complete::Shell),
     /// Write man pages into a folder.
@@ -101,6 +106,12 @@ pub(crate) enum BadUsage {
     /// Not a contract.
     #[error(transparent)]
     Contract(#[from] ContractError),
+    /// A contract that no capture can break.
+    #[error(transparent)]
+    NotJudged(#[from] NotJudged),
+    /// Not a description of packets.
+    #[error(transparent)]
+    Flow(#[from] FlowError),
     /// An option where it means nothing.
     #[error("{option} has no meaning with {verb}")]
     Meaningless {
@@ -282,6 +293,9 @@ enum TypedVerb {
     },
     /// Manage a link, so that parts of it can be promised; without IFACE show those managed
     Link(TypedLink),
+    /// Say whether the traffic in a capture keeps to a contract
+    #[command(after_help = CHECK_HELP)]
+    Check(TypedCheck),
     /// Keep a change that was made with --confirm
     Confirm {
         /// The number that the change was answered with
@@ -355,6 +369,20 @@ struct TypedLink {
     unmanage: bool,
 }
 
+#[derive(Debug, Args)]
+struct TypedCheck {
+    /// The capture, pcap or pcapng; - reads standard input
+    file: PathBuf,
+    #[command(flatten)]
+    contract: ContractArgs,
+    /// Only these packets: [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]]
+    #[arg(long, value_name = "FLOW")]
+    flow: Option<String>,
+    /// Patience beyond what the contract allows [default: none]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    tolerance: Option<String>,
+}
+
 impl TypedVerb {
     /// What it means.
     fn means(self, common: &Common) -> Result<Verb, BadUsage> {
@@ -386,6 +414,7 @@ impl TypedVerb {
                 Ok(Verb::Ask(Request::Log(Log { since_ns, lines })))
             }
             TypedVerb::Link(link) => link.means(common),
+            TypedVerb::Check(check) => check.means(),
             TypedVerb::Confirm { id } => Ok(Verb::Ask(Request::Confirm(Confirm { id }))),
             TypedVerb::Reload => Ok(Verb::Ask(Request::Reload(Reload {}))),
             TypedVerb::Completions { shell } => Ok(Verb::Completions(shell)),
@@ -405,6 +434,7 @@ impl TypedVerb {
             TypedVerb::Explain { .. } => Some("explain"),
             TypedVerb::Doctor => Some("doctor"),
             TypedVerb::Log { .. } => Some("log"),
+            TypedVerb::Check(_) => Some("check"),
             TypedVerb::Confirm { .. } => Some("confirm"),
             TypedVerb::Reload => Some("reload"),
             TypedVerb::Completions { .. } => Some("completions"),
@@ -474,6 +504,22 @@ impl TypedLink {
             dry_run: common.dry_run,
             confirm_ns: common.confirm_ns()?,
             for_ns: common.for_ns()?,
+        })))
+    }
+}
+
+impl TypedCheck {
+    fn means(self) -> Result<Verb, BadUsage> {
+        let change = self.contract.change()?.ok_or(NotJudged::Nothing)?;
+        let contract = Contract::default().apply(&change)?;
+        let tolerance = self.tolerance.as_deref();
+        let tolerance = tolerance.map(|text| quantity("--tolerance", text));
+        Ok(Verb::Check(Box::new(Check {
+            police: Police::contract(&contract)?,
+            file: self.file,
+            contract,
+            flow: self.flow.as_deref().map(str::parse).transpose()?,
+            tolerance: tolerance.transpose()?.unwrap_or_default(),
         })))
     }
 }
@@ -562,6 +608,14 @@ Short forms:
 
 Rates: 4mbit, 4Mbit/s, 500kbit, 1.5gbit, 200kB/s, 2MiB/s, 128Kbyte/sec (1024); none or 0 = no limit.
 Exit status: 0 done, 1 error, 2 bad usage, 3 refused, 4 no daemon; 126, 127 as env(1).";
+
+const CHECK_HELP: &str = "\
+One of --cell, --channel, --up, --down and --both (with --burst) says what is allowed; every packet
+of the capture, or of the flow, counts with its length on the wire. Of a channel each packet counts
+as a message.
+
+Exit status: 0 every packet conforms; 3 at least one does not, the first is named;
+1 the capture cannot be read or has no packet to check; 2 bad usage.";
 
 /// More than any link layer adds to a packet.
 const MOST_OVERHEAD: u64 = 256;

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use crate::args::{Command, Verb};
+use crate::check::{self, CheckError};
 use crate::render::{self, Style};
 use crate::start::{self, StartError};
 use crate::{doctor, pages, run, top};
@@ -48,6 +49,9 @@ pub(crate) enum Trouble {
         /// What the kernel says.
         source: io::Error,
     },
+    /// A capture that cannot be judged.
+    #[error(transparent)]
+    Check(#[from] CheckError),
     /// A file, or standard output.
     #[error("{what}: {source}")]
     Io {
@@ -108,6 +112,7 @@ fn answer(command: Command) -> Result<Exit, Trouble> {
         Verb::Run(asked) => run::serve(&dir, json, asked),
         Verb::Top(asked) => top::serve(&dir, json, &asked),
         Verb::Doctor => doctor::serve(&dir, json),
+        Verb::Check(asked) => check::serve(*asked, json),
         Verb::Completions(shell) => say(&pages::completions(shell)).map(|()| Exit::Done),
         Verb::Man(folder) => pages::man(&folder).map(|()| Exit::Done),
         Verb::StartDaemon => Ok(start::start_apart(&dir).map(|()| Exit::Done)?),

@@ -9,7 +9,7 @@
 //! `args` describes the command line and turns it into a request, so that bad usage ends here
 //! (status 2) and costs the daemon nothing; `desk` carries the request to the daemon, as root
 //! starts one where there is none (`start`), and prints the answer with `render`. `run` and
-//! `top` have rooms of their own, for what they do after the answer.
+//! `top` have rooms of their own, for what they do after the answer. `check` asks no daemon at all.
 //!
 //! What a person reads goes to standard output, of `run` to standard error, because standard
 //! output belongs to the command that is run. Errors go to standard error. With `--json` the
@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod check;
 mod desk;
 mod doctor;
 mod pages;

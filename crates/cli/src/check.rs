@@ -1,0 +1,316 @@
+//! `netnice check`: does the traffic in a capture keep to a contract?
+//!
+//! The judge is [`netnice_core::police`]; here its words are read, a file is turned into packets
+//! ([`capture`]), those that are meant are picked out ([`flow`]), and the verdict is told. No
+//! daemon is asked, and nothing but the one file is touched.
+
+pub(crate) mod capture;
+pub(crate) mod flow;
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use netnice_api::Exit;
+use netnice_core::contract::Contract;
+use netnice_core::police::{Police, Seen, Violation};
+use netnice_core::units::{Bytes, Instant, Nanos};
+use serde::Serialize;
+
+use crate::desk::{Trouble, say};
+use capture::{CaptureError, Go};
+use flow::{Flow, UnknownLink};
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) struct Check {
+    /// The capture; `-` is standard input.
+    pub file: PathBuf,
+    /// The contract, for the answer.
+    pub contract: Contract,
+    /// The judge of it.
+    pub police: Police,
+    /// The packets that are meant; all, if nothing is said.
+    pub flow: Option<Flow>,
+    /// The patience beyond the contract.
+    pub tolerance: Nanos,
+}
+
+/// What keeps a capture from being judged.
+#[derive(Debug, thiserror::Error)]
+#[error("{} {fault}", file.display())]
+pub(crate) struct CheckError {
+    file: PathBuf,
+    fault: CheckFault,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum CheckFault {
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    #[error(transparent)]
+    Link(#[from] UnknownLink),
+    /// Nothing was judged: that is no praise.
+    #[error("has no packet to check")]
+    Empty,
+    #[error("has no packet of {flow} among its {packets}")]
+    NoneMeant { flow: Flow, packets: u64 },
+}
+
+/// Judges, and tells the verdict.
+pub(crate) fn serve(asked: Check, json: bool) -> Result<Exit, Trouble> {
+    let file = asked.file.clone();
+    let verdict = match file.as_os_str() == "-" {
+        true => judge(asked, io::stdin()),
+        false => match File::open(&file) {
+            Ok(open) => judge(asked, open),
+            Err(error) => Err(CaptureError::Io(error).into()),
+        },
+    };
+    let verdict = verdict.map_err(|fault| Trouble::Check(CheckError { file, fault }))?;
+    match json {
+        true => say(&serde_json::to_string(&verdict.doc()).unwrap_or_default())?,
+        false => say(&verdict.text())?,
+    }
+    Ok(match verdict.first {
+        None => Exit::Done,
+        Some(_) => Exit::Refused,
+    })
+}
+
+/// The answer.
+#[derive(Debug)]
+struct Verdict {
+    file: PathBuf,
+    contract: Contract,
+    flow: Option<Flow>,
+    tolerance: Nanos,
+    /// Packets of the file.
+    packets: u64,
+    /// Of these, the ones that were judged.
+    judged: u64,
+    bytes: u64,
+    /// Times of the first and the last packet that was judged.
+    span: Option<(u64, u64)>,
+    /// The longest packet that was judged.
+    longest: u32,
+    /// How many were earlier than the one before them in the file.
+    back: u64,
+    /// How many do not conform.
+    wrong: u64,
+    first: Option<Wrong>,
+}
+
+/// The first packet that does not conform.
+#[derive(Debug)]
+struct Wrong {
+    violation: Violation,
+    /// Its number in the file.
+    number: u64,
+}
+
+fn judge<R: Read + Send>(asked: Check, source: R) -> Result<Verdict, CheckFault> {
+    let mut police = asked.police.with_tolerance(asked.tolerance);
+    let mut verdict = Verdict {
+        file: asked.file,
+        contract: asked.contract,
+        flow: asked.flow,
+        tolerance: asked.tolerance,
+        packets: 0,
+        judged: 0,
+        bytes: 0,
+        span: None,
+        longest: 0,
+        back: 0,
+        wrong: 0,
+        first: None,
+    };
+    let mut unknown = None;
+    capture::read(source, |packet| {
+        verdict.packets += 1;
+        let meant = match &verdict.flow {
+            None => Ok(true),
+            Some(flow) => flow.has(packet.link, packet.data),
+        };
+        match meant {
+            Ok(true) => verdict.count(&mut police, packet.at, packet.length),
+            Ok(false) => {}
+            Err(link) => {
+                unknown = Some(link);
+                return Go::Enough;
+            }
+        }
+        Go::On
+    })?;
+    if let Some(link) = unknown {
+        return Err(link.into());
+    }
+    match (&verdict.flow, verdict.judged) {
+        (None, 0) => Err(CheckFault::Empty),
+        (Some(flow), 0) => Err(CheckFault::NoneMeant {
+            flow: flow.clone(),
+            packets: verdict.packets,
+        }),
+        _ => Ok(verdict),
+    }
+}
+
+impl Verdict {
+    fn count(&mut self, police: &mut Police, at: u64, length: u32) {
+        let (first, last) = self.span.unwrap_or((at, at));
+        self.back += u64::from(at < last);
+        self.span = Some((first, at));
+        self.judged += 1;
+        self.bytes += u64::from(length);
+        self.longest = self.longest.max(length);
+        let seen = Seen {
+            at: Instant(at),
+            length: Bytes(u64::from(length)),
+        };
+        if let Err(violation) = police.handle(seen) {
+            self.wrong += 1;
+            let number = self.packets;
+            self.first.get_or_insert(Wrong { violation, number });
+        }
+    }
+
+    /// Time since the first packet that was judged; negative if the file says so.
+    fn since_first(&self, at: u64) -> i128 {
+        let (first, _) = self.span.unwrap_or((at, at));
+        i128::from(at) - i128::from(first)
+    }
+
+    fn text(&self) -> String {
+        let head = match self.first {
+            None => "conforms",
+            Some(_) => "does not conform",
+        };
+        let (_, last) = self.span.unwrap_or_default();
+        let mut lines = vec![
+            format!("{}: {head}", shown(&self.file)),
+            format!("  contract  {}", self.contract),
+        ];
+        if self.tolerance > Nanos(0) {
+            lines.push(format!("  tolerance {}", self.tolerance));
+        }
+        if let Some(flow) = &self.flow {
+            lines.push(format!("  flow      {flow}"));
+        }
+        if let Some(wrong) = &self.first {
+            let at = seconds(self.since_first(wrong.violation.seen.at.0));
+            lines.push(format!("  first     {}", wrong.violation));
+            let number = match wrong.number == wrong.violation.number {
+                true => String::new(),
+                false => format!(", packet {} of the file", wrong.number),
+            };
+            lines.push(format!("            {at} after the first packet{number}"));
+            lines.push(format!(
+                "  in all    {} of {} packets do not conform",
+                self.wrong, self.judged
+            ));
+        }
+        let span = seconds(self.since_first(last));
+        let (judged, of) = (self.judged, self.packets);
+        lines.push(format!(
+            "  checked   {judged} of {of} packets, {} bytes, in {span}",
+            self.bytes
+        ));
+        if self.back > 0 {
+            lines.push(format!(
+                "  note      {} packets are earlier than the one before them in the file",
+                self.back
+            ));
+        }
+        if self.longest > LONGEST_WHOLE {
+            lines.push(format!(
+                "  note      packets of up to {} bytes were captured before they were cut into \
+                 segments:\n            capture where they arrive, or with segmentation offload off",
+                self.longest
+            ));
+        }
+        lines.join("\n")
+    }
+
+    fn doc(&self) -> VerdictDoc<'_> {
+        VerdictDoc {
+            file: self.file.display().to_string(),
+            contract: self.contract.to_string(),
+            conforms: self.first.is_none(),
+            packets: self.packets,
+            judged: self.judged,
+            bytes: self.bytes,
+            wrong: self.wrong,
+            out_of_order: self.back,
+            first: self.first.as_ref().map(|wrong| FirstDoc {
+                number: wrong.number,
+                judged_number: wrong.violation.number,
+                at_ns: wrong.violation.seen.at.0,
+                length: wrong.violation.seen.length.0,
+                early_by_ns: wrong.violation.fault.by().map(|by| by.0),
+                text: wrong.violation.to_string(),
+            }),
+            flow: self.flow.as_ref(),
+        }
+    }
+}
+
+/// The answer as JSON.
+#[derive(Serialize)]
+struct VerdictDoc<'a> {
+    file: String,
+    contract: String,
+    #[serde(serialize_with = "as_text", skip_serializing_if = "Option::is_none")]
+    flow: Option<&'a Flow>,
+    conforms: bool,
+    packets: u64,
+    judged: u64,
+    bytes: u64,
+    wrong: u64,
+    out_of_order: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<FirstDoc>,
+}
+
+#[derive(Serialize)]
+struct FirstDoc {
+    /// In the file, the first being 1.
+    number: u64,
+    /// Among those that were judged.
+    judged_number: u64,
+    at_ns: u64,
+    length: u64,
+    /// Not there where its length is what is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    early_by_ns: Option<u64>,
+    text: String,
+}
+
+fn as_text<S: serde::Serializer>(flow: &Option<&Flow>, to: S) -> Result<S::Ok, S::Error> {
+    match flow {
+        Some(flow) => to.collect_str(flow),
+        None => to.serialize_none(),
+    }
+}
+
+fn shown(file: &Path) -> String {
+    match file.as_os_str() == "-" {
+        true => "standard input".to_string(),
+        false => crate::desk::plain(&file.display().to_string()),
+    }
+}
+
+/// A difference of times, exact.
+fn seconds(nanos: i128) -> String {
+    let sign = if nanos < 0 { "-" } else { "" };
+    let size = nanos.unsigned_abs();
+    format!(
+        "{sign}{}.{:09} s",
+        size / 1_000_000_000,
+        size % 1_000_000_000
+    )
+}
+
+/// Jumbo frames with everything around them. What is longer was never on a wire in one piece.
+const LONGEST_WHOLE: u32 = 9_216 + 40;

@@ -1,0 +1,357 @@
+//! Packets out of a capture file: pcap in micro- and nanoseconds, and pcapng, of either byte order.
+//!
+//! `pcap-parser` cuts the file into blocks; what a block's time means is worked out here, because
+//! the crate (0.17) knows no resolution that is a power of two and reads the time offset of a
+//! big-endian section backwards. Nothing in a file is trusted: memory is bounded by
+//! [`LONGEST_BLOCK`], and what contradicts itself is an error that names the packet.
+
+use std::io::{self, Read};
+
+use pcap_parser::pcapng::{Block, EnhancedPacketBlock, InterfaceDescriptionBlock, OptionCode};
+use pcap_parser::{LegacyPcapBlock, Linktype, PcapBlockOwned, PcapError, PcapHeader};
+
+/// A packet of a capture.
+#[derive(Debug)]
+pub(super) struct Packet<'a> {
+    /// When, in nanoseconds since 1970.
+    pub at: u64,
+    /// How long it was on the wire.
+    pub length: u32,
+    /// What the capture is a capture of.
+    pub link: Linktype,
+    /// As much of it as was captured.
+    pub data: &'a [u8],
+}
+
+/// Why a capture cannot be read to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CaptureError {
+    /// The file cannot be read.
+    #[error("cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is no capture.
+    #[error("is no capture: it begins neither like pcap nor like pcapng")]
+    NoCapture,
+    /// It ends inside a block.
+    #[error("ends in the middle of a block, {0} packets into it: it is cut off or damaged")]
+    CutOff(u64),
+    /// A block that is not built as it should be.
+    #[error("is damaged behind packet {0}")]
+    Damaged(u64),
+    /// A block that no capture program writes.
+    #[error("has a block of more than 16 MiB behind packet {0}: it is damaged")]
+    LongBlock(u64),
+    /// A packet of an interface that was not described.
+    #[error("has packet {number} from interface {interface}, which it does not describe")]
+    NoInterface {
+        /// Which packet.
+        number: u64,
+        /// The interface.
+        interface: u32,
+    },
+    /// A packet without a time.
+    #[error(
+        "has packet {0} in a form without a time (a simple packet block): nothing can be said about when it came"
+    )]
+    NoTime(u64),
+    /// A form of packets that is too old to be read.
+    #[error(
+        "has packet {0} in the old form of pcapng (a packet block): write it anew with `editcap -F pcapng OLD NEW`"
+    )]
+    OldForm(u64),
+    /// A time that is none.
+    #[error("has packet {number} at a time that makes no sense: {what}")]
+    Time {
+        /// Which packet.
+        number: u64,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// More captured than there was.
+    #[error("has packet {number} with {captured} bytes captured of {length}: it is damaged")]
+    Length {
+        /// Which packet.
+        number: u64,
+        /// Bytes in the file.
+        captured: u32,
+        /// Bytes on the wire.
+        length: u32,
+    },
+}
+
+/// Reads every packet of a capture, in the order of the file, until `each` says that it is
+/// enough.
+pub(super) fn read<R: Read + Send>(
+    source: R,
+    each: impl FnMut(Packet<'_>) -> Go,
+) -> Result<(), CaptureError> {
+    let mut source = Whole::new(source);
+    let end = blocks(&mut source, each);
+    // What the reader takes for the end may be trouble.
+    match source.trouble {
+        Some(trouble) => Err(CaptureError::Io(trouble)),
+        None => end,
+    }
+}
+
+fn blocks(
+    source: &mut (impl Read + Send),
+    mut each: impl FnMut(Packet<'_>) -> Go,
+) -> Result<(), CaptureError> {
+    let mut file = File::default();
+    let mut reader = match pcap_parser::create_reader(FIRST_BUFFER, source) {
+        Ok(reader) => reader,
+        Err(PcapError::Incomplete(_)) => return Err(CaptureError::CutOff(0)),
+        Err(_) => return Err(CaptureError::NoCapture),
+    };
+    loop {
+        let have = reader.data().len();
+        match reader.next() {
+            Ok((length, block)) => {
+                if let Some(packet) = file.packet(&block)?
+                    && each(packet) == Go::Enough
+                {
+                    return Ok(());
+                }
+                reader.consume(length);
+                continue;
+            }
+            Err(PcapError::Eof) => return Ok(()),
+            Err(PcapError::UnexpectedEof | PcapError::Incomplete(_)) => {}
+            Err(PcapError::BufferTooSmall) => {}
+            Err(_) => return Err(CaptureError::Damaged(file.packets)),
+        }
+        // The block at hand is longer than what has been read of it.
+        let refilled = reader.refill().is_ok();
+        if !refilled || reader.reader_exhausted() {
+            return match have {
+                0 => Ok(()),
+                _ => Err(CaptureError::CutOff(file.packets)),
+            };
+        }
+        if reader.data().len() == have {
+            let more = have.saturating_mul(2).max(FIRST_BUFFER);
+            if more > LONGEST_BLOCK || !reader.grow(more) {
+                return Err(CaptureError::LongBlock(file.packets));
+            }
+        }
+    }
+}
+
+/// Whether more packets are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Go {
+    /// Yes.
+    On,
+    /// No.
+    Enough,
+}
+
+/// What was said earlier in the file about how to read what comes later.
+#[derive(Default)]
+struct File {
+    /// Of pcap: units of time per second, and the kind of link.
+    header: Option<(u64, Linktype)>,
+    /// Of pcapng: the section's interfaces.
+    interfaces: Vec<Interface>,
+    big_endian: bool,
+    /// Packets so far, the one at hand included.
+    packets: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Interface {
+    link: Linktype,
+    /// Units of time per second; nothing if that is no sensible number.
+    resolution: Option<u128>,
+    /// Seconds to add to every time.
+    offset: i64,
+}
+
+impl File {
+    fn packet<'a>(
+        &mut self,
+        block: &'a PcapBlockOwned<'a>,
+    ) -> Result<Option<Packet<'a>>, CaptureError> {
+        match block {
+            PcapBlockOwned::LegacyHeader(header) => self.header = Some(of_header(header)),
+            PcapBlockOwned::Legacy(record) => return self.record(record).map(Some),
+            PcapBlockOwned::NG(Block::SectionHeader(section)) => {
+                self.big_endian = section.big_endian();
+                self.interfaces.clear();
+            }
+            PcapBlockOwned::NG(Block::InterfaceDescription(described)) => {
+                self.interfaces.push(interface(described, self.big_endian));
+            }
+            PcapBlockOwned::NG(Block::EnhancedPacket(packet)) => {
+                return self.enhanced(packet).map(Some);
+            }
+            PcapBlockOwned::NG(Block::SimplePacket(_)) => {
+                return Err(CaptureError::NoTime(self.packets + 1));
+            }
+            PcapBlockOwned::NG(Block::Unknown(other)) if is_old_packet(other.block_type) => {
+                return Err(CaptureError::OldForm(self.packets + 1));
+            }
+            PcapBlockOwned::NG(_) => {}
+        }
+        Ok(None)
+    }
+
+    fn record<'a>(&mut self, record: &'a LegacyPcapBlock<'a>) -> Result<Packet<'a>, CaptureError> {
+        self.packets += 1;
+        let number = self.packets;
+        let (units, link) = self.header.ok_or(CaptureError::Damaged(number))?;
+        let fraction = u64::from(record.ts_usec);
+        if fraction >= units {
+            let what = "its fraction of a second is a second or more";
+            return Err(CaptureError::Time { number, what });
+        }
+        let (captured, length) = (record.caplen, record.origlen);
+        self.lengths(captured, length)?;
+        Ok(Packet {
+            at: u64::from(record.ts_sec) * NANOS_PER_SECOND + fraction * (NANOS_PER_SECOND / units),
+            length,
+            link,
+            data: record.data,
+        })
+    }
+
+    fn enhanced<'a>(
+        &mut self,
+        packet: &'a EnhancedPacketBlock<'a>,
+    ) -> Result<Packet<'a>, CaptureError> {
+        self.packets += 1;
+        let number = self.packets;
+        let known = usize::try_from(packet.if_id)
+            .ok()
+            .and_then(|at| self.interfaces.get(at));
+        let interface = *known.ok_or(CaptureError::NoInterface {
+            number,
+            interface: packet.if_id,
+        })?;
+        let stamp = u64::from(packet.ts_high) << 32 | u64::from(packet.ts_low);
+        let at = interface
+            .nanos(stamp)
+            .map_err(|what| CaptureError::Time { number, what })?;
+        let (captured, length) = (packet.caplen, packet.origlen);
+        self.lengths(captured, length)?;
+        let data = usize::try_from(captured)
+            .ok()
+            .and_then(|captured| packet.data.get(..captured))
+            .ok_or(CaptureError::Damaged(number))?;
+        Ok(Packet {
+            at,
+            length,
+            link: interface.link,
+            data,
+        })
+    }
+
+    fn lengths(&self, captured: u32, length: u32) -> Result<(), CaptureError> {
+        match captured <= length {
+            true => Ok(()),
+            false => Err(CaptureError::Length {
+                number: self.packets,
+                captured,
+                length,
+            }),
+        }
+    }
+}
+
+impl Interface {
+    /// Nanoseconds since 1970 of a time stamp, rounded down.
+    fn nanos(&self, stamp: u64) -> Result<u64, &'static str> {
+        let resolution = self
+            .resolution
+            .ok_or("its interface counts in a resolution beyond 10^-19 or 2^-64 s")?;
+        let since = u128::from(stamp) * u128::from(NANOS_PER_SECOND) / resolution;
+        let since = i128::try_from(since).unwrap_or(i128::MAX);
+        let offset = i128::from(self.offset) * i128::from(NANOS_PER_SECOND);
+        u64::try_from(since.saturating_add(offset)).map_err(|_| "it is not between 1970 and 2554")
+    }
+}
+
+fn of_header(header: &PcapHeader) -> (u64, Linktype) {
+    let units = match header.is_nanosecond_precision() {
+        true => NANOS_PER_SECOND,
+        false => 1_000_000,
+    };
+    // The upper bits say whether a check sum is part of the packet.
+    (units, Linktype(header.network.0 & 0xffff))
+}
+
+fn interface(described: &InterfaceDescriptionBlock<'_>, big_endian: bool) -> Interface {
+    let value = |code: OptionCode| {
+        let option = described.options.iter().find(|option| option.code == code);
+        option.and_then(|option| option.as_bytes().ok())
+    };
+    let resolution = match value(OptionCode::IfTsresol).and_then(|bytes| bytes.first()) {
+        None => Some(1_000_000),
+        Some(power @ 0..=19) => Some(10_u128.pow(u32::from(*power))),
+        Some(power @ 0x80..=0xc0) => Some(1_u128 << (power & 0x7f)),
+        Some(_) => None,
+    };
+    let offset = value(OptionCode::IfTsoffset)
+        .and_then(|bytes| <[u8; 8]>::try_from(bytes).ok())
+        .map_or(0, |bytes| match big_endian {
+            true => i64::from_be_bytes(bytes),
+            false => i64::from_le_bytes(bytes),
+        });
+    Interface {
+        link: described.linktype,
+        resolution,
+        offset,
+    }
+}
+
+/// The block's number is read as little-endian, whatever the section is.
+fn is_old_packet(block_type: u32) -> bool {
+    block_type == OLD_PACKET || block_type.swap_bytes() == OLD_PACKET
+}
+
+/// A source that fills every buffer, as far as there is something to fill it with (a pipe gives
+/// what it has), and remembers why it could not.
+struct Whole<R> {
+    source: R,
+    trouble: Option<io::Error>,
+}
+
+impl<R> Whole<R> {
+    fn new(source: R) -> Whole<R> {
+        Whole {
+            source,
+            trouble: None,
+        }
+    }
+}
+
+impl<R: Read> Read for Whole<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.source.read(&mut buffer[filled..]) {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    self.trouble = Some(error);
+                    break;
+                }
+            }
+        }
+        Ok(filled)
+    }
+}
+
+/// As much as is read at once elsewhere (std's BufReader); a longer block makes it grow.
+const FIRST_BUFFER: usize = 1 << 13;
+
+/// A block longer than this is not read. Capture programs stop at packets of 256 KiB; Wireshark
+/// reads blocks up to 16 MiB.
+const LONGEST_BLOCK: usize = 1 << 24;
+
+/// The packet block of the drafts of pcapng before 2009.
+const OLD_PACKET: u32 = 2;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;

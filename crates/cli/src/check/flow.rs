@@ -1,0 +1,225 @@
+//! Which packets of a capture are meant: `udp from 10.0.0.1:5000 to [fd00::2]:6000`.
+//!
+//! Each part may be left out, an address or a port too (`to :443`). A packet without what is
+//! asked for (no IP, another protocol, a fragment behind the first where a port is asked) is not
+//! meant.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use etherparse::{EtherType, IpNumber, LaxNetSlice, LaxSlicedPacket};
+use netnice_core::Quoted;
+use pcap_parser::Linktype;
+
+/// A description of packets; each part that is there must agree.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Flow {
+    protocol: Option<Protocol>,
+    from: Option<End>,
+    to: Option<End>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// One end of a flow; at least one of both is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct End {
+    address: Option<IpAddr>,
+    port: Option<u16>,
+}
+
+impl Flow {
+    /// Whether a packet belongs to the flow; an error if packets of that kind cannot be read.
+    pub(super) fn has(&self, link: Linktype, data: &[u8]) -> Result<bool, UnknownLink> {
+        let Some(headers) = Headers::read(link, data)? else {
+            return Ok(false);
+        };
+        let protocol = match self.protocol {
+            None => true,
+            Some(Protocol::Tcp) => headers.protocol == IpNumber::TCP,
+            Some(Protocol::Udp) => headers.protocol == IpNumber::UDP,
+        };
+        let end = |end: &Option<End>, address, port| match end {
+            None => true,
+            Some(end) => {
+                end.address.is_none_or(|wanted| wanted == address)
+                    && end.port.is_none_or(|wanted| port == Some(wanted))
+            }
+        };
+        let (from, to) = (headers.ports.map(|p| p.0), headers.ports.map(|p| p.1));
+        Ok(protocol && end(&self.from, headers.from, from) && end(&self.to, headers.to, to))
+    }
+}
+
+/// What of a packet can tell its flow.
+struct Headers {
+    protocol: IpNumber,
+    from: IpAddr,
+    to: IpAddr,
+    /// Source and destination, of TCP and UDP.
+    ports: Option<(u16, u16)>,
+}
+
+impl Headers {
+    fn read(link: Linktype, data: &[u8]) -> Result<Option<Headers>, UnknownLink> {
+        let packet = match link {
+            Linktype::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
+            Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 => LaxSlicedPacket::from_ip(data).ok(),
+            Linktype::NULL | Linktype::LOOP => behind(data, 4, None),
+            Linktype::LINUX_SLL => behind(data, 16, Some(14)),
+            Linktype::LINUX_SLL2 => behind(data, 20, Some(0)),
+            other => return Err(UnknownLink(other.0)),
+        };
+        Ok(packet.and_then(|packet| Headers::of(&packet)))
+    }
+
+    fn of(packet: &LaxSlicedPacket<'_>) -> Option<Headers> {
+        let (from, to, payload) = match packet.net.as_ref()? {
+            LaxNetSlice::Ipv4(ip) => {
+                let header = ip.header();
+                let (from, to) = (header.source_addr(), header.destination_addr());
+                (IpAddr::V4(from), IpAddr::V4(to), ip.payload())
+            }
+            LaxNetSlice::Ipv6(ip) => {
+                let header = ip.header();
+                let (from, to) = (header.source_addr(), header.destination_addr());
+                (IpAddr::V6(from), IpAddr::V6(to), ip.payload())
+            }
+            LaxNetSlice::Arp(_) => return None,
+        };
+        let protocol = payload.ip_number;
+        // TCP and UDP begin with both ports; whatever else was cut off does not matter. Of
+        // fragments only the first has them, and which one it is does not matter either: a flow
+        // with fragments is better meant by its addresses.
+        let has_ports = matches!(protocol, IpNumber::TCP | IpNumber::UDP) && !payload.fragmented;
+        let ports = match payload.payload {
+            [a, b, c, d, ..] if has_ports => {
+                Some((u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])))
+            }
+            _ => None,
+        };
+        Some(Headers {
+            protocol,
+            from,
+            to,
+            ports,
+        })
+    }
+}
+
+/// The packet behind a header of fixed length, which says at `kind` what follows, or is followed
+/// by IP.
+fn behind(data: &[u8], length: usize, kind: Option<usize>) -> Option<LaxSlicedPacket<'_>> {
+    let rest = data.get(length..)?;
+    match kind {
+        None => LaxSlicedPacket::from_ip(rest).ok(),
+        Some(at) => {
+            let kind = u16::from_be_bytes([*data.get(at)?, *data.get(at + 1)?]);
+            Some(LaxSlicedPacket::from_ether_type(EtherType(kind), rest))
+        }
+    }
+}
+
+/// A kind of link whose packets cannot be told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "is a capture of link type {0}, whose packets cannot be told apart: check it without --flow"
+)]
+pub(crate) struct UnknownLink(i32);
+
+/// Not a description of packets.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--flow: {} is not understood: write [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]], \
+         IPv6 with a port as [::1]:80, a port alone as :80", Quoted(.0))]
+pub(crate) struct FlowError(String);
+
+impl FromStr for Flow {
+    type Err = FlowError;
+
+    fn from_str(text: &str) -> Result<Flow, FlowError> {
+        let bad = || FlowError(text.to_string());
+        let mut flow = Flow::default();
+        let mut words = text.split_whitespace().peekable();
+        flow.protocol = match words.peek() {
+            Some(&"tcp") => Some(Protocol::Tcp),
+            Some(&"udp") => Some(Protocol::Udp),
+            _ => None,
+        };
+        if flow.protocol.is_some() {
+            words.next();
+        }
+        while let Some(word) = words.next() {
+            let end = match word {
+                "from" => &mut flow.from,
+                "to" => &mut flow.to,
+                _ => return Err(bad()),
+            };
+            let value = words.next().and_then(end_of).ok_or_else(bad)?;
+            if end.replace(value).is_some() {
+                return Err(bad());
+            }
+        }
+        match flow == Flow::default() {
+            true => Err(bad()),
+            false => Ok(flow),
+        }
+    }
+}
+
+fn end_of(text: &str) -> Option<End> {
+    if let Ok(address) = text.parse() {
+        return Some(End {
+            address: Some(address),
+            port: None,
+        });
+    }
+    if let Ok(both) = text.parse::<SocketAddr>() {
+        return Some(End {
+            address: Some(both.ip()),
+            port: Some(both.port()),
+        });
+    }
+    let port = text.strip_prefix(':')?.parse().ok()?;
+    Some(End {
+        address: None,
+        port: Some(port),
+    })
+}
+
+impl fmt::Display for Flow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = match self.protocol {
+            None => "packets",
+            Some(Protocol::Tcp) => "tcp",
+            Some(Protocol::Udp) => "udp",
+        };
+        f.write_str(protocol)?;
+        for (word, end) in [("from", &self.from), ("to", &self.to)] {
+            match end {
+                None => {}
+                Some(End {
+                    address: Some(ip),
+                    port: Some(port),
+                }) => {
+                    write!(f, " {word} {}", SocketAddr::new(*ip, *port))?;
+                }
+                Some(End {
+                    address: Some(ip),
+                    port: None,
+                }) => write!(f, " {word} {ip}")?,
+                Some(End {
+                    address: None,
+                    port,
+                }) => {
+                    write!(f, " {word} :{}", port.unwrap_or_default())?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

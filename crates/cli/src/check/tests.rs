@@ -1,0 +1,596 @@
+//! Captures are written here byte by byte, by the formats' descriptions: draft-ietf-opsawg-pcap
+//! and draft-ietf-opsawg-pcapng.
+
+use std::io::{self, Cursor, Read};
+use std::path::PathBuf;
+
+use netnice_core::contract::Contract;
+use netnice_core::police::Police;
+use netnice_core::units::Nanos;
+use pcap_parser::Linktype;
+use proptest::prelude::*;
+
+use super::capture::{self, CaptureError, Go};
+use super::flow::Flow;
+use super::{Check, CheckFault, Verdict, judge};
+
+/// A capture in the making, in either byte order.
+#[derive(Clone)]
+struct Writer {
+    bytes: Vec<u8>,
+    big: bool,
+}
+
+impl Writer {
+    fn u16(&mut self, value: u16) -> &mut Writer {
+        let bytes = if self.big {
+            value.to_be_bytes()
+        } else {
+            value.to_le_bytes()
+        };
+        self.raw(&bytes)
+    }
+
+    fn u32(&mut self, value: u32) -> &mut Writer {
+        let bytes = if self.big {
+            value.to_be_bytes()
+        } else {
+            value.to_le_bytes()
+        };
+        self.raw(&bytes)
+    }
+
+    fn raw(&mut self, bytes: &[u8]) -> &mut Writer {
+        self.bytes.extend_from_slice(bytes);
+        self
+    }
+
+    /// The header of a pcap file; the magic number says how finely time is told.
+    fn pcap(big: bool, magic: u32) -> Writer {
+        let mut file = Writer {
+            bytes: Vec::new(),
+            big,
+        };
+        file.u32(magic)
+            .u16(2)
+            .u16(4)
+            .u32(0)
+            .u32(0)
+            .u32(65_535)
+            .u32(1);
+        file
+    }
+
+    /// A record: seconds, their fraction, and lengths on the wire and in the file.
+    fn record(&mut self, at: (u32, u32), length: u32, data: &[u8]) -> &mut Writer {
+        self.u32(at.0)
+            .u32(at.1)
+            .u32(data.len() as u32)
+            .u32(length)
+            .raw(data)
+    }
+
+    /// A block of pcapng around its content.
+    fn block(&mut self, kind: u32, content: impl FnOnce(&mut Writer)) -> &mut Writer {
+        let mut inner = Writer {
+            bytes: Vec::new(),
+            big: self.big,
+        };
+        content(&mut inner);
+        inner.bytes.resize(inner.bytes.len().next_multiple_of(4), 0);
+        let length = inner.bytes.len() as u32 + 12;
+        self.u32(kind).u32(length).raw(&inner.bytes).u32(length)
+    }
+
+    fn option(&mut self, code: u16, value: &[u8]) -> &mut Writer {
+        self.u16(code).u16(value.len() as u16).raw(value);
+        let padded = self.bytes.len().next_multiple_of(4);
+        self.bytes.resize(padded, 0);
+        self
+    }
+
+    fn pcapng(big: bool) -> Writer {
+        let mut file = Writer {
+            bytes: Vec::new(),
+            big,
+        };
+        file.section();
+        file
+    }
+
+    fn section(&mut self) -> &mut Writer {
+        self.block(0x0a0d_0d0a, |w| {
+            w.u32(0x1a2b_3c4d)
+                .u16(1)
+                .u16(0)
+                .raw(&u64::MAX.to_ne_bytes());
+        })
+    }
+
+    /// An interface: options for resolution and offset, where they are given.
+    fn interface(&mut self, link: u16, resolution: Option<u8>, offset: Option<i64>) -> &mut Writer {
+        self.block(1, |w| {
+            w.u16(link).u16(0).u32(0);
+            if let Some(resolution) = resolution {
+                w.option(9, &[resolution]);
+            }
+            if let Some(offset) = offset {
+                let bytes = if w.big {
+                    offset.to_be_bytes()
+                } else {
+                    offset.to_le_bytes()
+                };
+                w.option(14, &bytes);
+            }
+            w.option(0, &[]);
+        })
+    }
+
+    fn enhanced(&mut self, interface: u32, stamp: u64, length: u32, data: &[u8]) -> &mut Writer {
+        self.block(6, |w| {
+            w.u32(interface).u32((stamp >> 32) as u32).u32(stamp as u32);
+            w.u32(data.len() as u32).u32(length).raw(data);
+        })
+    }
+}
+
+/// Time and length of every packet.
+fn packets(bytes: &[u8]) -> Result<Vec<(u64, u32)>, CaptureError> {
+    let mut found = Vec::new();
+    capture::read(Cursor::new(bytes), |packet| {
+        found.push((packet.at, packet.length));
+        Go::On
+    })?;
+    Ok(found)
+}
+
+fn trouble(bytes: &[u8]) -> String {
+    match packets(bytes) {
+        Ok(found) => panic!("was read: {found:?}"),
+        Err(error) => error.to_string(),
+    }
+}
+
+fn asked(contract: &str, flow: Option<&str>) -> Check {
+    let contract: Contract = contract.parse().expect("a contract");
+    Check {
+        file: PathBuf::from("capture.pcap"),
+        police: Police::contract(&contract).expect("something to judge"),
+        contract,
+        flow: flow.map(|text| text.parse().expect("a flow")),
+        tolerance: Nanos(0),
+    }
+}
+
+fn verdict(contract: &str, flow: Option<&str>, bytes: &[u8]) -> Result<Verdict, CheckFault> {
+    judge(asked(contract, flow), Cursor::new(bytes))
+}
+
+/// Ethernet, IPv4, UDP, by hand; only what is looked at is filled in.
+fn udp(from: [u8; 4], to: [u8; 4], ports: (u16, u16)) -> Vec<u8> {
+    let mut bytes = vec![0; 12];
+    bytes.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0]);
+    bytes.extend(from.into_iter().chain(to));
+    bytes.extend(
+        ports
+            .0
+            .to_be_bytes()
+            .into_iter()
+            .chain(ports.1.to_be_bytes()),
+    );
+    bytes.extend([0, 20, 0, 0]);
+    bytes
+}
+
+#[test]
+fn pcap_is_read_in_both_byte_orders_and_both_resolutions() {
+    for big in [false, true] {
+        let mut micro = Writer::pcap(big, 0xa1b2_c3d4);
+        micro
+            .record((1, 999_999), 1514, &[0; 60])
+            .record((2, 0), 60, &[]);
+        let expected = vec![(1_999_999_000, 1514), (2_000_000_000, 60)];
+        assert_eq!(packets(&micro.bytes).expect("read"), expected);
+        let mut nano = Writer::pcap(big, 0xa1b2_3c4d);
+        nano.record((1, 999_999_999), 1514, &[0; 60]);
+        assert_eq!(packets(&nano.bytes).expect("read"), [(1_999_999_999, 1514)]);
+    }
+}
+
+#[test]
+fn pcapng_times_are_read_in_every_resolution_with_their_offset() {
+    for big in [false, true] {
+        let at = |resolution, offset, stamp| {
+            let mut file = Writer::pcapng(big);
+            file.interface(1, resolution, offset)
+                .enhanced(0, stamp, 1514, &[0; 61]);
+            packets(&file.bytes).map(|found| found[0].0)
+        };
+        assert_eq!(at(None, None, 1_000_001).expect("read"), 1_000_001_000);
+        assert_eq!(at(Some(9), None, 1 << 40).expect("read"), 1 << 40);
+        assert_eq!(at(Some(3), Some(7), 5).expect("read"), 7_005_000_000);
+        assert_eq!(at(Some(6), Some(-1), 1_500_000).expect("read"), 500_000_000);
+        assert_eq!(at(Some(12), None, 1_999).expect("read"), 1);
+        // A power of two: 2^-10 s, and the finest that there is.
+        assert_eq!(at(Some(0x8a), None, 512).expect("read"), 500_000_000);
+        assert_eq!(at(Some(0xc0), None, u64::MAX).expect("read"), 999_999_999);
+        assert_eq!(at(Some(0), None, 3).expect("read"), 3_000_000_000);
+        let error = |resolution, offset, stamp| {
+            at(resolution, offset, stamp)
+                .expect_err("no time")
+                .to_string()
+        };
+        assert!(error(Some(20), None, 1).contains("packet 1 at a time that makes no sense"));
+        assert!(error(Some(0xc1), None, 1).contains("resolution"));
+        assert!(error(Some(6), Some(-2), 1_500_000).contains("not between 1970 and 2554"));
+        assert!(error(Some(0), None, u64::MAX).contains("not between 1970 and 2554"));
+        assert!(error(Some(0), Some(i64::MAX), u64::MAX).contains("not between 1970 and 2554"));
+    }
+}
+
+#[test]
+fn a_new_section_has_interfaces_and_a_byte_order_of_its_own() {
+    let mut file = Writer::pcapng(false);
+    file.interface(1, Some(9), None).interface(1, Some(6), None);
+    file.enhanced(1, 7, 60, &[])
+        .enhanced(0, 7_001, 60, &[1, 2, 3]);
+    file.block(0x0bad, |w| {
+        w.u32(1);
+    });
+    file.big = true;
+    file.section()
+        .interface(1, Some(3), None)
+        .enhanced(0, 1, 61, &[]);
+    let expected = vec![(7_000, 60), (7_001, 60), (1_000_000, 61)];
+    assert_eq!(packets(&file.bytes).expect("read"), expected);
+    file.enhanced(1, 2, 60, &[]);
+    assert_eq!(
+        trouble(&file.bytes),
+        "has packet 4 from interface 1, which it does not describe"
+    );
+}
+
+#[test]
+fn what_is_damaged_is_told_in_one_clear_sentence() {
+    assert!(trouble(b"").starts_with("is no capture"));
+    assert!(
+        trouble(b"#!/bin/sh\necho this is a script, not a capture\n").starts_with("is no capture")
+    );
+    let fresh = || Writer::pcap(false, 0xa1b2_c3d4);
+    assert!(trouble(&fresh().bytes[..20]).starts_with("ends in the middle of a block, 0 packets"));
+    let whole = fresh()
+        .record((1, 0), 60, &[0; 60])
+        .record((2, 0), 60, &[0; 60])
+        .bytes
+        .clone();
+    assert!(
+        trouble(&whole[..whole.len() - 1]).starts_with("ends in the middle of a block, 1 packets")
+    );
+    let tale = |at, length, data: &[u8]| trouble(&fresh().record(at, length, data).bytes);
+    assert!(tale((1, 1_000_000), 60, &[0; 60]).contains("packet 1 at a time that makes no sense"));
+    assert!(tale((1, 0), 59, &[0; 60]).contains("packet 1 with 60 bytes captured of 59"));
+    // A record that claims four GiB is not waited for, nor is memory taken for it.
+    let mut greedy = fresh();
+    greedy
+        .u32(1)
+        .u32(0)
+        .u32(u32::MAX)
+        .u32(u32::MAX)
+        .bytes
+        .resize(40 << 20, 0);
+    assert!(trouble(&greedy.bytes).contains("more than 16 MiB behind packet 0"));
+    let ng = || {
+        let mut file = Writer::pcapng(false);
+        file.interface(1, None, None);
+        file
+    };
+    let simple = ng()
+        .block(3, |w| {
+            w.u32(60).raw(&[0; 60]);
+        })
+        .bytes
+        .clone();
+    assert!(trouble(&simple).contains("packet 1 in a form without a time"));
+    let old = ng()
+        .block(2, |w| {
+            w.raw(&[0; 20]);
+        })
+        .bytes
+        .clone();
+    assert!(trouble(&old).contains("old form"));
+    // A block whose two lengths differ.
+    let mut torn = ng().enhanced(0, 1, 60, &[0; 60]).bytes.clone();
+    let last = torn.len() - 1;
+    torn[last] ^= 1;
+    assert!(trouble(&torn).contains("is damaged behind packet"));
+}
+
+/// A source that gives a byte at a time, is interrupted, and may break.
+struct Slow<'a> {
+    rest: &'a [u8],
+    turn: u32,
+    breaks: bool,
+}
+
+impl Read for Slow<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.turn += 1;
+        match (self.turn.is_multiple_of(3), self.rest.split_first()) {
+            (true, _) => Err(io::ErrorKind::Interrupted.into()),
+            (false, Some((first, rest))) => {
+                buffer[0] = *first;
+                self.rest = rest;
+                Ok(1)
+            }
+            (false, None) if self.breaks => Err(io::Error::other("the disk is on fire")),
+            (false, None) => Ok(0),
+        }
+    }
+}
+
+#[test]
+fn a_pipe_may_be_slow_and_may_break() {
+    let mut file = Writer::pcapng(true);
+    file.interface(1, None, None).enhanced(0, 1, 60, &[0; 60]);
+    let read = |breaks| {
+        let mut count = 0;
+        let slow = Slow {
+            rest: &file.bytes,
+            turn: 0,
+            breaks,
+        };
+        capture::read(slow, |_| {
+            count += 1;
+            Go::On
+        })
+        .map(|()| count)
+    };
+    assert_eq!(read(false).expect("read"), 1);
+    let error = read(true).expect_err("broken").to_string();
+    assert_eq!(error, "cannot be read: the disk is on fire");
+}
+
+/// 1000 bytes on the wire each millisecond, of which 60 were captured, are 8 Mbit/s.
+fn steady(gaps: &[u32]) -> Writer {
+    let mut file = Writer::pcap(false, 0xa1b2_3c4d);
+    let mut at = 1_000;
+    for gap in gaps {
+        at += gap;
+        file.record(
+            (7, at),
+            1000,
+            &udp([10, 0, 0, 1], [10, 0, 0, 2], (5000, 6000)),
+        );
+    }
+    file
+}
+
+#[test]
+fn the_length_on_the_wire_is_judged_and_not_what_was_captured() {
+    let file = steady(&[0, 1_000_000, 1_000_000]);
+    let fine = verdict("cell pcr=8mbit,cdvt=0s", None, &file.bytes).expect("judged");
+    assert_eq!((fine.judged, fine.wrong, fine.bytes), (3, 0, 3000));
+    assert_eq!(
+        fine.text(),
+        "capture.pcap: conforms\n  contract  cell pcr=8mbit,cdvt=0s\n  \
+         checked   3 of 3 packets, 3000 bytes, in 0.002000000 s"
+    );
+    let slower = verdict("cell pcr=7999kbit,cdvt=0s", None, &file.bytes).expect("judged");
+    assert_eq!(slower.wrong, 1);
+}
+
+#[test]
+fn the_first_packet_that_does_not_conform_is_named_with_how_much() {
+    let file = steady(&[0, 1_000_000, 999_000, 1_001_000, 10]);
+    let found = verdict("cell pcr=8mbit,cdvt=0s", None, &file.bytes).expect("judged");
+    assert_eq!(found.wrong, 2);
+    assert_eq!(
+        found.text(),
+        "capture.pcap: does not conform\n  contract  cell pcr=8mbit,cdvt=0s\n  \
+         first     packet 3, 1000B long, is 1us too early for pcr 8 Mbit/s (1 MB/s) with cdvt 0s\n            \
+         0.001999000 s after the first packet\n  \
+         in all    2 of 5 packets do not conform\n  \
+         checked   5 of 5 packets, 5000 bytes, in 0.003000010 s"
+    );
+    let doc = serde_json::to_value(found.doc()).expect("JSON");
+    assert_eq!(doc["conforms"], false);
+    assert_eq!(doc["first"]["number"], 3);
+    assert_eq!(doc["first"]["early_by_ns"], 1000);
+}
+
+#[test]
+fn only_the_flow_that_is_meant_is_judged() {
+    let mut file = Writer::pcap(false, 0xa1b2_3c4d);
+    for n in 0..4 {
+        let at = n * 1_000_000;
+        file.record(
+            (7, at),
+            1000,
+            &udp([10, 0, 0, 1], [10, 0, 0, 2], (5000, 6000)),
+        );
+        file.record(
+            (7, at),
+            1000,
+            &udp([10, 0, 0, 3], [10, 0, 0, 2], (5000, 6001)),
+        );
+    }
+    let count = |flow| {
+        let found = verdict("cell pcr=8mbit,cdvt=0s", flow, &file.bytes);
+        found
+            .map(|found| (found.judged, found.wrong))
+            .map_err(|fault| fault.to_string())
+    };
+    assert_eq!(count(None), Ok((8, 4)));
+    assert_eq!(
+        count(Some("udp from 10.0.0.1:5000 to 10.0.0.2:6000")),
+        Ok((4, 0))
+    );
+    assert_eq!(count(Some("to :6001")), Ok((4, 0)));
+    assert_eq!(count(Some("from 10.0.0.3")), Ok((4, 0)));
+    assert_eq!(count(Some("udp")), Ok((8, 4)));
+    let none = "has no packet of tcp to 10.0.0.2:6000 among its 8".to_string();
+    assert_eq!(count(Some("tcp to 10.0.0.2:6000")), Err(none));
+    let empty = Writer::pcap(false, 0xa1b2_c3d4);
+    let fault = verdict("up 8mbit", None, &empty.bytes).expect_err("nothing to judge");
+    assert_eq!(fault.to_string(), "has no packet to check");
+}
+
+#[test]
+fn flows_are_told_apart_on_every_kind_of_link() {
+    let ethernet = udp([10, 0, 0, 1], [10, 0, 0, 2], (5000, 6000));
+    let ip = &ethernet[14..];
+    let behind = |header: &[u8]| [header, ip].concat();
+    let tagged = [&ethernet[..12], &[0x81, 0, 0, 5], &ethernet[12..]].concat();
+    let sll = behind(&[[0; 14].as_slice(), &[8, 0]].concat());
+    let sll2 = behind(&[[8_u8, 0].as_slice(), &[0; 18]].concat());
+    let flow: Flow = "udp from 10.0.0.1:5000".parse().expect("a flow");
+    let other: Flow = "udp from 10.0.0.1:5001".parse().expect("a flow");
+    for (link, data) in [
+        (1, ethernet.clone()),
+        (1, tagged),
+        (101, ip.to_vec()),
+        (228, ip.to_vec()),
+        (0, behind(&[2, 0, 0, 0])),
+        (113, sll),
+        (276, sll2),
+    ] {
+        assert_eq!(
+            flow.has(Linktype(link), &data),
+            Ok(true),
+            "link type {link}"
+        );
+        assert_eq!(
+            other.has(Linktype(link), &data),
+            Ok(false),
+            "link type {link}"
+        );
+    }
+    let error = flow
+        .has(Linktype(127), ip)
+        .expect_err("radiotap")
+        .to_string();
+    assert!(error.contains("link type 127"), "{error}");
+}
+
+#[test]
+fn a_flow_is_written_as_it_is_shown() {
+    for text in [
+        "tcp from 10.0.0.1:80 to [fd00::2]:6000",
+        "udp to :53",
+        "packets from ::1",
+    ] {
+        let flow: Flow = text.trim_start_matches("packets ").parse().expect("a flow");
+        assert_eq!(
+            flow.to_string().trim_start_matches("packets "),
+            text.trim_start_matches("packets ")
+        );
+    }
+    for text in [
+        "",
+        "icmp",
+        "from",
+        "to 10.0.0.1:99999",
+        "from 10.0.0.1 from 10.0.0.2",
+        "10.0.0.1",
+        "tcp udp",
+    ] {
+        assert!(text.parse::<Flow>().is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn packets_from_before_segmentation_are_pointed_out() {
+    let mut file = Writer::pcap(false, 0xa1b2_c3d4);
+    file.record((1, 0), 65_226, &[0; 60])
+        .record((0, 999_999), 60, &[]);
+    let found = verdict("up 1gbit burst 10ms", None, &file.bytes).expect("judged");
+    assert!(
+        found.text().contains("packets of up to 65226 bytes"),
+        "{}",
+        found.text()
+    );
+    assert!(
+        found
+            .text()
+            .contains("1 packets are earlier than the one before"),
+        "{}",
+        found.text()
+    );
+}
+
+/// Whole files to damage.
+fn files() -> Vec<Vec<u8>> {
+    let mut all = Vec::new();
+    for big in [false, true] {
+        let packet = udp([10, 0, 0, 1], [10, 0, 0, 2], (5000, 6000));
+        let mut pcap = Writer::pcap(big, 0xa1b2_c3d4);
+        pcap.record((1, 0), 1514, &packet)
+            .record((1, 5), 60, &packet);
+        let mut ng = Writer::pcapng(big);
+        ng.interface(1, Some(9), Some(5))
+            .interface(101, Some(0x94), None);
+        ng.enhanced(0, 1, 1514, &packet)
+            .enhanced(1, 1 << 33, 60, &packet[14..]);
+        ng.block(5, |w| {
+            w.u32(0).u32(0).u32(0);
+        });
+        all.extend([pcap.bytes, ng.bytes]);
+    }
+    all
+}
+
+#[test]
+fn a_file_cut_anywhere_gives_the_packets_before_the_cut_and_no_others() {
+    for whole in files() {
+        let expected = packets(&whole).expect("read");
+        assert_eq!(expected.len(), 2);
+        for cut in 0..whole.len() {
+            let mut found = Vec::new();
+            let end = capture::read(Cursor::new(&whole[..cut]), |packet| {
+                found.push((packet.at, packet.length));
+                Go::On
+            });
+            assert!(expected.starts_with(&found), "cut at {cut}");
+            // Where it seems whole, the cut was between two blocks: a byte more is one too many.
+            if end.is_ok() {
+                assert!(packets(&whole[..cut + 1]).is_err(), "cut at {cut}");
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    /// Whatever is in a file: it comes to an end, it does not panic, and no packet is made up
+    /// that is not there.
+    #[test]
+    fn damaged_files_come_to_an_end(
+        which in 0_usize..4,
+        hits in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
+        tail in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let mut file = files().swap_remove(which);
+        for (at, value) in hits {
+            let at = at.index(file.len());
+            file[at] = value;
+        }
+        file.extend(tail);
+        let most = file.len() / 16;
+        let flow = Some("udp from 10.0.0.1");
+        let found = verdict("cell pcr=8mbit,cdvt=0s,scr=1mbit,mbs=9000B", flow, &file);
+        if let Ok(found) = found {
+            prop_assert!(found.packets <= most as u64);
+            prop_assert!(!found.text().is_empty());
+        }
+    }
+
+    #[test]
+    fn garbage_is_no_capture(garbage in prop::collection::vec(any::<u8>(), 0..200)) {
+        let magic = garbage.get(..4).map(|four| [four[0], four[1], four[2], four[3]]);
+        prop_assume!(!MAGIC.iter().any(|known| magic == Some(known.to_le_bytes()) || magic == Some(known.to_be_bytes())));
+        prop_assert!(packets(&garbage).is_err());
+    }
+}
+
+const MAGIC: [u32; 4] = [0xa1b2_c3d4, 0xa1b2_3c4d, 0xa1b2_cd34, 0x0a0d_0d0a];
