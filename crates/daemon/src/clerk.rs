@@ -260,7 +260,16 @@ impl Draft {
     fn close(&mut self, slot: netnice_core::admission::TargetId) -> Option<Closed> {
         let closed = self.ledger.close(slot)?;
         self.undos.forget_target(closed.held.id);
-        self.acts.extend(release(&closed));
+        let mut act = release(&closed);
+        let others = self.acts.iter_mut().find_map(|act| match act {
+            Act::Release { heirs } => Some(heirs),
+            _ => None,
+        });
+        if let (Some(Act::Release { heirs }), Some(others)) = (&mut act, others) {
+            others.extend(std::mem::take(heirs));
+            act = None;
+        }
+        self.acts.extend(act);
         Some(closed)
     }
 }
@@ -275,10 +284,7 @@ fn claim_of(held: &Held, uid: u32) -> Contract {
 fn release(closed: &Closed) -> Option<Act> {
     let id = closed.held.id;
     match &closed.held.body {
-        Body::Processes { .. } => Some(Act::Release {
-            id,
-            heir: closed.heir,
-        }),
+        Body::Processes { .. } => Some(Act::release(id, closed.heir)),
         Body::App(key) => match (&closed.held.entry.target, key) {
             (Target::App(path), Some(_)) => Some(Act::UnbindApp {
                 id,

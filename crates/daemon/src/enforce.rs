@@ -66,19 +66,16 @@ pub enum Act {
         /// Targets whose members stay where they are: they nest.
         keep: BTreeSet<u32>,
     },
-    /// Takes processes that were members before into a target again.
+    /// Takes processes that were members before into their targets again.
     Readopt {
-        /// The target.
-        id: u32,
-        /// The processes.
-        pids: Vec<u32>,
+        /// The target of each process.
+        members: BTreeMap<u32, u32>,
     },
-    /// Lets the members of a process target go, to the target around it.
+    /// Lets the members of process targets go, to the target around theirs: of all of them at once, for each look at
+    /// who is a member takes as long as there are members.
     Release {
-        /// The target.
-        id: u32,
-        /// The target around it.
-        heir: Option<u32>,
+        /// The target around each target.
+        heirs: BTreeMap<u32, Option<u32>>,
     },
     /// Binds an executable.
     BindApp {
@@ -125,6 +122,20 @@ pub enum Act {
 }
 
 impl Act {
+    /// Lets the members of one process target go.
+    pub fn release(id: u32, heir: Option<u32>) -> Act {
+        Act::Release {
+            heirs: BTreeMap::from([(id, heir)]),
+        }
+    }
+
+    /// Lets go of those that were taken in again.
+    pub fn release_again(members: &BTreeMap<u32, u32>) -> Act {
+        Act::Release {
+            heirs: members.values().map(|id| (*id, None)).collect(),
+        }
+    }
+
     /// Whether it releases something.
     pub fn releases(&self) -> bool {
         matches!(

@@ -321,8 +321,11 @@ pub(super) fn describe(act: &Act) -> String {
             true => format!("take in process {pid}"),
             false => format!("take in process {pid} and its descendants"),
         },
-        Act::Readopt { pids, .. } => format!("take in {} processes", pids.len()),
-        Act::Release { .. } => "let its processes go".to_owned(),
+        Act::Readopt { members } => format!("take in {} processes", members.len()),
+        Act::Release { heirs } => match heirs.len() {
+            1 => "let its processes go".to_owned(),
+            targets => format!("let the processes of {targets} targets go"),
+        },
         Act::BindApp { path, .. } => format!("take in what runs {path}"),
         Act::UnbindApp { path, .. } => format!("let go what runs {path}"),
         Act::BindCgroup { bound, .. } => format!("take in control group {}", bound.path),

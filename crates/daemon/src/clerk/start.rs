@@ -136,10 +136,9 @@ impl<H: Host> Clerk<H> {
             return Ok(());
         }
         let found = self.host.found()?;
-        for id in strangers {
-            let heir = self.around_stranger(&found, id);
-            self.host.act(&Act::Release { id, heir })?;
-        }
+        let around = |id| (id, self.around_stranger(&found, id));
+        let heirs = strangers.into_iter().map(around).collect();
+        self.host.act(&Act::Release { heirs })?;
         Ok(())
     }
 

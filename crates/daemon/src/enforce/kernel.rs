@@ -194,28 +194,19 @@ impl Host for KernelHost {
             } => {
                 let number = |id: u32| (id != 0).then_some(id);
                 let heir = number(self.kernel.membership(*pid).own).filter(|own| own != id);
-                let undo = Act::Release { id: *id, heir };
+                let undo = Act::release(*id, heir);
                 let found = self.kernel.adopt(*id, *pid, *only, keep);
                 (self.whole(found, &undo)?, undo)
             }
-            Act::Readopt { id, pids } => {
-                for pid in pids {
+            Act::Readopt { members } => {
+                for (pid, id) in members {
                     self.kernel.adopt(*id, *pid, true, &BTreeSet::new())?;
                 }
-                let undo = Act::Release {
-                    id: *id,
-                    heir: None,
-                };
-                (nothing, undo)
+                (nothing, Act::release_again(members))
             }
-            Act::Release { id, heir } => {
-                let members = self.kernel.members()?;
-                let pids = members.into_iter().filter(|(_, p)| p.own == *id);
-                let pids = pids.map(|(pid, _)| pid).collect();
-                if self.kernel.is_enforcing() {
-                    self.kernel.release(*id, *heir, Membership::Own)?;
-                }
-                (nothing, Act::Readopt { id: *id, pids })
+            Act::Release { heirs } => {
+                let members = self.kernel.release(heirs, Membership::Own)?;
+                (nothing, Act::Readopt { members })
             }
             Act::BindApp { id, path } => {
                 let undo = Act::UnbindApp {

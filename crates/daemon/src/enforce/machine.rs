@@ -297,23 +297,28 @@ impl Host for Machine {
                         count += 1;
                     }
                 }
-                (Self::adoption(count), Act::Release { id, heir })
+                (Self::adoption(count), Act::release(id, heir))
             }
-            Act::Readopt { id, pids } => {
-                for pid in pids {
-                    if self.processes.contains_key(&pid) {
-                        self.set_own(pid, id);
+            Act::Readopt { members } => {
+                for (pid, id) in &members {
+                    if self.processes.contains_key(pid) {
+                        self.set_own(*pid, *id);
                     }
                 }
-                (nothing, Act::Release { id, heir: None })
+                (nothing, Act::release_again(&members))
             }
-            Act::Release { id, heir } => {
-                let theirs = self.force.members.iter().filter(|(_, m)| m.0 == id);
-                let pids: Vec<u32> = theirs.map(|(pid, _)| *pid).collect();
-                for pid in &pids {
+            Act::Release { heirs } => {
+                let theirs = self.force.members.iter();
+                let theirs = theirs.filter(|(_, m)| heirs.contains_key(&m.0));
+                let members: BTreeMap<u32, u32> = theirs.map(|(pid, m)| (*pid, m.0)).collect();
+                for (pid, id) in &members {
+                    let mut heir = Some(*id);
+                    while let Some(next) = heir.and_then(|heir| heirs.get(&heir)) {
+                        heir = *next;
+                    }
                     self.set_own(*pid, heir.unwrap_or(0));
                 }
-                (nothing, Act::Readopt { id, pids })
+                (nothing, Act::Readopt { members })
             }
             Act::BindApp { id, path } => {
                 let key = self.app(&path)?;

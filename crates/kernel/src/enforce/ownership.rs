@@ -21,6 +21,15 @@ pub enum Membership {
     App,
 }
 
+impl Membership {
+    fn of(self, process: &Proc) -> u32 {
+        match self {
+            Membership::Own => process.own,
+            Membership::App => process.app,
+        }
+    }
+}
+
 /// What was found when processes were taken into a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
@@ -233,43 +242,59 @@ impl Kernel {
         Ok(dead.len())
     }
 
-    /// Ends a process target: its members and their sockets pass to the target around it, or to nobody.
+    /// Ends process targets, all in one look at who is a member: members and their sockets pass to the target around
+    /// their own, or to nobody. Tells who was a member of which. Looks again until nobody is, for a child may be born
+    /// in between.
     pub fn release(
         &mut self,
-        target: u32,
-        heir: Option<u32>,
+        heirs: &BTreeMap<u32, Option<u32>>,
         which: Membership,
-    ) -> Result<(), KernelError> {
-        let field = |p: &Proc| match which {
-            Membership::Own => p.own,
-            Membership::App => p.app,
-        };
-        let members: BTreeSet<u32> = self
-            .members()?
-            .into_iter()
-            .filter(|(_, p)| field(p) == target)
-            .map(|(pid, _)| pid)
-            .collect();
-        let heir = heir.unwrap_or(0);
-        for pid in &members {
-            let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
-            let Ok(mut entry) = procs.get(pid, 0) else {
-                continue;
-            };
-            match which {
-                Membership::Own => entry.own = heir,
-                Membership::App => entry.app = heir,
+    ) -> Result<BTreeMap<u32, u32>, KernelError> {
+        let mut released = BTreeMap::new();
+        let mut inherited: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+        for _ in 0..MOST_LOOKS {
+            let mut found = false;
+            for (pid, entry) in self.members()? {
+                let target = which.of(&entry);
+                if !heirs.contains_key(&target) {
+                    continue;
+                }
+                let heir = last_heir(heirs, target);
+                if self.pass_on(pid, heir.unwrap_or(0), which)? {
+                    found = true;
+                    released.insert(pid, target);
+                    if let Some(heir) = heir {
+                        inherited.entry(heir).or_default().insert(pid);
+                    }
+                }
             }
-            if entry == Proc::default() {
-                let _ = procs.remove(pid);
-            } else {
-                let _ = procs.insert(pid, entry, 0);
+            if !found {
+                break;
             }
         }
-        if heir != 0 {
+        for (heir, members) in inherited {
             self.tag_sockets(&members, heir, which)?;
         }
-        Ok(())
+        Ok(released)
+    }
+
+    /// Makes a process a member of another target, if it still is one at all. 0: of none.
+    fn pass_on(&mut self, pid: u32, heir: u32, which: Membership) -> Result<bool, KernelError> {
+        let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
+        // Read anew: it may have ended since, or begun to run something else.
+        let Ok(mut entry) = procs.get(&pid, 0) else {
+            return Ok(false);
+        };
+        match which {
+            Membership::Own => entry.own = heir,
+            Membership::App => entry.app = heir,
+        }
+        if entry == Proc::default() {
+            let _ = procs.remove(&pid);
+        } else {
+            let _ = procs.insert(pid, entry, 0);
+        }
+        Ok(true)
     }
 
     /// Makes an executable a target: what runs it now, and what will.
@@ -314,7 +339,8 @@ impl Kernel {
         for key in keys {
             let _ = apps.remove(&key);
         }
-        self.release(target, None, Membership::App)
+        self.release(&BTreeMap::from([(target, None)]), Membership::App)?;
+        Ok(())
     }
 
     /// Makes a cgroup, with all below it, a target.
@@ -452,6 +478,18 @@ fn shared_outside(members: &BTreeSet<u32>, listeners: &BTreeMap<u64, OwnedFd>) -
         .map(|(_, inode)| inode)
         .filter(|inode| listeners.contains_key(inode))
         .collect()
+}
+
+/// The target that what is a member of this one falls to, where those around it may end too.
+fn last_heir(heirs: &BTreeMap<u32, Option<u32>>, target: u32) -> Option<u32> {
+    let mut heir = Some(target);
+    for _ in 0..=heirs.len() {
+        match heir.and_then(|heir| heirs.get(&heir)) {
+            Some(next) => heir = *next,
+            None => return heir,
+        }
+    }
+    None // they contain one another, which the ledger rules out
 }
 
 /// A family that grows faster than this many looks is a fork bomb; its new members inherit by then.

@@ -143,6 +143,38 @@ fn the_whole_host_by_pid_1_takes_in_what_had_a_limit_of_its_own() {
 }
 
 #[test]
+fn all_is_cleared_in_one_look_at_who_is_a_member() {
+    let mut desk = Desk::new();
+    for pid in 100..120 {
+        desk.machine().spawn(pid, 1000);
+        desk.machine().fork(pid, pid + 100);
+    }
+    ok(desk.set("pid:1", "up 10mbit"));
+    for pid in 100..120 {
+        ok(desk.set_as(&ANN, &format!("pid:{pid}"), "up 4mbit"));
+        ok(desk.set_as(&ANN, &format!("pid:{}", pid + 100), "up 1mbit"));
+    }
+    assert_eq!(desk.own(200), Some("pid:200".into()));
+    desk.machine().fails_in = Some(100);
+    ok(desk.clear_as(&ANN, "all"));
+    let left = desk.machine().fails_in.take();
+    assert_eq!(left, Some(98), "one act, and one application");
+    for pid in [100, 119, 200, 219] {
+        assert_eq!(
+            desk.own(pid),
+            Some("pid:1".into()),
+            "{pid} falls to the host"
+        );
+    }
+    desk.check();
+    ok(desk.clear("all"));
+    assert_eq!(
+        desk.machine().members().expect("members"),
+        Default::default()
+    );
+}
+
+#[test]
 fn only_leaves_living_children_free() {
     let mut desk = Desk::new();
     desk.machine().spawn(10, 0);
