@@ -405,7 +405,9 @@ impl<'a> Stage<'a> {
         };
         let floor = match self.direction {
             Direction::Up => FIFO_FLOOR,
-            Direction::Down => RECEIVE_FLOOR,
+            Direction::Down => {
+                bytes_in(node.ceil, RECEIVE_TIME).clamp(RECEIVE_FLOOR, LARGEST_PACKET)
+            }
         };
         let long = |floor: u64| fifo(bytes_in(node.ceil, FIFO_TIME).max(floor));
         let (sparse, bulk, local) = match self.leaves {
@@ -504,8 +506,10 @@ const INNER_PRIORITY: u32 = 0;
 /// packets. A FIFO that takes them all makes the sender wait, one that does not makes it burn a core on drops.
 const FIFO_FLOOR: u64 = 164_000;
 /// Nobody waits on the receiving side: a remote sender fills whatever there is, and finds its rate by what is dropped. So
-/// this is as short as leaves a window to a handful of flows.
-const RECEIVE_FLOOR: u64 = 65_550;
+/// a FIFO there is short: this long, but no less than a window that recovers from a loss without a timeout, twenty full
+/// packets, and at most one packet of segmentation offload.
+const RECEIVE_TIME: u64 = 100_000_000;
+const RECEIVE_FLOOR: u64 = 30_280;
 /// How long a FIFO may be at high rates.
 const FIFO_TIME: u64 = 20_000_000;
 /// Ten packets: a sparse flow has at most one or two under way.

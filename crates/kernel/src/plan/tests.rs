@@ -258,7 +258,9 @@ fn a_receiving_fifo_is_short_but_for_packets_of_lo() {
             other => panic!("{number} has {other:?}"),
         }
     };
-    assert_eq!(limit(14, 4_000_000), 65_550);
+    assert_eq!(limit(14, 64_000), 30_280, "twenty packets");
+    assert_eq!(limit(14, 4_000_000), 50_000, "100 ms");
+    assert_eq!(limit(14, 20_000_000), 65_550, "one of the largest");
     assert!(limit(15, 4_000_000) >= 2 * 65_550, "the one of lo");
     assert!(
         limit(14, 1_000_000_000) >= 2 * 65_550,
