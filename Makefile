@@ -10,7 +10,7 @@ help:
 	@echo 'make build       release programs netnice, netniced and netnice-lab in target/release'
 	@echo 'make check       formatting, lints, the rules of the house, documentation'
 	@echo 'make bench       benchmarks, and what enforcement costs (root)'
-	@echo 'make test-long   every test, then every experiment (root)'
+	@echo 'make test-long   every test, long ones too, then every experiment (root)'
 	@echo 'make test-vm     the functional system tests on the stock kernel of Debian 12, in qemu (root)'
 	@echo 'make fuzz        the property tests with many more cases'
 

@@ -88,7 +88,7 @@ cargo xtask VERB
   test [--unit|--system] [FILTER]
                               every test: unit tests, then system tests on the release programs (root)
   bench                       benchmarks of the crates and the lab's cost runs (root)
-  long                        every test, then every experiment of the lab (root)
+  long                        every test, those too long for every day, then every experiment of the lab (root)
   fuzz [SECONDS]              property tests with many more cases, then each fuzz target for SECONDS (60)
   vm [--shell COMMAND | FILTER]
                               functional system tests on Debian's stock kernel in qemu (root)

@@ -74,10 +74,25 @@ pub fn bench(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Every test, then every experiment of the lab.
+/// Every test, then those that are too long for every day (`#[ignore]`, optimised), then every experiment of the lab.
 pub fn long(tree: &Tree) -> Result<()> {
     test(tree, &[])?;
     let _lock = ready(tree, "make test-long")?;
+    let started = Instant::now();
+    let mut ledger = Ledger::default();
+    // No documentation tests: there `ignore` means that a text is no program.
+    let step = under_test(tree, cargo(tree))?
+        .args(["test", "--release", "--workspace", "--no-fail-fast"])
+        .args(["--lib", "--bins", "--tests", "--"])
+        .args(["--ignored", "--test-threads=1"]);
+    watched("long tests", step, &mut ledger)?;
+    println!(
+        "\n{ledger}; finished in {:.0} s",
+        started.elapsed().as_secs_f64()
+    );
+    if ledger.total().failed_runner {
+        bail!("the long tests do not pass");
+    }
     lab(tree)?.args(["all"]).run()
 }
 
