@@ -199,6 +199,22 @@ pub fn force_receive_buffer(socket: impl AsFd, bytes: usize) -> io::Result<()> {
     })
 }
 
+/// Puts a destination option of no meaning (RFC 8200 4.2, PadN) into every packet that an IPv6 socket sends.
+pub fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
+    // Next header (the kernel's to fill in), no more words of 8 bytes, and PadN of 4.
+    let options: [u8; 8] = [0, 0, 1, 4, 0, 0, 0, 0];
+    // SAFETY: the option value is a live array and its size is passed with it.
+    check(unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_IPV6,
+            libc::IPV6_DSTOPTS,
+            options.as_ptr().cast(),
+            size_of_val(&options) as libc::socklen_t,
+        )
+    })
+}
+
 /// Opens a tun device of this name in the calling thread's namespace: bare IP packets, one per read
 /// and write. The device goes with the file.
 pub fn open_tun(name: &str) -> io::Result<File> {

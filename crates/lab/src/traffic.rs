@@ -196,6 +196,12 @@ impl Udp {
         self
     }
 
+    /// Puts a destination option into every packet (IPv6): one header more between IP and UDP.
+    pub fn option(mut self) -> Udp {
+        self.args.push("--option".into());
+        self
+    }
+
     /// Payload bytes per datagram (a full frame of MTU 1500 otherwise).
     pub fn size(mut self, bytes: u32) -> Udp {
         self.args.extend(words(&["--size", &bytes.to_string()]));

@@ -2,9 +2,11 @@
 //! another holds it too, and where two cross the more specific one wins.
 
 use std::path::Path;
+use std::process::Command;
 
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{R4M, R20M, Rate, pause};
+use netnice_lab::process;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
 use netnice_lab::wire::{self, Flow};
@@ -238,6 +240,51 @@ fn what_runs_an_executable_is_held_old_and_new_and_nothing_else() {
         "the executable",
     );
     desk.free(record.rate(to_port(5002), from, until), R4M, "another");
+}
+
+/// A program in an overlay of two file systems, as in a container's image: its upper layer has a device of its own.
+fn in_overlay(desk: &Desk) -> Option<std::path::PathBuf> {
+    let copy = desk.copy_for_all("netnice-lab").expect("a copy");
+    let folder = desk.world.folder();
+    let part = |name: &str| {
+        let part = folder.join(name);
+        std::fs::create_dir_all(&part).expect("a folder");
+        part.display().to_string()
+    };
+    let (lower, layer, merged) = (part("lower"), part("layer"), part("merged"));
+    std::fs::rename(copy, folder.join("lower/program")).expect("the same file system");
+    let mount = |words: &[&str]| process::run(Command::new("mount").args(words));
+    // The world unmounts what is mounted below its folder.
+    mount(&["-t", "tmpfs", "none", &layer]).expect("a file system of its own");
+    let (upper, work) = (part("layer/upper"), part("layer/work"));
+    let layers = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+    if let Err(error) = mount(&["-t", "overlay", "none", "-o", &layers, &merged]) {
+        eprintln!("this kernel mounts no overlay, it is not tested: {error}");
+        return None;
+    }
+    Some(folder.join("merged/program"))
+}
+
+#[test]
+fn an_executable_of_an_overlay_is_known_again() {
+    let desk = Desk::new().expect("a desk");
+    let Some(program) = in_overlay(&desk) else {
+        return;
+    };
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 2).source().rate(40_000_000);
+    let run =
+        || traffic::eager_behind(desk.world.client(), &[], Some(&program), &flows).expect("it");
+    let old = run();
+    desk.types(&format!("set app:{} --up 4mbit", program.display()));
+    desk.held(
+        desk.sent(1.0, 1.5).expect("a rate"),
+        R4M,
+        "what ran already",
+    );
+    drop(old);
+    let _new = run();
+    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "what came later");
 }
 
 #[test]

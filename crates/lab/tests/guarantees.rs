@@ -1,12 +1,16 @@
 //! What is promised of a link is kept, whatever the others do; what nobody uses is used by the
 //! others; and what does not fit is refused with the reason. (How exactly: `tests/promises.rs`.)
 
+use std::net::SocketAddr;
+use std::time::Duration;
+
 use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{functional, pause, wait_until};
+use netnice_lab::stats;
 use netnice_lab::sys;
-use netnice_lab::traffic::{self, Family, Life, Running, Tcp, Udp};
+use netnice_lab::traffic::{self, Family, Life, Running, Tcp, Udp, clients};
 use netnice_lab::wire::{self, Flow, Tap};
-use netnice_lab::world::{Cable, Family as Internet, World};
+use netnice_lab::world::{Cable, Family as Internet, Pair, World};
 use serde_json::Value;
 
 /// The link of these tests, slow enough for an emulated machine: A has 12, B 4, and C nothing.
@@ -127,6 +131,36 @@ fn what_is_left_over_is_shared_by_weight_however_many_flows() {
 }
 
 #[test]
+fn a_ping_on_a_small_link_waits_for_nobody_while_a_large_one_is_busy() {
+    let desk = Desk::with(Pair {
+        cables: 2,
+        ..Pair::default()
+    })
+    .expect("a desk");
+    let (client, server) = (desk.world.client(), desk.world.server());
+    desk.types("link eth0 --rate 200mbit");
+    desk.types("link eth1 --rate 4mbit");
+    let mut busy = Vec::new();
+    for port in [0, 1] {
+        let to = SocketAddr::new(server.ports[port].v4.into(), 5001);
+        busy.push(traffic::eager(server, &Tcp::listen(to).sink()).expect("a sink"));
+        busy.push(traffic::eager(client, &Tcp::connect(to, 8).source()).expect("a program"));
+    }
+    pause(2.0);
+    let to = server.ports[1].v4.into();
+    let ping = clients::ping(client, to, Duration::from_millis(20), 150).expect("a ping");
+    pause(3.5);
+    let pings = clients::ping_end(ping);
+    let mean = stats::mean(&pings.times());
+    let most = if functional() { 100.0 } else { 5.0 };
+    assert!(
+        mean <= most && pings.lost() < 0.05,
+        "mean {mean:.2} ms, lost {:.1} %",
+        pings.lost() * 100.0
+    );
+}
+
+#[test]
 fn a_ceiling_and_a_minimum_of_one_program_hold_together() {
     let mix = mix();
     let pid = mix.a.pid();
@@ -155,7 +189,7 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
     let mut sources = Vec::new();
     let mut sinks = Vec::new();
     for (port, flows) in [(5001, 1), (5002, 8)] {
-        let to = std::net::SocketAddr::new(server.address(Internet::V4), port);
+        let to = SocketAddr::new(server.address(Internet::V4), port);
         sources.push(traffic::eager(server, &Tcp::listen(to).source()).expect("a source"));
         sinks.push(traffic::eager(client, &Tcp::connect(to, flows).sink()).expect("a sink"));
     }

@@ -164,6 +164,26 @@ fn a_ping_does_not_wait_behind_the_bulk_of_its_own_program() {
 }
 
 #[test]
+fn forty_nested_limits_stay_inside_a_small_one() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let mut program = Family::start(desk.world.client()).expect("a program");
+    desk.types(&format!("set pid:{} --up 256kbit", program.pid()));
+    for child in 0..40 {
+        let sends = Udp::source(desk.client(6000 + child), to);
+        let sends = sends.size(200).rate(32_000);
+        let pid = program.traffic(&sends, eager()).expect("a child");
+        desk.types(&format!("set pid:{pid} --up 64kbit"));
+    }
+    let small = netnice_lab::experiment::bench::Rate {
+        text: "256kbit",
+        bits: 256_000,
+    };
+    // Each begins with a burst of its own, which is paid back before this.
+    desk.held(desk.sent(4.0, 4.0).expect("a rate"), small, "forty in one");
+}
+
+#[test]
 fn a_flood_above_its_limit_is_slowed_and_burns_nothing() {
     let desk = Desk::new().expect("a desk");
     let to = desk.sink(5001).expect("a sink");

@@ -2,7 +2,7 @@
 //! a change would do before it is made; and that with many targets it is still quick.
 
 use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::functional;
+use netnice_lab::experiment::bench::{functional, pause};
 use netnice_lab::process::Proc;
 use netnice_lab::stats;
 use netnice_lab::traffic::{self, Tcp};
@@ -133,6 +133,26 @@ fn what_moves_is_under_counters_and_adds_up() {
     );
     let one = read(&desk.types("top -n 1 --json").stdout);
     assert_eq!(one["targets"][0]["target"], name.as_str());
+}
+
+#[test]
+fn a_rate_that_is_raised_across_what_is_cut_stays_as_it_was_set() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    let name = format!("pid:{}", sleeper.pid());
+    // Below 500 Mbit/s long packets are cut before the queue, so all of a class changes.
+    desk.types(&format!("set {name} --up 20mbit"));
+    desk.types(&format!("set {name} --up 1gbit"));
+    let lines = || desk.types("log").stdout.lines().count();
+    let before = lines();
+    // All is looked at each second, and a fault that stays is given up after three repairs.
+    pause(12.0);
+    let log = desk.types("log").stdout;
+    assert_eq!(lines(), before, "something was said meanwhile: {log}");
+    assert!(!log.contains("putting it back"), "{log}");
+    let shown = desk.target(&name);
+    assert_eq!(shown["degraded"], json!([]), "{shown}");
+    assert_eq!(shown["effective"]["up"], 1_000_000_000, "{shown}");
 }
 
 #[test]

@@ -33,6 +33,9 @@ pub struct UdpArgs {
     /// Payload bytes per datagram; without it a full frame of MTU 1500.
     #[arg(long)]
     size: Option<usize>,
+    /// Put a destination option into every packet (IPv6).
+    #[arg(long)]
+    option: bool,
     /// Datagrams to send; without it there is no end.
     #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     count: u64,
@@ -55,6 +58,9 @@ pub fn main(args: &UdpArgs) -> Result<()> {
     socket
         .bind(&args.local.into())
         .with_context(|| format!("cannot bind to {}", args.local))?;
+    if args.option {
+        sys::pad_with_option(&socket).context("cannot send destination options")?;
+    }
     let socket = Arc::new(socket);
     let tally = Arc::new(Tally::default());
     if args.sink {

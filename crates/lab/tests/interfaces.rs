@@ -1,0 +1,120 @@
+//! What an interface is, and what passes it: a limit holds once and whole on those that share a wire,
+//! whatever headers packets come with, and while others come and go.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::{R4M, R20M, at, pause};
+use netnice_lab::sys;
+use netnice_lab::traffic::{self, Running, Tcp, Udp};
+use netnice_lab::world::{Family as Internet, Netns};
+
+const SECOND: u64 = 1_000_000_000;
+/// Rounds of changes beside interfaces that come and go: of 60 changes, 4 failed once.
+const ROUNDS: usize = 12;
+
+/// What a sink gets in two seconds that begin `settle` seconds from now, in bit/s.
+fn gets(sink: Running, settle: f64) -> f64 {
+    let from = sys::now_ns() + (settle * 1e9) as u64;
+    pause(settle + 2.1);
+    let report = sink.stop().expect("it reports");
+    let rate = report.received_rate(from, from + 2 * SECOND);
+    rate.expect("samples span it")
+}
+
+#[test]
+fn a_receive_limit_is_not_escaped_by_ipv6_destination_options() {
+    let desk = Desk::new().expect("a desk");
+    let (client, server) = (desk.world.client(), desk.world.server());
+    let to = at(client, Internet::V6, 5001);
+    let sink = traffic::eager(client, &Udp::sink(to)).expect("a sink");
+    desk.types(&format!("set pid:{} --down 4mbit", sink.pid()));
+    // With the option a packet is a little longer than what a datagram is taken for.
+    let flood = Udp::source(at(server, Internet::V6, 6001), to);
+    let flood = flood.size(1400).rate(20_000_000).option();
+    let _flood = traffic::eager(server, &flood).expect("a flood");
+    desk.held(gets(sink, 1.0), R4M, "datagrams with an option");
+}
+
+/// Lays a macvlan over the client's cable, 10.78.0.1 to the server's 10.78.0.2; false where the kernel has none.
+fn macvlan(desk: &Desk) -> bool {
+    let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+    let line = "link add link eth0 name mv0 type macvlan mode bridge";
+    if client.ip(line).is_err() {
+        eprintln!("this kernel has no macvlan: it is not tested");
+        return false;
+    }
+    client
+        .run("ethtool", "-K mv0 tso off gso off gro off")
+        .expect("ethtool");
+    for (ns, device, last) in [(client, "mv0", 1), (server, "eth0", 2)] {
+        ns.ip(&format!("addr add 10.78.0.{last}/24 dev {device}"))
+            .expect("an address");
+    }
+    client.ip("link set mv0 up").expect("up");
+    true
+}
+
+#[test]
+fn what_a_macvlan_receives_is_counted_once() {
+    let desk = Desk::new().expect("a desk");
+    if !macvlan(&desk) {
+        return;
+    }
+    let far: SocketAddr = "10.78.0.2:5001".parse().expect("an address");
+    let _source =
+        traffic::eager(desk.world.server(), &Tcp::listen(far).source()).expect("a source");
+    let sink = Tcp::connect(far, 2).sink();
+    let sink = traffic::eager(desk.world.client(), &sink).expect("a program");
+    desk.types(&format!("set pid:{} --down 20mbit", sink.pid()));
+    desk.held(gets(sink, 1.5), R20M, "received through a macvlan");
+}
+
+/// Makes and removes pairs of interfaces, as containers do that are started and ended; returns how often.
+fn come_and_go(ns: &Netns, until: &AtomicBool) -> u32 {
+    let mut times = 0;
+    while !until.load(Relaxed) {
+        for i in 0..4 {
+            ns.ip(&format!("link add name va{i} up type veth peer name vb{i}"))
+                .expect("a pair");
+        }
+        for i in 0..4 {
+            ns.ip(&format!("link del va{i}")).expect("it was there");
+        }
+        times += 1;
+    }
+    times
+}
+
+#[test]
+fn every_change_is_made_while_interfaces_come_and_go() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 2).source().rate(40_000_000);
+    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    let target = format!("pid:{}", program.pid());
+    let done = AtomicBool::new(false);
+    let times = std::thread::scope(|scope| {
+        let comes = scope.spawn(|| come_and_go(&desk.world.client().ns, &done));
+        // What is desired goes to nothing and back: all is attached and taken off again each time.
+        let changes = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..ROUNDS {
+                desk.types(&format!("set {target} --up 4mbit"));
+                desk.types(&format!("set {target} --up 20mbit --down 8mbit"));
+                desk.types(&format!("clear {target}"));
+            }
+            desk.types(&format!("set {target} --up 4mbit"));
+        }));
+        done.store(true, Relaxed);
+        let times = comes.join().expect("interfaces come and go");
+        if let Err(panic) = changes {
+            std::panic::resume_unwind(panic);
+        }
+        times
+    });
+    assert!(times >= 3, "interfaces came and went {times} times only");
+    desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "after all that");
+    let shown = desk.target(&target);
+    assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
+}
