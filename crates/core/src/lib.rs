@@ -9,9 +9,10 @@
 //! [`units`] reads and writes quantities, [`target`] says who is meant, [`contract`] what is
 //! asked, [`claims`] what holds when several people ask, [`link`] and [`admission`] whether it
 //! fits, [`police`] whether traffic kept to it, [`meter`] what every counter means. Each type is valid from the moment it exists: a
-//! stage takes only what the stage before it made.
+//! stage takes only what the stage before it made. Beside it, [`sched`] is the scheduler of one
+//! link: who sends next, packet by packet, for every contract at once.
 #![no_std]
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
@@ -22,7 +23,9 @@ pub mod contract;
 pub mod link;
 pub mod meter;
 pub mod police;
+mod prefetch;
 mod quoted;
+pub mod sched;
 pub mod target;
 pub mod units;
 

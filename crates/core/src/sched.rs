@@ -1,0 +1,394 @@
+//! Who sends next on a link: one scheduler for every contract of the five papers.
+//!
+//! # The one notion
+//! Every contract answers two questions about a flow's next packet: when may it go (*eligible*),
+//! and by when must it (*deadline*). A [`Scheduler`] serves eligible guaranteed packets by
+//! earliest deadline, non-preemptively; what time is left over goes to everybody else in the
+//! ratio of the weights (start-time fair queueing: Goyal, Vin, Cheng, 1996); and when nobody
+//! wants that either, channels may run ahead of their logical arrival by a horizon.
+//!
+//! | [`Service`] | shaped by | waits |
+//! |---|---|---|
+//! | `Cell` | `sched::cell` | asleep until eligible, then among the due |
+//! | `Slice` | `sched::slice` | among the due while its slice lasts; then asleep, and with extra in the left-over too |
+//! | `Channel` | `sched::channel` | asleep, within the horizon among the early, then among the due |
+//! | `Share` | `sched::share` | in the left-over; with a minimum also asleep or among the due; above its limit only asleep |
+//!
+//! ```text
+//!             handle_head                      fall_due                      poll
+//!   idle ───────────────────▶ sleepers ───────────────────▶ due ──────────────────┐
+//!    ▲           │                                                                │ first
+//!    │           ├──────────────────────────▶ left-over ──────────────────────────┤ second
+//!    │           └───▶ sleepers ────────────▶ early ──────────────────────────────┤ third
+//!    └────────────────────────── nothing behind the head ◀───────────────────────┘
+//! ```
+//! Sleepers, due, left-over and early are four calendars (`sched::calendar`). Each flow has at
+//! most one entry in the left-over and one in the other three together. An entry whose flow has
+//! nothing to send any more stays and is dropped when its turn comes.
+//!
+//! # Bounded
+//! One call of [`Scheduler::poll`] moves at most [`DUE_PER_CALL`] entries and drops at most
+//! [`DROPPED_PER_CALL`]; whatever falls due beyond that waits for the next call, in the order in
+//! which it fell due. Nothing else depends on how many flows there are.
+//!
+//! # Time
+//! The caller passes it; where it goes back it is taken to stand still. All of it saturates at
+//! the end of [`Instant`].
+
+mod calendar;
+mod cell;
+mod channel;
+mod deadline;
+mod flow;
+mod pace;
+mod service;
+mod share;
+mod slice;
+mod turn;
+
+use alloc::vec::Vec;
+
+use calendar::{Calendar, Entry, MAX_FLOWS, Pool};
+use cell::Cell;
+use channel::Channel;
+pub use deadline::kept;
+use flow::{Flag, Flow, Kind, MAX_LENGTH};
+use pace::{Moment, Pace};
+pub use service::{Departure, FlowId, Misuse, Next, NotServed, Packet, Service, Turn, Wire};
+use share::Share;
+use slice::Slice;
+
+use crate::units::{Bytes, Instant};
+
+/// A link and the flows that send on it. See the module.
+#[derive(Debug)]
+pub struct Scheduler {
+    wire: Line,
+    /// The latest time that was passed.
+    now: u64,
+    flows: Vec<Flow>,
+    /// The first vacant place in `flows`, or their number.
+    vacant: u32,
+    pool: Pool,
+    /// By when they may go on.
+    sleepers: Calendar,
+    /// By deadline.
+    due: Calendar,
+    /// By start tag.
+    fair: Calendar,
+    /// By logical arrival.
+    early: Calendar,
+    /// Virtual time of the left-over: the start tag of what was served last.
+    virtual_time: u64,
+    /// The greatest finish tag of what was served in the left-over.
+    finish: u64,
+}
+
+/// The wire, in the units of the arithmetic.
+#[derive(Debug)]
+struct Line {
+    pace: Pace,
+    overhead: u32,
+    ahead: u64,
+    horizon: u64,
+    longest: u32,
+    /// Until when the link is busy.
+    busy: Moment,
+}
+
+impl Scheduler {
+    /// A link without flows. What would not fit on it is for admission to refuse; the scheduler
+    /// serves what it is given as well as it can.
+    pub fn new(wire: Wire) -> Result<Scheduler, Misuse> {
+        let mut scheduler = Scheduler {
+            wire: Line::new(wire)?,
+            now: 0,
+            flows: Vec::new(),
+            vacant: 0,
+            pool: Pool::new(),
+            sleepers: Calendar::new(SLEEPERS, TIME_QUANTUM),
+            due: Calendar::new(DUE, TIME_QUANTUM),
+            fair: Calendar::new(FAIR, TAG_QUANTUM),
+            early: Calendar::new(EARLY, TIME_QUANTUM),
+            virtual_time: 0,
+            finish: 0,
+        };
+        scheduler.set_virtual_time(0);
+        Ok(scheduler)
+    }
+
+    /// Another rate or overhead of the link from the next packet on. Flows go on as they are.
+    pub fn rewire(&mut self, wire: Wire) -> Result<(), Misuse> {
+        self.wire = Line {
+            busy: self.wire.busy,
+            ..Line::new(wire)?
+        };
+        Ok(())
+    }
+
+    /// A new flow, with nothing to send yet.
+    pub fn insert(&mut self, service: Service, now: Instant) -> Result<FlowId, Misuse> {
+        self.advance(now);
+        let flow = Flow::new(Kind::new(service));
+        let id = self.vacant;
+        match self.flows.get_mut(id as usize) {
+            Some(place) => {
+                if let Kind::Vacant { next } = place.kind {
+                    self.vacant = next;
+                }
+                *place = flow;
+            }
+            None if id >= MAX_FLOWS => return Err(Misuse::Full(MAX_FLOWS)),
+            None => {
+                self.flows.push(flow);
+                self.pool.reserve(ENTRIES_PER_FLOW);
+                self.vacant = id + 1;
+            }
+        }
+        Ok(FlowId(id))
+    }
+
+    /// Another contract for a running flow. What it has used of the old one stays used. A packet
+    /// that is due already leaves as it would have.
+    pub fn change(&mut self, flow: FlowId, service: Service, now: Instant) -> Result<(), Misuse> {
+        self.advance(now);
+        let state = self.known(flow)?;
+        state.kind = state.kind.changed(service);
+        if state.is(Flag::Waiting) {
+            let length = state.length();
+            let longest = state.kind.longest();
+            if length > longest {
+                // What can never be sent under the new contract is sent as if it were as long
+                // as can be; later packets are refused.
+                state.set_length(longest);
+            }
+            self.recall(flow.0);
+            self.place(flow.0);
+        }
+        Ok(())
+    }
+
+    /// The flow ends; what waited is forgotten.
+    pub fn remove(&mut self, flow: FlowId, now: Instant) -> Result<(), Misuse> {
+        self.withdraw(flow, now)?;
+        let state = self.known(flow)?;
+        state.set(Flag::Gone);
+        self.vacate(flow.0);
+        Ok(())
+    }
+
+    /// A packet came to the empty queue of a flow. For packets behind others there is no call.
+    pub fn handle_head(
+        &mut self,
+        flow: FlowId,
+        packet: Packet,
+        now: Instant,
+    ) -> Result<(), Misuse> {
+        self.advance(now);
+        let now = self.now;
+        let longest = self.wire.longest;
+        let state = self.known(flow)?;
+        if state.is(Flag::Waiting) {
+            return Err(Misuse::Waiting(flow));
+        }
+        let length = fitting(flow, packet, longest.min(state.kind.longest()))?;
+        state.set(Flag::Waiting);
+        state.set_length(length);
+        state.kind.wake(packet, now);
+        if state.is(Flag::Clock) {
+            self.recall(flow.0);
+        }
+        self.place(flow.0);
+        Ok(())
+    }
+
+    /// The queue of a flow was emptied without sending: there is no head any more. Says whether
+    /// there was one.
+    pub fn withdraw(&mut self, flow: FlowId, now: Instant) -> Result<bool, Misuse> {
+        self.advance(now);
+        let state = self.known(flow)?;
+        let waited = state.is(Flag::Waiting);
+        state.clear(Flag::Waiting);
+        self.recall(flow.0);
+        Ok(waited)
+    }
+
+    /// Bytes of memory in use, with what is kept for flows that are idle.
+    pub fn memory(&self) -> usize {
+        self.flows.len() * size_of::<Flow>() + self.pool.memory()
+    }
+
+    /// Panics if the scheduler contradicts itself. For tests; linear in everything.
+    pub fn invariants(&self) {
+        let calendars = [&self.sleepers, &self.due, &self.early, &self.fair];
+        let [asleep, due, early, fair] = calendars.map(|one| one.invariants(&self.pool));
+        let count = |flag| self.flows.iter().filter(|flow| flow.is(flag)).count();
+        assert_eq!(
+            count(Flag::Clock),
+            asleep + due + early,
+            "entries of clocks"
+        );
+        assert_eq!(count(Flag::Fair), fair, "entries in the left-over");
+        for (id, flow) in self.flows.iter().enumerate() {
+            let entries = flow.is(Flag::Clock) || flow.is(Flag::Fair);
+            assert!(!flow.is(Flag::Waiting) || entries, "flow {id} is forgotten");
+            assert!(
+                !flow.is(Flag::Gone) || entries,
+                "flow {id} is kept for nothing"
+            );
+            assert!(!flow.is(Flag::Waiting) || flow.length() <= self.wire.longest);
+        }
+    }
+
+    /// Takes a flow's entry away from the sleepers, or notes that it is old.
+    fn recall(&mut self, id: u32) {
+        let flow = &mut self.flows[id as usize];
+        if !flow.is(Flag::Clock) {
+            return;
+        }
+        if !self.sleepers.holds(&self.pool, flow.place, id) {
+            flow.set(Flag::ClockOld);
+            return;
+        }
+        let place = flow.place;
+        flow.clear(Flag::Clock);
+        if let Some(moved) = self.sleepers.remove(&mut self.pool, place) {
+            self.flows[moved.id() as usize].place = place;
+        }
+    }
+
+    /// Frees the place of a flow that is gone, once no entry of it is left.
+    fn vacate(&mut self, id: u32) {
+        let flow = &mut self.flows[id as usize];
+        if flow.is(Flag::Gone) && !flow.is(Flag::Clock) && !flow.is(Flag::Fair) {
+            *flow = Flow::new(Kind::Vacant { next: self.vacant });
+            self.vacant = id;
+        }
+    }
+
+    fn known(&mut self, flow: FlowId) -> Result<&mut Flow, Misuse> {
+        let state = self.flows.get_mut(flow.index());
+        state
+            .filter(|state| !state.is(Flag::Gone) && !matches!(state.kind, Kind::Vacant { .. }))
+            .ok_or(Misuse::Unknown(flow))
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now.0);
+    }
+}
+
+impl Line {
+    fn new(wire: Wire) -> Result<Line, Misuse> {
+        let both = Bytes(wire.longest.0.saturating_add(wire.overhead.0));
+        let longest = u32::try_from(wire.longest.0);
+        let overhead = u32::try_from(wire.overhead.0);
+        match (longest, overhead) {
+            (Ok(longest), Ok(overhead)) if both.0 <= u64::from(MAX_LENGTH) => Ok(Line {
+                pace: Pace::of(wire.rate),
+                overhead,
+                ahead: wire.ahead.0,
+                horizon: wire.horizon.0,
+                longest,
+                busy: Moment::at(0),
+            }),
+            _ => Err(Misuse::LongWire(both)),
+        }
+    }
+}
+
+impl Kind {
+    fn new(service: Service) -> Kind {
+        match service {
+            Service::Share { min, max, weight } => Kind::Share(Share::new(min, max, weight)),
+            Service::Cell(cell) => Kind::Cell(Cell::new(&cell)),
+            Service::Slice { slice, weight } => Kind::Slice {
+                slice: Slice::new(&slice),
+                tag: 0,
+                weight: weight.get(),
+                extra: slice.extra(),
+            },
+            Service::Channel(channel) => Kind::Channel(Channel::new(&channel)),
+        }
+    }
+
+    /// The same past under another contract, as far as it has the same kind of past.
+    fn changed(&self, service: Service) -> Kind {
+        match (self, service, Kind::new(service)) {
+            (Kind::Share(old), _, Kind::Share(new)) => Kind::Share(old.changed(new)),
+            (Kind::Cell(old), Service::Cell(new), _) => Kind::Cell(old.changed(&new)),
+            (Kind::Channel(old), Service::Channel(new), _) => Kind::Channel(old.changed(&new)),
+            (Kind::Slice { slice, tag, .. }, Service::Slice { slice: new, weight }, _) => {
+                Kind::Slice {
+                    slice: slice.changed(&new),
+                    tag: *tag,
+                    weight: weight.get(),
+                    extra: new.extra(),
+                }
+            }
+            (_, _, new) => new,
+        }
+    }
+
+    /// The longest packet that can ever be sent.
+    fn longest(&self) -> u32 {
+        match self {
+            Kind::Cell(cell) => cell.longest(),
+            _ => u32::MAX,
+        }
+    }
+
+    /// A packet comes to the empty queue.
+    #[inline(always)]
+    fn wake(&mut self, packet: Packet, now: u64) {
+        match self {
+            Kind::Vacant { .. } => {}
+            Kind::Share(share) => share.wake(now),
+            Kind::Cell(cell) => cell.wake(now),
+            Kind::Slice { slice, .. } => slice.wake(now),
+            Kind::Channel(channel) => {
+                let arrived = packet.message.map_or(now, |message| message.0.min(now));
+                channel.begin_message(arrived);
+            }
+        }
+    }
+}
+
+/// The length of a packet, if it can be sent.
+#[inline(always)]
+fn fitting(flow: FlowId, packet: Packet, longest: u32) -> Result<u32, Misuse> {
+    let length = packet.length;
+    let fits = u32::try_from(length.0)
+        .ok()
+        .filter(|bytes| *bytes <= longest);
+    fits.ok_or(Misuse::TooLong {
+        flow,
+        length,
+        longest: Bytes(u64::from(longest)),
+    })
+}
+
+/// How many entries one call moves at most.
+pub const DUE_PER_CALL: u32 = 32;
+
+/// How many entries of flows that have nothing to send any more one call drops at most.
+pub const DROPPED_PER_CALL: u32 = 16;
+
+/// An entry in the left-over, and one elsewhere.
+const ENTRIES_PER_FLOW: usize = 2;
+
+/// 512 ns: what waiting may cost where it is not a thousandth of the wait.
+const TIME_QUANTUM: u32 = 9;
+
+/// Of start tags (2^26 / weight for each byte): a thousandth of 64 bytes of weight 1000.
+const TAG_QUANTUM: u32 = 12;
+
+/// The names of the calendars in the pool.
+const SLEEPERS: u8 = 0;
+const DUE: u8 = 1;
+const FAIR: u8 = 2;
+const EARLY: u8 = 3;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,217 @@
+//! Against an ordered map, and against the promise of precision.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What can be done to a calendar of times.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Time goes on.
+    Pass(u64),
+    /// A key so far from now is put in.
+    Push(u64),
+    /// Everything that is due comes out.
+    Drain,
+    /// One entry is taken away: this one of those there are.
+    Remove(usize),
+}
+
+fn distances() -> impl Strategy<Value = u64> {
+    (0_u32..48).prop_flat_map(|bits| 0_u64..1 << bits)
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        2 => distances().prop_map(Step::Pass),
+        6 => distances().prop_map(Step::Push),
+        2 => Just(Step::Drain),
+        2 => any::<usize>().prop_map(Step::Remove),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+/// A calendar of wake-up times with an honest list beside it.
+struct Sleepers {
+    calendar: Calendar,
+    pool: Pool,
+    now: u64,
+    next: u32,
+    /// Of each entry: the key that was asked for, its place's key, where it stands, and whether
+    /// the place is before the key.
+    honest: BTreeMap<u32, (u64, u64, Place, bool)>,
+}
+
+impl Sleepers {
+    fn new(now: u64) -> Sleepers {
+        let mut pool = Pool::new();
+        pool.reserve(1000);
+        Sleepers {
+            calendar: Calendar::new(3, 9),
+            pool,
+            now,
+            next: 0,
+            honest: BTreeMap::new(),
+        }
+    }
+
+    fn push(&mut self, distance: u64) {
+        let key = self.now.saturating_add(distance);
+        let exact = self.calendar.not_before(key, self.now, u32::MAX);
+        let spot = exact.unwrap_or_else(|| self.calendar.before(key, self.now));
+        let id = self.next;
+        self.next += 1;
+        let place = self
+            .calendar
+            .push(&mut self.pool, spot, Entry::new(id, id & 0xfff));
+        self.honest
+            .insert(id, (key, spot.key, place, exact.is_none()));
+    }
+
+    /// Takes everything that is due, and checks its order and that nothing else was.
+    fn drain(&mut self) {
+        let mut last = 0;
+        while let Some(spot) = self.calendar.peek().filter(|spot| spot.key <= self.now) {
+            assert!(spot.key >= last, "out of order");
+            last = spot.key;
+            let entry = self.calendar.take(&mut self.pool, spot, |_| ()).unwrap();
+            assert_eq!(entry.word(), entry.id() & 0xfff);
+            let (_, at, ..) = self.honest.remove(&entry.id()).unwrap();
+            assert_eq!(at, spot.key);
+            self.calendar.invariants(&self.pool);
+        }
+        assert!(self.honest.values().all(|(_, at, ..)| *at > self.now));
+    }
+
+    fn remove(&mut self, which: usize) {
+        if self.honest.is_empty() {
+            return;
+        }
+        let index = which % self.honest.len();
+        let (&id, &(_, _, place, _)) = self.honest.iter().nth(index).unwrap();
+        assert!(self.calendar.holds(&self.pool, place, id));
+        self.honest.remove(&id);
+        if let Some(moved) = self.calendar.remove(&mut self.pool, place) {
+            self.honest.get_mut(&moved.id()).unwrap().2 = place;
+        }
+    }
+}
+
+proptest! {
+    /// Nothing is early, lost, out of order, or later than 1/1024 of its wait or 512 ns.
+    #[test]
+    fn keys_come_back_in_order_and_in_time(start in prop_oneof![Just(0), 0_u64..1 << 50], steps in steps()) {
+        let mut sleepers = Sleepers::new(start);
+        for step in steps {
+            match step {
+                Step::Pass(time) => sleepers.now = sleepers.now.saturating_add(time),
+                Step::Push(distance) => {
+                    sleepers.push(distance);
+                    let (key, at, _, early) = *sleepers.honest.values().next_back().unwrap();
+                    if early {
+                        prop_assert!(at <= key);
+                    } else {
+                        prop_assert!(at >= key);
+                        prop_assert!(at - key <= (distance >> 10).max(511), "{distance}: {}", at - key);
+                    }
+                }
+                Step::Drain => sleepers.drain(),
+                Step::Remove(which) => sleepers.remove(which),
+            }
+            sleepers.calendar.invariants(&sleepers.pool);
+            prop_assert_eq!(sleepers.calendar.len(), sleepers.honest.len());
+        }
+        sleepers.now = u64::MAX;
+        sleepers.drain();
+        prop_assert_eq!(sleepers.calendar.len(), 0);
+    }
+
+    /// Where the base follows the keys, they may wrap around.
+    #[test]
+    fn tags_wrap_around(start in prop_oneof![Just(u64::MAX - (1 << 30)), any::<u64>()], steps in prop::collection::vec(0_u64..1 << 40, 1..200)) {
+        let mut pool = Pool::new();
+        pool.reserve(1000);
+        let mut calendar = Calendar::new(1, 12);
+        let (mut now, mut taken) = (start, 0);
+        for (id, step) in steps.iter().enumerate() {
+            calendar.base = now.wrapping_sub(1 << 62);
+            let key = now.wrapping_add(*step);
+            let spot = calendar.before(key, now);
+            prop_assert!(key.wrapping_sub(spot.key) <= (step >> 10).max(4095));
+            calendar.push(&mut pool, spot, Entry::new(id as u32, 0));
+            if id % 3 == 2 {
+                let spot = calendar.peek().unwrap();
+                calendar.take(&mut pool, spot, |_| ()).unwrap();
+                taken += 1;
+                if spot.key.wrapping_sub(now) < 1 << 62 {
+                    now = spot.key;
+                }
+            }
+            calendar.invariants(&pool);
+        }
+        let mut last = now.wrapping_sub(1 << 13);
+        while let Some(spot) = calendar.peek() {
+            prop_assert!(spot.key.wrapping_sub(last) < 1 << 62);
+            last = spot.key;
+            calendar.take(&mut pool, spot, |_| ()).unwrap();
+            taken += 1;
+        }
+        prop_assert_eq!(taken, steps.len());
+    }
+}
+
+#[test]
+fn a_bucket_is_first_in_first_out_over_many_chunks() {
+    let mut pool = Pool::new();
+    pool.reserve(100);
+    let mut calendar = Calendar::new(0, 9);
+    let spot = calendar.not_before(1000, 0, 99).unwrap();
+    for id in 0..100 {
+        calendar.push(&mut pool, spot, Entry::new(id, 7));
+    }
+    for id in 0..100 {
+        let next = calendar.peek().unwrap();
+        let entry = calendar.take(&mut pool, next, |_| ()).unwrap();
+        assert_eq!((entry.id(), next.key), (id, 1024));
+    }
+    assert_eq!(calendar.peek(), None);
+    assert_eq!(pool.memory(), 9 * 64, "eight chunks and the none");
+}
+
+#[test]
+fn what_is_overdue_for_ages_stays_in_order() {
+    let mut pool = Pool::new();
+    pool.reserve(10);
+    let mut calendar = Calendar::new(0, 9);
+    let first = calendar.before(0, 0);
+    calendar.push(&mut pool, first, Entry::new(1, 0));
+    // The first ring is 8.4 ms long; an hour later its first bucket is still in use.
+    let now = 3_600_000_000_000;
+    let second = calendar.before(now + 5000, now);
+    calendar.push(&mut pool, second, Entry::new(2, 0));
+    calendar.invariants(&pool);
+    let order: Vec<u32> = core::iter::from_fn(|| {
+        let spot = calendar.peek()?;
+        Some(calendar.take(&mut pool, spot, |_| ())?.id())
+    })
+    .collect();
+    assert_eq!(order, [1, 2]);
+}
+
+#[test]
+fn a_place_is_as_fine_as_asked() {
+    let calendar = Calendar::new(0, 9);
+    let second = 1_000_000_000;
+    let coarse = calendar.not_before(second + 1, 0, 99).unwrap().key;
+    assert_eq!(coarse % (1 << 19), 0);
+    assert_eq!(
+        calendar.not_before(second + 1, 0, 12),
+        None,
+        "no ring is that fine and that long"
+    );
+    let early = calendar.before(second + 1, 0).key;
+    assert!(early <= second + 1 && second - early < 1 << 20);
+}

@@ -1,0 +1,56 @@
+//! Shaping to a real-time channel (paper RTC, section 2.2): linear bounded arrivals.
+//!
+//! A message's *logical arrival* is when it arrived or 1/Rmax after the logical arrival of the
+//! message before it, whichever is later; its deadline is the delay bound after that. So a burst
+//! of Bmax messages may arrive at once, and yet no channel takes more of the link than Rmax
+//! messages of Mmax in a second. All packets of a message share its times.
+
+use crate::contract;
+
+/// The state of a channel's flow. Times in ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Channel {
+    /// 1 / Rmax, rounded up.
+    spacing: u64,
+    /// The delay bound.
+    bound: u64,
+    /// Logical arrival of the message whose packets are being sent.
+    logical: u64,
+    /// The earliest logical arrival of the next message.
+    next: u64,
+}
+
+impl Channel {
+    /// A channel without messages yet.
+    pub(super) fn new(contract: &contract::Channel) -> Channel {
+        let rate = u64::from(contract.rmax().get());
+        Channel {
+            spacing: 1_000_000_000_u64.div_ceil(rate),
+            bound: contract.deadline().0,
+            logical: 0,
+            next: 0,
+        }
+    }
+
+    /// The same messages under another contract; spacing and bound count from the next message.
+    pub(super) fn changed(&self, contract: &contract::Channel) -> Channel {
+        Channel {
+            logical: self.logical,
+            next: self.next,
+            ..Channel::new(contract)
+        }
+    }
+
+    /// The next packet begins a message that arrived at `arrived`.
+    #[inline(always)]
+    pub(super) fn begin_message(&mut self, arrived: u64) {
+        self.logical = arrived.max(self.next);
+        self.next = self.logical.saturating_add(self.spacing);
+    }
+
+    /// The logical arrival and the deadline of the message.
+    #[inline(always)]
+    pub(super) fn plan(&self) -> (u64, u64) {
+        (self.logical, self.logical.saturating_add(self.bound))
+    }
+}

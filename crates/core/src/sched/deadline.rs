@@ -1,0 +1,86 @@
+//! How long after its eligible time a packet's deadline is, in the 12 bits that a calendar's
+//! entry has for it.
+//!
+//! A floating-point number: below 8,192 ns in steps of 64 ns, above to eight binary digits,
+//! rounded down; so what is [`kept`] of a deadline is at most 0.8 % (or 63 ns) shorter than what
+//! was asked, and never longer. The scheduler orders by what is kept, so admission must count
+//! with it too.
+
+use crate::units::Nanos;
+
+/// Of a delay bound, how much the scheduler works with: it orders by a deadline between this one
+/// and the one asked for. Bounds are cut at 4.8 hours.
+///
+/// To the rounding of this module comes that of the calendar of the due: 1/1024 of the bound, or
+/// 512 ns.
+pub fn kept(bound: Nanos) -> Nanos {
+    let coded = decode(encode(bound.0));
+    Nanos(coded.saturating_sub((coded >> 10).max(512)))
+}
+
+/// The word for so many nanoseconds.
+#[inline(always)]
+pub(super) fn encode(nanos: u64) -> u32 {
+    let units = nanos >> UNIT;
+    if units < 1 << DIGITS {
+        return units as u32;
+    }
+    let exponent = units.ilog2() - DIGITS;
+    let word = (exponent + 1) << DIGITS | (units >> exponent) as u32 & ((1 << DIGITS) - 1);
+    word.min(LONGEST)
+}
+
+/// The nanoseconds of a word.
+#[inline(always)]
+pub(super) fn decode(word: u32) -> u64 {
+    let mantissa = u64::from(word & ((1 << DIGITS) - 1));
+    let units = match word >> DIGITS {
+        0 => mantissa,
+        exponent => (mantissa | 1 << DIGITS) << (exponent - 1),
+    };
+    units << UNIT
+}
+
+/// Not a deadline: the flow itself has to be asked.
+pub(super) const ASK: u32 = (1 << 12) - 1;
+
+/// The word of the longest bound.
+const LONGEST: u32 = ASK - 1;
+
+/// Binary logarithm of the finest step.
+const UNIT: u32 = 6;
+
+/// Binary digits behind the leading one.
+const DIGITS: u32 = 7;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_bound_is_kept_but_for_one_part_in_128(nanos in prop_oneof![0_u64..1 << 20, 0_u64..1 << 44]) {
+            let back = decode(encode(nanos));
+            prop_assert!(back <= nanos);
+            prop_assert!(nanos - back <= (nanos >> DIGITS).max((1 << UNIT) - 1));
+            prop_assert_eq!(encode(back), encode(nanos));
+        }
+
+        #[test]
+        fn longer_bounds_have_greater_words(a in 0_u64..1 << 44, b in 0_u64..1 << 44) {
+            prop_assert_eq!(encode(a.min(b)).cmp(&encode(a.max(b))).is_le(), true);
+        }
+    }
+
+    #[test]
+    fn every_word_is_its_own() {
+        for word in 0..=LONGEST {
+            assert_eq!(encode(decode(word)), word);
+        }
+        assert_eq!(encode(u64::MAX), LONGEST);
+        assert_eq!(kept(Nanos(100)), Nanos(0));
+        assert_eq!(kept(Nanos(100_000)).0, 99_840 - 512);
+    }
+}

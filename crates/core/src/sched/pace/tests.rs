@@ -1,0 +1,71 @@
+//! Against exact arithmetic in 128 bits.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn rates() -> impl Strategy<Value = Rate> {
+    let bits = prop_oneof![
+        1_000_u64..=1_000_000_000_000,
+        Just(1_000),
+        Just(1_000_000_000_000),
+        (3_u32..=12).prop_map(|e| 10_u64.pow(e)),
+    ];
+    bits.prop_map(|bits| Rate::new(bits).unwrap())
+}
+
+proptest! {
+    /// A packet never takes less than its length over the rate, and at most 2^-16 ns and one part
+    /// in 2^25 more.
+    #[test]
+    fn a_span_is_the_quotient_rounded_up(rate in rates(), bytes in 0_u32..1 << 24) {
+        let exact = u128::from(bytes) * 8 * NANOS_PER_SECOND * (1 << 16);
+        let rate_bits = u128::from(rate.bits_per_second());
+        let span = u128::from(Pace::of(rate).span(bytes).0);
+        prop_assert!(span * rate_bits >= exact);
+        let most = exact.div_ceil(rate_bits);
+        prop_assert!(span <= most + (most >> 25) + 1, "{span} against {most}");
+    }
+
+    /// Adding up many packets is adding up their spans: nothing is lost or won in between.
+    #[test]
+    fn moments_carry_their_fractions(start in 0_u64..u64::MAX / 2, spans in prop::collection::vec(0_u64..1 << 40, 1..50)) {
+        let mut moment = Moment::at(start);
+        let mut exact = u128::from(start) << 16;
+        for span in spans {
+            moment = moment.after(Span(span));
+            exact += u128::from(span);
+            prop_assert_eq!((u128::from(moment.nanos) << 16) + u128::from(moment.part), exact);
+            prop_assert_eq!(u128::from(moment.ceil()), exact.div_ceil(1 << 16));
+        }
+    }
+
+    #[test]
+    fn the_difference_of_two_paces_is_rounded_down(a in rates(), b in rates(), bytes in 0_u32..1 << 24) {
+        let (slow, fast) = if a < b { (a, b) } else { (b, a) };
+        let (slow_bits, fast_bits) = (u128::from(slow.bits_per_second()), u128::from(fast.bits_per_second()));
+        let bits = u128::from(bytes) * 8 * NANOS_PER_SECOND;
+        // bits (1 / slow - 1 / fast), exact over a common denominator.
+        let exact = bits / slow_bits * fast_bits + bits % slow_bits * fast_bits / slow_bits - bits;
+        let ours = u128::from(Pace::of(slow).longer_than(Pace::of(fast), bytes));
+        prop_assert!(ours <= exact / fast_bits, "{ours}");
+        prop_assert!(ours + 2 >= exact / fast_bits, "{ours}");
+        prop_assert_eq!(Pace::of(fast).longer_than(Pace::of(slow), bytes), 0);
+    }
+}
+
+#[test]
+fn the_end_of_time_is_an_end() {
+    let moment = Moment::at(u64::MAX - 1).after(Span(5 << 16));
+    assert_eq!(moment.nanos, u64::MAX);
+    assert_eq!(
+        Moment {
+            nanos: u64::MAX,
+            part: 9
+        }
+        .ceil(),
+        u64::MAX
+    );
+    let slowest = Pace::of(Rate::MIN).span((1 << 24) - 1);
+    assert_eq!(slowest.ceil(), 134_217_720_000_000);
+}

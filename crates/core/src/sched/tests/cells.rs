@@ -1,0 +1,137 @@
+//! Cell contracts: conformance, rate, and the shapes of the two buckets.
+
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::world::*;
+use crate::contract::{self, Bucket};
+use crate::police::{Police, Seen};
+use crate::sched::{Departure, Service, Wire};
+use crate::units::{Bytes, Nanos, Rate};
+
+/// Fails unless everything conforms.
+fn judge<'a>(contract: contract::Cell, sent: impl Iterator<Item = &'a Departure>) {
+    let mut police = Police::cell(contract);
+    for one in sent {
+        let seen = Seen {
+            at: one.start,
+            length: one.length,
+        };
+        police.handle(seen).unwrap();
+    }
+}
+
+#[test]
+fn a_constant_rate_is_exact() {
+    let mut world = World::new(Wire::new(mbit(100)));
+    let contract = cell(mbit(10), us(200));
+    let flow = world.flow(Service::Cell(contract));
+    world.greedy(flow, 1250);
+    world.run(1_000_000_000);
+    let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
+    assert!((1000..=1001).contains(&starts.len()), "{}", starts.len());
+    for (k, start) in starts.iter().enumerate() {
+        let exact = k as u64 * 1_000_000;
+        assert!(
+            *start >= exact && *start < exact + 1000,
+            "packet {k} at {start}"
+        );
+    }
+    judge(contract, world.sent_by(flow));
+}
+
+#[test]
+fn a_single_bucket_bursts_and_goes_on_at_the_sustained_rate() {
+    let mut world = World::new(Wire::new(mbit(1000)));
+    let contract = bucket(mbit(100), us(50), mbit(10), 12_500, Bucket::Single);
+    let flow = world.flow(Service::Cell(contract));
+    world.greedy(flow, 1250);
+    world.run(100_000_000);
+    let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
+    // Ten packets of 100 us at the peak, then one each millisecond.
+    assert!(starts[9] >= 900_000 && starts[9] < 902_000, "{}", starts[9]);
+    assert!(starts[10] - starts[9] > 900_000, "the burst is ten packets");
+    let steady = starts[60] - starts[10];
+    assert!((steady as i64 - 50_000_000).abs() < 60_000, "{steady}");
+    judge(contract, world.sent_by(flow));
+}
+
+#[test]
+fn a_dual_bucket_bursts_and_is_silent() {
+    let mut world = World::new(Wire::new(mbit(1000)));
+    let contract = bucket(mbit(100), us(50), mbit(10), 12_500, Bucket::Dual);
+    let flow = world.flow(Service::Cell(contract));
+    world.greedy(flow, 1250);
+    world.run(100_000_000);
+    let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
+    let mut bursts = starts.chunk_by(|a, b| b - a < 200_000);
+    assert!(bursts.clone().count() >= 9, "10 ms from burst to burst");
+    assert!(bursts.all(|burst| burst.len() == 10 || burst.last() == starts.last()));
+    judge(contract, world.sent_by(flow));
+}
+
+/// A contract between 0.1 % and 5 % of 1 Gbit/s, bursts of up to 20 packets.
+fn contracts() -> impl Strategy<Value = contract::Cell> {
+    let parts = (
+        1_000_u64..50_000,
+        20_u64..=100,
+        1_u64..20,
+        0_u8..3,
+        100_u64..5_000,
+    );
+    parts.prop_map(|(kbit, percent, packets, kind, cdvt)| {
+        let pcr = Rate::new(kbit * 1000).unwrap();
+        let scr = pcr.portion(percent, 100).unwrap();
+        let cdvt = us(cdvt);
+        match kind {
+            0 => cell(pcr, cdvt),
+            1 => bucket(pcr, cdvt, scr, packets * 1500, Bucket::Single),
+            _ => bucket(pcr, cdvt, scr, packets * 1500, Bucket::Dual),
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Random contracts of a link that carries them all, with packets of any size: the policer is
+    /// silent, whoever is always ready gets its rate, and nothing is lost.
+    #[test]
+    fn no_policer_ever_speaks(
+        flows in prop::collection::vec((contracts(), 64_u64..1500, any::<bool>()), 1..20),
+        arrivals in prop::collection::vec((0_usize..20, 40_u64..1500, 0_u64..400_000), 0..400),
+    ) {
+        let mut world = World::new(Wire::new(mbit(1000)));
+        let ids: Vec<_> = flows.iter().map(|(c, ..)| world.flow(Service::Cell(*c))).collect();
+        for (id, (_, length, greedy)) in ids.iter().zip(&flows) {
+            if *greedy {
+                world.greedy(*id, *length);
+            }
+        }
+        let mut random = 0;
+        for (which, length, gap) in arrivals {
+            world.careful = random % 16 == 0;
+            let (id, greedy) = (ids[which % ids.len()], flows[which % ids.len()].2);
+            if !greedy {
+                world.offer(id, crate::sched::Packet::new(Bytes(length)));
+                random += 1;
+            }
+            world.run(world.now + gap);
+        }
+        let end = world.now + 200_000_000;
+        world.run(end);
+        for (id, (contract, length, greedy)) in ids.iter().zip(&flows) {
+            judge(*contract, world.sent_by(*id));
+            if *greedy {
+                let rate = contract.sustained().map_or(contract.pcr(), |s| s.scr);
+                let slack = contract.sustained().map_or(2 * length, |s| s.mbs.0 + 2 * length);
+                let due = rate.bytes_in(Nanos(end)).0;
+                prop_assert!(world.bytes_of(*id) + slack >= due, "{id} sent {} of {due}", world.bytes_of(*id));
+            }
+        }
+        let left: usize = ids.iter().map(|id| world.queued(*id)).sum();
+        let random_sent = world.sent.iter().filter(|one| !flows[one.flow.index()].2).count();
+        prop_assert_eq!(world.offered, left + random_sent);
+    }
+}

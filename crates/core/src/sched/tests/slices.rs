@@ -1,0 +1,169 @@
+//! Slices: exactness, debt, waking.
+
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::world::*;
+use crate::sched::{FlowId, Wire};
+
+/// 10 Mbit/s, where a packet of 1,500 bytes takes 1.2 ms.
+fn ethernet() -> World {
+    World::new(Wire::new(mbit(10)))
+}
+
+fn per_period(world: &World, flow: FlowId, period: u64) -> Vec<usize> {
+    let periods = world.now / period;
+    let mut counts = alloc::vec![0; periods as usize];
+    for one in world.sent_by(flow) {
+        if let Some(count) = counts.get_mut((one.start.0 / period) as usize) {
+            *count += 1;
+        }
+    }
+    counts
+}
+
+#[test]
+fn a_slice_of_two_packets_sends_two() {
+    let mut world = ethernet();
+    let flow = world.flow(slice(us(2400), ms(50), false));
+    world.greedy(flow, 1500);
+    world.run(10_000_000_000);
+    let counts = per_period(&world, flow, 50_000_000);
+    assert_eq!(counts.len(), 200);
+    assert!(counts.iter().all(|count| *count == 2), "{counts:?}");
+}
+
+#[test]
+fn what_is_overdrawn_is_taken_from_the_next_period() {
+    let mut world = ethernet();
+    let flow = world.flow(slice(us(3000), ms(50), false));
+    world.greedy(flow, 1500);
+    world.run(10_000_000_000);
+    let counts = per_period(&world, flow, 50_000_000);
+    assert!(
+        counts.iter().all(|count| matches!(count, 2 | 3)),
+        "{counts:?}"
+    );
+    assert_eq!(counts.iter().sum::<usize>(), 500, "2.5 in the mean");
+}
+
+#[test]
+fn extra_is_all_the_rest_and_not_charged() {
+    let mut world = ethernet();
+    let steady = world.flow(slice(ms(6), ms(20), false));
+    let hungry = world.flow(slice(ms(2), ms(20), true));
+    world.greedy(steady, 1500);
+    world.greedy(hungry, 1500);
+    world.run(2_000_000_000);
+    let (a, b) = (world.time_of(steady), world.time_of(hungry));
+    assert!(a.abs_diff(600_000_000) <= 1_200_000, "{a}");
+    assert!(a + b >= 1_998_000_000, "{a} and {b}");
+}
+
+#[test]
+fn a_debt_larger_than_the_slice_is_slept_off() {
+    let mut world = ethernet();
+    let flow = world.flow(slice(us(100), ms(10), false));
+    world.greedy(flow, 1500);
+    world.run(1_200_000_000);
+    // 1.2 ms each, 0.1 ms in 10 ms: one in 12 periods.
+    let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
+    assert_eq!(starts.len(), 10);
+    assert!(
+        starts
+            .windows(2)
+            .all(|two| (two[1] - two[0]).abs_diff(120_000_000) <= 120_000),
+        "{starts:?}"
+    );
+}
+
+/// With the naive rule (an old deadline kept, a full slice) a flow that wakes just before its
+/// deadline takes two slices in a row, and at 80 % load somebody loses a whole period.
+#[test]
+fn who_wakes_at_the_worst_moment_harms_nobody() {
+    let mut world = ethernet();
+    let victim = world.flow(slice(ms(6), ms(15), false));
+    let sleeper = world.flow(slice(ms(12), ms(30), false));
+    world.greedy(victim, 1200);
+    for round in 0..200_u64 {
+        // Awake for one packet, asleep nearly until the period is over, then greedy for a while.
+        world.offer(
+            sleeper,
+            crate::sched::Packet::new(crate::units::Bytes(1200)),
+        );
+        world.run(world.now + 29_000_000 - round * 3_000);
+        world.greedy(sleeper, 1200);
+        world.run(world.now + 31_000_000);
+        world.quiet(sleeper);
+        world.run(world.now + 40_000_000);
+    }
+    let periods = world.now / 15_000_000;
+    let mut got = alloc::vec![0_u64; periods as usize];
+    for one in world.sent_by(victim) {
+        if let Some(time) = got.get_mut((one.start.0 / 15_000_000) as usize) {
+            *time += one.end.0 - one.start.0;
+        }
+    }
+    let least = got.iter().min().unwrap();
+    assert!(
+        *least >= 6_000_000 - 960_000,
+        "a period with {least} ns of 6 ms"
+    );
+    assert_eq!(world.misses(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(40))]
+
+    /// A backlogged flow has got its slice, but for one packet, at the end of every whole period,
+    /// whatever the others do, if the slices and one packet of overrun each fit.
+    #[test]
+    fn an_admitted_slice_is_kept(
+        raw in prop::collection::vec((1_u64..100, 5_u64..60), 2..8),
+        naps in prop::collection::vec((0_usize..8, 1_u64..30_000_000), 1..60),
+    ) {
+        let packet = 120_000;
+        let total: u64 = raw.iter().map(|(part, _)| part).sum();
+        // What each may ask so that everything, with an overrun and one packet of somebody else,
+        // is 95 % of the link.
+        let mut world = World::new(Wire::new(mbit(100)));
+        let mut flows = Vec::new();
+        for (part, period) in &raw {
+            let period = period * 1_000_000;
+            let room = (period * 95 / 100 * part / total).saturating_sub(packet * 2);
+            if room > 0 {
+                let service = slice(crate::units::Nanos(room), crate::units::Nanos(period), false);
+                flows.push((world.flow(service), room, period));
+            }
+        }
+        prop_assume!(!flows.is_empty());
+        let (victim, share, period) = flows[0];
+        world.greedy(victim, 1500);
+        let mut awake = alloc::vec![false; flows.len()];
+        for (which, nap) in naps {
+            let which = which % flows.len();
+            if which > 0 {
+                match awake[which] {
+                    true => { world.quiet(flows[which].0); }
+                    false => world.greedy(flows[which].0, 1500),
+                }
+                awake[which] = !awake[which];
+            }
+            world.careful = which == 1;
+            world.run(world.now + nap);
+        }
+        let periods = world.now / period;
+        let mut got = alloc::vec![0_u64; periods as usize];
+        let mut all = 0;
+        for one in world.sent_by(victim) {
+            let cost = one.end.0 - one.start.0;
+            all += cost;
+            if let Some(time) = got.get_mut((one.start.0 / period) as usize) {
+                *time += cost;
+            }
+        }
+        prop_assert!(got.iter().all(|time| time + packet >= share), "{share}: {got:?}");
+        prop_assert!(all <= (periods + 1) * share + packet);
+    }
+}

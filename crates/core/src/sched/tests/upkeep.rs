@@ -1,0 +1,218 @@
+//! Flows that come, change and go; time that does what it wants; calls that make no sense.
+
+use alloc::string::ToString;
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::world::*;
+use crate::sched::{Misuse, Next, Packet, Scheduler, Service, Wire};
+use crate::units::{Bytes, Instant, Nanos, Rate};
+
+fn services() -> impl Strategy<Value = Service> {
+    let rate = (3_u32..11).prop_flat_map(|e| 10_u64.pow(e)..=10_u64.pow(e + 1));
+    let rate = rate.prop_map(|bits| Rate::new(bits).unwrap());
+    let time = (9_u32..34).prop_flat_map(|bits| 1_u64..1 << bits);
+    prop_oneof![
+        (
+            prop::option::of(rate.clone()),
+            prop::option::of((rate.clone(), time.clone())),
+            1_u16..=1000
+        )
+            .prop_map(|(min, max, parts)| Service::Share {
+                min,
+                max: max.map(|(rate, burst)| (rate, Nanos(burst))),
+                weight: weight(parts),
+            }),
+        (1_u64..1000, 1_u64..5_000_000, any::<bool>()).prop_map(|(part, period, extra)| {
+            let period = period * 1000;
+            slice(Nanos((period / 1000 * part).max(1)), Nanos(period), extra)
+        }),
+        (rate.clone(), time.clone()).prop_map(|(pcr, cdvt)| Service::Cell(cell(pcr, Nanos(cdvt)))),
+        (rate, time.clone(), 1_u64..100, any::<bool>()).prop_map(|(pcr, cdvt, part, dual)| {
+            use crate::contract::Bucket::{Dual, Single};
+            let scr = pcr.portion(part, 100).unwrap_or(pcr);
+            let kind = if dual { Dual } else { Single };
+            Service::Cell(bucket(pcr, Nanos(cdvt), scr, 3000, kind))
+        }),
+        (1_u32..100_000, 1_u32..10, time).prop_map(|(rate, bmax, deadline)| {
+            let rmax = crate::contract::MessageRate::new(rate).unwrap();
+            let channel = crate::contract::Channel::new(Bytes(4000), rmax, bmax, Nanos(deadline));
+            Service::Channel(channel.unwrap())
+        }),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(Service),
+    Remove(usize),
+    Change(usize, Service),
+    Offer(usize, u64),
+    Flush(usize),
+    Run(u64),
+    Back(u64),
+}
+
+fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
+    let which = any::<usize>();
+    let step = prop_oneof![
+        3 => services().prop_map(Step::Insert),
+        1 => which.prop_map(Step::Remove),
+        1 => (which, services()).prop_map(|(w, s)| Step::Change(w, s)),
+        10 => (which, 1_u64..1514).prop_map(|(w, l)| Step::Offer(w, l)),
+        1 => which.prop_map(Step::Flush),
+        6 => (0_u32..32).prop_flat_map(|bits| 0_u64..1 << bits).prop_map(Step::Run),
+        1 => (0_u64..10_000).prop_map(Step::Back),
+    ];
+    prop::collection::vec(step, 1..most)
+}
+
+/// Runs a story; in the end what came in went out, was flushed, or still waits.
+fn tell(start: u64, horizon: u64, ahead: u64, steps: Vec<Step>) {
+    let mut world = World::new(Wire {
+        horizon: Nanos(horizon),
+        ahead: Nanos(ahead),
+        overhead: Bytes(24),
+        ..Wire::new(mbit(100))
+    });
+    world.now = start;
+    world.careful = true;
+    let (mut flows, mut flushed) = (Vec::new(), 0);
+    for step in steps {
+        let pick = |which: usize, flows: &Vec<crate::sched::FlowId>| {
+            (!flows.is_empty()).then(|| which % flows.len())
+        };
+        match step {
+            Step::Insert(service) => flows.push(world.flow(service)),
+            Step::Remove(which) => {
+                if let Some(which) = pick(which, &flows) {
+                    let flow = flows.swap_remove(which);
+                    flushed += world.quiet(flow);
+                    let now = Instant(world.now);
+                    world.link.remove(flow, now).unwrap();
+                    assert_eq!(world.link.withdraw(flow, now), Err(Misuse::Unknown(flow)));
+                }
+            }
+            Step::Change(which, service) => {
+                if let Some(which) = pick(which, &flows) {
+                    world
+                        .link
+                        .change(flows[which], service, Instant(world.now))
+                        .unwrap();
+                }
+            }
+            Step::Offer(which, length) => {
+                if let Some(which) = pick(which, &flows) {
+                    let arrived = Instant(world.now);
+                    world.offer(flows[which], Packet::first(Bytes(length), arrived));
+                }
+            }
+            Step::Flush(which) => {
+                if let Some(which) = pick(which, &flows) {
+                    flushed += world.quiet(flows[which]);
+                }
+            }
+            Step::Run(time) => world.run(world.now.saturating_add(time)),
+            Step::Back(time) => world.now = world.now.saturating_sub(time),
+        }
+        world.link.invariants();
+    }
+    let left: usize = flows.iter().map(|flow| world.queued(*flow)).sum();
+    assert_eq!(world.offered, world.sent.len() + flushed + left);
+    for flow in flows {
+        world.quiet(flow);
+    }
+    world.run(u64::MAX);
+    assert_eq!(
+        world.link.poll_timeout(),
+        None,
+        "an empty scheduler waits for nothing"
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn packets_are_conserved(horizon in 0_u64..10_000_000, ahead in 0_u64..100_000, steps in steps(120)) {
+        tell(0, horizon, ahead, steps);
+    }
+
+    #[test]
+    fn the_end_of_time_is_defined(before in 0_u64..1 << 36, steps in steps(60)) {
+        tell(u64::MAX - before, 1000, 0, steps);
+    }
+}
+
+#[test]
+fn calls_that_make_no_sense_are_refused() {
+    let now = Instant(0);
+    let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
+    let flow = link
+        .insert(Service::Cell(cell(mbit(1), us(1))), now)
+        .unwrap();
+    let long = link
+        .handle_head(flow, Packet::new(Bytes(1515)), now)
+        .unwrap_err();
+    assert!(long.to_string().contains("at most 1514"), "{long}");
+    link.handle_head(flow, Packet::new(Bytes(1514)), now)
+        .unwrap();
+    let again = link.handle_head(flow, Packet::new(Bytes(1)), now);
+    assert_eq!(again, Err(Misuse::Waiting(flow)));
+    link.remove(flow, now).unwrap();
+    assert_eq!(link.remove(flow, now), Err(Misuse::Unknown(flow)));
+    let wide = Wire {
+        longest: Bytes(1 << 24),
+        ..Wire::new(mbit(10))
+    };
+    assert!(matches!(Scheduler::new(wide), Err(Misuse::LongWire(_))));
+    let wide = Wire {
+        longest: Bytes(u64::MAX),
+        overhead: Bytes(9),
+        ..Wire::new(mbit(10))
+    };
+    assert!(matches!(Scheduler::new(wide), Err(Misuse::LongWire(_))));
+}
+
+#[test]
+fn one_call_says_what_to_send_or_when_to_wake() {
+    let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
+    let flow = link
+        .insert(Service::Cell(cell(mbit(1), ms(1))), Instant(0))
+        .unwrap();
+    assert_eq!(link.turn(Instant(0), |_| None), Next::Idle);
+    link.handle_head(flow, Packet::new(Bytes(125)), Instant(5))
+        .unwrap();
+    let next = link.turn(Instant(5), |_| Some(Packet::new(Bytes(125))));
+    assert!(matches!(next, Next::Send(one) if one.flow == flow && one.start == Instant(5)));
+    // 1 ms later, and rounded up to 512 ns.
+    let Next::Wait(at) = link.turn(Instant(5), |_| None) else {
+        panic!("the second packet is not eligible yet");
+    };
+    assert!((1_000_005..1_000_005 + 1000).contains(&at.0), "{at:?}");
+    assert!(matches!(link.turn(at, |_| None), Next::Send(_)));
+    assert_eq!(link.turn(at, |_| None), Next::Idle);
+}
+
+#[test]
+fn an_idle_flow_takes_one_cache_line() {
+    let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
+    let before = link.memory();
+    for _ in 0..10_000 {
+        link.insert(Service::best_effort(weight(1)), Instant(0))
+            .unwrap();
+    }
+    assert_eq!(link.memory() - before, 640_000);
+}
+
+#[test]
+fn a_place_is_used_again() {
+    let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
+    let service = Service::best_effort(weight(7));
+    let first = link.insert(service, Instant(0)).unwrap();
+    let second = link.insert(service, Instant(0)).unwrap();
+    link.remove(first, Instant(0)).unwrap();
+    assert_eq!(link.insert(service, Instant(0)), Ok(first));
+    assert_ne!(first, second);
+}

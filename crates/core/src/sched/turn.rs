@@ -1,0 +1,484 @@
+//! The turn: what falls due, who is next, and where a flow waits afterwards.
+
+use super::calendar::Spot;
+use super::flow::{Flag, Flow, Kind};
+use super::pace::Moment;
+use super::service::{Departure, FlowId, Next, Packet, Turn};
+use super::{
+    DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, Scheduler, TAG_QUANTUM, TIME_QUANTUM, deadline,
+};
+use crate::prefetch;
+use crate::units::{Bytes, Instant};
+
+impl Scheduler {
+    /// Whose head leaves now, if anybody's. `behind` is called exactly once for each departure:
+    /// what stands behind the head that leaves, if anything. (A packet longer than can be sent
+    /// counts as the longest that can.)
+    ///
+    /// Nothing may mean: not yet, for one of the reasons that [`Scheduler::poll_timeout`] tells.
+    #[inline]
+    pub fn poll(
+        &mut self,
+        now: Instant,
+        behind: impl FnOnce(FlowId) -> Option<Packet>,
+    ) -> Option<Departure> {
+        self.advance(now);
+        if self.wire.busy.nanos > self.now.saturating_add(self.wire.ahead) {
+            return None;
+        }
+        self.fall_due();
+        let mut dropped = DROPPED_PER_CALL;
+        if let Some((id, deadline)) = self.next_due(&mut dropped) {
+            return Some(self.depart(id, Turn::Guaranteed { deadline }, behind));
+        }
+        if let Some(id) = self.next_fair(&mut dropped) {
+            return Some(self.depart(id, Turn::LeftOver, behind));
+        }
+        let id = self.next_early(&mut dropped)?;
+        Some(self.depart(id, Turn::Early, behind))
+    }
+
+    /// When [`Scheduler::poll`] can next have something; nothing if a packet has to come first.
+    /// Any later call but `poll_timeout` itself may change the answer.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let soonest = self.wire.busy.ceil().saturating_sub(self.wire.ahead);
+        let ready = self.due.len() + self.fair.len() + self.early.len() > 0;
+        let waits = match ready {
+            true => self.now,
+            false => self.sleepers.peek()?.key,
+        };
+        Some(Instant(waits.max(soonest).max(self.now)))
+    }
+
+    /// [`Scheduler::poll`] and [`Scheduler::poll_timeout`] in one: what to send now, or when to
+    /// ask again. This is all that an event loop needs.
+    pub fn turn(&mut self, now: Instant, behind: impl FnOnce(FlowId) -> Option<Packet>) -> Next {
+        match (self.poll(now, behind), self.poll_timeout()) {
+            (Some(departure), _) => Next::Send(departure),
+            (None, Some(at)) => Next::Wait(at),
+            (None, None) => Next::Idle,
+        }
+    }
+
+    /// Moves what has fallen due to where it is ordered by deadline.
+    #[inline(always)]
+    fn fall_due(&mut self) {
+        let mut budget = DUE_PER_CALL;
+        while budget > 0
+            && let Some(spot) = self.sleepers.peek()
+            && spot.key <= self.now
+        {
+            let flows = &self.flows;
+            let ahead = |id: u32| prefetch(flows, id);
+            let Some(entry) = self.sleepers.take(&mut self.pool, spot, ahead) else {
+                break;
+            };
+            self.wake_up(entry, spot);
+            budget -= 1;
+        }
+        while budget > 0
+            && let Some(spot) = self.early.peek()
+            && spot.key <= self.now
+        {
+            let Some(entry) = self.early.take(&mut self.pool, spot, |_| ()) else {
+                break;
+            };
+            self.wake_up(entry, spot);
+            budget -= 1;
+        }
+    }
+
+    /// An entry's time has come.
+    #[inline(always)]
+    fn wake_up(&mut self, entry: Entry, spot: Spot) {
+        let id = entry.id();
+        if entry.word() == deadline::ASK {
+            let flow = &mut self.flows[id as usize];
+            flow.clear(Flag::Clock);
+            match flow.is(Flag::Waiting) {
+                true => self.place(id),
+                false => self.vacate(id),
+            }
+            return;
+        }
+        prefetch(&self.flows, id);
+        let deadline = spot.key.saturating_add(deadline::decode(entry.word()));
+        let to = self.due.before(deadline.max(self.now), self.now);
+        self.due.push(&mut self.pool, to, Entry::new(id, 0));
+    }
+
+    /// The flow of the earliest deadline, if any is due, and that deadline.
+    #[inline(always)]
+    fn next_due(&mut self, dropped: &mut u32) -> Option<(u32, Instant)> {
+        while let Some(spot) = self.due.peek() {
+            if *dropped == 0 {
+                return None;
+            }
+            let flows = &self.flows;
+            let entry = self
+                .due
+                .take(&mut self.pool, spot, |id| prefetch(flows, id))?;
+            let id = entry.id();
+            let now = self.now;
+            let flow = &mut self.flows[id as usize];
+            flow.clear(Flag::Clock);
+            if flow.is(Flag::Waiting) && !flow.is(Flag::ClockOld) {
+                let length = flow.length();
+                match &mut flow.kind {
+                    Kind::Cell(cell) => return Some((id, Instant(cell.plan(length).1))),
+                    Kind::Channel(channel) => return Some((id, Instant(channel.plan().1))),
+                    Kind::Slice { slice, .. } => {
+                        let (eligible, deadline) = slice.plan(now);
+                        if eligible <= now {
+                            return Some((id, Instant(deadline)));
+                        }
+                    }
+                    Kind::Share(share) => {
+                        if let Some((eligible, deadline)) = share.plan(length)
+                            && eligible <= now
+                            && share.gate() <= now
+                        {
+                            return Some((id, Instant(deadline)));
+                        }
+                    }
+                    Kind::Vacant { .. } => {}
+                }
+            }
+            // It has nothing to send, or not now.
+            flow.clear(Flag::ClockOld);
+            match flow.is(Flag::Waiting) {
+                true => self.place(id),
+                false => self.vacate(id),
+            }
+            *dropped -= 1;
+        }
+        None
+    }
+
+    /// The flow of the least start tag, if any is in the left-over.
+    #[inline(always)]
+    fn next_fair(&mut self, dropped: &mut u32) -> Option<u32> {
+        while let Some(spot) = self.fair.peek() {
+            if *dropped == 0 || self.due.len() > 0 {
+                return None;
+            }
+            let flows = &self.flows;
+            let entry = self
+                .fair
+                .take(&mut self.pool, spot, |id| prefetch(flows, id))?;
+            if signed(spot.key, self.virtual_time) > 0 {
+                self.set_virtual_time(spot.key);
+            }
+            let id = entry.id();
+            let now = self.now;
+            let flow = &mut self.flows[id as usize];
+            flow.clear(Flag::Fair);
+            let wanted = flow.is(Flag::Waiting)
+                && match &mut flow.kind {
+                    Kind::Share(share) => share.gate() <= now,
+                    Kind::Slice { slice, extra, .. } => *extra && slice.is_spent(now),
+                    _ => false,
+                };
+            match (wanted, flow.is(Flag::FairOld)) {
+                (true, false) => return Some(id),
+                (true, true) => self.join_fair(id),
+                (false, _) => {
+                    flow.clear(Flag::FairOld);
+                    self.vacate(id);
+                }
+            }
+            *dropped -= 1;
+        }
+        None
+    }
+
+    /// The flow of the earliest logical arrival, if any is early.
+    #[inline(always)]
+    fn next_early(&mut self, dropped: &mut u32) -> Option<u32> {
+        while let Some(spot) = self.early.peek() {
+            if *dropped == 0 || self.due.len() + self.fair.len() > 0 {
+                return None;
+            }
+            let entry = self.early.take(&mut self.pool, spot, |_| ())?;
+            let id = entry.id();
+            let flow = &mut self.flows[id as usize];
+            flow.clear(Flag::Clock);
+            let old = flow.is(Flag::ClockOld);
+            flow.clear(Flag::ClockOld);
+            match (flow.is(Flag::Waiting), old) {
+                (true, false) => return Some(id),
+                (true, true) => self.place(id),
+                (false, _) => self.vacate(id),
+            }
+            *dropped -= 1;
+        }
+        None
+    }
+
+    /// The head of a flow leaves.
+    #[inline(always)]
+    fn depart(
+        &mut self,
+        id: u32,
+        turn: Turn,
+        behind: impl FnOnce(FlowId) -> Option<Packet>,
+    ) -> Departure {
+        let now = self.now;
+        let length = self.flows[id as usize].length();
+        let (start, cost) = self.wire.charge(now, length);
+        let longest = self.wire.longest;
+        let flow = &mut self.flows[id as usize];
+        let guaranteed = matches!(turn, Turn::Guaranteed { .. });
+        let finish = flow.sent(now, start, cost, length, guaranteed);
+        let departure = Departure {
+            flow: FlowId(id),
+            length: Bytes(u64::from(length)),
+            start: Instant(start),
+            end: Instant(self.wire.busy.ceil()),
+            turn,
+        };
+        match behind(FlowId(id)) {
+            Some(packet) => {
+                let bytes = packet.length.0.min(u64::from(longest)) as u32;
+                flow.set_length(bytes.min(flow.kind.longest()));
+                if let (Kind::Channel(channel), Some(arrived)) = (&mut flow.kind, packet.message) {
+                    channel.begin_message(arrived.0.min(now));
+                }
+            }
+            None => flow.clear(Flag::Waiting),
+        }
+        if let Some(finish) = finish
+            && signed(finish, self.finish) > 0
+        {
+            self.finish = finish;
+        }
+        if self.flows[id as usize].is(Flag::Waiting) {
+            self.place(id);
+        }
+        if self.fair.len() == 0 && signed(self.finish, self.virtual_time) > 0 {
+            // The end of a busy period of the left-over: nobody is ahead of anybody.
+            self.set_virtual_time(self.finish);
+        }
+        departure
+    }
+
+    /// Lets a flow wait where its contract says.
+    #[inline(always)]
+    pub(super) fn place(&mut self, id: u32) {
+        let now = self.now;
+        let flow = &mut self.flows[id as usize];
+        let length = flow.length();
+        match &mut flow.kind {
+            Kind::Vacant { .. } => {}
+            Kind::Cell(cell) => {
+                let (eligible, deadline) = cell.plan(length);
+                self.clock(id, eligible, deadline);
+            }
+            Kind::Slice { slice, extra, .. } => {
+                let (eligible, deadline) = slice.plan(now);
+                if *extra && eligible > now {
+                    self.join_fair(id);
+                }
+                self.clock(id, eligible, deadline);
+            }
+            Kind::Channel(channel) => {
+                let (logical, deadline) = channel.plan();
+                self.clock_channel(id, logical, deadline);
+            }
+            Kind::Share(share) => {
+                let gate = share.gate();
+                if gate > now {
+                    self.recall(id);
+                    return self.sleep_and_ask(id, gate);
+                }
+                match share.plan(length) {
+                    Some((eligible, deadline)) => {
+                        if eligible > now {
+                            self.join_fair(id);
+                        }
+                        self.clock(id, eligible, deadline);
+                    }
+                    None => self.join_fair(id),
+                }
+            }
+        }
+    }
+
+    /// Lets a flow sleep until it is eligible, if it is not, and then be due by its deadline.
+    #[inline(always)]
+    fn clock(&mut self, id: u32, eligible: u64, deadline: u64) {
+        let flow = &mut self.flows[id as usize];
+        if flow.is(Flag::Clock) {
+            return;
+        }
+        let now = self.now;
+        if eligible <= now {
+            flow.set(Flag::Clock);
+            let to = self.due.before(deadline.max(now), now);
+            self.due.push(&mut self.pool, to, Entry::new(id, 0));
+            return;
+        }
+        let patience = deadline.saturating_sub(eligible).max(1).ilog2();
+        let finest = patience.saturating_sub(PATIENCE_DIGITS);
+        let Some(spot) = self.sleepers.not_before(eligible, now, finest) else {
+            return self.sleep_and_ask(id, eligible);
+        };
+        flow.set(Flag::Clock);
+        let word = deadline::encode(deadline.saturating_sub(spot.key));
+        flow.place = self
+            .sleepers
+            .push(&mut self.pool, spot, Entry::new(id, word));
+    }
+
+    /// The same for a channel, which may be among the early meanwhile.
+    fn clock_channel(&mut self, id: u32, logical: u64, deadline: u64) {
+        let now = self.now;
+        let horizon = self.wire.horizon;
+        let flow = &mut self.flows[id as usize];
+        if horizon == 0 || logical <= now || flow.is(Flag::Clock) {
+            return self.clock(id, logical, deadline);
+        }
+        if logical - now > horizon {
+            return self.sleep_and_ask(id, logical - horizon);
+        }
+        let patience = deadline.saturating_sub(logical).max(1).ilog2();
+        let finest = patience.saturating_sub(PATIENCE_DIGITS);
+        let Some(spot) = self.early.not_before(logical, now, finest) else {
+            return self.clock(id, logical, deadline);
+        };
+        flow.set(Flag::Clock);
+        let word = deadline::encode(deadline.saturating_sub(spot.key));
+        self.early.push(&mut self.pool, spot, Entry::new(id, word));
+    }
+
+    /// Lets a flow sleep until some time at most, and look again where it should wait then.
+    fn sleep_and_ask(&mut self, id: u32, until: u64) {
+        let flow = &mut self.flows[id as usize];
+        if flow.is(Flag::Clock) {
+            return;
+        }
+        flow.set(Flag::Clock);
+        let now = self.now;
+        let finest = TIME_QUANTUM;
+        let at_once = self.sleepers.not_before(until, now, finest);
+        let spot = at_once.unwrap_or_else(|| self.sleepers.before(until, now));
+        let entry = Entry::new(id, deadline::ASK);
+        flow.place = self.sleepers.push(&mut self.pool, spot, entry);
+    }
+
+    /// Lets a flow compete for the left-over, from its start tag or from now on.
+    #[inline(always)]
+    fn join_fair(&mut self, id: u32) {
+        let now = self.virtual_time;
+        let flow = &mut self.flows[id as usize];
+        let Some(tag) = flow.tag() else { return };
+        let old = *tag;
+        // A tag in the far future is one that was left behind half the numbers ago.
+        let ahead = signed(old, now);
+        if !(0..=FARTHEST_TAG).contains(&ahead) {
+            *tag = now;
+        }
+        let start = *tag;
+        if flow.is(Flag::Fair) {
+            if start != old {
+                flow.set(Flag::FairOld);
+            }
+            return;
+        }
+        flow.clear(Flag::FairOld);
+        flow.set(Flag::Fair);
+        let to = self.fair.before(start, now);
+        self.fair.push(&mut self.pool, to, Entry::new(id, 0));
+    }
+
+    /// Keys of the left-over are compared from half the numbers before the virtual time on.
+    pub(super) fn set_virtual_time(&mut self, time: u64) {
+        self.virtual_time = time;
+        self.fair.base = time.wrapping_sub(1 << 62);
+    }
+}
+
+impl Flow {
+    /// Accounts for a packet that left. In the left-over, its finish tag.
+    #[inline(always)]
+    fn sent(
+        &mut self,
+        now: u64,
+        start: u64,
+        cost: u64,
+        length: u32,
+        guaranteed: bool,
+    ) -> Option<u64> {
+        match &mut self.kind {
+            Kind::Vacant { .. } | Kind::Channel(_) => {}
+            Kind::Cell(cell) => cell.sent(start, length),
+            Kind::Slice { slice, .. } => {
+                if guaranteed {
+                    slice.sent(now, cost);
+                }
+            }
+            Kind::Share(share) => share.sent(start, length, guaranteed),
+        }
+        if guaranteed {
+            return None;
+        }
+        let weight = self.weight();
+        let tag = self.tag()?;
+        *tag = tag.wrapping_add((u64::from(length) << TAG_DIGITS) / u64::from(weight));
+        Some(*tag)
+    }
+
+    #[inline(always)]
+    fn tag(&mut self) -> Option<&mut u64> {
+        match &mut self.kind {
+            Kind::Share(share) => Some(&mut share.tag),
+            Kind::Slice { tag, .. } => Some(tag),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    fn weight(&self) -> u16 {
+        match &self.kind {
+            Kind::Share(share) => share.weight.max(1),
+            Kind::Slice { weight, .. } => (*weight).max(1),
+            _ => 1,
+        }
+    }
+}
+
+impl Line {
+    /// Charges a packet: when its first bit is sent, and how long it takes (rounded up).
+    #[inline(always)]
+    fn charge(&mut self, now: u64, length: u32) -> (u64, u64) {
+        let span = self.pace.span(length + self.overhead);
+        let free = self.busy.max(Moment::at(now));
+        self.busy = free.after(span);
+        (free.ceil(), span.ceil())
+    }
+}
+
+/// `a - b` of numbers that wrap around.
+#[inline(always)]
+fn signed(a: u64, b: u64) -> i64 {
+    a.wrapping_sub(b) as i64
+}
+
+#[inline(always)]
+fn prefetch(flows: &[Flow], id: u32) {
+    if let Some(flow) = flows.get(id as usize) {
+        prefetch::soon(flow);
+    }
+}
+
+/// Binary digits of a start tag for each byte at weight 1.
+const TAG_DIGITS: u32 = 26;
+
+/// The longest packet at weight 1.
+const FARTHEST_TAG: i64 = 1 << (24 + TAG_DIGITS);
+
+/// A wait may end so many binary digits finer than the time between eligible and deadline, that
+/// is 1/32 of it late.
+const PATIENCE_DIGITS: u32 = 5;
+
+const _: () = assert!(TAG_QUANTUM < TAG_DIGITS);
