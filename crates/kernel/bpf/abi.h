@@ -19,6 +19,7 @@
 #define STAGE_CAP_UP 0
 #define STAGE_CAP_DOWN 1
 #define STAGE_LINK_DOWN 2
+#define STAGE_SEEN 3		/* none: the packet comes from an interface over this one, where it was seen already */
 
 /* iface.flags */
 #define IFACE_LOOPBACK 1
@@ -68,7 +69,8 @@ struct iface {
 	__u16 slot_link;	/* tc_index that returns a packet from the receive stage to ingress */
 	__u16 flags;		/* IFACE_* */
 	__u32 link_stage;	/* interface index of this link's own receive stage */
-	__u32 pad;
+	__u16 slot_seen;	/* tc_index of a packet that an interface over this one hands down */
+	__u16 slot_below;	/* slot_seen of the interface that this one lies over; 0: it lies over none */
 	struct leaf rest[2];	/* by direction: the class of traffic without a target on a managed link */
 };
 

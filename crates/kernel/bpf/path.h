@@ -9,6 +9,9 @@
  *
  * A packet on its way back carries in tc_index a slot, a random number that names its interface and stage. The
  * program that meets it there clears it and returns UNSPEC, so filters behind ours run once, as if we were not there.
+ *
+ * An interface that lies over another (a macvlan) hands its packets down with their socket. They carry a slot too, by
+ * which the lower interface knows that they were seen.
  */
 #ifndef NETNICE_PATH_H
 #define NETNICE_PATH_H
@@ -192,6 +195,14 @@ static __always_inline bool returning(struct __sk_buff *skb, __u16 slot)
 	return true;
 }
 
+/* Lets the packet go on; to an interface below with the mark that it was seen. */
+static __always_inline int leave(struct __sk_buff *skb, struct iface *iface)
+{
+	if (iface->slot_below)
+		skb->tc_index = iface->slot_below;
+	return GO_ON;
+}
+
 /* Do packets of sockets first appear here? A VLAN's were seen on the VLAN's own interface, a port's on its master. */
 static __always_inline bool seen_here_first(struct __sk_buff *skb, struct iface *iface)
 {
@@ -235,7 +246,7 @@ int on_egress(struct __sk_buff *skb)
 	struct packet p = {};
 	struct bpf_sock *sk;
 	struct iface *iface;
-	bool back, managed;
+	bool back, seen, managed;
 
 	if (!now)
 		return GO_ON;
@@ -250,14 +261,15 @@ int on_egress(struct __sk_buff *skb)
 	back = returning(skb, iface->slot_up);
 	if (back && iface->flags & IFACE_LOOPBACK)
 		bpf_skb_change_type(skb, PACKET_HOST);	/* the stage took it for somebody else's */
+	seen = back || returning(skb, iface->slot_seen);
 	managed = iface->flags & IFACE_MANAGED_UP;
 	if (back)
 		skb->priority = sk ? sk->priority : 0;	/* what it was before the stage */
-	if (back && !managed)
-		return GO_ON;
+	if (seen && !managed)
+		return leave(skb, iface);
 	if (sk && find_owner(skb, sk, now, true, &p) && is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
 		p = (struct packet){};
-	if (p.state && !back && seen_here_first(skb, iface)) {
+	if (p.state && !seen && seen_here_first(skb, iface)) {
 		struct leaf *cap = &p.state->cap[DIR_UP];
 
 		count(skb, &p, DIR_UP);
@@ -271,7 +283,7 @@ int on_egress(struct __sk_buff *skb)
 	}
 	if (managed)
 		skb->priority = link_class(skb, iface, p.target, DIR_UP);
-	return GO_ON;
+	return leave(skb, iface);
 }
 
 /* Goes on behind the extension headers of an IPv6 packet, as long as they are of the kind that says nothing of what
@@ -394,7 +406,7 @@ int on_stage_exit(struct __sk_buff *skb)
 	__u16 slot = skb->tc_index;
 	struct slot *to = bpf_map_lookup_elem(&slots, &slot);
 
-	if (!to)
+	if (!to || to->stage == STAGE_SEEN)
 		return TC_ACT_SHOT;	/* not from us, or its interface is gone */
 	return bpf_redirect(to->ifindex, to->stage == STAGE_CAP_UP ? 0 : BPF_F_INGRESS);
 }

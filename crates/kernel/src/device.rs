@@ -29,6 +29,8 @@ pub struct Device {
     pub kind: String,
     /// What it is a port of (`bridge`, `bond`, …), empty for others.
     pub port_of: String,
+    /// Index of the interface of this namespace to which it hands its packets down as they are, with their sockets.
+    pub lies_over: Option<u32>,
 }
 
 impl Device {
@@ -165,6 +167,9 @@ fn device(head: &[u8; LINK_HEAD], row: &[(u16, Vec<u8>)]) -> Device {
         .map(attributes)
         .unwrap_or_default();
     let word = |kind| find(&info, kind).map(text).unwrap_or_default();
+    let kind = word(libc::IFLA_INFO_KIND);
+    let elsewhere = find(row, libc::IFLA_LINK_NETNSID).is_some();
+    let below = find(row, libc::IFLA_LINK).and_then(number);
     Device {
         index: u32::from_ne_bytes([head[4], head[5], head[6], head[7]]),
         name: find(row, libc::IFLA_IFNAME).map(text).unwrap_or_default(),
@@ -173,7 +178,8 @@ fn device(head: &[u8; LINK_HEAD], row: &[(u16, Vec<u8>)]) -> Device {
             .unwrap_or_default(),
         up: u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) & libc::IFF_UP as u32 != 0,
         hardware: u16::from_ne_bytes([head[2], head[3]]),
-        kind: word(libc::IFLA_INFO_KIND),
+        lies_over: below.filter(|_| !elsewhere && LIE_OVER.contains(&kind.as_str())),
+        kind,
         port_of: word(libc::IFLA_INFO_SLAVE_KIND),
     }
 }
@@ -198,4 +204,6 @@ const VETH_INFO_PEER: u16 = 1;
 const ARPHRD_LOOPBACK: u16 = 772;
 /// TUNNEL, TUNNEL6, SIT, IPGRE, PIMREG, IP6GRE, RAWIP, PPP, NONE, VOID.
 const HEADERLESS: [u16; 10] = [768, 769, 776, 778, 779, 823, 519, 512, 0xFFFE, 0xFFFF];
+/// Kinds that lie over another interface. (A VLAN does too, but its packets carry its tag.)
+const LIE_OVER: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
 const PORT_MASTERS: [&str; 5] = ["bridge", "bond", "team", "openvswitch", "batadv"];

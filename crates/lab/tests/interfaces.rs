@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use netnice_lab::desk::Desk;
-use netnice_lab::experiment::bench::{R4M, R20M, at, pause};
+use netnice_lab::experiment::bench::{R4M, R20M, at, functional, pause};
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Running, Tcp, Udp};
+use netnice_lab::wire::{self, Flow, Tap};
 use netnice_lab::world::{Family as Internet, Netns};
 
 const SECOND: u64 = 1_000_000_000;
@@ -69,6 +70,50 @@ fn what_a_macvlan_receives_is_counted_once() {
     let sink = traffic::eager(desk.world.client(), &sink).expect("a program");
     desk.types(&format!("set pid:{} --down 20mbit", sink.pid()));
     desk.held(gets(sink, 1.5), R20M, "received through a macvlan");
+}
+
+#[test]
+fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
+    let desk = Desk::new().expect("a desk");
+    if !macvlan(&desk) {
+        return;
+    }
+    let far: SocketAddr = "10.78.0.2:5001".parse().expect("an address");
+    let _sink = traffic::eager(desk.world.server(), &Tcp::listen(far).sink()).expect("a sink");
+    let sends = Tcp::connect(far, 2).source().rate(60_000_000);
+    let program = traffic::eager(desk.world.client(), &sends).expect("a program");
+    let target = format!("pid:{}", program.pid());
+    desk.types(&format!("set {target} --up 20mbit"));
+    let counted = || {
+        let up = desk.target(&target)["counters"]["up"].clone();
+        up["sent_bytes"].as_u64().expect("a number")
+    };
+    let before = counted();
+    let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a tap");
+    desk.held(
+        desk.sent(1.5, 1.5).expect("a rate"),
+        R20M,
+        "sent through a macvlan",
+    );
+    let counted = counted() - before;
+    let record = tap.stop(&desk.world.server().ns).expect("a record");
+    let passed = record.totals(wire::inbound).bytes;
+    let ratio = counted as f64 / passed as f64;
+    assert!(
+        (0.8..1.2).contains(&ratio),
+        "{counted} bytes were counted where {passed} passed"
+    );
+    // The link below knows whose the packets are, though it did not see them first.
+    desk.types(&format!("set {target} --up none"));
+    desk.types("link eth0 --rate 20mbit");
+    let to = desk.sink(5002).expect("a sink");
+    let flood = Udp::source(desk.client(6002), to).rate(60_000_000);
+    let _flood = traffic::eager(desk.world.client(), &flood).expect("a flood");
+    desk.types(&format!("set {target} --min 15mbit"));
+    let mine = |flow: &Flow| flow.target.1 == 5001;
+    let rate = desk.sent_by(1.5, 2.0, mine).expect("a rate");
+    let least = 15e6 * if functional() { 0.3 } else { 0.95 };
+    assert!(rate >= least, "{rate:.0} bit/s of a minimum of 15 Mbit/s");
 }
 
 /// Makes and removes pairs of interfaces, as containers do that are started and ended; returns how often.

@@ -12,6 +12,7 @@ fn only_pairs_of_ours_are_ours() {
         hardware: 1,
         kind: kind.into(),
         port_of: String::new(),
+        lies_over: None,
     };
     for name in ["nn0", "nn1", "nnd12", "nne3"] {
         assert!(device(name, "veth").is_ours());

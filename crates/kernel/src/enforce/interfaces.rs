@@ -26,10 +26,12 @@ impl Kernel {
         devices: &[Device],
     ) -> Result<(), KernelError> {
         let managed = |d: &Device| d.is_port() && plan.links.contains_key(&d.name);
-        let wanted: Vec<&Device> = devices
+        let mut wanted: Vec<&Device> = devices
             .iter()
             .filter(|d| d.carries_own_packets() || managed(d))
             .collect();
+        // What lies over another is described with the other's slot.
+        wanted.sort_by_key(|d| d.lies_over.is_some());
         let gone: Vec<u32> = self
             .interfaces
             .keys()
@@ -65,6 +67,7 @@ impl Kernel {
                 attached.iface.slot_up,
                 attached.iface.slot_down,
                 attached.iface.slot_link,
+                attached.iface.slot_seen,
             ],
             None => self.new_slots(device.index)?,
         };
@@ -90,12 +93,13 @@ impl Kernel {
         Ok(())
     }
 
-    fn describe(&self, device: &Device, plan: &Plan, slots: [u16; 3]) -> abi::Iface {
+    fn describe(&self, device: &Device, plan: &Plan, slots: [u16; SLOTS]) -> abi::Iface {
         let trees = plan.links.get(&device.name);
         let managed = |dir: usize| trees.is_some_and(|t| t.trees[dir].is_some());
         let rest = |dir: usize, major| stages::leaf(major, trees.and_then(|t| t.rest[dir]));
         let flag = |on: bool, bit: u32| if on { bit as u16 } else { 0 };
-        let [slot_up, slot_down, slot_link] = slots;
+        let [slot_up, slot_down, slot_link, slot_seen] = slots;
+        let below = device.lies_over.and_then(|i| self.interfaces.get(&i));
         abi::Iface {
             slot_up,
             slot_down,
@@ -110,21 +114,22 @@ impl Kernel {
                 .down
                 .get(&device.name)
                 .map_or(0, |pair| pair.near),
-            pad: 0,
+            slot_seen,
+            slot_below: below.map_or(0, |below| below.iface.slot_seen),
             rest: [rest(0, stages::LINK_MAJOR), rest(1, stages::DOWN_MAJOR)],
         }
     }
 
-    /// Three random numbers that nobody uses: a packet's way back. Random, so that a packet from another namespace
-    /// cannot be made to look as if it came back.
-    fn new_slots(&mut self, index: u32) -> Result<[u16; 3], KernelError> {
+    /// Random numbers that nobody uses: a packet's ways back, and from above. Random, so that a packet from another
+    /// namespace cannot be made to look as if it came back.
+    fn new_slots(&mut self, index: u32) -> Result<[u16; SLOTS], KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u16, abi::Slot>("slots")?;
         let mut taken: BTreeSet<u16> = map.keys().flatten().collect();
         taken.insert(0);
         let mut random = fs::File::open("/dev/urandom")
             .map_err(KernelError::file("draw a slot", "/dev/urandom"))?;
-        let mut slots = [0; 3];
+        let mut slots = [0; SLOTS];
         for (stage, slot) in slots.iter_mut().enumerate() {
             while taken.contains(slot) {
                 let mut bytes = [0; 2];
@@ -452,5 +457,7 @@ impl Kernel {
     }
 }
 
+/// One for each `STAGE_*`.
+const SLOTS: usize = 4;
 const LOOPBACK_FILE: &str = "lo-settings";
 const LOOPBACK_SETTINGS: [&str; 2] = ["accept_local", "route_localnet"];
