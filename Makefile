@@ -2,12 +2,13 @@
 # What a verb lacks on this machine, it installs itself (Debian and Ubuntu, as root) or says so.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test build check bench test-long test-vm fuzz
+.PHONY: help demo test build deb check bench test-long test-vm fuzz
 
 help:
 	@echo 'make demo        the same mix of traffic without and with netnice; a table and a report (root)'
 	@echo 'make test        every test: unit tests, then system tests in network namespaces (root)'
 	@echo 'make build       release programs netnice, netniced and netnice-lab in target/release'
+	@echo 'make deb         a Debian package in target/deb'
 	@echo 'make check       formatting, lints, the rules of the house, documentation'
 	@echo 'make bench       benchmarks, and what enforcement costs (root)'
 	@echo 'make test-long   every test, long ones too, then every experiment (root)'
@@ -22,6 +23,9 @@ test: | cargo
 
 build: | cargo
 	@cargo xtask build
+
+deb: | cargo
+	@cargo xtask deb
 
 check: | cargo
 	@cargo xtask check

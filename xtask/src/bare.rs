@@ -26,14 +26,11 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     step::require_root("cargo xtask bare", "it makes a chroot and mounts in it")?;
     setup::ensure(tree, Use::Bare)?;
     let _lock = MachineLock::take()?;
-    let folder = tree.target.join("bare");
-    let base = base(&folder, order.suite)?;
-    let machine = Machine::fresh(&base, folder.join("root"))?;
+    let machine = Machine::new(tree, order.suite)?;
     machine.clone_of(tree)?;
-    machine.trust_of_this_machine()?;
     for target in &order.targets {
         let started = Instant::now();
-        machine.make(target)?;
+        machine.run(CLONE, &["make", target])?;
         eprintln!("bare: make {target}: ok, {} s", started.elapsed().as_secs());
     }
     if order.keep {
@@ -98,11 +95,20 @@ fn base(folder: &Path, suite: &str) -> Result<PathBuf> {
 }
 
 /// The copy that is worked in.
-struct Machine {
-    root: PathBuf,
+pub struct Machine {
+    /// Its root folder.
+    pub root: PathBuf,
 }
 
 impl Machine {
+    /// A fresh machine that can reach what this one reaches.
+    pub fn new(tree: &Tree, suite: &str) -> Result<Machine> {
+        let folder = tree.target.join("bare");
+        let machine = Machine::fresh(&base(&folder, suite)?, folder.join("root"))?;
+        machine.trust_of_this_machine()?;
+        Ok(machine)
+    }
+
     fn fresh(base: &Path, root: PathBuf) -> Result<Machine> {
         remove_tree(&root)?;
         Step::new("cp")
@@ -144,7 +150,8 @@ impl Machine {
         Ok(())
     }
 
-    fn make(&self, target: &str) -> Result<()> {
+    /// Runs a command in a folder of it, to the end of everything that it started.
+    pub fn run(&self, folder: &str, words: &[&str]) -> Result<()> {
         let sysroot = Step::new("rustc").args(["--print", "sysroot"]).capture()?;
         let enter = self.root.with_file_name("enter.sh");
         std::fs::write(&enter, ENTER)
@@ -152,7 +159,8 @@ impl Machine {
         let mut step = Step::new("unshare")
             .args(["--mount", "--uts", "--ipc", "sh"])
             .args([&enter, &self.root])
-            .args([sysroot.trim(), CLONE, "make", target])
+            .args([sysroot.trim(), folder])
+            .args(words)
             .no_input();
         // The chroot starts with an environment of its own; what `make` and cargo set for us is not its.
         for (key, _) in std::env::vars_os() {
@@ -173,7 +181,11 @@ impl Machine {
         outcome?;
         match left.is_empty() {
             true => Ok(()),
-            false => bail!("make {target} left processes behind: {}", left.join(", ")),
+            false => bail!(
+                "{} left processes behind: {}",
+                words.join(" "),
+                left.join(", ")
+            ),
         }
     }
 
@@ -194,7 +206,8 @@ impl Machine {
         Ok(left)
     }
 
-    fn remove(self) -> Result<()> {
+    /// Removes it, unless something is still mounted in it.
+    pub fn remove(self) -> Result<()> {
         remove_tree(&self.root)
     }
 }

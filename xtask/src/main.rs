@@ -12,12 +12,14 @@
 //! | `setup` | [`setup`] | installs by apt what is missing, and nothing else |
 //! | `build`, `demo`, `test`, `bench`, `long`, `fuzz` | [`suite`] | the release programs, and what runs them |
 //! | `vm` | [`vm`] | the functional tests on Debian's stock kernel, under qemu without KVM |
+//! | `deb` | [`deb`] | the Debian package, and a trial of it on a freshly made machine |
 //! | `bare` | [`bare`] | the two commands of the README on a freshly made machine |
 #![forbid(unsafe_code)]
 
 mod bare;
 mod check;
 mod closing;
+mod deb;
 mod lock;
 mod setup;
 mod step;
@@ -57,6 +59,7 @@ fn dispatch(words: &[&str]) -> Result<()> {
         "tidy" => no_more(verb, rest).and_then(|()| tidy::run(&tree)),
         "check" => no_more(verb, rest).and_then(|()| check::run(&tree)),
         "setup" => setup::run(&tree, rest),
+        "deb" => deb::run(&tree, rest),
         "build" => no_more(verb, rest).and_then(|()| suite::build(&tree)),
         "demo" => suite::demo(&tree, rest),
         "test" => suite::test(&tree, rest),
@@ -88,8 +91,9 @@ cargo xtask VERB
   test [--unit|--system] [FILTER]
                               every test: unit tests, then system tests on the release programs (root)
   bench                       benchmarks of the crates and the lab's cost runs (root)
-  long                        every test, those too long for every day, then every experiment of the lab (root)
+  long                        every test, long ones too, the package, then every experiment of the lab (root)
   fuzz [SECONDS]              property tests with many more cases, then each fuzz target for SECONDS (60)
+  deb [--try]                 the Debian package in target/deb; --try: installed, upgraded, removed in a chroot (root)
   vm [--shell COMMAND | FILTER]
                               functional system tests on Debian's stock kernel in qemu (root)
   bare [--keep] [--suite S] [TARGET...]

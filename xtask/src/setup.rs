@@ -29,6 +29,8 @@ pub enum Use {
     Vm,
     /// Making a fresh machine.
     Bare,
+    /// Making the Debian package.
+    Package,
 }
 
 /// `cargo xtask setup [WHAT]`.
@@ -263,7 +265,7 @@ fn web_server_folder(tree: &Tree) -> PathBuf {
 }
 
 use Proof::{File, Program, Python};
-use Use::{Bare, Build, Run, Vm};
+use Use::{Bare, Build, Package, Run, Vm};
 
 const fn need(proof: Proof, package: &'static str, uses: &'static [Use]) -> Need {
     Need {
@@ -286,11 +288,11 @@ const fn wish(proof: Proof, package: &'static str, uses: &'static [Use]) -> Need
 /// Everything that is not git, a C compiler or Rust, which whoever got here has.
 const NEEDS: &[Need] = &[
     // Compiles the eBPF programs.
-    need(Program("clang"), "clang", &[Build, Run, Vm]),
+    need(Program("clang"), "clang", &[Build, Run, Vm, Package]),
     need(
         File(&["/usr/include/bpf/bpf_helpers.h"]),
         "libbpf-dev",
-        &[Build, Run, Vm],
+        &[Build, Run, Vm, Package],
     ),
     // Worlds.
     need(Program("tc"), "iproute2", &[Run, Vm]),
@@ -303,6 +305,8 @@ const NEEDS: &[Need] = &[
     need(Program("curl"), "curl", &[Run, Vm]),
     // A statically linked client that makes its system calls itself.
     need(Program("go"), "golang-go", &[Run, Vm]),
+    // The package.
+    need(Program("dpkg-shlibdeps"), "dpkg-dev", &[Package]),
     // Another kernel.
     need(Program("qemu-system-x86_64"), "qemu-system-x86", &[Vm]),
     need(Program("depmod"), "kmod", &[Vm]),

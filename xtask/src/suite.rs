@@ -13,6 +13,7 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 
 use crate::closing::Ledger;
+use crate::deb;
 use crate::lock::MachineLock;
 use crate::setup::{self, Use};
 use crate::step::{self, Step};
@@ -74,9 +75,11 @@ pub fn bench(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Every test, then those that are too long for every day (`#[ignore]`, optimised), then every experiment of the lab.
+/// Every test, then those that are too long for every day (`#[ignore]`, optimised), then the package, then every
+/// experiment of the lab.
 pub fn long(tree: &Tree) -> Result<()> {
     test(tree, &[])?;
+    deb::run(tree, &["--try"])?;
     let _lock = ready(tree, "make test-long")?;
     let started = Instant::now();
     let mut ledger = Ledger::default();

@@ -103,9 +103,13 @@ fn files(tree: &Tree) -> Result<Vec<PathBuf>> {
             let entry = entry?;
             let path = entry.path();
             let kind = entry.file_type()?;
+            // In a second work tree it is a file that says where the first one is.
+            if entry.file_name() == ".git" {
+                continue;
+            }
             if kind.is_dir() {
                 let is_output = path == tree.target || path == tree.root.join("target");
-                if !is_output && entry.file_name() != ".git" {
+                if !is_output {
                     folders.push(path);
                 }
             } else if kind.is_file() && entry.file_name() != "Cargo.lock" {

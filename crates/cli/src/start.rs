@@ -81,10 +81,7 @@ pub(crate) fn start_apart(dir: &RuntimeDir) -> Result<(), StartError> {
         .arg("--runtime-dir")
         .arg(dir.path())
         .current_dir("/")
-        .env(
-            "RUST_LOG",
-            std::env::var("RUST_LOG").unwrap_or("error".into()),
-        )
+        .env(LOG, std::env::var(LOG).unwrap_or("error".into()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(said.try_clone()?)
@@ -125,9 +122,15 @@ fn wait(dir: &RuntimeDir, daemon: &mut Child, said: &mut File) -> Result<(), Sta
     }
 }
 
-/// The daemon's program, which is installed beside this one.
+/// The daemon's program: beside this one, or in the `sbin` next to the `bin` that this one is in.
 pub(crate) fn daemon_beside(here: &Path) -> PathBuf {
-    here.with_file_name("netniced")
+    let beside = here.with_file_name("netniced");
+    let bin = here.parent().filter(|folder| folder.ends_with("bin"));
+    let installed = bin.map(|bin| bin.with_file_name("sbin").join("netniced"));
+    match installed {
+        Some(installed) if !beside.is_file() && installed.is_file() => installed,
+        _ => beside,
+    }
 }
 
 /// A file without a name, which goes with the last process that has it open.
@@ -160,3 +163,34 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Of a daemon's last words.
 const MOST_LINES: usize = 5;
+/// Says how much the daemon says.
+const LOG: &str = "NETNICE_LOG";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_daemon_is_beside_or_in_the_sbin_next_to_the_bin() {
+        let folder = std::env::temp_dir().join(format!("netnice-beside-{}", std::process::id()));
+        let [bin, sbin] = ["bin", "sbin"].map(|name| folder.join(name));
+        for place in [&bin, &sbin] {
+            std::fs::create_dir_all(place).expect("made");
+        }
+        let here = bin.join("netnice");
+        assert_eq!(
+            daemon_beside(&here),
+            bin.join("netniced"),
+            "none: named as it should be"
+        );
+        std::fs::write(sbin.join("netniced"), []).expect("written");
+        assert_eq!(daemon_beside(&here), sbin.join("netniced"));
+        std::fs::write(bin.join("netniced"), []).expect("written");
+        assert_eq!(
+            daemon_beside(&here),
+            bin.join("netniced"),
+            "the one beside wins"
+        );
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+}

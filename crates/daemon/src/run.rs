@@ -7,14 +7,17 @@
 //! Stopping lifts nothing: the kernel goes on, and the next daemon finds it all again. SIGHUP reads the policy again.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use listenfd::ListenFd;
 use netnice_api::{DoctorReport, RuntimeDir};
 use netnice_kernel::enforce::Kernel;
 use netnice_kernel::process::{self, PidFd};
 use netnice_kernel::{cgroup, probe};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::LocalSet;
@@ -134,8 +137,10 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Ru
     let mut sweep_at: Option<Instant> = None;
     let (to_clerk, mut asks) = mpsc::channel::<Ask>(WAITING);
     let path = options.runtime.socket();
-    let server = Server::bind(&path).during(&format!("listen at {}", path.display()))?;
+    let server = listen(&path).during(&format!("listen at {}", path.display()))?;
     tracing::info!(socket = %path.display(), "serving");
+    // Tells a service manager, where one asked to be told; nobody else hears it.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
     let listening = server.serve(to_clerk);
     tokio::pin!(listening);
     loop {
@@ -178,7 +183,26 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Ru
         }
     }
     tracing::info!("stopping; what is in force stays in force");
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
     Ok(())
+}
+
+/// Our own socket, or the one that a service manager listens on for us.
+fn listen(path: &Path) -> io::Result<Server> {
+    let handed = ListenFd::from_env().take_unix_listener(0)?;
+    match handed {
+        None => Server::bind(path),
+        Some(listener) => {
+            let name = listener.local_addr()?;
+            if name.as_pathname() != Some(path) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("the socket that was handed over is {name:?}, another one"),
+                ));
+            }
+            Server::take_over(listener)
+        }
+    }
 }
 
 fn answer<H: Host>(clerk: &mut Clerk<H>, ask: Ask) {

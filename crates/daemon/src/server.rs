@@ -13,6 +13,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -36,10 +37,11 @@ pub struct Ask {
     pub reply: oneshot::Sender<Response>,
 }
 
-/// A listening socket. It is there, under its name, from when it answers until it is dropped.
+/// A listening socket. One of ours is there, under its name, from when it answers until it is dropped; one that was
+/// handed over stays with who made it.
 pub struct Server {
     listener: UnixListener,
-    path: PathBuf,
+    ours: Option<PathBuf>,
 }
 
 impl Server {
@@ -53,7 +55,17 @@ impl Server {
         fs::rename(&beside, path)?;
         Ok(Server {
             listener,
-            path: path.to_owned(),
+            ours: Some(path.to_owned()),
+        })
+    }
+
+    /// Takes over a socket on which somebody listened for us before we were there, as a service manager does
+    /// (sd_listen_fds(3)).
+    pub fn take_over(listener: StdListener) -> io::Result<Server> {
+        listener.set_nonblocking(true)?;
+        Ok(Server {
+            listener: UnixListener::from_std(listener)?,
+            ours: None,
         })
     }
 
@@ -75,7 +87,9 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if let Some(path) = &self.ours {
+            let _ = fs::remove_file(path);
+        }
     }
 }
 

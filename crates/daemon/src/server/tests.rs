@@ -40,6 +40,39 @@ fn with_server(name: &str, guests: impl FnOnce(PathBuf) + Send + 'static) {
     assert!(!path.exists(), "the socket goes with the server");
 }
 
+#[test]
+fn a_socket_that_was_handed_over_stays_with_who_made_it() {
+    let path = std::env::temp_dir().join(format!("netnice-{}-handed.sock", std::process::id()));
+    let made = StdListener::bind(&path).expect("a socket");
+    // Somebody asks before there is a daemon, and is answered once there is one.
+    let early = Plain::connect(&path).expect("it listens");
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("an executor");
+    LocalSet::new().block_on(&executor, async {
+        let server = Server::take_over(made.try_clone().expect("another")).expect("taken over");
+        let (to_clerk, mut asks) = mpsc::channel::<Ask>(4);
+        let guest = tokio::task::spawn_blocking(move || ping(early));
+        let clerk = async {
+            let ask = asks.recv().await.expect("somebody asks");
+            let pong = Pong {
+                protocol: 7,
+                daemon: String::new(),
+            };
+            let _ = ask.reply.send(Response::Pong(pong));
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = server.serve(to_clerk) => {}
+            () = clerk => {}
+            answer = guest => assert!(matches!(answer, Ok(Response::Pong(p)) if p.protocol == 7)),
+        }
+    });
+    assert!(path.exists(), "it is not ours to remove");
+    std::fs::remove_file(&path).expect("removed");
+}
+
 fn ping(stream: Plain) -> Response {
     let request = Request::Ping(Ping {});
     Client::over(stream)

@@ -1,0 +1,34 @@
+//! The package on a freshly made machine: installed, used as the service would be, upgraded while a limit is in force,
+//! removed and purged. What is seen is judged in `trial.sh`, which ends with a failure at the first thing that is wrong.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::bare::Machine;
+use crate::lock::MachineLock;
+use crate::setup::{self, Use};
+use crate::step;
+use crate::tree::Tree;
+
+pub fn run(tree: &Tree, package: &Path, later: &Path) -> Result<()> {
+    step::require_root(
+        "cargo xtask deb --try",
+        "it makes a chroot and mounts in it",
+    )?;
+    setup::ensure(tree, Use::Bare)?;
+    let _lock = MachineLock::take()?;
+    let machine = Machine::new(tree, "bookworm")?;
+    let folder = machine.root.join(FOLDER);
+    std::fs::create_dir_all(&folder)?;
+    for (from, name) in [(package, "first.deb"), (later, "later.deb")] {
+        std::fs::copy(from, folder.join(name))
+            .with_context(|| format!("cannot copy {}", from.display()))?;
+    }
+    std::fs::write(folder.join("trial.sh"), SCRIPT)?;
+    machine.run(FOLDER, &["bash", "trial.sh"])?;
+    machine.remove()
+}
+
+const FOLDER: &str = "root/trial";
+const SCRIPT: &str = include_str!("trial.sh");

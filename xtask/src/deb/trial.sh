@@ -1,0 +1,124 @@
+# Tries first.deb and later.deb on the machine that it runs on, which nobody needs afterwards.
+set -eu -o pipefail
+
+say() { echo "trial: $*"; }
+fail() { say "FAILED: $*"; exit 1; }
+
+# Everything that a package could leave, but for what apt and dpkg keep about packages in general.
+picture() {
+	find / -xdev \( -path /root -o -path /tmp -o -path /var/cache -o -path /var/lib/apt -o -path /var/log \
+		-o -path /var/lib/dpkg \) -prune -o -print | sort
+	getent group | sort
+}
+
+prepare() {
+	export DEBIAN_FRONTEND=noninteractive
+	apt-get --quiet update
+	apt-get --quiet install --yes --no-install-recommends systemd iproute2 ethtool iperf3 libcap2-bin
+	picture >before
+	dpkg --install first.deb
+	dpkg --verify netnice
+	getent group netnice >/dev/null || fail "no group netnice"
+	say "units"
+	systemd-analyze verify --man=no /usr/lib/systemd/system/netniced.service /usr/lib/systemd/system/netniced.socket
+	systemd-analyze security --offline=true --no-pager /usr/lib/systemd/system/netniced.service | tail -n 1
+	# The rest happens in a network of its own.
+	exec unshare --net bash trial.sh use
+}
+
+far() { nsenter --net=/run/netns/far "$@"; }
+
+# Started as its service is: by somebody who holds the socket, and with no more than its capabilities.
+start() {
+	local caps
+	caps=$(sed -n 's/^CapabilityBoundingSet=//p' /usr/lib/systemd/system/netniced.service |
+		tr 'A-Z' 'a-z' | sed 's/cap_/+/g; s/ /,/g')
+	mkdir -p /run/netnice
+	systemd-socket-activate -l /run/netnice/netnice.sock \
+		setpriv --bounding-set "-all,$caps" --no-new-privs /usr/sbin/netniced &
+	for _ in $(seq 50); do
+		[ ! -S /run/netnice/netnice.sock ] || return 0
+		sleep 0.1
+	done
+	fail "nobody listens"
+}
+
+# Bytes that have reached the far end. (/sys shows the network that it was mounted in, /proc the reader's.)
+arrived() { far awk '$1 == "far0:" { print $2 }' /proc/net/dev; }
+
+# Looks at what reaches the far end each 100 ms: the rate of the fastest step, in kbit/s.
+fastest() {
+	local bytes then now rate most=0 last start
+	last=$(arrived)
+	then=${EPOCHREALTIME/./}
+	start=$then
+	while [ "$then" -lt $((start + 10000000)) ]; do
+		sleep 0.1
+		bytes=$(arrived)
+		now=${EPOCHREALTIME/./}
+		rate=$(((bytes - last) * 8000 / (now - then)))
+		[ "$rate" -le "$most" ] || most=$rate
+		last=$bytes
+		then=$now
+	done
+	echo "$most"
+}
+
+use() {
+	ip link set lo up
+	ip netns add far
+	ip link add near0 type veth peer name far0 netns far
+	ip address add 10.9.0.1/24 dev near0
+	far ip address add 10.9.0.2/24 dev far0
+	ethtool -K near0 tso off gso off gro off >/dev/null
+	far ethtool -K far0 tso off gso off gro off >/dev/null
+	ip link set near0 up
+	far ip link set far0 up
+	ip -oneline link | sort >links
+	tc qdisc show | sort >queues
+
+	start
+	netnice doctor || fail "something is missing"
+	far iperf3 --server --daemon
+	iperf3 --client 10.9.0.2 --congestion cubic --time 60 >/dev/null &
+	local client=$!
+	sleep 1
+	netnice set pid:$client --up 20mbit
+	sleep 1
+	say "upgrade while the limit is in force"
+	fastest >most &
+	local meter=$!
+	sleep 2
+	dpkg --install later.deb
+	ip link show nn0 >/dev/null || fail "the limit went with the upgrade"
+	sleep 1
+	netnice show
+	netnice show --json | grep -q "pid:$client" || fail "the new daemon does not know the limit"
+	wait $meter
+	say "fastest 100 ms while upgrading: $(cat most) kbit/s of 20000"
+	[ "$(cat most)" -le 22000 ] || fail "more than 110 % of the limit"
+	[ "$(cat most)" -ge 18000 ] || fail "there was no traffic to judge"
+
+	say "removal while the limit is in force"
+	dpkg --remove netnice
+	kill $client
+	wait $client || true
+	end_server
+	ip -oneline link | sort | diff links - || fail "links are left"
+	tc qdisc show | sort | diff queues - || fail "queues are left"
+	! grep -q netnice /proc/mounts || fail "a mount is left"
+	dpkg --purge netnice
+	ip netns delete far
+	picture | diff before - || fail "files or groups are left"
+	say "holds"
+}
+
+end_server() {
+	local pid
+	for pid in $(ip netns pids far); do kill "$pid"; done
+}
+
+case "${1-}" in
+use) use ;;
+*) prepare ;;
+esac
