@@ -20,10 +20,13 @@
 //! inadmissible elsewhere (a link that lost speed) does not stand in the way of others. The
 //! theorem about what an admissible set is good for is in docs/contracts.md.
 //!
+//! Whether deadlines fit is asked of [`timing`].
+//!
 //! A [`Grant`] can be made here and nowhere else. A [`Refusal`] says all that the asker needs to
 //! ask again with success.
 
 mod refusal;
+pub mod timing;
 mod world;
 
 use alloc::vec::Vec;

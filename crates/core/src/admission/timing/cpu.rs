@@ -1,0 +1,209 @@
+//! A processor on which channel handlers run: what messages cost on it.
+//!
+//! After the paper RTC, sections 3.1 and 3.2: a handler turns a message into packets and gives
+//! way to handlers with earlier deadlines at preemption points only, which lie P packets apart.
+//! Giving way costs a context switch, and a cold cache for whoever comes next.
+//!
+//! A job of N packets is counted as
+//!
+//! ```text
+//! 2 (switch + cache miss) + first + (N - 1) later + N link scheduling
+//! ```
+//!
+//! twice the switch because it is switched to once, and may displace another handler once, which
+//! must be switched back to: a job begins once, so it displaces once, and whoever is displaced
+//! pays nothing. What cannot be interrupted is its first block, the dearest one.
+
+use alloc::vec::Vec;
+use core::num::NonZeroU32;
+
+use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
+use super::edf::InTheWay;
+use super::link::{NANOS_PER_SECOND, Promise, Transmitter, at_deadline, at_rate};
+use super::{BUDGET, BUDGET_OF_A_TRY, Fault, Instead, Misfit, least, most, verdict};
+use crate::contract::{Channel, MessageRate, Slice};
+use crate::units::{Bytes, Nanos};
+
+/// A processor with what protocol processing costs on it (paper RTC, table 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Processor {
+    /// C_sw: switching from one handler to another.
+    pub switch: Nanos,
+    /// C_cm: what the cache loses by it.
+    pub cache_miss: Nanos,
+    /// C_1st: processing the first packet of a message.
+    pub first: Nanos,
+    /// C_p: processing each later one.
+    pub later: Nanos,
+    /// C_l: scheduling each packet on the link, which the handler does itself.
+    pub link_scheduling: Nanos,
+    /// P: packets between two preemption points.
+    pub block: NonZeroU32,
+    /// The largest packet.
+    pub largest: Bytes,
+    /// What handlers without a deadline do at a time; nothing if there are none.
+    pub leftover: Nanos,
+}
+
+/// What a processor promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Each message of a channel is processed by its logical arrival plus the channel's deadline.
+    Channel(Channel),
+    /// So much of every period, to something that can be interrupted anywhere.
+    Slice(Slice),
+}
+
+impl Processor {
+    /// Whether all this work is done in time, whatever legal traffic comes.
+    pub fn carries(&self, work: &[Work]) -> Result<(), Fault> {
+        self.judge(work.iter(), BUDGET)
+    }
+
+    /// Whether one more can be promised beside what is held.
+    pub fn admit(&self, held: &[Work], asked: &Work) -> Result<(), Misfit> {
+        let Err(fault) = self.judge(held.iter().chain([asked]), BUDGET) else {
+            return Ok(());
+        };
+        let fits = |work: Option<Work>| work.is_some_and(|work| self.fits(held, &work));
+        let instead = match asked {
+            Work::Channel(channel) => {
+                let deadline = least(channel.deadline().0..=LONGEST.0, |d| {
+                    fits(at_deadline(channel, d).map(Work::Channel))
+                });
+                let messages = || {
+                    let rate = most(1..=u64::from(channel.rmax().get()), |r| {
+                        fits(at_rate(channel, r).map(Work::Channel))
+                    })?;
+                    MessageRate::new(u32::try_from(rate).ok()?)
+                };
+                let deadline = deadline.map(|d| Instead::Deadline(Nanos(d)));
+                deadline.or_else(|| messages().map(Instead::Messages))
+            }
+            Work::Slice(slice) => {
+                let at = |time| Slice::new(Nanos(time), slice.period(), slice.extra()).ok();
+                let time = most(1..=slice.slice().0, |time| fits(at(time).map(Work::Slice)));
+                time.map(|time| Instead::Slice(Nanos(time)))
+            }
+        };
+        Err(Misfit { fault, instead })
+    }
+
+    /// Divides a channel's deadline between this processor and the link behind it: the processor
+    /// gets the least that it can keep, the link the rest. The refusal is that of the one that
+    /// cannot, with a deadline for both together where one is known.
+    pub fn divide(
+        &self,
+        held: &[Work],
+        link: &Transmitter,
+        sent: &[Promise],
+        channel: &Channel,
+    ) -> Result<Divided, Misfit> {
+        let whole = channel.deadline();
+        let here = match self.admit(held, &Work::Channel(*channel)) {
+            Err(misfit) => return Err(misfit),
+            Ok(()) => least(1..=whole.0, |d| {
+                let asked = at_deadline(channel, d).map(Work::Channel);
+                asked.is_some_and(|asked| self.fits(held, &asked))
+            }),
+        };
+        let processor = Nanos(here.unwrap_or(whole.0));
+        let rest = whole.0 - processor.0;
+        let there = at_deadline(channel, rest.max(1)).unwrap_or(*channel);
+        match link.admit(sent, &Promise::Channel(there)) {
+            Ok(()) if rest > 0 => Ok(Divided {
+                processor,
+                link: Nanos(rest),
+            }),
+            Ok(()) => Err(Misfit {
+                fault: Fault::Late {
+                    within: whole,
+                    due: whole,
+                    blocked: Nanos(1),
+                },
+                instead: Some(Instead::Deadline(Nanos(whole.0.saturating_add(1)))),
+            }),
+            Err(misfit) => Err(Misfit {
+                instead: match misfit.instead {
+                    Some(Instead::Deadline(link)) => {
+                        Some(Instead::Deadline(Nanos(link.0.saturating_add(processor.0))))
+                    }
+                    other => other,
+                },
+                ..misfit
+            }),
+        }
+    }
+
+    fn fits(&self, held: &[Work], asked: &Work) -> bool {
+        let all = held.iter().chain([asked]);
+        self.judge(all, BUDGET_OF_A_TRY).is_ok()
+    }
+
+    fn judge<'a>(&self, work: impl Iterator<Item = &'a Work>, budget: u64) -> Result<(), Fault> {
+        let demands: Vec<Demand> = work.map(|work| self.demand(work)).collect();
+        let way = InTheWay {
+            leftover: u128::from(self.leftover.0),
+            ..InTheWay::default()
+        };
+        verdict(&demands, Scale::NANOS, way, budget)
+    }
+
+    fn demand(&self, work: &Work) -> Demand {
+        let deadline = match work {
+            Work::Channel(channel) => u128::from(channel.deadline().0),
+            Work::Slice(slice) => u128::from(slice.period().0),
+        };
+        match work {
+            Work::Channel(channel) => {
+                let packets = channel.mmax().0.div_ceil(self.largest.0.max(1));
+                let block = packets.min(u64::from(self.block.get()));
+                Demand {
+                    deadline,
+                    growth: Growth::Steps(Steps {
+                        cost: self.switching(2).saturating_add(self.packets(packets)),
+                        numerator: u128::from(channel.rmax().get()),
+                        denominator: NANOS_PER_SECOND,
+                    }),
+                    cap: None,
+                    piece: self.switching(1).saturating_add(self.packets(block)),
+                    in_leftover: false,
+                    wants_from: Some(deadline),
+                }
+            }
+            Work::Slice(slice) => Demand {
+                deadline: 0,
+                growth: Growth::Fluid(Fluid {
+                    burst: 0,
+                    slope: ratio_up(u128::from(slice.slice().0), u128::from(slice.period().0)),
+                }),
+                cap: None,
+                piece: 0,
+                in_leftover: false,
+                wants_from: Some(deadline),
+            },
+        }
+    }
+
+    fn switching(&self, times: u128) -> u128 {
+        times * (u128::from(self.switch.0) + u128::from(self.cache_miss.0))
+    }
+
+    /// So many packets of one message, the first one among them.
+    fn packets(&self, count: u64) -> u128 {
+        let later = u128::from(count.saturating_sub(1)) * u128::from(self.later.0);
+        let sent = u128::from(count) * u128::from(self.link_scheduling.0);
+        u128::from(self.first.0)
+            .saturating_add(later)
+            .saturating_add(sent)
+    }
+}
+
+/// A channel's deadline, divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Divided {
+    /// For processing.
+    pub processor: Nanos,
+    /// For sending, from when it must have been processed.
+    pub link: Nanos,
+}

@@ -1,0 +1,241 @@
+//! What a promise can ask for at worst: its demand bound function.
+//!
+//! dbf(t) is the most transmission (or processor) time that can both become eligible and be due
+//! within some interval of length t. Every promise is one of two curves behind its relative
+//! deadline D, or the smaller of both:
+//!
+//! ```text
+//! steps   dbf(t) = cost · (1 + ⌊(t - D) / T⌋)     jobs of one size, at least T apart
+//! fluid   dbf(t) = burst + slope · (t - D)        packets of any size; slices; minimums
+//! ```
+//!
+//! Time is counted in *ticks*, of which a nanosecond has as many as the link sends bits in a
+//! second, so that a byte's transmission is a whole number of ticks (8 · 10^9) whatever the rate
+//! is, and nothing is rounded: not the cost of a packet, and not a period of a third of a second,
+//! which is kept as a fraction. Only slopes of fluid curves are rounded, up, to 2^-40 of the
+//! link. Times are at most [`LONGEST`] and rates at most 2^40, so ticks stay below 2^83 and all
+//! products below 2^128; what could exceed that saturates, which refuses.
+
+use super::Fault;
+use crate::units::{Nanos, Rate};
+
+/// Ticks per nanosecond of some resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Scale(u64);
+
+impl Scale {
+    /// A resource whose costs are given in nanoseconds.
+    pub(super) const NANOS: Scale = Scale(1);
+
+    pub(super) fn of(rate: Rate) -> Scale {
+        Scale(rate.bits_per_second())
+    }
+
+    pub(super) fn ticks(self, time: Nanos) -> u128 {
+        u128::from(time.0) * u128::from(self.0)
+    }
+
+    /// Bytes on a link of this scale.
+    pub(super) fn bytes(self, bytes: u64) -> u128 {
+        u128::from(bytes) * BYTE
+    }
+
+    /// Rounded down, for the length of an interval.
+    pub(super) fn nanos_down(self, ticks: u128) -> Nanos {
+        Nanos(u64::try_from(ticks / u128::from(self.0)).unwrap_or(u64::MAX))
+    }
+
+    /// Rounded up, for work.
+    pub(super) fn nanos(self, ticks: u128) -> Nanos {
+        let nanos = ticks.div_ceil(u128::from(self.0));
+        Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// The demand of one promise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Demand {
+    /// Nothing is due within less than this, in ticks.
+    pub deadline: u128,
+    /// How it grows from there.
+    pub growth: Growth,
+    /// A second bound, of which the smaller one counts.
+    pub cap: Option<Fluid>,
+    /// The longest piece that, once begun, is not interrupted.
+    pub piece: u128,
+    /// Whether pieces of it can also come behind everything with a deadline, in the left-over.
+    pub in_leftover: bool,
+    /// From which length of interval on the promise wants its deadlines kept; of a promise that
+    /// is only about a rate, none.
+    pub wants_from: Option<u128>,
+}
+
+/// How a demand grows behind its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Growth {
+    Steps(Steps),
+    Fluid(Fluid),
+}
+
+/// Jobs of `cost`, at least `denominator / numerator` ticks apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Steps {
+    pub cost: u128,
+    pub numerator: u128,
+    pub denominator: u128,
+}
+
+/// `burst` at once, then `slope` / 2^40 of the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Fluid {
+    pub burst: u128,
+    pub slope: u128,
+}
+
+impl Demand {
+    /// dbf(t).
+    pub(super) fn due_within(&self, t: u128) -> u128 {
+        let Some(beyond) = t.checked_sub(self.deadline) else {
+            return 0;
+        };
+        let due = match self.growth {
+            Growth::Steps(steps) => steps.cost.saturating_mul(steps.count(beyond)),
+            Growth::Fluid(fluid) => fluid.at(beyond),
+        };
+        self.cap.map_or(due, |cap| due.min(cap.at(beyond)))
+    }
+
+    /// What can arrive in an interval of length t, due or not.
+    pub(super) fn arrives_within(&self, t: u128) -> u128 {
+        let arrives = match self.growth {
+            Growth::Steps(steps) => {
+                // ⌈t / T⌉: an interval without its end.
+                let count = (t * steps.numerator).div_ceil(steps.denominator);
+                steps.cost.saturating_mul(count)
+            }
+            Growth::Fluid(fluid) => fluid.at(t),
+        };
+        self.cap.map_or(arrives, |cap| arrives.min(cap.at(t)))
+    }
+
+    /// The share of the resource in the long run, in 2^-40, rounded down and up.
+    pub(super) fn share(&self) -> (u128, u128) {
+        let own = match self.growth {
+            Growth::Fluid(fluid) => (fluid.slope.saturating_sub(1), fluid.slope),
+            Growth::Steps(steps) => steps.share(),
+        };
+        match self.cap {
+            Some(cap) if cap.slope < own.1 => (cap.slope.saturating_sub(1), cap.slope),
+            _ => own,
+        }
+    }
+
+    /// A line that dbf never crosses: what it has at the deadline, and its slope.
+    pub(super) fn line(&self) -> Fluid {
+        // A fluid curve is rounded up to a whole tick.
+        let above = |fluid: Fluid| Fluid {
+            burst: fluid.burst.saturating_add(1),
+            ..fluid
+        };
+        let own = match self.growth {
+            Growth::Fluid(fluid) => above(fluid),
+            Growth::Steps(steps) => Fluid {
+                burst: steps.cost,
+                slope: steps.share().1,
+            },
+        };
+        match self.cap {
+            Some(cap) if cap.slope < own.slope => above(cap),
+            _ => own,
+        }
+    }
+
+    /// How far the line lies above its slope alone, rounded up: K of dbf(t) ≤ K + slope · t.
+    pub(super) fn offset(&self) -> u128 {
+        let line = self.line();
+        line.burst
+            .saturating_sub(self.deadline.saturating_mul(line.slope) >> SHIFT)
+    }
+
+    /// The last length of interval, not above t, at which dbf makes a step.
+    pub(super) fn step_at_or_before(&self, t: u128) -> Option<u128> {
+        let beyond = t.checked_sub(self.deadline)?;
+        match self.growth {
+            Growth::Steps(steps) => {
+                let done = steps.count(beyond) - 1;
+                Some(self.deadline + (done * steps.denominator).div_ceil(steps.numerator))
+            }
+            Growth::Fluid(_) => Some(self.deadline),
+        }
+    }
+
+    /// Refuses what the arithmetic here was not made for.
+    pub(super) fn sound(&self, scale: Scale) -> Result<(), Fault> {
+        let longest = scale.ticks(LONGEST);
+        let (period, cost) = match self.growth {
+            Growth::Steps(s) => (s.denominator / s.numerator, s.cost),
+            Growth::Fluid(f) => (0, f.burst),
+        };
+        let all = [self.deadline, period, cost, self.piece];
+        match all.into_iter().find(|part| *part > longest) {
+            Some(part) => Err(Fault::TooLong {
+                time: scale.nanos(part),
+                most: LONGEST,
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Steps {
+    /// 1 + ⌊x / T⌋.
+    fn count(&self, x: u128) -> u128 {
+        1 + x * self.numerator / self.denominator
+    }
+
+    fn share(&self) -> (u128, u128) {
+        let per = self.cost.saturating_mul(self.numerator);
+        divide(per, self.denominator)
+    }
+}
+
+impl Fluid {
+    fn at(&self, x: u128) -> u128 {
+        let grown = x.saturating_mul(self.slope);
+        self.burst.saturating_add(grown.div_ceil(WHOLE))
+    }
+}
+
+/// a / b in 2^-40, rounded up; saturates.
+pub(super) fn ratio_up(a: u128, b: u128) -> u128 {
+    divide(a, b).1
+}
+
+/// a / b in 2^-40, rounded down and up; saturates.
+fn divide(a: u128, b: u128) -> (u128, u128) {
+    let (whole, mut rest) = (a / b, a % b);
+    if whole >> (127 - SHIFT) != 0 || b >> 127 != 0 {
+        return (u128::MAX, u128::MAX);
+    }
+    let mut quotient = whole;
+    for _ in 0..SHIFT {
+        rest <<= 1;
+        quotient <<= 1;
+        if rest >= b {
+            rest -= b;
+            quotient |= 1;
+        }
+    }
+    (quotient, quotient + u128::from(rest != 0))
+}
+
+/// The whole resource as a slope.
+pub(super) const WHOLE: u128 = 1 << SHIFT;
+
+const SHIFT: u32 = 40;
+
+/// Ticks of a byte: 8 bits, 10^9 ns to the second.
+const BYTE: u128 = 8_000_000_000;
+
+/// No time in a promise is longer: 2^43 ns are 2.4 hours.
+pub(super) const LONGEST: Nanos = Nanos(1 << 43);

@@ -1,0 +1,302 @@
+//! Does everybody keep their deadlines, under non-preemptive earliest deadline first?
+//!
+//! # The test
+//! With h(t) the sum of the demand bound functions and b(t) the longest piece that can be in the
+//! way, of whatever is due later than t, all deadlines are kept if
+//!
+//! ```text
+//! h(t) + b(t) ≤ t     for every t from the shortest relative deadline on
+//! ```
+//!
+//! and for sporadic jobs, of which every pattern with their spacing is legal, only then: Jeffay,
+//! Stanat and Martel 1991 (theorem 4.1) for deadlines at the end of the period, George, Rivierre
+//! and Spuri 1996 (theorem 5) for any. docs/contracts.md states it with the proof that also
+//! covers messages of several packets.
+//!
+//! # How it is decided
+//! 1. Shares above the whole are refused at once.
+//! 2. Each dbf lies below a line; if the lines fit wherever one of them begins, so does h
+//!    (the test of Devi 2003 with b): nearly every set with room to spare is granted here, in
+//!    O(n log n).
+//! 3. Otherwise the exact test. A violation lies where b still falls, or within the longest busy
+//!    period that begins with the last b, and below (K + b) / (1 - share). b is a constant on few
+//!    stretches; on each, h + b rises, so it is
+//!    enough to look at t, then at h(t) + b, and so on downwards (quick processor-demand
+//!    analysis, Zhang and Burns 2009): where h(t) + b < t, nothing between the two can be wrong.
+//! 4. That is short for nearly all sets and not for all: after a budget of work the answer is
+//!    *undecided*, which is a refusal, and says so.
+
+use alloc::vec::Vec;
+
+use super::demand::{Demand, WHOLE};
+
+/// The answer, times in ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Fits,
+    /// More than there is in the long run: the sum of the shares, in 2^-40.
+    Share(u128),
+    /// Within `t`, `due` can be due while `blocked` is in the way.
+    Late {
+        t: u128,
+        due: u128,
+        blocked: u128,
+    },
+    /// It would take too long to find out.
+    Undecided,
+}
+
+/// What everything else may put in the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct InTheWay {
+    /// The longest piece of work without a deadline.
+    pub leftover: u128,
+    /// Work that was handed on and cannot be called back.
+    pub ahead: u128,
+    /// So much before it is eligible, work may be begun if nothing else is there.
+    pub horizon: u128,
+}
+
+/// Decides with at most about so many evaluations of a single dbf.
+pub(super) fn decide(demands: &[Demand], way: InTheWay, mut budget: u64) -> Answer {
+    let (down, up) = demands.iter().fold((0_u128, 0_u128), |(down, up), demand| {
+        let (less, more) = demand.share();
+        (down.saturating_add(less), up.saturating_add(more))
+    });
+    if down > WHOLE {
+        return Answer::Share(down);
+    }
+    let Some(from) = demands.iter().filter_map(|demand| demand.wants_from).min() else {
+        // Nobody wants deadlines kept.
+        return Answer::Fits;
+    };
+    let stretches = Stretches::new(demands, way);
+    if up <= WHOLE && lines_fit(demands, &stretches, from) {
+        return Answer::Fits;
+    }
+    let Some(until) = last_suspect(demands, &stretches, up, &mut budget) else {
+        return Answer::Undecided;
+    };
+    for stretch in stretches.within(from, until) {
+        match descend(demands, stretch, &mut budget) {
+            Answer::Fits => {}
+            wrong => return wrong,
+        }
+    }
+    Answer::Fits
+}
+
+/// b(t), from long to short intervals.
+struct Stretches {
+    /// Where b falls, ascending, with b from there on.
+    falls: Vec<(u128, u128)>,
+    /// b before the first fall.
+    first: u128,
+}
+
+/// Lengths of interval `from ≤ t < until` on which b(t) is the same.
+#[derive(Clone, Copy, Debug)]
+struct Stretch {
+    from: u128,
+    until: u128,
+    blocked: u128,
+}
+
+impl Stretches {
+    fn new(demands: &[Demand], way: InTheWay) -> Stretches {
+        let mut now = way.leftover;
+        let mut ends: Vec<(u128, u128)> = Vec::new();
+        for demand in demands {
+            match demand.in_leftover {
+                true => now = now.max(demand.piece),
+                // In the way of all that is due earlier than it; begun before its time, of all
+                // that is due up to the horizon later.
+                false => {
+                    ends.push((demand.deadline.saturating_add(way.horizon), demand.piece));
+                }
+            }
+        }
+        // From the longest interval downwards, b only rises.
+        ends.sort_unstable_by_key(|end| core::cmp::Reverse(end.0));
+        let mut falls: Vec<(u128, u128)> = Vec::new();
+        for (end, piece) in ends {
+            if piece > now {
+                match falls.last_mut() {
+                    // Several pieces end in the same place.
+                    Some((at, _)) if *at == end => {}
+                    _ => falls.push((end, now)),
+                }
+                now = piece;
+            }
+        }
+        falls.reverse();
+        let add = |piece: u128| piece.saturating_add(way.ahead);
+        Stretches {
+            falls: falls.into_iter().map(|(at, b)| (at, add(b))).collect(),
+            first: add(now),
+        }
+    }
+
+    /// b(t).
+    fn at(&self, t: u128) -> u128 {
+        let passed = self.falls.partition_point(|(at, _)| *at <= t);
+        match passed.checked_sub(1) {
+            Some(last) => self.falls[last].1,
+            None => self.first,
+        }
+    }
+
+    /// The stretches of an interval of lengths, its end included, shortest first.
+    fn within(&self, from: u128, until: u128) -> impl Iterator<Item = Stretch> + '_ {
+        let mut at = from;
+        let end = until.saturating_add(1);
+        core::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let passed = self.falls.partition_point(|(fall, _)| *fall <= at);
+            let until = self
+                .falls
+                .get(passed)
+                .map_or(end, |(fall, _)| end.min(*fall));
+            let stretch = Stretch {
+                from: at,
+                until,
+                blocked: self.at(at),
+            };
+            at = until;
+            Some(stretch)
+        })
+    }
+}
+
+/// Whether the lines above all dbf fit wherever one begins: between those places their sum minus
+/// t only falls, since their slopes together are at most one.
+fn lines_fit(demands: &[Demand], stretches: &Stretches, from: u128) -> bool {
+    let mut begins: Vec<(u128, &Demand)> = demands.iter().map(|d| (d.deadline, d)).collect();
+    begins.sort_unstable_by_key(|(at, _)| *at);
+    // The sum of all lines that have begun is `sum + slope · t`, in 2^-40.
+    let (mut sum, mut slope) = (0_i128, 0_u128);
+    let mut next = begins.iter().peekable();
+    while let Some((at, first)) = next.next() {
+        let mut take = |demand: &Demand| {
+            let line = demand.line();
+            let (burst, fall) = (
+                line.burst.checked_mul(WHOLE)?,
+                demand.deadline.checked_mul(line.slope)?,
+            );
+            sum = sum.checked_add(i128::try_from(burst).ok()?)?;
+            sum = sum.checked_sub(i128::try_from(fall).ok()?)?;
+            slope = slope.checked_add(line.slope)?;
+            Some(())
+        };
+        if take(first).is_none() {
+            return false;
+        }
+        while let Some((_, more)) = next.next_if(|(then, _)| then == at) {
+            if take(more).is_none() {
+                return false;
+            }
+        }
+        if next.peek().is_some_and(|(then, _)| *then <= from) {
+            continue;
+        }
+        let t = (*at).max(from);
+        // The slope is at most one; t is a time.
+        let Some(lines) = sum.checked_add((slope * t) as i128) else {
+            return false;
+        };
+        let blocked = i128::try_from(stretches.at(t).saturating_mul(WHOLE));
+        let room = i128::try_from(t * WHOLE).unwrap_or(i128::MAX);
+        match blocked.ok().and_then(|blocked| lines.checked_add(blocked)) {
+            Some(wanted) if wanted <= room => {}
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// No interval longer than this can be the first one to go wrong; nothing if finding it takes
+/// more than the budget.
+fn last_suspect(
+    demands: &[Demand],
+    stretches: &Stretches,
+    share: u128,
+    budget: &mut u64,
+) -> Option<u128> {
+    let (last_fall, way) = match stretches.falls.last() {
+        Some((at, b)) => (*at, *b),
+        None => (0, stretches.first),
+    };
+    let by_share = (share < WHOLE).then(|| {
+        let offsets = demands.iter().map(Demand::offset);
+        let excess = offsets.fold(way, u128::saturating_add);
+        // excess / (1 - share), without leaving 128 bits.
+        let gap = WHOLE - share;
+        (excess / gap).saturating_add(1).saturating_mul(WHOLE)
+    });
+    let by_share = by_share.filter(|bound| *bound <= HORIZON);
+    let by_busy = longest_busy(demands, way, by_share.unwrap_or(HORIZON), budget);
+    by_busy.or(by_share).map(|bound| bound.max(last_fall))
+}
+
+/// The longest busy period that begins with `way`: the first length within which no more arrives
+/// than that; nothing if it is longer than the bound, or if half of the budget does not find it.
+fn longest_busy(demands: &[Demand], way: u128, bound: u128, budget: &mut u64) -> Option<u128> {
+    let reserve = *budget / 2;
+    let mut busy = way.saturating_add(1);
+    while busy <= bound {
+        let left = budget.checked_sub(demands.len() as u64 + 1);
+        *budget = left.filter(|left| *left >= reserve)?;
+        let arrived = demands.iter().map(|demand| demand.arrives_within(busy));
+        let next = arrived.fold(way, u128::saturating_add);
+        if next <= busy {
+            return Some(busy);
+        }
+        busy = next;
+    }
+    None
+}
+
+/// Looks for a t in the stretch where h(t) + b > t, from its end downwards.
+fn descend(demands: &[Demand], stretch: Stretch, budget: &mut u64) -> Answer {
+    let blocked = stretch.blocked;
+    let Some(mut t) = stretch.until.checked_sub(1) else {
+        return Answer::Fits;
+    };
+    while t >= stretch.from {
+        let Some(left) = budget.checked_sub(demands.len() as u64 + 1) else {
+            return Answer::Undecided;
+        };
+        *budget = left;
+        let due = due_within(demands, t);
+        let wanted = due.saturating_add(blocked);
+        if wanted > t {
+            let steps = demands
+                .iter()
+                .filter_map(|demand| demand.step_at_or_before(t));
+            // The same amount was due already at the last step.
+            let step = steps.max().map_or(t, |step| step.max(stretch.from));
+            let t = match due_within(demands, step) == due {
+                true => step,
+                false => t,
+            };
+            return Answer::Late { t, due, blocked };
+        }
+        // Nothing is due within no time, and `from` may be none.
+        t = match (wanted < t, t.checked_sub(1)) {
+            (true, _) => wanted,
+            (false, Some(before)) => before,
+            (false, None) => break,
+        };
+    }
+    Answer::Fits
+}
+
+fn due_within(demands: &[Demand], t: u128) -> u128 {
+    let due = demands.iter().map(|demand| demand.due_within(t));
+    due.fold(0, u128::saturating_add)
+}
+
+/// Longer intervals are not looked at: [`super::demand::LONGEST`] at the highest rate.
+const HORIZON: u128 = 1 << 83;

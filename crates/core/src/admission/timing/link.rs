@@ -1,0 +1,361 @@
+//! A link: what packets, messages, slices and rates cost on it.
+
+use alloc::vec::Vec;
+
+use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
+use super::edf::InTheWay;
+use super::{BUDGET, BUDGET_OF_A_TRY, Fault, Instead, Misfit, least, most, verdict};
+use crate::contract::{Cell, Channel, MessageRate, Slice};
+use crate::units::{Bytes, Nanos, Rate};
+
+/// A link with what sending costs on it. L(x), the time that a packet of x bytes takes, is
+/// `per_packet` + (x + `framing`) / `rate` (paper RTC, section 3.3: C_x + x / B_x, with B_x the
+/// smaller one of the bandwidths of the link and of the way to it).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmitter {
+    /// Bits per second.
+    pub rate: Rate,
+    /// Bytes that the link adds to each packet.
+    pub framing: Bytes,
+    /// What sending a packet costs beside its bytes: C_x.
+    pub per_packet: Nanos,
+    /// The largest packet; longer messages are sent as several, all but the last of this size.
+    pub largest: Bytes,
+    /// The largest packet without a deadline that may be in the way (best effort); nothing if
+    /// there are none.
+    pub leftover: Bytes,
+    /// Work that is handed to the device before its time and cannot be called back (the driver's
+    /// batch), and whatever else may come first although it is due later (what a scheduler whose
+    /// calls are bounded has not looked at yet).
+    pub ahead: Nanos,
+    /// How long before its logical arrival a packet of a channel may leave, if nothing else is
+    /// there.
+    pub horizon: Nanos,
+    /// How coarsely the scheduler tells time.
+    pub grain: Grain,
+}
+
+/// How coarsely a scheduler tells time: a packet may become eligible late by, and be put before
+/// others as if its deadline were earlier by, the larger one of both. The test takes both from
+/// every deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grain {
+    /// At least this.
+    pub least: Nanos,
+    /// One part in so many of the time that is waited; 0: no part.
+    pub part: u32,
+}
+
+impl Grain {
+    /// Exact.
+    pub const NONE: Grain = Grain {
+        least: Nanos(0),
+        part: 0,
+    };
+
+    fn of(self, time: u128, scale: Scale) -> u128 {
+        let part = time.checked_div(u128::from(self.part)).unwrap_or(0);
+        part.max(scale.ticks(self.least))
+    }
+}
+
+/// The sizes of a flow's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    least: Bytes,
+    most: Bytes,
+}
+
+impl Sizes {
+    /// The longest packet that is spoken of here: 16 MiB.
+    pub const LONGEST: Bytes = Bytes(1 << 24);
+
+    /// From the smallest to the largest, both above zero and not above [`Sizes::LONGEST`].
+    pub fn new(least: Bytes, most: Bytes) -> Option<Sizes> {
+        let good = 0 < least.0 && least <= most && most <= Sizes::LONGEST;
+        good.then_some(Sizes { least, most })
+    }
+
+    /// All of one size.
+    pub fn all(size: Bytes) -> Option<Sizes> {
+        Sizes::new(size, size)
+    }
+
+    /// The smallest packet.
+    pub fn least(self) -> Bytes {
+        self.least
+    }
+
+    /// The largest packet.
+    pub fn most(self) -> Bytes {
+        self.most
+    }
+}
+
+/// What a link promises to a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Promise {
+    /// Each message of a channel has left by its logical arrival plus the channel's deadline.
+    Channel(Channel),
+    /// Each packet has left by its theoretical time plus CDVT.
+    Cell(Cell, Sizes),
+    /// In every whole period in which the flow always has something to send, it sends for the
+    /// slice, less one largest packet.
+    Slice(Slice, Sizes),
+    /// A rate, in the long run.
+    Min(Rate, Sizes),
+}
+
+impl Transmitter {
+    /// Whether all these promises are kept together, whatever legal traffic comes.
+    pub fn carries(&self, promises: &[Promise]) -> Result<(), Fault> {
+        self.judge(promises.iter(), BUDGET)
+    }
+
+    /// Whether one more can be promised beside what is held.
+    pub fn admit(&self, held: &[Promise], asked: &Promise) -> Result<(), Misfit> {
+        let Err(fault) = self.judge(held.iter().chain([asked]), BUDGET) else {
+            return Ok(());
+        };
+        let fits = |promise: Option<Promise>| {
+            promise.is_some_and(|promise| {
+                let all = held.iter().chain([&promise]);
+                self.judge(all, BUDGET_OF_A_TRY).is_ok()
+            })
+        };
+        let instead = self.instead(asked, &fits);
+        Err(Misfit { fault, instead })
+    }
+
+    /// The shortest deadline that a channel could have beside what is held.
+    pub fn least_deadline(&self, held: &[Promise], channel: &Channel) -> Option<Nanos> {
+        match self.admit(held, &Promise::Channel(at_deadline(channel, 1)?)) {
+            Ok(()) => Some(Nanos(1)),
+            Err(misfit) => match misfit.instead {
+                Some(Instead::Deadline(least)) => Some(least),
+                _ => None,
+            },
+        }
+    }
+
+    fn judge<'a>(
+        &self,
+        promises: impl Iterator<Item = &'a Promise>,
+        budget: u64,
+    ) -> Result<(), Fault> {
+        let demands: Result<Vec<Demand>, Fault> = promises.map(|p| self.demand(p)).collect();
+        verdict(&demands?, self.scale(), self.way(), budget)
+    }
+
+    fn instead(&self, asked: &Promise, fits: &dyn Fn(Option<Promise>) -> bool) -> Option<Instead> {
+        match asked {
+            Promise::Channel(channel) => {
+                let deadline = least(channel.deadline().0..=LONGEST.0, |d| {
+                    fits(at_deadline(channel, d).map(Promise::Channel))
+                });
+                let messages = || {
+                    let rate = most(1..=u64::from(channel.rmax().get()), |r| {
+                        fits(at_rate(channel, r).map(Promise::Channel))
+                    })?;
+                    MessageRate::new(u32::try_from(rate).ok()?)
+                };
+                let deadline = deadline.map(|d| Instead::Deadline(Nanos(d)));
+                deadline.or_else(|| messages().map(Instead::Messages))
+            }
+            Promise::Cell(cell, sizes) => {
+                let (pcr, parts) = (cell.pcr(), cell.sustained());
+                let with = |cdvt| Cell::new(pcr, Nanos(cdvt), parts).ok();
+                let cdvt = least(cell.cdvt().0..=LONGEST.0, |cdvt| {
+                    fits(with(cdvt).map(|cell| Promise::Cell(cell, *sizes)))
+                });
+                cdvt.map(|cdvt| Instead::Cdvt(Nanos(cdvt)))
+            }
+            Promise::Slice(slice, sizes) => {
+                let with = |time| Slice::new(Nanos(time), slice.period(), slice.extra()).ok();
+                let time = most(1..=slice.slice().0, |time| {
+                    fits(with(time).map(|slice| Promise::Slice(slice, *sizes)))
+                });
+                time.map(|time| Instead::Slice(Nanos(time)))
+            }
+            Promise::Min(rate, sizes) => {
+                let range = Rate::MIN.bits_per_second()..=rate.bits_per_second();
+                let rate = most(range, |rate| {
+                    fits(Rate::new(rate).map(|rate| Promise::Min(rate, *sizes)))
+                });
+                rate.and_then(Rate::new).map(Instead::Rate)
+            }
+        }
+    }
+
+    /// The demand of a promise, if the promise makes sense on this link.
+    fn demand(&self, promise: &Promise) -> Result<Demand, Fault> {
+        let scale = self.scale();
+        match promise {
+            Promise::Channel(channel) => Ok(self.of_channel(channel)),
+            Promise::Cell(cell, sizes) => self.of_cell(cell, *sizes),
+            Promise::Slice(slice, sizes) => {
+                let piece = self.packet(sizes.most.0);
+                Ok(Demand {
+                    deadline: 0,
+                    growth: Growth::Fluid(Fluid {
+                        burst: piece,
+                        slope: ratio_up(u128::from(slice.slice().0), u128::from(slice.period().0)),
+                    }),
+                    cap: None,
+                    piece,
+                    in_leftover: slice.extra(),
+                    wants_from: Some(scale.ticks(slice.period())),
+                })
+            }
+            Promise::Min(rate, sizes) => Ok(Demand {
+                deadline: 0,
+                growth: Growth::Fluid(Fluid {
+                    burst: 0,
+                    slope: self.slope(*rate, *sizes),
+                }),
+                cap: None,
+                piece: self.packet(sizes.most.0),
+                in_leftover: true,
+                wants_from: None,
+            }),
+        }
+    }
+
+    fn of_channel(&self, channel: &Channel) -> Demand {
+        let scale = self.scale();
+        let per_message = u128::from(channel.rmax().get());
+        let period = NANOS_PER_SECOND * scale.ticks(Nanos(1));
+        let deadline = scale.ticks(channel.deadline());
+        let deadline = self.less_grain(deadline, period / per_message);
+        Demand {
+            deadline,
+            growth: Growth::Steps(Steps {
+                cost: self.message(channel.mmax()),
+                numerator: per_message,
+                denominator: period,
+            }),
+            cap: None,
+            piece: self.packet(channel.mmax().min(self.largest).0),
+            in_leftover: false,
+            wants_from: Some(deadline),
+        }
+    }
+
+    fn of_cell(&self, cell: &Cell, sizes: Sizes) -> Result<Demand, Fault> {
+        let (scale, pcr) = (self.scale(), cell.pcr());
+        if pcr > self.rate {
+            let (rate, link) = (pcr, self.rate);
+            return Err(Fault::AboveLink { rate, link });
+        }
+        let piece = self.packet(sizes.most.0);
+        // One packet of `most` takes most / PCR; in ticks, that many bytes times the link's rate.
+        let numerator = u128::from(pcr.bits_per_second());
+        let denominator = scale.bytes(sizes.most.0) * scale.ticks(Nanos(1));
+        let growth = match sizes.least == sizes.most {
+            true => Growth::Steps(Steps {
+                cost: piece,
+                numerator,
+                denominator,
+            }),
+            false => Growth::Fluid(Fluid {
+                burst: piece,
+                slope: self.slope(pcr, sizes),
+            }),
+        };
+        let deadline = scale.ticks(cell.cdvt());
+        let deadline = self.less_grain(deadline, denominator / numerator);
+        let cap = match cell.sustained() {
+            None => None,
+            Some(parts) if sizes.most > parts.mbs => return Err(Fault::LongerThanBurst),
+            Some(parts) => {
+                let bytes = burst_bytes(parts.mbs.0, sizes.most.0, parts.scr, pcr);
+                let packets = bytes / u128::from(sizes.least.0) + 1;
+                let each = self.packet(0);
+                Some(Fluid {
+                    burst: (bytes * scale.bytes(1)).saturating_add(packets.saturating_mul(each)),
+                    slope: self.slope(parts.scr, sizes),
+                })
+            }
+        };
+        Ok(Demand {
+            deadline,
+            growth,
+            cap,
+            piece,
+            in_leftover: false,
+            wants_from: Some(deadline),
+        })
+    }
+
+    /// The share of the link that a rate needs if all its packets are the smallest.
+    fn slope(&self, rate: Rate, sizes: Sizes) -> u128 {
+        let needed = u128::from(rate.bits_per_second()).checked_mul(self.packet(sizes.least.0));
+        let bytes = self.scale().bytes(sizes.least.0);
+        let given = bytes * u128::from(self.rate.bits_per_second());
+        needed.map_or(u128::MAX, |needed| ratio_up(needed, given))
+    }
+
+    /// L(x) in ticks.
+    fn packet(&self, bytes: u64) -> u128 {
+        let scale = self.scale();
+        scale.bytes(bytes) + scale.bytes(self.framing.0) + scale.ticks(self.per_packet)
+    }
+
+    /// All packets of a message.
+    fn message(&self, bytes: Bytes) -> u128 {
+        let packets = bytes.0.div_ceil(self.largest.0.max(1));
+        let each = self.packet(0);
+        self.scale()
+            .bytes(bytes.0)
+            .saturating_add(each.saturating_mul(u128::from(packets)))
+    }
+
+    /// A deadline as the scheduler will keep it, where packets wait for up to `wait`.
+    fn less_grain(&self, deadline: u128, wait: u128) -> u128 {
+        let scale = self.scale();
+        let (late, early) = (self.grain.of(wait, scale), self.grain.of(deadline, scale));
+        deadline.saturating_sub(late).saturating_sub(early)
+    }
+
+    fn scale(&self) -> Scale {
+        Scale::of(self.rate)
+    }
+
+    fn way(&self) -> InTheWay {
+        let scale = self.scale();
+        InTheWay {
+            leftover: match self.leftover {
+                Bytes(0) => 0,
+                Bytes(bytes) => self.packet(bytes),
+            },
+            ahead: scale.ticks(self.ahead),
+            horizon: scale.ticks(self.horizon),
+        }
+    }
+}
+
+/// The most bytes that the sustained part lets through at once: MBS, of which the peak rate
+/// takes away again what the sustained rate gives meanwhile, and one packet for certain.
+/// docs/contracts.md, theorem 3; rounded up.
+fn burst_bytes(mbs: u64, largest: u64, scr: Rate, pcr: Rate) -> u128 {
+    let (scr, pcr) = (scr.bits_per_second(), pcr.bits_per_second());
+    let part = |bytes: u64, rate: u64| {
+        let product = u128::from(bytes) * u128::from(rate);
+        product.div_ceil(u128::from(pcr))
+    };
+    part(mbs, pcr - scr) + part(largest, scr)
+}
+
+/// The channel with another deadline, in nanoseconds.
+pub(super) fn at_deadline(channel: &Channel, deadline: u64) -> Option<Channel> {
+    let (mmax, rmax, bmax) = (channel.mmax(), channel.rmax(), channel.bmax());
+    Channel::new(mmax, rmax, bmax, Nanos(deadline)).ok()
+}
+
+/// The channel with another rate, in messages per second.
+pub(super) fn at_rate(channel: &Channel, rate: u64) -> Option<Channel> {
+    let rmax = MessageRate::new(u32::try_from(rate).ok()?)?;
+    Channel::new(channel.mmax(), rmax, channel.bmax(), channel.deadline()).ok()
+}
+
+pub(super) const NANOS_PER_SECOND: u128 = 1_000_000_000;
