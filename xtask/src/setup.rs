@@ -303,6 +303,10 @@ const NEEDS: &[Need] = &[
     need(Program("ping"), "iputils-ping", &[Run, Vm]),
     need(Program("iperf3"), "iperf3", &[Run, Vm]),
     need(Program("curl"), "curl", &[Run, Vm]),
+    // Shells that learn `cmd @rate`, in a terminal.
+    need(Program("bash"), "bash", &[Run, Vm]),
+    need(Program("zsh"), "zsh", &[Run, Vm]),
+    need(Program("script"), "bsdutils", &[Run, Vm]),
     // A statically linked client that makes its system calls itself.
     need(Program("go"), "golang-go", &[Run, Vm]),
     // The package.

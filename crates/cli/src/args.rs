@@ -23,6 +23,7 @@ use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
 use crate::check::Check;
 use crate::check::flow::FlowError;
+use crate::shell;
 pub(crate) use contract::ContractArgs;
 
 /// What is to be done, with what holds for every verb.
@@ -53,6 +54,8 @@ pub(crate) enum Verb {
     Doctor,
     /// Judge a capture by a contract.
     Check(Box<Check>),
+    /// Something about `@rate` in a shell.
+    Shell(shell::Asked),
     /// Print the completions of a shell.
     Completions(clap_complete::Shell),
     /// Write man pages into a folder.
@@ -303,6 +306,36 @@ enum TypedVerb {
     },
     /// Read the policy file again
     Reload,
+    /// Print what teaches a shell `cmd @rate`: eval "$(netnice shell-init bash)"
+    ShellInit {
+        /// The shell
+        shell: shell::Shell,
+    },
+    /// Run a command under the limit of its last word, if that is @RATE
+    #[command(hide = true)]
+    At {
+        /// The command, its arguments and @RATE
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
+    },
+    /// Name the commands of a text that end in @RATE
+    #[command(hide = true)]
+    ShellWords {
+        /// The text
+        text: String,
+        /// Those in substitutions too
+        #[arg(long)]
+        inside: bool,
+    },
+    /// Limit the shell that runs this
+    #[command(hide = true)]
+    ShellLimit {
+        /// @RATE
+        word: String,
+    },
+    /// Print the limit of the shell that runs this
+    #[command(hide = true)]
+    ShellPrompt,
     /// Print completions for a shell
     #[command(hide = true)]
     Completions {
@@ -417,6 +450,21 @@ impl TypedVerb {
             TypedVerb::Check(check) => check.means(),
             TypedVerb::Confirm { id } => Ok(Verb::Ask(Request::Confirm(Confirm { id }))),
             TypedVerb::Reload => Ok(Verb::Ask(Request::Reload(Reload {}))),
+            TypedVerb::ShellInit { shell } => Ok(Verb::Shell(shell::Asked::Init(shell))),
+            TypedVerb::At { words } => Ok(match shell::at(words) {
+                Ok(run) => Verb::Run(run),
+                Err(other) => Verb::Shell(other),
+            }),
+            TypedVerb::ShellWords { text, inside } => {
+                Ok(Verb::Shell(shell::Asked::Words { text, inside }))
+            }
+            TypedVerb::ShellLimit { word } => match shell::rate_word(&word) {
+                Some(rate) => Ok(Verb::Shell(shell::Asked::Limit(rate))),
+                None => Err(BadUsage::Nonsense(
+                    "the word behind a function is no @rate: write @4mbit",
+                )),
+            },
+            TypedVerb::ShellPrompt => Ok(Verb::Shell(shell::Asked::Prompt)),
             TypedVerb::Completions { shell } => Ok(Verb::Completions(shell)),
             TypedVerb::Man { dir } => Ok(Verb::Man(dir)),
             TypedVerb::StartDaemon => Ok(Verb::StartDaemon),
@@ -437,6 +485,11 @@ impl TypedVerb {
             TypedVerb::Check(_) => Some("check"),
             TypedVerb::Confirm { .. } => Some("confirm"),
             TypedVerb::Reload => Some("reload"),
+            TypedVerb::ShellInit { .. } => Some("shell-init"),
+            TypedVerb::At { .. } => Some("at"),
+            TypedVerb::ShellWords { .. } => Some("shell-words"),
+            TypedVerb::ShellLimit { .. } => Some("shell-limit"),
+            TypedVerb::ShellPrompt => Some("shell-prompt"),
             TypedVerb::Completions { .. } => Some("completions"),
             TypedVerb::Man { .. } => Some("man"),
             TypedVerb::StartDaemon => Some("start-daemon"),

@@ -23,6 +23,7 @@ mod doctor;
 mod pages;
 mod render;
 mod run;
+mod shell;
 mod start;
 mod top;
 

@@ -1,0 +1,262 @@
+//! `cmd @rate` in real shells: what is typed means what it always means, and the command is limited.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::R4M;
+use netnice_lab::process::{Proc, binary, installed};
+use netnice_lab::traffic::{Life, Program, Tcp};
+
+/// How a shell is started.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// Lines are typed at it.
+    Typed,
+    /// It reads a file.
+    Script,
+}
+
+/// A desk with a program `probe`, which prints its words and the limit that holds for it.
+struct Shells {
+    /// A limit that stays, so that the kernel's part is not loaded anew for each case.
+    _standing: Proc,
+    desk: Desk,
+}
+
+impl Shells {
+    fn new() -> Shells {
+        let desk = Desk::new().expect("a desk");
+        let probe = desk.world.folder().join("probe");
+        let netnice = binary("netnice").expect("built");
+        let text = format!(
+            "#!/bin/sh\nout=\nfor w; do out=\"$out<$w>\"; done\n\
+             echo \"$out$({} shell-prompt)\"\n\
+             case $1 in -) cat ;; stay) exec sleep 60 ;; esac\n",
+            netnice.display()
+        );
+        fs::write(&probe, text).expect("written");
+        fs::set_permissions(&probe, fs::Permissions::from_mode(0o755)).expect("root may");
+        let standing = desk.sleeper();
+        desk.types(&format!("set {} --up 1gbit", standing.pid()));
+        Shells {
+            _standing: standing,
+            desk,
+        }
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = self.desk.world.client().ns.command(program);
+        let path = std::env::var("PATH").unwrap_or_default();
+        let netnice = binary("netnice").expect("built");
+        let beside = netnice.parent().expect("a folder").display();
+        let own = self.desk.world.folder().display();
+        command
+            .current_dir(self.desk.world.folder())
+            .env("PATH", format!("{own}:{beside}:{path}"))
+            .env("HOME", self.desk.world.folder())
+            .env("NETNICE_RUNTIME_DIR", self.desk.netnice.runtime());
+        command
+    }
+
+    /// What a shell prints that has learnt `@rate` and is given these lines.
+    fn say(&self, shell: &str, way: Way, lines: &str) -> (String, String) {
+        let text = format!("eval \"$(netnice shell-init {shell})\"\n{lines}\n");
+        let script = self.desk.world.folder().join("script");
+        fs::write(&script, &text).expect("written");
+        let mut command = self.command(shell);
+        command.arg(if shell == "bash" { "--norc" } else { "-f" });
+        match way {
+            Way::Typed => command.arg("-i").arg("-s"),
+            Way::Script => command.arg(&script),
+        };
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the shell is there");
+        if way == Way::Typed {
+            let mut stdin = child.stdin.take().expect("piped");
+            stdin.write_all(text.as_bytes()).expect("it reads");
+        }
+        drop(child.stdin.take());
+        let output = child.wait_with_output().expect("it ends");
+        let read = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (read(&output.stdout), read(&output.stderr))
+    }
+
+    /// Fails unless both shells, typed at and as scripts, print this.
+    fn all(&self, lines: &str, expected: &str) {
+        for shell in shells() {
+            for way in [Way::Typed, Way::Script] {
+                let (out, err) = self.say(shell, way, lines);
+                assert_eq!(out, expected, "{shell}, {way:?}, `{lines}` said: {err}");
+            }
+        }
+    }
+}
+
+/// The shells of this machine; zsh may be missing on an emulated one.
+fn shells() -> impl Iterator<Item = &'static str> {
+    ["bash", "zsh"].into_iter().filter(|shell| {
+        let there = installed(shell);
+        if !there {
+            eprintln!("there is no {shell} here: it is not tested");
+        }
+        there
+    })
+}
+
+#[test]
+fn a_command_keeps_its_words_and_has_its_limit() {
+    let shells = Shells::new();
+    // The paper's line.
+    shells.all(
+        "probe ftp.foo.com @128Kbyte/sec",
+        "<ftp.foo.com> @128KiB/s\n",
+    );
+    // Quotes.
+    shells.all(
+        r#"x='1  2'; probe 'a  b' "c \$d" e\ f '' "$x" "$(echo 'g  h')" '@4mbit' @4mbit"#,
+        "<a  b><c $d><e f><><1  2><g  h><@4mbit> @4mbit\n",
+    );
+    // Pipelines: each command its own limit.
+    shells.all(
+        "probe a @4mbit | { cat; probe b @5mbit; probe c; }\necho in | probe - @6mbit | cat",
+        "<a> @4mbit\n<b> @5mbit\n<c>\n<-> @6mbit\nin\n",
+    );
+    // Redirections, before and behind the rate, and a here-document.
+    shells.all(
+        "probe a >out @4mbit 2>&1; cat out\n2>/dev/null probe b @4mbit >>out; cat out\n\
+         probe - @4mbit <<E\nx @5mbit\nE",
+        "<a> @4mbit\n<a> @4mbit\n<b> @4mbit\n<-> @4mbit\nx @5mbit\n",
+    );
+}
+
+#[test]
+fn jobs_and_subshells_have_limits_of_their_own() {
+    let shells = Shells::new();
+    // Background; the job is the command itself, so its number can be killed.
+    shells.all("probe a @4mbit & wait $!; probe b", "<a> @4mbit\n<b>\n");
+    shells.all(
+        "probe stay @4mbit >out & sleep 0.7; cat out; kill $!; wait $! 2>/dev/null; echo $?",
+        "<stay> @4mbit\n143\n",
+    );
+    // Subshells and substitutions.
+    shells.all(
+        "( probe a @4mbit; probe b )\nprobe c\nx=$(probe d @5mbit)\necho \"$x\"",
+        "<a> @4mbit\n<b>\n<c>\n<d> @5mbit\n",
+    );
+    // Lists, loops, variables, and the status that comes back.
+    shells.all(
+        "false || probe a @4mbit && echo yes\nfor r in 4 5; do probe $r @${r}mbit; done\n\
+         p=probe\n$p v @4mbit\nV=1 probe w @4mbit\nsh -c 'exit 7' @4mbit; echo $?",
+        "<a> @4mbit\nyes\n<4> @4mbit\n<5> @5mbit\n<v> @4mbit\n<w> @4mbit\n7\n",
+    );
+}
+
+#[test]
+fn what_is_no_limited_program_stays_as_it_is() {
+    let shells = Shells::new();
+    // Builtins run in the shell itself; `command` and `exec` run a program.
+    shells.all(
+        "echo x @4mbit; printf '%s\\n' @4mbit\ncommand probe a @4mbit\n( exec probe b @4mbit )",
+        "x @4mbit\n@4mbit\n<a> @4mbit\n<b> @4mbit\n",
+    );
+    // An @ that is no rate.
+    shells.all(
+        "probe @; probe u@host @home @~3; probe @4; probe '@4mbit'; probe @4mbit x",
+        "<@>\n<u@host><@home><@~3>\n<@4>\n<@4mbit>\n<@4mbit><x>\n",
+    );
+    // A function of the user: all that it runs has one limit, and it is there afterwards.
+    shells.all(
+        "f() { probe \"$@\"; probe in; }\nf a @4mbit\nf b",
+        "<a> @4mbit\n<in> @4mbit\n<b>\n<in>\n",
+    );
+}
+
+#[test]
+fn a_limit_on_the_shell_itself_holds_for_what_it_starts_and_the_prompt_shows_it() {
+    let shells = Shells::new();
+    shells.all(
+        "netnice $$ 8mbit >/dev/null\nprobe a\nprobe b @4mbit\nprobe c @9mbit\nnetnice_limit",
+        "<a> @8mbit\n<b> @4mbit\n<c> @8mbit\n @8mbit\n",
+    );
+    let (_, shown) = shells.say(
+        "bash",
+        Way::Typed,
+        "PS1='[$(netnice_limit)]'\nnetnice $$ 8mbit >/dev/null\ntrue",
+    );
+    assert!(shown.contains("[ @8mbit]"), "the prompts are: {shown}");
+}
+
+#[test]
+fn history_traps_and_errors_are_as_ever() {
+    let shells = Shells::new();
+    for shell in self::shells() {
+        // Typed: the history has what was typed; a mistake is told and runs nothing.
+        let (out, err) = shells.say(
+            shell,
+            Way::Typed,
+            "HISTSIZE=100; set -o history 2>/dev/null\nprobe a @4mbit\nfc -l | grep -c 'probe a @4mbit'\n\
+             probe b @10mbps\nnosuch @4mbit\necho $?",
+        );
+        assert_eq!(out, "<a> @4mbit\n1\n<b><@10mbps>\n127\n", "{shell}: {err}");
+        assert!(err.contains("10mbit (bits)"), "{shell}: {err}");
+    }
+    // Without a daemon, for somebody who may not start one: no limit, so no command.
+    let netnice = shells.desk.copy_for_all("netnice").expect("a copy");
+    let mut command = shells.command("setpriv");
+    command.args(["--reuid=61234", "--regid=61234", "--clear-groups", "--"]);
+    command.arg(netnice).args(["at", "touch", "made", "@4mbit"]);
+    let status = command.env("NETNICE_RUNTIME_DIR", "/run/nobody").status();
+    assert_eq!(status.expect("it runs").code(), Some(4));
+    // A DEBUG trap that was there goes on.
+    let (out, err) = shells.say(
+        "bash",
+        Way::Script,
+        "trap - DEBUG; trap 'n=$((n + 1))' DEBUG\neval \"$(netnice shell-init bash)\"\nn=0\n\
+         probe a @4mbit\ntrue\necho $((n > 2))",
+    );
+    assert_eq!(out, "<a> @4mbit\n1\n", "{err}");
+}
+
+#[test]
+fn what_the_shell_keeps_of_the_last_command_is_as_ever() {
+    let shells = Shells::new();
+    let lines = "true u v\necho $_\nfalse\necho $?\ntrue w\nprobe $_ @4mbit\nsh -c 'exit 3' @4mbit || echo $?\n\
+                 set -eu\nprobe x @4mbit\necho end";
+    let expected = "v\n1\n<w> @4mbit\n3\n<x> @4mbit\nend\n";
+    for shell in self::shells() {
+        let (out, err) = shells.say(shell, Way::Script, lines);
+        assert_eq!(out, expected, "{shell}: {err}");
+    }
+}
+
+#[test]
+fn what_is_sent_keeps_to_the_rate_that_was_typed() {
+    let shells = Shells::new();
+    let to = shells.desk.sink(5001).expect("a sink");
+    let eager = Life {
+        eager: true,
+        ..Life::default()
+    };
+    let lab = binary("netnice-lab").expect("built");
+    let words = [Tcp::connect(to, 2).source().args(), eager.args()].concat();
+    for shell in self::shells() {
+        // In a terminal of its own, as a person has it.
+        let mut command = shells.command("script");
+        let rc = if shell == "bash" { "--norc" } else { "-f" };
+        command.args(["-qfec", &format!("{shell} {rc} -i"), "/dev/null"]);
+        let mut terminal = Proc::start(command).expect("a terminal");
+        let init = format!("eval \"$(netnice shell-init {shell})\"");
+        terminal.tell(&init).expect("it reads");
+        let line = format!("{} traffic {} @4mbit", lab.display(), words.join(" "));
+        terminal.tell(&line).expect("it reads");
+        let rate = shells.desk.sent(2.5, 2.0).expect("a rate");
+        shells.desk.held(rate, R4M, shell);
+    }
+}
