@@ -41,6 +41,7 @@ mod channel;
 mod deadline;
 mod flow;
 mod pace;
+mod pacer;
 mod service;
 mod share;
 mod slice;
@@ -54,6 +55,7 @@ use channel::Channel;
 pub use deadline::kept;
 use flow::{Flag, Flow, Kind, MAX_LENGTH};
 use pace::{Moment, Pace};
+pub use pacer::Pacer;
 pub use service::{Departure, FlowId, Misuse, Next, NotServed, Packet, Service, Turn, Wire};
 use share::Share;
 use slice::Slice;
@@ -71,13 +73,13 @@ pub struct Scheduler {
     vacant: u32,
     pool: Pool,
     /// By when they may go on.
-    sleepers: Calendar,
+    sleepers: Calendar<TIME_QUANTUM>,
     /// By deadline.
-    due: Calendar,
+    due: Calendar<TIME_QUANTUM>,
     /// By start tag.
-    fair: Calendar,
+    fair: Calendar<TAG_QUANTUM>,
     /// By logical arrival.
-    early: Calendar,
+    early: Calendar<TIME_QUANTUM>,
     /// Virtual time of the left-over: the start tag of what was served last.
     virtual_time: u64,
     /// The greatest finish tag of what was served in the left-over.
@@ -106,10 +108,10 @@ impl Scheduler {
             flows: Vec::new(),
             vacant: 0,
             pool: Pool::new(),
-            sleepers: Calendar::new(SLEEPERS, TIME_QUANTUM),
-            due: Calendar::new(DUE, TIME_QUANTUM),
-            fair: Calendar::new(FAIR, TAG_QUANTUM),
-            early: Calendar::new(EARLY, TIME_QUANTUM),
+            sleepers: Calendar::new(SLEEPERS),
+            due: Calendar::new(DUE),
+            fair: Calendar::new(FAIR),
+            early: Calendar::new(EARLY),
             virtual_time: 0,
             finish: 0,
         };
@@ -191,7 +193,7 @@ impl Scheduler {
         if state.is(Flag::Waiting) {
             return Err(Misuse::Waiting(flow));
         }
-        let length = fitting(flow, packet, longest.min(state.kind.longest()))?;
+        let length = fitting(flow, packet.length, longest.min(state.kind.longest()))?;
         state.set(Flag::Waiting);
         state.set_length(length);
         state.kind.wake(packet, now);
@@ -220,8 +222,9 @@ impl Scheduler {
 
     /// Panics if the scheduler contradicts itself. For tests; linear in everything.
     pub fn invariants(&self) {
-        let calendars = [&self.sleepers, &self.due, &self.early, &self.fair];
-        let [asleep, due, early, fair] = calendars.map(|one| one.invariants(&self.pool));
+        let timed = [&self.sleepers, &self.due, &self.early];
+        let [asleep, due, early] = timed.map(|one| one.invariants(&self.pool));
+        let fair = self.fair.invariants(&self.pool);
         let count = |flag| self.flows.iter().filter(|flow| flow.is(flag)).count();
         assert_eq!(
             count(Flag::Clock),
@@ -355,10 +358,9 @@ impl Kind {
     }
 }
 
-/// The length of a packet, if it can be sent.
+/// The length, if a packet so long can be sent.
 #[inline(always)]
-fn fitting(flow: FlowId, packet: Packet, longest: u32) -> Result<u32, Misuse> {
-    let length = packet.length;
+fn fitting(flow: FlowId, length: Bytes, longest: u32) -> Result<u32, Misuse> {
     let fits = u32::try_from(length.0)
         .ok()
         .filter(|bytes| *bytes <= longest);
@@ -383,6 +385,10 @@ const TIME_QUANTUM: u32 = 9;
 
 /// Of start tags (2^26 / weight for each byte): a thousandth of 64 bytes of weight 1000.
 const TAG_QUANTUM: u32 = 12;
+
+/// A wait may end so many binary digits finer than the time between eligible and deadline, that
+/// is 1/32 of it late.
+const PATIENCE_DIGITS: u32 = 5;
 
 /// The names of the calendars in the pool.
 const SLEEPERS: u8 = 0;

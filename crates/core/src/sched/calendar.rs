@@ -66,45 +66,50 @@ impl Entry {
 }
 
 /// Keys in order, see the module.
+/// `QUANTUM` is the binary logarithm of the width of the finest place.
 #[derive(Debug)]
-pub(super) struct Calendar {
+pub(super) struct Calendar<const QUANTUM: u32> {
     /// Tells the calendars of one pool apart.
     name: u8,
-    /// Binary logarithm of the quantum.
-    quantum: u32,
     /// Keys are compared by their distance from here.
     pub(super) base: u64,
+    /// Entries in all.
+    len: usize,
+    /// The first place of all, if there are entries.
+    next: Spot,
     /// One bit for each ring that is not empty.
     live: u32,
+    /// Of each ring, which words of `summary` are not zero.
+    groups: [u32; RINGS],
     /// The key of each ring's first bucket, if it is not empty.
     first: [u64; RINGS],
     /// Of each ring, which words of `masks` are not zero.
-    summary: [[u64; WORDS / 64]; RINGS],
+    summary: [[u64; GROUPS]; RINGS],
     /// One bit for each bucket that is not empty.
-    masks: Box<[u64]>,
+    masks: Box<[[u64; WORDS]; RINGS]>,
     /// The last chunk of each bucket, or none; its `next` is the first chunk.
-    tails: Box<[u32]>,
-    /// Entries in all.
-    len: usize,
+    tails: Box<[[u32; BUCKETS]; RINGS]>,
 }
 
-impl Calendar {
-    /// An empty calendar. Keys are rounded to multiples of `2^quantum` at least.
-    pub(super) fn new(name: u8, quantum: u32) -> Calendar {
+impl<const QUANTUM: u32> Calendar<QUANTUM> {
+    /// An empty calendar.
+    pub(super) fn new(name: u8) -> Calendar<QUANTUM> {
         Calendar {
             name,
-            quantum,
             base: 0,
-            live: 0,
-            first: [0; RINGS],
-            summary: [[0; WORDS / 64]; RINGS],
-            masks: vec![0; RINGS * WORDS].into_boxed_slice(),
-            tails: vec![NOWHERE; RINGS * BUCKETS].into_boxed_slice(),
             len: 0,
+            next: Spot::default(),
+            live: 0,
+            groups: [0; RINGS],
+            first: [0; RINGS],
+            summary: [[0; GROUPS]; RINGS],
+            masks: zeroed(),
+            tails: zeroed(),
         }
     }
 
     /// How many entries there are.
+    #[inline(always)]
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -114,16 +119,14 @@ impl Calendar {
     /// place; then one before it must do, see [`Calendar::before`].
     #[inline(always)]
     pub(super) fn not_before(&self, key: u64, now: u64, finest: u32) -> Option<Spot> {
-        let distance = key.saturating_sub(now);
-        let (ring, digits) = self.ring_for(distance)?;
-        let shift = self.shift(ring);
-        let digits = digits.min(finest).max(self.quantum);
-        if digits < shift {
-            return None;
-        }
-        let width = 1_u64 << digits;
-        let key = key.checked_add(width - 1)? & !(width - 1);
-        self.inside(ring, key).then_some(Spot { ring, key })
+        let bits = self.bits(key.saturating_sub(now));
+        let ring = RING_OF[bits as usize % RING_OF.len()];
+        let digits = (bits.saturating_sub(DIGITS + 1) + QUANTUM).min(finest.max(QUANTUM));
+        let width = (1_u64 << digits) - 1;
+        let rounded = key.wrapping_add(width) & !width;
+        let spot = self.spot(ring, rounded);
+        let fits = usize::from(ring) < RINGS && digits >= spot.shift::<QUANTUM>();
+        (fits && rounded >= key && self.inside(spot, now)).then_some(spot)
     }
 
     /// The place of `key` or, where that is too far away or not free to have, one before it.
@@ -131,90 +134,63 @@ impl Calendar {
     #[inline(always)]
     pub(super) fn before(&self, key: u64, now: u64) -> Spot {
         let distance = key.wrapping_sub(now);
-        let (ring, digits) = self.ring_for(distance).unwrap_or((RINGS - 1, 0));
-        let shift = self.shift(ring);
+        let bits = self.bits(distance);
+        let ring = RING_OF[bits as usize % RING_OF.len()].min(RINGS as u8 - 1);
+        let shift = QUANTUM + STEP * u32::from(ring);
+        let digits = (bits.saturating_sub(DIGITS + 1) + QUANTUM).max(shift);
         let far = distance.min((1 << (shift + SPAN)) - 1);
-        let rounded = now.wrapping_add(far) & (u64::MAX << digits.max(shift));
+        let rounded = now.wrapping_add(far) & (u64::MAX << digits.min(shift + SPAN));
         let floor = now & (u64::MAX << shift);
-        let key = match self.order(rounded) < self.order(floor) {
-            true => floor,
-            false => rounded,
-        };
-        match self.inside(ring, key) {
-            true => Spot { ring, key },
-            false => Spot {
-                ring,
-                key: self.first[ring].wrapping_add(((BUCKETS - 1) as u64) << shift),
-            },
+        let is_before = self.order(rounded) < self.order(floor);
+        let spot = self.spot(ring, if is_before { floor } else { rounded });
+        match self.inside(spot, now) {
+            true => spot,
+            false => {
+                let last = ((BUCKETS - 1) as u64) << shift;
+                self.spot(ring, self.first[spot.ring()].wrapping_add(last))
+            }
         }
     }
 
     /// Puts an entry at a place that this calendar gave. Says where it stands now.
     #[inline(always)]
     pub(super) fn push(&mut self, pool: &mut Pool, spot: Spot, entry: Entry) -> Place {
-        let Spot { ring, key } = spot;
-        let bucket = self.bucket(ring, key);
-        let index = ring * BUCKETS + bucket;
-        let tail = self.tails[index];
+        let tail = &mut self.tails[spot.ring()][spot.bucket()];
         self.len += 1;
-        if tail != NOWHERE {
-            if let Some(place) = pool.append(tail, entry.0) {
-                return place;
-            }
-            let (new, place) = pool.grow(tail, entry.0);
-            self.tails[index] = new;
-            return place;
+        if *tail != NOWHERE {
+            return match pool.append(*tail, entry.0) {
+                Some(place) => place,
+                None => {
+                    let (new, place) = pool.grow(*tail, entry.0);
+                    *tail = new;
+                    place
+                }
+            };
         }
-        let home = pool::Home::new(self.name, ring as u8, bucket as u16);
+        let home = pool::Home::new(self.name, spot.ring, spot.bucket);
         let (new, place) = pool.start(home, entry.0);
-        self.tails[index] = new;
-        let word = bucket / 64;
-        self.masks[ring * WORDS + word] |= 1 << (bucket % 64);
-        self.summary[ring][word / 64] |= 1 << (word % 64);
-        let empty = self.live & (1 << ring) == 0;
-        if empty || self.order(key) < self.order(self.first[ring]) {
-            self.first[ring] = key;
-            self.live |= 1 << ring;
-        }
+        *tail = new;
+        self.opened(spot);
         place
     }
 
     /// Where the next entry stands.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<Spot> {
-        if self.live == 0 {
-            return None;
-        }
-        let mut rings = self.live;
-        let mut ring = rings.trailing_zeros() as usize;
-        let mut key = self.first[ring & (RINGS - 1)];
-        rings &= rings - 1;
-        while rings != 0 {
-            let other = rings.trailing_zeros() as usize & (RINGS - 1);
-            if self.order(self.first[other]) < self.order(key) {
-                (ring, key) = (other, self.first[other]);
-            }
-            rings &= rings - 1;
-        }
-        Some(Spot { ring, key })
+        (self.len > 0).then_some(self.next)
     }
 
-    /// Takes the next entry, which stands at the place that [`Calendar::peek`] gave. `ahead` is
-    /// called with the id that stands some places behind it, if it is known.
+    /// Takes the next entry. `ahead` is called with the id that stands some places behind it,
+    /// if it is known.
     #[inline(always)]
-    pub(super) fn take(
-        &mut self,
-        pool: &mut Pool,
-        spot: Spot,
-        ahead: impl FnOnce(u32),
-    ) -> Option<Entry> {
-        let bucket = self.bucket(spot.ring, spot.key);
-        let index = spot.ring * BUCKETS + bucket;
-        let (entry, left) = pool.take_first(self.tails[index], |raw| ahead(Entry(raw).id()))?;
+    pub(super) fn take(&mut self, pool: &mut Pool, ahead: impl FnOnce(u32)) -> Option<Entry> {
+        let spot = self.peek()?;
+        let tail = &mut self.tails[spot.ring()][spot.bucket()];
+        let (entry, left) = pool.take_first(*tail, |raw| ahead(Entry(raw).id()))?;
         self.len -= 1;
         if !left {
-            self.tails[index] = NOWHERE;
-            self.emptied(spot.ring, bucket);
+            *tail = NOWHERE;
+            self.emptied(spot.ring(), spot.bucket());
         }
         Some(Entry(entry))
     }
@@ -223,11 +199,11 @@ impl Calendar {
     pub(super) fn remove(&mut self, pool: &mut Pool, place: Place) -> Option<Entry> {
         let home = pool.home(place);
         let (ring, bucket) = (usize::from(home.ring()), usize::from(home.bucket()));
-        let index = ring * BUCKETS + bucket;
-        let (moved, left) = pool.remove(self.tails[index], place);
+        let tail = &mut self.tails[ring][bucket];
+        let (moved, left) = pool.remove(*tail, place);
         self.len -= 1;
         if !left {
-            self.tails[index] = NOWHERE;
+            *tail = NOWHERE;
             self.emptied(ring, bucket);
         }
         moved.map(Entry)
@@ -245,55 +221,65 @@ impl Calendar {
         for ring in 0..RINGS {
             let mut least = None;
             for word in 0..WORDS {
-                let mut mask = self.masks[ring * WORDS + word];
+                let mut mask = self.masks[ring][word];
                 let summary = self.summary[ring][word / 64] & (1 << (word % 64)) != 0;
                 assert_eq!(summary, mask != 0, "summary of ring {ring} word {word}");
                 while mask != 0 {
                     let bucket = word * 64 + mask.trailing_zeros() as usize;
                     mask &= mask - 1;
-                    let tail = self.tails[ring * BUCKETS + bucket];
+                    let tail = self.tails[ring][bucket];
                     assert_ne!(tail, NOWHERE, "ring {ring} bucket {bucket} is marked");
                     found += pool.invariants(tail, self.name, ring as u8, bucket as u16);
-                    let first = self.bucket(ring, self.first[ring]);
-                    let distance = bucket.wrapping_sub(first) % BUCKETS;
+                    let first = self.spot(ring as u8, self.first[ring]);
+                    let distance = bucket.wrapping_sub(first.bucket()) % BUCKETS;
                     least = Some(least.map_or(distance, |l: usize| l.min(distance)));
                 }
             }
             let live = self.live & (1 << ring) != 0;
             assert_eq!(least.is_some(), live, "live bit of ring {ring}");
             assert_eq!(least.unwrap_or(0), 0, "first bucket of ring {ring}");
+            for (group, word) in self.summary[ring].iter().enumerate() {
+                assert_eq!(self.groups[ring] & (1 << group) != 0, *word != 0, "groups");
+            }
+            assert!(
+                !live || self.order(self.next.key) <= self.order(self.first[ring]),
+                "ring {ring} is before the next"
+            );
         }
         // A bucket with entries that is not marked would be missing here.
         assert_eq!(found, self.len, "entries");
         found
     }
 
-    /// The finest ring that reaches so far, and to how many binary digits a key is rounded.
+    /// How many binary digits a distance is longer than the quantum.
     #[inline(always)]
-    fn ring_for(&self, distance: u64) -> Option<(usize, u32)> {
-        let bits = u64::BITS - distance.leading_zeros();
-        let ring = bits.saturating_sub(self.quantum + SPAN).div_ceil(STEP) as usize;
-        (ring < RINGS).then(|| (ring, bits.saturating_sub(DIGITS + 1).max(self.quantum)))
+    fn bits(&self, distance: u64) -> u32 {
+        ((distance | 1).ilog2() + 1).saturating_sub(QUANTUM)
     }
 
-    /// Whether a key lies less than one round behind the first of its ring.
+    /// Whether a key that lies ahead of `now` is less than one round behind the first of its
+    /// ring. Only what is overdue since half a round can make that false.
     #[inline(always)]
-    fn inside(&self, ring: usize, key: u64) -> bool {
-        let shift = self.shift(ring);
-        self.live & (1 << ring) == 0
-            || self.order(key) < self.order(self.first[ring])
-            || key.wrapping_sub(self.first[ring]) >> shift < BUCKETS as u64
+    fn inside(&self, spot: Spot, now: u64) -> bool {
+        let overdue = self.order(now).wrapping_sub(self.order(self.next.key)) as i64;
+        overdue < 1 << (QUANTUM + SPAN) || self.is_inside(spot)
     }
 
-    /// Binary logarithm of a bucket's width.
-    #[inline(always)]
-    fn shift(&self, ring: usize) -> u32 {
-        self.quantum + STEP * ring as u32
+    #[cold]
+    fn is_inside(&self, spot: Spot) -> bool {
+        let first = self.order(self.first[spot.ring()]);
+        let behind = self.order(spot.key).wrapping_sub(first);
+        self.live & (1 << spot.ring()) == 0
+            || (behind as i64) < 0
+            || behind >> spot.shift::<QUANTUM>() < BUCKETS as u64
     }
 
+    /// The place of a key in a ring.
     #[inline(always)]
-    fn bucket(&self, ring: usize, key: u64) -> usize {
-        (key >> self.shift(ring)) as usize & (BUCKETS - 1)
+    fn spot(&self, ring: u8, key: u64) -> Spot {
+        let shift = QUANTUM + STEP * u32::from(ring);
+        let bucket = (key >> (shift % u64::BITS)) as u16 % BUCKETS as u16;
+        Spot { key, bucket, ring }
     }
 
     #[inline(always)]
@@ -301,62 +287,129 @@ impl Calendar {
         key.wrapping_sub(self.base)
     }
 
-    /// Notes that a bucket is empty, and finds the ring's next one.
+    /// Notes that a bucket is not empty any more.
     #[inline(always)]
-    fn emptied(&mut self, ring: usize, bucket: usize) {
-        let word = bucket / 64;
-        let mask = &mut self.masks[ring * WORDS + word];
-        *mask &= !(1 << (bucket % 64));
-        if *mask == 0 {
-            self.summary[ring][word / 64] &= !(1 << (word % 64));
-        }
-        let first = self.bucket(ring, self.first[ring]);
-        if first != bucket {
-            return;
-        }
-        match self.next_from(ring, bucket) {
-            None => self.live &= !(1 << ring),
-            Some(next) => {
-                let steps = (next.wrapping_sub(bucket) % BUCKETS) as u64;
-                let shift = self.shift(ring);
-                self.first[ring] = self.first[ring].wrapping_add(steps << shift);
+    fn opened(&mut self, spot: Spot) {
+        let (ring, bucket, word) = (spot.ring(), spot.bucket(), spot.bucket() / 64);
+        self.masks[ring][word] |= 1 << (bucket % 64);
+        self.summary[ring][word / 64] |= 1 << (word % 64);
+        self.groups[ring] |= 1 << (word / 64);
+        let empty = self.live & (1 << ring) == 0;
+        if empty || self.order(spot.key) < self.order(self.first[ring]) {
+            self.first[ring] = spot.key;
+            if self.live == 0 || self.order(spot.key) < self.order(self.next.key) {
+                self.next = spot;
             }
+            self.live |= 1 << ring;
         }
     }
 
-    /// The first bucket of a ring that is not empty, from `start` on and around.
+    /// Notes that a bucket is empty, and finds the next one.
     #[inline(always)]
-    fn next_from(&self, ring: usize, start: usize) -> Option<usize> {
-        let word = start / 64;
-        let here = self.masks[ring * WORDS + word] & (u64::MAX << (start % 64));
-        if here != 0 {
-            return Some(word * 64 + here.trailing_zeros() as usize);
+    fn emptied(&mut self, ring: usize, bucket: usize) {
+        // Without branches: which of the levels become empty cannot be predicted.
+        let (word, group) = (bucket / 64, bucket / 64 / 64);
+        self.masks[ring][word] &= !(1 << (bucket % 64));
+        let gone = u64::from(self.masks[ring][word] == 0);
+        self.summary[ring][group] &= !(gone << (word % 64));
+        let gone = u32::from(self.summary[ring][group] == 0);
+        self.groups[ring] &= !(gone << group);
+        let first = self.spot(ring as u8, self.first[ring]);
+        if first.bucket() != bucket {
+            return;
         }
-        let summary = &self.summary[ring];
-        // Words behind this one in its group, the groups behind, and around to where it began.
-        let group = word / 64;
-        let behind = summary[group] & !(u64::MAX >> (63 - word % 64));
-        let mut found = (behind != 0).then(|| group * 64 + behind.trailing_zeros() as usize);
-        for step in 1..=summary.len() {
-            if found.is_some() {
-                break;
+        match self.groups[ring] {
+            0 => self.live &= !(1 << ring),
+            _ => {
+                let next = self.next_from(ring, bucket);
+                let steps = (next.wrapping_sub(bucket) % BUCKETS) as u64;
+                self.first[ring] = first.key.wrapping_add(steps << first.shift::<QUANTUM>());
             }
-            let other = (group + step) % summary.len();
-            let words = summary[other];
-            found = (words != 0).then(|| other * 64 + words.trailing_zeros() as usize);
         }
-        let word = found?;
-        let mask = self.masks[ring * WORDS + word];
-        Some(word * 64 + mask.trailing_zeros() as usize)
+        if self.next.ring() == ring {
+            self.find_next();
+        }
+    }
+
+    /// The first place of all rings.
+    #[inline(always)]
+    fn find_next(&mut self) {
+        let mut rings = self.live;
+        let mut least = u64::MAX;
+        while rings != 0 {
+            let ring = rings.trailing_zeros() as usize % RINGS;
+            let key = self.first[ring];
+            if self.order(key) <= least {
+                least = self.order(key);
+                self.next = self.spot(ring as u8, key);
+            }
+            rings &= rings - 1;
+        }
+    }
+
+    /// The first bucket of a ring that is not empty, from `start` on and around. There is one.
+    #[inline(always)]
+    fn next_from(&self, ring: usize, start: usize) -> usize {
+        let (word, group) = (start / 64, start / 64 / 64);
+        let here = self.masks[ring][word] & (u64::MAX << (start % 64));
+        // This word if something is behind `start` in it, else the words behind it; then the
+        // next group, around to this one again.
+        let this = 1_u64 << (word % 64);
+        let behind = self.summary[ring][group] & !(this | (this - 1));
+        let behind = behind | if here != 0 { this } else { 0 };
+        let found = match behind {
+            0 => {
+                let around = self.groups[ring] | self.groups[ring] << GROUPS;
+                let step = (around >> (group + 1)).trailing_zeros() as usize;
+                let group = (group + 1 + step) % GROUPS;
+                group * 64 + self.summary[ring][group].trailing_zeros() as usize
+            }
+            words => group * 64 + words.trailing_zeros() as usize,
+        };
+        let found = found % WORDS;
+        let mask = if here != 0 {
+            here
+        } else {
+            self.masks[ring][found]
+        };
+        found * 64 + mask.trailing_zeros() as usize
     }
 }
 
-/// A place for a key: a ring, and the key of its bucket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// All of it zero, without ever being on the stack.
+fn zeroed<T: Copy + From<u8>, const N: usize>() -> Box<[[T; N]; RINGS]> {
+    let rows = vec![[T::from(0); N]; RINGS].into_boxed_slice();
+    match rows.try_into() {
+        Ok(rows) => rows,
+        Err(_) => unreachable!("there are RINGS rows"),
+    }
+}
+
+/// A place for a key: a ring, a bucket of it, and the bucket's key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spot {
-    ring: usize,
     /// When the place is due.
     pub(super) key: u64,
+    bucket: u16,
+    ring: u8,
+}
+
+impl Spot {
+    #[inline(always)]
+    fn ring(self) -> usize {
+        usize::from(self.ring) % RINGS
+    }
+
+    #[inline(always)]
+    fn bucket(self) -> usize {
+        usize::from(self.bucket) % BUCKETS
+    }
+
+    /// Binary logarithm of a bucket's width.
+    #[inline(always)]
+    fn shift<const QUANTUM: u32>(self) -> u32 {
+        QUANTUM + STEP * u32::from(self.ring)
+    }
 }
 
 /// What the ids of entries can tell apart.
@@ -365,6 +418,7 @@ pub(super) const MAX_FLOWS: u32 = 1 << 20;
 const RINGS: usize = 8;
 const BUCKETS: usize = 1 << 14;
 const WORDS: usize = BUCKETS / 64;
+const GROUPS: usize = WORDS / 64;
 
 /// Binary logarithm of how many buckets of a ring are in use ahead of now: half of them, so that
 /// what is overdue and what is far ahead do not meet.
@@ -376,6 +430,21 @@ const STEP: u32 = 3;
 
 /// To how many binary digits a distance is rounded.
 const DIGITS: u32 = 10;
+
+/// The ring of a distance, by how many binary digits it is longer than the quantum.
+const RING_OF: [u8; 128] = {
+    let mut rings = [RINGS as u8; 128];
+    let mut bits = 0;
+    while bits < 64 {
+        rings[bits as usize] = bits_to_ring(bits);
+        bits += 1;
+    }
+    rings
+};
+
+const fn bits_to_ring(bits: u32) -> u8 {
+    bits.saturating_sub(SPAN).div_ceil(STEP) as u8
+}
 
 #[cfg(test)]
 mod tests;

@@ -31,7 +31,7 @@ pub(super) struct Cell {
     bucket_at: u64,
     /// 1 / PCR.
     peak: Pace,
-    /// 1 / SCR; without sustained rate that of the peak.
+    /// 1 / SCR. Without a sustained rate it is the peak's, and the bucket never lacks anything.
     sustained: Pace,
     /// MBS in bytes, at most 2^32 - 1.
     mbs: u32,
@@ -39,34 +39,19 @@ pub(super) struct Cell {
     cdvt: u32,
     peak_part: u16,
     bucket_part: u16,
-    mode: Mode,
-}
-
-/// How the bucket is spent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    /// There is none.
-    Peak,
-    Single,
-    /// A burst may begin or go on.
-    Dual,
-    /// Nothing before the bucket is full.
-    Refill,
+    /// The bucket is spent as a whole.
+    dual: bool,
+    /// It is spent: nothing before it is full.
+    refill: bool,
 }
 
 impl Cell {
     /// A flow that has never sent.
     pub(super) fn new(contract: &contract::Cell) -> Cell {
         let peak = Pace::of(contract.pcr());
-        let (sustained, mbs, mode) = match contract.sustained() {
-            None => (peak, u32::MAX, Mode::Peak),
-            Some(s) => {
-                let mode = match s.bucket {
-                    Bucket::Single => Mode::Single,
-                    Bucket::Dual => Mode::Dual,
-                };
-                (Pace::of(s.scr), clamp(s.mbs.0), mode)
-            }
+        let (sustained, mbs, dual) = match contract.sustained() {
+            None => (peak, u32::MAX, false),
+            Some(s) => (Pace::of(s.scr), clamp(s.mbs.0), s.bucket == Bucket::Dual),
         };
         Cell {
             peak_at: 0,
@@ -77,28 +62,19 @@ impl Cell {
             cdvt: clamp(contract.cdvt().0),
             peak_part: 0,
             bucket_part: 0,
-            mode,
+            dual,
+            refill: false,
         }
     }
 
     /// The same past under another contract: no credit comes from changing it.
     pub(super) fn changed(&self, contract: &contract::Cell) -> Cell {
-        let fresh = Cell::new(contract);
-        let had_bucket = self.mode != Mode::Peak;
         Cell {
             peak_at: self.peak_at,
             peak_part: self.peak_part,
-            bucket_at: if had_bucket {
-                self.bucket_at
-            } else {
-                self.peak_at
-            },
-            bucket_part: if had_bucket {
-                self.bucket_part
-            } else {
-                self.peak_part
-            },
-            ..fresh
+            bucket_at: self.bucket_at,
+            bucket_part: self.bucket_part,
+            ..Cell::new(contract)
         }
     }
 
@@ -118,22 +94,19 @@ impl Cell {
         }
     }
 
-    /// When a packet of this length may go, and by when it must.
+    /// When a packet of this length may go, and by when it must. Without branches: what flows of
+    /// many contracts do next cannot be predicted.
     #[inline(always)]
     pub(super) fn plan(&mut self, length: u32) -> (u64, u64) {
         let peak = self.peak_tat().ceil();
-        let eligible = match self.mode {
-            Mode::Peak => peak,
-            Mode::Single => peak.max(self.affordable(length)),
-            // A bucket that lacks only what arithmetic rounded away is waited for.
-            Mode::Dual if self.affordable(length) <= peak.saturating_add(ROUNDING) => {
-                peak.max(self.affordable(length))
-            }
-            Mode::Dual | Mode::Refill => {
-                self.mode = Mode::Refill;
-                peak.max(self.bucket_tat().ceil())
-            }
-        };
+        let full = self.bucket_tat().ceil();
+        let room = self.mbs.saturating_sub(length);
+        // TATs - BT: the bucket has enough for this packet.
+        let enough = full.saturating_sub(self.sustained.longer_than(self.peak, room));
+        // What only arithmetic rounded away is waited for.
+        let spent = self.refill | (enough > peak.saturating_add(ROUNDING));
+        self.refill = self.dual & spent;
+        let eligible = peak.max(if self.refill { full } else { enough });
         (eligible, eligible.saturating_add(u64::from(self.cdvt)))
     }
 
@@ -143,13 +116,9 @@ impl Cell {
         let patience = u64::from(self.cdvt);
         let tat = from(self.peak_tat(), at, patience).after(self.peak.span(length));
         (self.peak_at, self.peak_part) = (tat.nanos, tat.part);
-        if self.mode != Mode::Peak {
-            let tat = from(self.bucket_tat(), at, patience).after(self.sustained.span(length));
-            (self.bucket_at, self.bucket_part) = (tat.nanos, tat.part);
-            if self.mode == Mode::Refill {
-                self.mode = Mode::Dual;
-            }
-        }
+        let tat = from(self.bucket_tat(), at, patience).after(self.sustained.span(length));
+        (self.bucket_at, self.bucket_part) = (tat.nanos, tat.part);
+        self.refill = false;
     }
 
     #[inline(always)]
@@ -167,22 +136,15 @@ impl Cell {
             part: self.bucket_part,
         }
     }
-
-    /// When the bucket has enough for a packet of this length: TATs - BT.
-    #[inline(always)]
-    fn affordable(&self, length: u32) -> u64 {
-        let room = self.mbs.saturating_sub(length);
-        let tolerance = self.sustained.longer_than(self.peak, room);
-        self.bucket_tat().ceil().saturating_sub(tolerance)
-    }
 }
 
 /// From where a theoretical arrival time advances.
 #[inline(always)]
 fn from(tat: Moment, at: u64, patience: u64) -> Moment {
-    match at <= tat.nanos.saturating_add(patience) {
-        true => tat,
-        false => Moment::at(at),
+    let kept = at <= tat.nanos.saturating_add(patience);
+    Moment {
+        nanos: if kept { tat.nanos } else { at },
+        part: if kept { tat.part } else { 0 },
     }
 }
 

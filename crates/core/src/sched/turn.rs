@@ -5,7 +5,8 @@ use super::flow::{Flag, Flow, Kind};
 use super::pace::Moment;
 use super::service::{Departure, FlowId, Next, Packet, Turn};
 use super::{
-    DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, Scheduler, TAG_QUANTUM, TIME_QUANTUM, deadline,
+    DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, PATIENCE_DIGITS, Scheduler, TAG_QUANTUM,
+    TIME_QUANTUM, deadline,
 };
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
@@ -26,9 +27,9 @@ impl Scheduler {
         if self.wire.busy.nanos > self.now.saturating_add(self.wire.ahead) {
             return None;
         }
-        self.fall_due();
+        let alone = self.fall_due();
         let mut dropped = DROPPED_PER_CALL;
-        if let Some((id, deadline)) = self.next_due(&mut dropped) {
+        if let Some((id, deadline)) = self.next_due(alone, &mut dropped) {
             return Some(self.depart(id, Turn::Guaranteed { deadline }, behind));
         }
         if let Some(id) = self.next_fair(&mut dropped) {
@@ -60,9 +61,10 @@ impl Scheduler {
         }
     }
 
-    /// Moves what has fallen due to where it is ordered by deadline.
+    /// Moves what has fallen due to where it is ordered by deadline. If it is only one flow, and
+    /// nobody else is due, that one need not go there.
     #[inline(always)]
-    fn fall_due(&mut self) {
+    fn fall_due(&mut self) -> Option<u32> {
         let mut budget = DUE_PER_CALL;
         while budget > 0
             && let Some(spot) = self.sleepers.peek()
@@ -70,9 +72,15 @@ impl Scheduler {
         {
             let flows = &self.flows;
             let ahead = |id: u32| prefetch(flows, id);
-            let Some(entry) = self.sleepers.take(&mut self.pool, spot, ahead) else {
-                break;
-            };
+            let entry = self.sleepers.take(&mut self.pool, ahead)?;
+            let others = self.sleepers.peek();
+            if budget == DUE_PER_CALL
+                && self.due.len() + self.early.len() == 0
+                && others.is_none_or(|other| other.key > self.now)
+                && entry.word() != deadline::ASK
+            {
+                return Some(entry.id());
+            }
             self.wake_up(entry, spot);
             budget -= 1;
         }
@@ -80,12 +88,11 @@ impl Scheduler {
             && let Some(spot) = self.early.peek()
             && spot.key <= self.now
         {
-            let Some(entry) = self.early.take(&mut self.pool, spot, |_| ()) else {
-                break;
-            };
+            let entry = self.early.take(&mut self.pool, |_| ())?;
             self.wake_up(entry, spot);
             budget -= 1;
         }
+        None
     }
 
     /// An entry's time has come.
@@ -93,13 +100,7 @@ impl Scheduler {
     fn wake_up(&mut self, entry: Entry, spot: Spot) {
         let id = entry.id();
         if entry.word() == deadline::ASK {
-            let flow = &mut self.flows[id as usize];
-            flow.clear(Flag::Clock);
-            match flow.is(Flag::Waiting) {
-                true => self.place(id),
-                false => self.vacate(id),
-            }
-            return;
+            return self.look_again(id);
         }
         prefetch(&self.flows, id);
         let deadline = spot.key.saturating_add(deadline::decode(entry.word()));
@@ -107,49 +108,43 @@ impl Scheduler {
         self.due.push(&mut self.pool, to, Entry::new(id, 0));
     }
 
-    /// The flow of the earliest deadline, if any is due, and that deadline.
+    /// The entry of a flow is gone, without a packet: where does it wait now?
+    #[cold]
+    fn look_again(&mut self, id: u32) {
+        let flow = &mut self.flows[id as usize];
+        flow.clear(Flag::Clock);
+        flow.clear(Flag::ClockOld);
+        match flow.is(Flag::Waiting) {
+            true => self.place(id),
+            false => self.vacate(id),
+        }
+    }
+
+    /// The flow of the earliest deadline, if any is due, and that deadline. `alone` is due too,
+    /// and then nobody else is.
     #[inline(always)]
-    fn next_due(&mut self, dropped: &mut u32) -> Option<(u32, Instant)> {
-        while let Some(spot) = self.due.peek() {
-            if *dropped == 0 {
-                return None;
-            }
+    fn next_due(&mut self, alone: Option<u32>, dropped: &mut u32) -> Option<(u32, Instant)> {
+        let mut alone = alone;
+        while *dropped > 0 {
             let flows = &self.flows;
-            let entry = self
-                .due
-                .take(&mut self.pool, spot, |id| prefetch(flows, id))?;
-            let id = entry.id();
+            let id = match alone.take() {
+                Some(id) => id,
+                None => {
+                    let ahead = |id: u32| prefetch(flows, id);
+                    self.due.take(&mut self.pool, ahead)?.id()
+                }
+            };
             let now = self.now;
             let flow = &mut self.flows[id as usize];
-            flow.clear(Flag::Clock);
-            if flow.is(Flag::Waiting) && !flow.is(Flag::ClockOld) {
-                let length = flow.length();
-                match &mut flow.kind {
-                    Kind::Cell(cell) => return Some((id, Instant(cell.plan(length).1))),
-                    Kind::Channel(channel) => return Some((id, Instant(channel.plan().1))),
-                    Kind::Slice { slice, .. } => {
-                        let (eligible, deadline) = slice.plan(now);
-                        if eligible <= now {
-                            return Some((id, Instant(deadline)));
-                        }
-                    }
-                    Kind::Share(share) => {
-                        if let Some((eligible, deadline)) = share.plan(length)
-                            && eligible <= now
-                            && share.gate() <= now
-                        {
-                            return Some((id, Instant(deadline)));
-                        }
-                    }
-                    Kind::Vacant { .. } => {}
-                }
+            if flow.is(Flag::Waiting)
+                && !flow.is(Flag::ClockOld)
+                && let Some(deadline) = flow.deadline(now)
+            {
+                flow.clear(Flag::Clock);
+                return Some((id, Instant(deadline)));
             }
             // It has nothing to send, or not now.
-            flow.clear(Flag::ClockOld);
-            match flow.is(Flag::Waiting) {
-                true => self.place(id),
-                false => self.vacate(id),
-            }
+            self.look_again(id);
             *dropped -= 1;
         }
         None
@@ -163,9 +158,7 @@ impl Scheduler {
                 return None;
             }
             let flows = &self.flows;
-            let entry = self
-                .fair
-                .take(&mut self.pool, spot, |id| prefetch(flows, id))?;
+            let entry = self.fair.take(&mut self.pool, |id| prefetch(flows, id))?;
             if signed(spot.key, self.virtual_time) > 0 {
                 self.set_virtual_time(spot.key);
             }
@@ -195,11 +188,11 @@ impl Scheduler {
     /// The flow of the earliest logical arrival, if any is early.
     #[inline(always)]
     fn next_early(&mut self, dropped: &mut u32) -> Option<u32> {
-        while let Some(spot) = self.early.peek() {
+        while self.early.len() > 0 {
             if *dropped == 0 || self.due.len() + self.fair.len() > 0 {
                 return None;
             }
-            let entry = self.early.take(&mut self.pool, spot, |_| ())?;
+            let entry = self.early.take(&mut self.pool, |_| ())?;
             let id = entry.id();
             let flow = &mut self.flows[id as usize];
             flow.clear(Flag::Clock);
@@ -399,6 +392,25 @@ impl Scheduler {
 }
 
 impl Flow {
+    /// The deadline of the head, if it is eligible.
+    #[inline(always)]
+    fn deadline(&mut self, now: u64) -> Option<u64> {
+        let length = self.length();
+        match &mut self.kind {
+            Kind::Vacant { .. } => None,
+            Kind::Cell(cell) => Some(cell.plan(length).1),
+            Kind::Channel(channel) => Some(channel.plan().1),
+            Kind::Slice { slice, .. } => {
+                let (eligible, deadline) = slice.plan(now);
+                (eligible <= now).then_some(deadline)
+            }
+            Kind::Share(share) => {
+                let (eligible, deadline) = share.plan(length)?;
+                (eligible <= now && share.gate() <= now).then_some(deadline)
+            }
+        }
+    }
+
     /// Accounts for a packet that left. In the left-over, its finish tag.
     #[inline(always)]
     fn sent(
@@ -476,9 +488,5 @@ const TAG_DIGITS: u32 = 26;
 
 /// The longest packet at weight 1.
 const FARTHEST_TAG: i64 = 1 << (24 + TAG_DIGITS);
-
-/// A wait may end so many binary digits finer than the time between eligible and deadline, that
-/// is 1/32 of it late.
-const PATIENCE_DIGITS: u32 = 5;
 
 const _: () = assert!(TAG_QUANTUM < TAG_DIGITS);

@@ -36,7 +36,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A calendar of wake-up times with an honest list beside it.
 struct Sleepers {
-    calendar: Calendar,
+    calendar: Calendar<9>,
     pool: Pool,
     now: u64,
     next: u32,
@@ -50,7 +50,7 @@ impl Sleepers {
         let mut pool = Pool::new();
         pool.reserve(1000);
         Sleepers {
-            calendar: Calendar::new(3, 9),
+            calendar: Calendar::new(3),
             pool,
             now,
             next: 0,
@@ -77,7 +77,7 @@ impl Sleepers {
         while let Some(spot) = self.calendar.peek().filter(|spot| spot.key <= self.now) {
             assert!(spot.key >= last, "out of order");
             last = spot.key;
-            let entry = self.calendar.take(&mut self.pool, spot, |_| ()).unwrap();
+            let entry = self.calendar.take(&mut self.pool, |_| ()).unwrap();
             assert_eq!(entry.word(), entry.id() & 0xfff);
             let (_, at, ..) = self.honest.remove(&entry.id()).unwrap();
             assert_eq!(at, spot.key);
@@ -134,7 +134,7 @@ proptest! {
     fn tags_wrap_around(start in prop_oneof![Just(u64::MAX - (1 << 30)), any::<u64>()], steps in prop::collection::vec(0_u64..1 << 40, 1..200)) {
         let mut pool = Pool::new();
         pool.reserve(1000);
-        let mut calendar = Calendar::new(1, 12);
+        let mut calendar = Calendar::<12>::new(1);
         let (mut now, mut taken) = (start, 0);
         for (id, step) in steps.iter().enumerate() {
             calendar.base = now.wrapping_sub(1 << 62);
@@ -144,7 +144,7 @@ proptest! {
             calendar.push(&mut pool, spot, Entry::new(id as u32, 0));
             if id % 3 == 2 {
                 let spot = calendar.peek().unwrap();
-                calendar.take(&mut pool, spot, |_| ()).unwrap();
+                calendar.take(&mut pool, |_| ()).unwrap();
                 taken += 1;
                 if spot.key.wrapping_sub(now) < 1 << 62 {
                     now = spot.key;
@@ -156,7 +156,7 @@ proptest! {
         while let Some(spot) = calendar.peek() {
             prop_assert!(spot.key.wrapping_sub(last) < 1 << 62);
             last = spot.key;
-            calendar.take(&mut pool, spot, |_| ()).unwrap();
+            calendar.take(&mut pool, |_| ()).unwrap();
             taken += 1;
         }
         prop_assert_eq!(taken, steps.len());
@@ -167,14 +167,14 @@ proptest! {
 fn a_bucket_is_first_in_first_out_over_many_chunks() {
     let mut pool = Pool::new();
     pool.reserve(100);
-    let mut calendar = Calendar::new(0, 9);
+    let mut calendar = Calendar::<9>::new(0);
     let spot = calendar.not_before(1000, 0, 99).unwrap();
     for id in 0..100 {
         calendar.push(&mut pool, spot, Entry::new(id, 7));
     }
     for id in 0..100 {
         let next = calendar.peek().unwrap();
-        let entry = calendar.take(&mut pool, next, |_| ()).unwrap();
+        let entry = calendar.take(&mut pool, |_| ()).unwrap();
         assert_eq!((entry.id(), next.key), (id, 1024));
     }
     assert_eq!(calendar.peek(), None);
@@ -185,7 +185,7 @@ fn a_bucket_is_first_in_first_out_over_many_chunks() {
 fn what_is_overdue_for_ages_stays_in_order() {
     let mut pool = Pool::new();
     pool.reserve(10);
-    let mut calendar = Calendar::new(0, 9);
+    let mut calendar = Calendar::<9>::new(0);
     let first = calendar.before(0, 0);
     calendar.push(&mut pool, first, Entry::new(1, 0));
     // The first ring is 8.4 ms long; an hour later its first bucket is still in use.
@@ -193,17 +193,14 @@ fn what_is_overdue_for_ages_stays_in_order() {
     let second = calendar.before(now + 5000, now);
     calendar.push(&mut pool, second, Entry::new(2, 0));
     calendar.invariants(&pool);
-    let order: Vec<u32> = core::iter::from_fn(|| {
-        let spot = calendar.peek()?;
-        Some(calendar.take(&mut pool, spot, |_| ())?.id())
-    })
-    .collect();
+    let order: Vec<u32> =
+        core::iter::from_fn(|| Some(calendar.take(&mut pool, |_| ())?.id())).collect();
     assert_eq!(order, [1, 2]);
 }
 
 #[test]
 fn a_place_is_as_fine_as_asked() {
-    let calendar = Calendar::new(0, 9);
+    let calendar = Calendar::<9>::new(0);
     let second = 1_000_000_000;
     let coarse = calendar.not_before(second + 1, 0, 99).unwrap().key;
     assert_eq!(coarse % (1 << 19), 0);

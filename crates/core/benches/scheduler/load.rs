@@ -1,0 +1,151 @@
+//! The work that is measured.
+
+use std::hint::black_box;
+
+use netnice_core::contract::{self, Bucket, Sustained, Weight};
+use netnice_core::sched::{Pacer, Packet, Scheduler, Service, Wire};
+use netnice_core::units::{Bytes, Instant, Nanos, Rate};
+
+/// Which flows there are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Mix {
+    /// Dual buckets.
+    Cells,
+    /// Of 16 flows 12 dual buckets, 2 slices, 1 minimum, 1 best effort.
+    All,
+}
+
+/// The length of all packets.
+pub const LENGTH: u64 = 500;
+
+/// A small generator of numbers (xorshift64*).
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end
+    }
+}
+
+/// A dual bucket that takes `bits` per second in the mean.
+pub fn dual(bits: u64, random: Option<&mut Random>) -> contract::Cell {
+    let (share, times, packets) = match random {
+        None => (100, 4, 10),
+        Some(random) => (
+            random.below(150) + 25,
+            random.below(8) + 2,
+            random.below(30) + 2,
+        ),
+    };
+    let scr = Rate::new((bits * share / 100).max(1000)).unwrap();
+    let pcr = Rate::new(scr.bits_per_second() * times).unwrap();
+    let sustained = Sustained {
+        scr,
+        mbs: Bytes(LENGTH * packets),
+        bucket: Bucket::Dual,
+    };
+    contract::Cell::new(pcr, Nanos::from_millis(2), Some(sustained)).unwrap()
+}
+
+/// What the flows of one link have together.
+pub const TOTAL: u64 = 10_000_000_000;
+
+/// One packet shaped by each call.
+pub fn pacer(flows: usize, same: bool) -> impl FnMut() {
+    let mut random = Random(7);
+    let mut pacer = Pacer::new();
+    for _ in 0..flows {
+        let contract = dual(TOTAL / flows as u64, (!same).then_some(&mut random));
+        let flow = pacer.insert(contract).unwrap();
+        pacer.handle_head(flow, Bytes(LENGTH), Instant(0)).unwrap();
+    }
+    let mut now = Instant(0);
+    move || loop {
+        if let Some(sent) = pacer.poll(now, |_| Some(Bytes(LENGTH))) {
+            black_box(sent);
+            return;
+        }
+        now = pacer.poll_timeout().unwrap();
+    }
+}
+
+/// One packet on a link by each call; time goes on as the link and the flows make it.
+pub fn link(flows: usize, same: bool, mix: Mix, percent: u64) -> impl FnMut() {
+    let mut link = filled(flows, same, mix, percent);
+    let mut now = Instant(0);
+    move || loop {
+        if let Some(sent) = link.poll(now, |_| Some(Packet::new(Bytes(LENGTH)))) {
+            black_box(sent);
+            return;
+        }
+        now = link.poll_timeout().unwrap();
+    }
+}
+
+/// Bytes per flow, all idle and all backlogged.
+pub fn memory(flows: usize) -> (f64, f64) {
+    let mut link = Scheduler::new(wire()).unwrap();
+    let mut random = Random(9);
+    let contracts: Vec<_> = (0..flows)
+        .map(|_| dual(TOTAL / flows as u64, Some(&mut random)))
+        .collect();
+    let ids: Vec<_> = contracts
+        .iter()
+        .map(|one| link.insert(Service::Cell(*one), Instant(0)).unwrap())
+        .collect();
+    let idle = link.memory() as f64 / flows as f64;
+    for id in ids {
+        link.handle_head(id, Packet::new(Bytes(LENGTH)), Instant(0))
+            .unwrap();
+    }
+    let mut now = Instant(0);
+    for _ in 0..flows * 3 {
+        while link
+            .poll(now, |_| Some(Packet::new(Bytes(LENGTH))))
+            .is_none()
+        {
+            now = link.poll_timeout().unwrap();
+        }
+    }
+    (idle, link.memory() as f64 / flows as f64)
+}
+
+fn wire() -> Wire {
+    Wire::new(Rate::new(TOTAL).unwrap())
+}
+
+fn filled(flows: usize, same: bool, mix: Mix, percent: u64) -> Scheduler {
+    let mut random = Random(11);
+    let mut link = Scheduler::new(wire()).unwrap();
+    let bits = TOTAL / flows as u64 * percent / 100;
+    for index in 0..flows {
+        let service = match (mix, index % 16) {
+            (Mix::All, 3 | 11) => slice(bits),
+            (Mix::All, 6) => Service::Share {
+                min: Some(Rate::new(bits.max(1000)).unwrap()),
+                max: None,
+                weight: Weight::default(),
+            },
+            (Mix::All, 14) => Service::best_effort(Weight::new(1 + (index % 1000) as u16).unwrap()),
+            _ => Service::Cell(dual(bits, (!same).then_some(&mut random))),
+        };
+        let flow = link.insert(service, Instant(0)).unwrap();
+        let packet = Packet::new(Bytes(LENGTH));
+        link.handle_head(flow, packet, Instant(0)).unwrap();
+    }
+    link
+}
+
+/// A slice that gives `bits` per second of the link, four packets in a period.
+fn slice(bits: u64) -> Service {
+    let period = LENGTH * 8 * 4 * 1_000_000_000 / bits;
+    let part = (u128::from(period) * u128::from(bits) / u128::from(TOTAL)) as u64;
+    let (part, period) = (Nanos(part.max(1)), Nanos(period.clamp(1, 10_000_000_000)));
+    Service::Slice {
+        slice: contract::Slice::new(part.min(period), period, false).unwrap(),
+        weight: Weight::default(),
+    }
+}

@@ -1,0 +1,92 @@
+//! How it is measured.
+
+use std::time::Instant;
+
+/// Measures in cycles of the time stamp counter, or in nanoseconds.
+pub struct Ruler {
+    /// Units per nanosecond.
+    rate: f64,
+    cycles: bool,
+    quick: bool,
+}
+
+/// Medians over batches, per packet.
+pub struct Figure {
+    pub p10: f64,
+    pub median: f64,
+}
+
+/// Single calls.
+pub struct Sample {
+    pub sorted: Vec<f64>,
+}
+
+impl Ruler {
+    pub fn new(quick: bool) -> Ruler {
+        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let mhz = cpuinfo
+            .lines()
+            .filter(|line| line.starts_with("cpu MHz"))
+            .find_map(|line| line.split(':').nth(1)?.trim().parse::<f64>().ok());
+        Ruler {
+            rate: mhz.map_or(1.0, |mhz| mhz / 1000.0),
+            cycles: mhz.is_some(),
+            quick,
+        }
+    }
+
+    pub fn unit(&self) -> String {
+        match self.cycles {
+            true => format!("figures are cycles of {:.0} MHz", self.rate * 1000.0),
+            false => "figures are nanoseconds".into(),
+        }
+    }
+
+    /// Runs `work`, which serves one packet a call, in batches, after `warm` calls.
+    pub fn batches(&self, warm: usize, mut work: impl FnMut()) -> Figure {
+        (0..warm).for_each(|_| work());
+        let batches = if self.quick { 200 } else { 1000 };
+        let mut seen: Vec<f64> = (0..batches)
+            .map(|_| {
+                let start = Instant::now();
+                (0..BATCH).for_each(|_| work());
+                start.elapsed().as_nanos() as f64 * self.rate / f64::from(BATCH)
+            })
+            .collect();
+        seen.sort_by(f64::total_cmp);
+        Figure {
+            p10: seen[seen.len() / 10],
+            median: seen[seen.len() / 2],
+        }
+    }
+
+    /// Measures every call for itself. The work is the same in every run, so the least of
+    /// several runs is what a call costs without what else the machine did meanwhile. The cost
+    /// of measuring is taken off.
+    pub fn calls<W: FnMut()>(&self, warm: usize, make: impl Fn() -> W) -> Sample {
+        let calls = if self.quick { 300_000 } else { 1_000_000 };
+        let mut empty: Vec<f64> = (0..10_000).map(|_| once(&mut || ())).collect();
+        empty.sort_by(f64::total_cmp);
+        let cost = empty[empty.len() / 2];
+        let mut least = vec![f64::INFINITY; calls];
+        for _ in 0..RUNS {
+            let mut work = make();
+            (0..warm).for_each(|_| work());
+            for least in &mut least {
+                *least = least.min((once(&mut work) - cost).max(1.0) * self.rate);
+            }
+        }
+        least.sort_by(f64::total_cmp);
+        Sample { sorted: least }
+    }
+}
+
+fn once(work: &mut impl FnMut()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_nanos() as f64
+}
+
+const BATCH: u32 = 2048;
+
+const RUNS: usize = 7;

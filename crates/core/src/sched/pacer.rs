@@ -1,0 +1,233 @@
+//! Shaping alone: many flows, each to its own contract, from one timer.
+//!
+//! A [`Pacer`] is for a program that has a socket for each flow, or one for all (a QUIC stack, a
+//! media server): it says which flow's next packet may go, and when to wake for the next. There
+//! is no link in it, so there is no order between flows that may go in the same moment; for that
+//! there is [`super::Scheduler`].
+
+use alloc::vec::Vec;
+
+use super::calendar::{Calendar, Entry, MAX_FLOWS, Place, Pool};
+use super::cell::Cell;
+use super::deadline::ASK;
+use super::flow::MAX_LENGTH;
+use super::service::{FlowId, Misuse};
+use super::{PATIENCE_DIGITS, TIME_QUANTUM, fitting};
+use crate::contract;
+use crate::prefetch;
+use crate::units::{Bytes, Instant};
+
+/// Flows that are shaped, each to a cell contract (a rate, a tolerance, perhaps a burst).
+///
+/// ```
+/// use netnice_core::{contract, sched::Pacer, units::{Bytes, Instant, Nanos, Rate}};
+///
+/// let rate = Rate::new(1_000_000).unwrap();
+/// let contract = contract::Cell::new(rate, Nanos::from_millis(1), None).unwrap();
+/// let mut pacer = Pacer::new();
+/// let flow = pacer.insert(contract).unwrap();
+/// pacer.handle_head(flow, Bytes(1250), Instant(0)).unwrap();
+/// // 1250 bytes are 10 ms of 1 Mbit/s; there is always one more packet.
+/// assert_eq!(pacer.poll(Instant(0), |_| Some(Bytes(1250))), Some((flow, Bytes(1250))));
+/// assert_eq!(pacer.poll(Instant(0), |_| None), None);
+/// let wake = pacer.poll_timeout().unwrap();
+/// assert!(wake.0 >= 10_000_000 && wake.0 < 10_010_000);
+/// assert_eq!(pacer.poll(wake, |_| None), Some((flow, Bytes(1250))));
+/// assert_eq!(pacer.poll_timeout(), None);
+/// ```
+#[derive(Debug)]
+pub struct Pacer {
+    flows: Vec<Paced>,
+    /// Places of flows that were removed.
+    vacant: Vec<u32>,
+    pool: Pool,
+    sleepers: Calendar<TIME_QUANTUM>,
+    now: u64,
+}
+
+/// A flow: one cache line.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Paced {
+    cell: Cell,
+    /// Length of the head.
+    length: u32,
+    place: Place,
+    state: State,
+}
+
+const _: () = assert!(size_of::<Paced>() == 64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Gone,
+    Idle,
+    Waiting,
+}
+
+impl Default for Pacer {
+    fn default() -> Pacer {
+        Pacer::new()
+    }
+}
+
+impl Pacer {
+    /// No flows yet.
+    pub fn new() -> Pacer {
+        Pacer {
+            flows: Vec::new(),
+            vacant: Vec::new(),
+            pool: Pool::new(),
+            sleepers: Calendar::new(0),
+            now: 0,
+        }
+    }
+
+    /// A new flow, with nothing to send yet.
+    pub fn insert(&mut self, contract: contract::Cell) -> Result<FlowId, Misuse> {
+        let flow = Paced {
+            cell: Cell::new(&contract),
+            length: 0,
+            place: Place::default(),
+            state: State::Idle,
+        };
+        if let Some(id) = self.vacant.pop() {
+            self.flows[id as usize] = flow;
+            return Ok(FlowId(id));
+        }
+        let id = self.flows.len() as u32;
+        if id >= MAX_FLOWS {
+            return Err(Misuse::Full(MAX_FLOWS));
+        }
+        self.flows.push(flow);
+        self.pool.reserve(1);
+        Ok(FlowId(id))
+    }
+
+    /// Another contract for a running flow. What it has used of the old one stays used.
+    pub fn change(&mut self, flow: FlowId, contract: contract::Cell) -> Result<(), Misuse> {
+        let state = self.known(flow)?;
+        state.cell = state.cell.changed(&contract);
+        state.length = state.length.min(state.cell.longest());
+        if state.state == State::Waiting {
+            self.recall(flow.0);
+            let now = self.now;
+            self.flows[flow.index()].place(&mut self.sleepers, &mut self.pool, flow.0, now);
+        }
+        Ok(())
+    }
+
+    /// The flow ends; what waited is forgotten.
+    pub fn remove(&mut self, flow: FlowId) -> Result<(), Misuse> {
+        self.withdraw(flow)?;
+        self.known(flow)?.state = State::Gone;
+        self.vacant.push(flow.0);
+        Ok(())
+    }
+
+    /// A packet came to the empty queue of a flow. For packets behind others there is no call.
+    pub fn handle_head(&mut self, flow: FlowId, length: Bytes, now: Instant) -> Result<(), Misuse> {
+        self.now = self.now.max(now.0);
+        let now = self.now;
+        let state = self.known(flow)?;
+        if state.state == State::Waiting {
+            return Err(Misuse::Waiting(flow));
+        }
+        state.length = fitting(flow, length, MAX_LENGTH.min(state.cell.longest()))?;
+        state.state = State::Waiting;
+        state.cell.wake(now);
+        self.flows[flow.index()].place(&mut self.sleepers, &mut self.pool, flow.0, now);
+        Ok(())
+    }
+
+    /// The queue of a flow was emptied without sending. Says whether there was a head.
+    pub fn withdraw(&mut self, flow: FlowId) -> Result<bool, Misuse> {
+        let state = self.known(flow)?;
+        let waited = state.state == State::Waiting;
+        if waited {
+            state.state = State::Idle;
+            self.recall(flow.0);
+        }
+        Ok(waited)
+    }
+
+    /// A flow whose head may go now, and the head's length. `behind` is called exactly once for
+    /// each: the length of what stands behind the head, if anything. (Longer than can be sent
+    /// counts as the longest that can.)
+    #[inline]
+    pub fn poll(
+        &mut self,
+        now: Instant,
+        behind: impl FnOnce(FlowId) -> Option<Bytes>,
+    ) -> Option<(FlowId, Bytes)> {
+        self.now = self.now.max(now.0);
+        loop {
+            self.sleepers.peek().filter(|spot| spot.key <= self.now)?;
+            let flows = &self.flows;
+            let ahead = |id: u32| {
+                if let Some(flow) = flows.get(id as usize) {
+                    prefetch::soon(flow);
+                }
+            };
+            let entry = self.sleepers.take(&mut self.pool, ahead)?;
+            let id = entry.id();
+            let flow = &mut self.flows[id as usize];
+            if entry.word() == ASK {
+                // Its place was before its time, for want of a finer one.
+                flow.place(&mut self.sleepers, &mut self.pool, id, self.now);
+                continue;
+            }
+            let sent = Bytes(u64::from(flow.length));
+            flow.cell.sent(self.now, flow.length);
+            match behind(FlowId(id)) {
+                Some(next) => {
+                    let most = MAX_LENGTH.min(flow.cell.longest());
+                    flow.length = next.0.min(u64::from(most)) as u32;
+                    flow.place(&mut self.sleepers, &mut self.pool, id, self.now);
+                }
+                None => flow.state = State::Idle,
+            }
+            return Some((FlowId(id), sent));
+        }
+    }
+
+    /// When [`Pacer::poll`] can next have something; nothing if a packet has to come first.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        Some(Instant(self.sleepers.peek()?.key.max(self.now)))
+    }
+
+    /// Bytes of memory in use, with what is kept for flows that are idle.
+    pub fn memory(&self) -> usize {
+        size_of_val(self.flows.as_slice()) + self.pool.memory()
+    }
+
+    /// Takes a waiting flow's entry away.
+    fn recall(&mut self, id: u32) {
+        let place = self.flows[id as usize].place;
+        if let Some(moved) = self.sleepers.remove(&mut self.pool, place) {
+            self.flows[moved.id() as usize].place = place;
+        }
+    }
+
+    fn known(&mut self, flow: FlowId) -> Result<&mut Paced, Misuse> {
+        let state = self.flows.get_mut(flow.index());
+        state
+            .filter(|state| state.state != State::Gone)
+            .ok_or(Misuse::Unknown(flow))
+    }
+}
+
+impl Paced {
+    /// Lets the flow sleep until it is eligible.
+    #[inline(always)]
+    fn place(&mut self, sleepers: &mut Calendar<TIME_QUANTUM>, pool: &mut Pool, id: u32, now: u64) {
+        let (eligible, deadline) = self.cell.plan(self.length);
+        let patience = (deadline.saturating_sub(eligible) | 1).ilog2();
+        let finest = patience.saturating_sub(PATIENCE_DIGITS);
+        let (spot, word) = match sleepers.not_before(eligible.max(now), now, finest) {
+            Some(spot) => (spot, 0),
+            None => (sleepers.before(eligible.max(now), now), ASK),
+        };
+        self.place = sleepers.push(pool, spot, Entry::new(id, word));
+    }
+}
