@@ -20,6 +20,7 @@
 #define PACKET_HOST 0
 #define PACKET_OTHERHOST 3
 #define ETH_ALEN 6
+#define VLAN_ID 0x0fff	/* of a tag's control information */
 #define MAX_EXTENSIONS 4
 #define CAP_STAGE 0	/* in place of a link */
 
@@ -203,10 +204,14 @@ static __always_inline int leave(struct __sk_buff *skb, struct iface *iface)
 	return GO_ON;
 }
 
-/* Do packets of sockets first appear here? A VLAN's were seen on the VLAN's own interface, a port's on its master. */
-static __always_inline bool seen_here_first(struct __sk_buff *skb, struct iface *iface)
+/* Do packets of sockets first appear here? A VLAN's are seen on the VLAN's own interface, a port's on its master. A tag
+ * of VLAN 0 that arrives tells a priority and no VLAN (IEEE 802.1Q 9.6), the stack takes it for none: a sender must not
+ * escape a limit by one. */
+static __always_inline bool seen_here_first(struct __sk_buff *skb, struct iface *iface, __u32 dir)
 {
-	return !skb->vlan_present && !(iface->flags & IFACE_PORT);
+	if (iface->flags & IFACE_PORT)
+		return false;
+	return !skb->vlan_present || (dir == DIR_DOWN && !(skb->vlan_tci & VLAN_ID));
 }
 
 /* The class of a packet on a managed link. */
@@ -269,7 +274,7 @@ int on_egress(struct __sk_buff *skb)
 		return leave(skb, iface);
 	if (sk && find_owner(skb, sk, now, true, &p) && is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
 		p = (struct packet){};
-	if (p.state && !seen && seen_here_first(skb, iface)) {
+	if (p.state && !seen && seen_here_first(skb, iface, DIR_UP)) {
 		struct leaf *cap = &p.state->cap[DIR_UP];
 
 		count(skb, &p, DIR_UP);
@@ -372,7 +377,9 @@ int on_ingress(struct __sk_buff *skb)
 		return GO_ON;
 	mac = !(iface->flags & IFACE_NO_MAC);
 	/* For another address: the stack drops it here, or it is a macvlan's and will be seen on the macvlan's own. */
-	sk = skb->pkt_type != PACKET_OTHERHOST && seen_here_first(skb, iface) ? receiver(skb, mac ? ETH_HLEN : 0) : 0;
+	sk = 0;
+	if (skb->pkt_type != PACKET_OTHERHOST && seen_here_first(skb, iface, DIR_DOWN))
+		sk = receiver(skb, mac ? ETH_HLEN : 0);
 	if (sk) {
 		find_owner(skb, sk, now, false, &p);
 		bpf_sk_release(sk);

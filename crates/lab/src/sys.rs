@@ -6,7 +6,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
@@ -213,6 +213,27 @@ pub fn pad_with_option(socket: impl AsFd) -> io::Result<()> {
             size_of_val(&options) as libc::socklen_t,
         )
     })
+}
+
+/// A socket that puts whole frames on a device of the calling thread's namespace, as they are.
+pub fn open_frames(device: &str) -> io::Result<File> {
+    let name = std::ffi::CString::new(device)?;
+    // SAFETY: the name outlives the call; a valid result of socket is a descriptor that nobody else owns; sockaddr_ll
+    // is plain data and its size is passed with it.
+    unsafe {
+        let fd = libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+        check(fd)?;
+        let socket = File::from_raw_fd(fd);
+        let mut address: libc::sockaddr_ll = std::mem::zeroed();
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_ifindex = libc::if_nametoindex(name.as_ptr()) as i32;
+        check(libc::bind(
+            fd,
+            (&raw const address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        ))?;
+        Ok(socket)
+    }
 }
 
 /// Opens a tun device of this name in the calling thread's namespace: bare IP packets, one per read

@@ -1,6 +1,7 @@
 //! What an interface is, and what passes it: a limit holds once and whole on those that share a wire,
 //! whatever headers packets come with, and while others come and go.
 
+use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -36,6 +37,75 @@ fn a_receive_limit_is_not_escaped_by_ipv6_destination_options() {
     let flood = flood.size(1400).rate(20_000_000).option();
     let _flood = traffic::eager(server, &flood).expect("a flood");
     desk.held(gets(sink, 1.0), R4M, "datagrams with an option");
+}
+
+/// The hardware address of a device.
+fn hardware(ns: &Netns, device: &str) -> [u8; 6] {
+    let text = ns.ip(&format!("-o link show {device}")).expect("ip");
+    let mut words = text.split_whitespace();
+    words.find(|word| *word == "link/ether").expect("Ethernet");
+    let bytes = words.next().expect("an address").split(':');
+    let bytes: Vec<u8> = bytes
+        .map(|byte| u8::from_str_radix(byte, 16).expect("a byte"))
+        .collect();
+    bytes.try_into().expect("six bytes")
+}
+
+/// A UDP datagram from the server to the client in a frame with a tag of VLAN 0, priority 5.
+fn tagged(desk: &Desk, payload: usize) -> Vec<u8> {
+    let (client, server) = (desk.world.client(), desk.world.server());
+    let mut frame = Vec::new();
+    frame.extend(hardware(&client.ns, "eth0"));
+    frame.extend(hardware(&server.ns, "eth0"));
+    frame.extend([0x81, 0x00, 5 << 5, 0, 0x08, 0x00]);
+    let begin = frame.len();
+    let length = |header: usize| ((header + payload) as u16).to_be_bytes();
+    frame.extend([0x45, 0]);
+    frame.extend(length(28));
+    frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+    frame.extend(server.ports[0].v4.octets());
+    frame.extend(client.ports[0].v4.octets());
+    let words = frame[begin..].chunks_exact(2);
+    let sum: u32 = words
+        .map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])))
+        .sum();
+    let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+    frame[begin + 10..begin + 12].copy_from_slice(&sum.to_be_bytes());
+    for port in [6001u16, 5001] {
+        frame.extend(port.to_be_bytes());
+    }
+    frame.extend(length(8));
+    frame.extend([0, 0]); // no checksum
+    frame.resize(frame.len() + payload, 0);
+    frame
+}
+
+#[test]
+fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.client(5001);
+    let sink = traffic::eager(desk.world.client(), &Udp::sink(to)).expect("a sink");
+    desk.types(&format!("set pid:{} --down 4mbit", sink.pid()));
+    let frame = tagged(&desk, 1400);
+    let server = &desk.world.server().ns;
+    let socket = server.enter(|| Ok(sys::open_frames("eth0")?));
+    let socket = socket.expect("a packet socket");
+    let done = AtomicBool::new(false);
+    let got = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Relaxed) {
+                for _ in 0..2 {
+                    // A full device loses it, as a cable would.
+                    let _ = (&socket).write(&frame);
+                }
+                pause(0.001);
+            }
+        });
+        let got = gets(sink, 1.0);
+        done.store(true, Relaxed);
+        got
+    });
+    desk.held(got, R4M, "frames with a priority tag");
 }
 
 /// Lays a macvlan over the client's cable, 10.78.0.1 to the server's 10.78.0.2; false where the kernel has none.
