@@ -11,7 +11,9 @@ fn main() {
     }
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let abi = fs::read_to_string("bpf/abi.h").expect("bpf/abi.h is readable");
-    fs::write(Path::new(&out).join("abi.rs"), mirror(&abi)).expect("OUT_DIR is writable");
+    let maps = fs::read_to_string("bpf/maps.h").expect("bpf/maps.h is readable");
+    let mirror = mirror(&abi) + &layout(&[&abi, &maps]);
+    fs::write(Path::new(&out).join("abi.rs"), mirror).expect("OUT_DIR is writable");
     compile(&Path::new(&out).join("netnice.bpf.o"));
 }
 
@@ -61,6 +63,19 @@ fn mirror(header: &str) -> String {
         }
     }
     rust
+}
+
+/// What tells one layout of the maps from another: a number made of what the headers say (FNV-1a, without comments), so
+/// that nobody has to remember to count it up.
+fn layout(headers: &[&str]) -> String {
+    let lines = headers
+        .iter()
+        .flat_map(|text| text.lines().map(strip_comment));
+    let bytes = lines.flat_map(|line| line.bytes().chain([b'\n']));
+    let number = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("#[allow(missing_docs)]\npub const LAYOUT: &str = \"{number:016x}\";\n")
 }
 
 fn strip_comment(line: &str) -> &str {

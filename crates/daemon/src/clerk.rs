@@ -105,6 +105,11 @@ impl<H: Host> Clerk<H> {
         &mut self.host
     }
 
+    /// Notes something for `netnice log`.
+    pub fn say(&mut self, now: Now, text: &str) {
+        self.journal.warn(now, text);
+    }
+
     /// The ledger, to be read.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger

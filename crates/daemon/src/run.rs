@@ -79,8 +79,15 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let store = Store::new(folder, &boot, namespace);
     let record = read(&store)?;
     let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel's side")?;
+    let swept = kernel.was_swept();
     let host = KernelHost::new(kernel).during("open the kernel's side")?;
     let mut clerk = Clerk::new(host, Some(store));
+    if swept {
+        clerk.say(
+            Now::read(),
+            "what was in force was of another version of netniced: it is laid anew",
+        );
+    }
     clerk.start(record, Now::read());
     clerk.obey(&options.policy, Now::read());
     let executor = tokio::runtime::Builder::new_current_thread()

@@ -9,8 +9,6 @@
 #ifndef NETNICE_ABI_H
 #define NETNICE_ABI_H
 
-#define ABI_VERSION 1
-
 /* Directions, from the target's point of view. */
 #define DIR_UP 0
 #define DIR_DOWN 1
@@ -30,8 +28,8 @@
 
 #define MAX_TARGETS 8190
 #define MAX_PROCESSES 262144
-#define MAX_IFACES 1024
-#define MAX_SLOTS 4096
+#define MAX_IFACES 4096
+#define MAX_SLOTS 16384
 #define MAX_LINK_CLASSES 65536
 #define MAX_FLOWS 65536
 #define MAX_CGROUP_LEVELS 24

@@ -39,6 +39,7 @@ mod whereabouts;
 
 pub use events::{Exit, Exits};
 pub use found::{Found, FoundLimit};
+pub use interfaces::MOST_INTERFACES;
 pub use ownership::{Adoption, Membership};
 pub use sample::{DirectionCounts, Sample, TargetCounts};
 pub(crate) use stages::LINK_MAJOR;
@@ -59,6 +60,7 @@ pub struct Kernel {
     shares: balance::Shares,
     stages: stages::Stages,
     interfaces: BTreeMap<u32, interfaces::Attached>,
+    swept: bool,
 }
 
 impl Kernel {
@@ -81,8 +83,11 @@ impl Kernel {
             shares: balance::Shares::default(),
             stages: stages::Stages::default(),
             interfaces: BTreeMap::new(),
+            swept: false,
         };
-        if Programs::are_pinned(runtime) {
+        if Programs::are_pinned(runtime) && !Programs::have_our_layout(runtime) {
+            kernel.sweep()?;
+        } else if Programs::are_pinned(runtime) {
             let mut programs = Programs::load(runtime)?;
             let map = programs.hash::<u32, abi::Target>("targets")?;
             kernel.written = map.iter().flatten().collect();
@@ -91,6 +96,24 @@ impl Kernel {
             kernel.adopt_interfaces()?;
         }
         Ok(kernel)
+    }
+
+    /// Removes what a daemon of another version has left in force: its maps are laid out otherwise, so they cannot be
+    /// gone on with. What it held is taken in anew, from its state file.
+    fn sweep(&mut self) -> Result<(), KernelError> {
+        let devices = device::list(&mut self.route)?;
+        self.find_stages(&devices)?;
+        Programs::sweep(&self.runtime, &mut self.route, &devices);
+        self.remove_stages(&devices)?;
+        self.close_loopback();
+        self.installed = Plan::default();
+        self.swept = true;
+        Ok(())
+    }
+
+    /// Whether what was found in force was of another version, and was removed.
+    pub fn was_swept(&self) -> bool {
+        self.swept
     }
 
     /// Whether an earlier daemon's state was found, or something is in force.

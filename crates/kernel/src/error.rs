@@ -53,6 +53,17 @@ pub enum KernelError {
     /// There is no interface of this name.
     #[error("there is no interface {0} in this network namespace; `ip link` lists them")]
     NoInterface(String),
+    /// More interfaces than there is room for.
+    #[error(
+        "there are {there} interfaces in this network namespace and netnice has room for {most}: limits would not hold \
+         on the others; remove some, or move them to another namespace (`ip link` lists them)"
+    )]
+    TooManyInterfaces {
+        /// How many there are.
+        there: usize,
+        /// For how many there is room.
+        most: usize,
+    },
     /// A process is gone.
     #[error("process {0} does not exist (any more)")]
     NoProcess(u32),

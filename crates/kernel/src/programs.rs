@@ -25,7 +25,7 @@ use aya::{
     },
 };
 
-use crate::{abi, cgroup, error::KernelError, netlink::Route, tc};
+use crate::{abi, cgroup, device::Device, error::KernelError, netlink::Route, tc};
 
 /// The loaded programs and their maps.
 pub struct Programs {
@@ -66,12 +66,32 @@ impl Programs {
             tcx: has_tcx(),
         };
         programs.follow_ownership()?;
+        let layout = layout_file(&programs.folder);
+        fs::write(&layout, abi::LAYOUT).map_err(KernelError::file("note the layout", layout))?;
         Ok(programs)
     }
 
     /// Whether a daemon has left programs in this runtime folder.
     pub fn are_pinned(runtime: &Path) -> bool {
         runtime.join(FOLDER).join(MAPS[0]).exists()
+    }
+
+    /// Whether the maps that a daemon has left are laid out as the programs here want them.
+    pub fn have_our_layout(runtime: &Path) -> bool {
+        fs::read_to_string(layout_file(&runtime.join(FOLDER))).is_ok_and(|it| it == abi::LAYOUT)
+    }
+
+    /// Takes off what programs of another layout have left: links, filters, maps, the bpffs.
+    pub fn sweep(runtime: &Path, route: &mut Route, devices: &[Device]) {
+        let folder = runtime.join(FOLDER);
+        if !has_tcx() {
+            for device in devices {
+                for hook in Hook::ALL {
+                    take_filters_off(&folder, route, device.index, &device.name, hook);
+                }
+            }
+        }
+        remove_pins(&folder);
     }
 
     /// Whether the programs go in by tcx (else by clsact).
@@ -193,7 +213,7 @@ impl Programs {
         hook: Hook,
     ) -> Result<u16, KernelError> {
         if tc::ensure_clsact(route, index)? {
-            let _ = fs::File::create(self.made_clsact(index));
+            let _ = fs::File::create(made_clsact(&self.folder, index));
         }
         let what = || format!("attach to clsact of {name}");
         let program: &mut SchedClassifier = self.program(hook.program())?;
@@ -271,32 +291,9 @@ impl Programs {
     /// Takes a program off an interface.
     pub fn detach(&mut self, route: &mut Route, index: u32, name: &str, hook: Hook) {
         let _ = fs::remove_file(self.link_path(&hook.key(index)));
-        if self.tcx {
-            return;
+        if !self.tcx {
+            take_filters_off(&self.folder, route, index, name, hook);
         }
-        for priority in 1..=MOST_PREFERENCES {
-            let ours = tc::has_filter(
-                route,
-                index,
-                hook.is_egress(),
-                priority,
-                FILTER_HANDLE_NUMBER,
-            );
-            if ours.unwrap_or(false)
-                && let Ok(link) = filter(name, hook, priority)
-            {
-                let _ = link.detach();
-            }
-        }
-        if self.made_clsact(index).exists() && tc::has_no_filters(route, index).unwrap_or(false) {
-            let _ = tc::remove_clsact(route, index);
-            let _ = fs::remove_file(self.made_clsact(index));
-        }
-    }
-
-    /// The mark that an interface's clsact is ours.
-    fn made_clsact(&self, index: u32) -> PathBuf {
-        self.folder.with_file_name(format!("clsact-{index}"))
     }
 
     /// Watches a cgroup's receive path, for sockets that only receive.
@@ -341,10 +338,10 @@ impl Programs {
 
     /// Forgets the pins of an interface that is gone.
     pub fn forget_interface(&mut self, index: u32) {
-        for hook in [Hook::Egress, Hook::Ingress, Hook::StageExit] {
+        for hook in Hook::ALL {
             let _ = fs::remove_file(self.link_path(&hook.key(index)));
         }
-        let _ = fs::remove_file(self.made_clsact(index));
+        let _ = fs::remove_file(made_clsact(&self.folder, index));
     }
 
     /// Takes everything off the kernel: links, maps, programs, the bpffs.
@@ -418,6 +415,8 @@ impl Programs {
 }
 
 impl Hook {
+    const ALL: [Hook; 3] = [Hook::Egress, Hook::Ingress, Hook::StageExit];
+
     fn program(self) -> &'static str {
         match self {
             Self::Egress => "on_egress",
@@ -449,6 +448,39 @@ impl Hook {
     fn key(self, index: u32) -> String {
         format!("if{index}_{}", self.name())
     }
+}
+
+/// Takes our filters off an interface's clsact, and the clsact where it was made for them.
+fn take_filters_off(folder: &Path, route: &mut Route, index: u32, name: &str, hook: Hook) {
+    for priority in 1..=MOST_PREFERENCES {
+        let ours = tc::has_filter(
+            route,
+            index,
+            hook.is_egress(),
+            priority,
+            FILTER_HANDLE_NUMBER,
+        );
+        if ours.unwrap_or(false)
+            && let Ok(link) = filter(name, hook, priority)
+        {
+            let _ = link.detach();
+        }
+    }
+    let made = made_clsact(folder, index);
+    if made.exists() && tc::has_no_filters(route, index).unwrap_or(false) {
+        let _ = tc::remove_clsact(route, index);
+        let _ = fs::remove_file(made);
+    }
+}
+
+/// The mark that an interface's clsact is ours.
+fn made_clsact(folder: &Path, index: u32) -> PathBuf {
+    folder.with_file_name(format!("clsact-{index}"))
+}
+
+/// Where it is noted how the pinned maps are laid out.
+fn layout_file(folder: &Path) -> PathBuf {
+    folder.with_file_name("layout")
 }
 
 /// Our filter of this preference, as a link. It takes the filter off when it is dropped.
@@ -488,7 +520,7 @@ fn load_programs(ebpf: &mut Ebpf) -> Result<(), KernelError> {
     receive
         .load()
         .map_err(|e| KernelError::bpf("load on_cgroup_receive", e))?;
-    for hook in [Hook::Egress, Hook::Ingress, Hook::StageExit] {
+    for hook in Hook::ALL {
         let program: &mut SchedClassifier = program(ebpf, hook.program())?;
         program
             .load()
@@ -550,6 +582,7 @@ pub fn remove_pins(folder: &Path) {
     // SAFETY: the string is terminated and outlives the call.
     unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
     let _ = fs::remove_dir(folder);
+    let _ = fs::remove_file(layout_file(folder));
 }
 
 /// Whether this kernel has tcx (Linux 6.6).

@@ -187,6 +187,22 @@ impl Desk {
         );
     }
 
+    /// Fails unless what arrives at the server, over `span` seconds that begin `settle` seconds from now, is clearly
+    /// more than `limit`. Who is free sends as fast as the machine goes, so the device itself counts: the meter would
+    /// lose packets.
+    pub fn freed(&self, (settle, span): (f64, f64), limit: Rate, what: &str) {
+        let bytes = || {
+            let counters = self.world.server().ns.counters("eth0");
+            counters.expect("counters").rx_bytes
+        };
+        bench::pause(settle);
+        let (from, before) = (sys::now_ns(), bytes());
+        bench::pause(span);
+        let (to, after) = (sys::now_ns(), bytes());
+        let rate = (after - before) as f64 * 8e9 / (to - from) as f64;
+        self.free(rate, limit, what);
+    }
+
     /// Fails unless `rate` is clearly more than `limit`: it is not held to it.
     pub fn free(&self, rate: f64, limit: Rate, what: &str) {
         assert!(

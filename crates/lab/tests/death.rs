@@ -79,7 +79,7 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
     desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "lowered by it");
     desk.types("clear --all");
-    desk.free(desk.sent(0.5, 1.0).expect("a rate"), R20M, "cleared by it");
+    desk.freed((0.5, 1.0), R20M, "cleared by it");
 }
 
 #[test]

@@ -129,7 +129,7 @@ fn a_limit_is_lowered_raised_and_lifted_under_way() {
     desk.types(&format!("set {pid} --up 20mbit"));
     desk.held(desk.sent(2.0, 1.5).expect("a rate"), R20M, "raised");
     desk.types(&format!("set {pid} --up none"));
-    desk.free(desk.sent(1.0, 1.0).expect("a rate"), R20M, "lifted");
+    desk.freed((1.0, 1.0), R20M, "lifted");
 }
 
 #[test]

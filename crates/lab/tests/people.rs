@@ -160,11 +160,7 @@ fn a_number_that_was_given_to_somebody_else_is_not_hit() {
         eprintln!("the number {pid} was not given again: not tested");
         return;
     }
-    desk.free(
-        desk.sent(0.7, 1.5).expect("a rate"),
-        R4M,
-        "somebody else of the same number",
-    );
+    desk.freed((0.7, 1.5), R4M, "somebody else of the same number");
 }
 
 #[test]

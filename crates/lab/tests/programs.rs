@@ -70,11 +70,7 @@ fn with_only_the_living_descendants_stay_free_and_new_ones_are_held() {
     let paced = Tcp::connect(to, 1).source().rate(20_000_000);
     let old = family.traffic(&paced, eager()).expect("a child");
     desk.types(&format!("set pid:{} --up 4mbit --only", family.pid()));
-    desk.free(
-        desk.sent(1.0, 1.5).expect("a rate"),
-        R4M,
-        "a child from before",
-    );
+    desk.freed((1.0, 1.5), R4M, "a child from before");
     family.stop(old).expect("it reports");
     family.traffic(&paced, eager()).expect("a child");
     desk.held(

@@ -71,11 +71,34 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
     }
     // And it is in command: what it found it can change.
     desk.types(&format!("clear pid:{}", program.pid()));
-    desk.free(
-        desk.sent(1.0, 1.0).expect("a rate"),
-        R4M,
-        "cleared by the new daemon",
+    desk.freed((1.0, 1.0), R4M, "cleared by the new daemon");
+}
+
+#[test]
+fn what_another_version_has_left_is_laid_anew() {
+    let mut desk = Desk::new().expect("a desk");
+    let program = limited(&desk);
+    desk.types("link eth0 --rate 100mbit --down-rate 50mbit");
+    desk.types(&format!("set pid:{} --min 2mbit", program.pid()));
+    let before = standing(&desk);
+    desk.netnice.stop_daemon();
+    // As one whose maps look otherwise would have left it.
+    let layout = desk.netnice.runtime().join("layout");
+    assert!(layout.exists(), "nothing says how the maps are laid out");
+    std::fs::write(&layout, "another").expect("root may");
+    desk.netnice.start_daemon().expect("it starts all the same");
+    assert_eq!(before, standing(&desk), "what was held is held");
+    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "laid anew");
+    let log = desk.types("log").stdout;
+    assert!(log.contains("another version"), "{log}");
+    desk.types("clear --all");
+    desk.freed((0.5, 1.0), R4M, "cleared");
+    let left = desk.world.client().ns.ip("-o link").expect("ip");
+    assert!(
+        !left.contains("nn0") && !left.contains("nnd"),
+        "something is left: {left}"
     );
+    assert!(!layout.exists());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use netnice_api::{DoctorItem, DoctorReport, Status};
 use netnice_core::units::{Instant, Nanos};
+use netnice_kernel::enforce::MOST_INTERFACES;
 use netnice_kernel::probe::{Finding, Standing};
 
 use super::Clerk;
@@ -62,6 +63,15 @@ impl<H: Host> Clerk<H> {
 
     fn links_and_targets(&mut self) -> Result<Vec<DoctorItem>, Denied> {
         let interfaces = self.host.interfaces()?;
+        let many = (interfaces.len() > MOST_INTERFACES).then(|| {
+            let detail = format!(
+                "there are {} in this network namespace and there is room for {MOST_INTERFACES}: changes are refused, \
+                 for limits would not hold on the others",
+                interfaces.len()
+            );
+            let hint = "remove some, or move them to another namespace; ip link lists them";
+            bad("interfaces", &detail, hint)
+        });
         let links = self.ledger.links().flat_map(|managed| {
             let faults = self.link_faults(managed, &interfaces);
             faults
@@ -77,7 +87,7 @@ impl<H: Host> Clerk<H> {
                 Some(bad("target", first, "netnice show tells the rest"))
             })
             .take(MOST_TOLD);
-        Ok(links.chain(targets).collect())
+        Ok(many.into_iter().chain(links).chain(targets).collect())
     }
 }
 

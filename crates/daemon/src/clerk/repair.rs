@@ -123,6 +123,7 @@ impl<H: Host> Clerk<H> {
             for name in before.keys() {
                 self.journal.note(now, format!("{name} is served again"));
             }
+            self.journal.judge(now, NOT_IN_FORCE, Ok::<(), Denied>(()));
             return;
         };
         for link in wanted.links.clone() {
@@ -135,17 +136,13 @@ impl<H: Host> Clerk<H> {
         }
         let mut without = wanted.clone();
         without.links.clear();
-        match self.host.apply(&without) {
-            Ok(()) => {
-                for link in wanted.links {
-                    self.break_link(&link.name, &first, before.is_empty(), now);
-                }
+        let applied = self.host.apply(&without);
+        if applied.is_ok() {
+            for link in wanted.links {
+                self.break_link(&link.name, &first, before.is_empty(), now);
             }
-            Err(denied) => self.journal.warn(
-                now,
-                format!("what is wanted cannot be put in force: {denied}"),
-            ),
         }
+        self.journal.judge(now, NOT_IN_FORCE, applied);
     }
 
     fn break_link(&mut self, name: &str, why: &Denied, news: bool, now: Now) {
@@ -160,6 +157,7 @@ impl<H: Host> Clerk<H> {
     }
 }
 
+const NOT_IN_FORCE: &str = "what is wanted cannot be put in force";
 /// How often something is put back.
 const TRIES: usize = 3;
 /// Pauses before each try.

@@ -30,6 +30,12 @@ impl Kernel {
             .iter()
             .filter(|d| d.carries_own_packets() || managed(d))
             .collect();
+        if wanted.len() > MOST_INTERFACES {
+            return Err(KernelError::TooManyInterfaces {
+                there: wanted.len(),
+                most: MOST_INTERFACES,
+            });
+        }
         // What lies over another is described with the other's slot.
         wanted.sort_by_key(|d| d.lies_over.is_some());
         let gone: Vec<u32> = self
@@ -292,7 +298,7 @@ impl Kernel {
         Ok(())
     }
 
-    fn close_loopback(&mut self) {
+    pub(super) fn close_loopback(&mut self) {
         let kept = self.runtime.join(LOOPBACK_FILE);
         let Ok(before) = fs::read_to_string(&kept) else {
             return;
@@ -457,6 +463,8 @@ impl Kernel {
     }
 }
 
+/// On how many interfaces the programs can be.
+pub const MOST_INTERFACES: usize = abi::MAX_IFACES as usize;
 /// One for each `STAGE_*`.
 const SLOTS: usize = 4;
 const LOOPBACK_FILE: &str = "lo-settings";

@@ -198,9 +198,8 @@ impl Kernel {
     }
 
     /// Finds the stages of an earlier daemon, and the classes in them.
-    pub(super) fn adopt_stages(&mut self) -> Result<(), KernelError> {
-        let devices = device::list(&mut self.route)?;
-        let index = |name: &str| named(&devices, name).map(|d| d.index);
+    pub(super) fn find_stages(&mut self, devices: &[Device]) -> Result<(), KernelError> {
+        let index = |name: &str| named(devices, name).map(|d| d.index);
         let pair = |near: &str, far: &str| {
             Some(Pair {
                 near: index(near)?,
@@ -212,7 +211,7 @@ impl Kernel {
         if let Some(pair) = self.stages.cap {
             self.installed.cap = self.observe(pair.near, CAP_MAJOR)?;
         }
-        for device in &devices {
+        for device in devices {
             let (near, far) = down_names(device.index);
             if let Some(pair) = pair(&near, &far) {
                 self.stages.down.insert(device.name.clone(), pair);
@@ -237,6 +236,13 @@ impl Kernel {
                     .trees[0] = Some(tree);
             }
         }
+        Ok(())
+    }
+
+    /// Finds the stages of an earlier daemon and puts this daemon's programs in place of its.
+    pub(super) fn adopt_stages(&mut self) -> Result<(), KernelError> {
+        let devices = device::list(&mut self.route)?;
+        self.find_stages(&devices)?;
         // The programs at the far ends are of the earlier daemon.
         let fars: Vec<Pair> = self
             .stages

@@ -145,4 +145,15 @@ fn doctor_says_what_a_person_should_look_at() {
     assert!(lost(&mut next).expect("told").detail.contains("damaged"));
     ok(next.clear("all"));
     assert_eq!(lost(&mut next), None);
+    for number in 0..5_000 {
+        let name = format!("veth{number}");
+        next.machine().interfaces.insert(name, true);
+    }
+    let report = doctor(&mut next);
+    let many = report.items.iter().find(|item| item.name == "interfaces");
+    let detail = &many.expect("told").detail;
+    assert!(
+        detail.contains("500") && detail.contains("4096"),
+        "{detail}"
+    );
 }
