@@ -408,8 +408,12 @@ struct TypedCheck {
     file: PathBuf,
     #[command(flatten)]
     contract: ContractArgs,
-    /// Only these packets: [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]]
-    #[arg(long, value_name = "FLOW")]
+    // A doc comment would take the brackets for links.
+    #[arg(
+        long,
+        value_name = "FLOW",
+        help = "Only these packets: [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]]"
+    )]
     flow: Option<String>,
     /// Patience beyond what the contract allows [default: none]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]

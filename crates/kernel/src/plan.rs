@@ -1,7 +1,7 @@
 //! From what is granted to the classes that enforce it.
 //!
 //! This module is pure: it computes the class trees that ought to be there ([`plan`]) and the steps from the trees
-//! that are there ([`difference`]); another module carries the steps out. So all of it is tested without a kernel.
+//! that are there ([`difference()`]); another module carries the steps out. So all of it is tested without a kernel.
 //!
 //! # Trees
 //! There is one tree in the cap stage, and one for each managed direction of a link:
@@ -37,7 +37,7 @@
 //! others are not lent out unequally.
 //!
 //! # Queues
-//! A bulk queue that is a plain FIFO must hold [`FIFO_FLOOR`] bytes, or a large packet of segmentation offload would
+//! A bulk queue that is a plain FIFO must hold `FIFO_FLOOR` bytes, or a large packet of segmentation offload would
 //! never pass, and a flooding UDP sender would burn a core on drops in place of waiting for its socket buffer.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -2,7 +2,7 @@
 //!
 //! Ground rules: every function here takes and returns plain values, keeps no pointer after it
 //! returns, and says in a safety line why its call is sound. The packet ring, which does keep a
-//! mapping, lives in [`crate::wire::ring`] with rules of its own.
+//! mapping, lives in `wire::ring` with rules of its own.
 
 use std::fs::File;
 use std::io;

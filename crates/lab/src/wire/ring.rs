@@ -99,6 +99,7 @@ impl Ring {
             // SAFETY: `next` is below FRAMES, so the frame lies inside the mapping; its first word
             // is the status, which both sides access atomically.
             let frame = unsafe { self.frames.add(self.next * FRAME) };
+            // SAFETY: a frame begins aligned, and nobody accesses its first word but atomically.
             let status = unsafe { AtomicU32::from_ptr(frame.cast()) };
             if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
                 return count;
