@@ -113,8 +113,12 @@ pub fn memory(flows: usize) -> (f64, f64) {
     (idle, link.memory() as f64 / flows as f64)
 }
 
+/// A link of 10 Gbit/s with a driver that takes batches of 10 us (25 packets).
 fn wire() -> Wire {
-    Wire::new(Rate::new(TOTAL).unwrap())
+    Wire {
+        ahead: Nanos::from_micros(10),
+        ..Wire::new(Rate::new(TOTAL).unwrap())
+    }
 }
 
 fn filled(flows: usize, same: bool, mix: Mix, percent: u64) -> Scheduler {

@@ -1,6 +1,7 @@
 //! Worlds in virtual time: a link, its flows, and queues that the world keeps.
 
 mod cells;
+mod channels;
 mod shares;
 mod slices;
 mod upkeep;

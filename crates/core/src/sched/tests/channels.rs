@@ -1,0 +1,205 @@
+//! Real-time channels: logical arrivals, deadlines, the three classes.
+
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::world::*;
+use crate::contract::{Channel, MessageRate};
+use crate::sched::{FlowId, Packet, Service, Turn, Wire, kept};
+use crate::units::{Bytes, Instant, Nanos};
+
+fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: Nanos) -> Service {
+    let rmax = MessageRate::new(rmax).unwrap();
+    Service::Channel(Channel::new(Bytes(mmax), rmax, bmax, deadline).unwrap())
+}
+
+/// A message of some packets arrives now.
+fn message(world: &mut World, flow: FlowId, packets: &[u64]) {
+    let arrived = Instant(world.now);
+    for (k, length) in packets.iter().enumerate() {
+        world.offer(
+            flow,
+            match k {
+                0 => Packet::first(Bytes(*length), arrived),
+                _ => Packet::new(Bytes(*length)),
+            },
+        );
+    }
+}
+
+fn turns(world: &World, flow: FlowId) -> Vec<Turn> {
+    world.sent_by(flow).map(|one| one.turn).collect()
+}
+
+#[test]
+fn a_burst_is_spaced_by_its_logical_arrivals() {
+    let mut world = World::new(Wire::new(mbit(100)));
+    let flow = world.flow(channel(1500, 100, 3, ms(4)));
+    world.now = 1000;
+    for _ in 0..3 {
+        message(&mut world, flow, &[1500]);
+    }
+    world.run(50_000_000);
+    let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
+    for (k, start) in starts.iter().enumerate() {
+        let logical = 1000 + k as u64 * 10_000_000;
+        assert!((logical..logical + 10_000).contains(start), "{start}");
+        let deadline = Instant(logical + 4_000_000);
+        assert_eq!(turns(&world, flow)[k], Turn::Guaranteed { deadline });
+    }
+}
+
+#[test]
+fn packets_of_a_message_share_its_times() {
+    let mut world = World::new(Wire::new(mbit(100)));
+    let flow = world.flow(channel(6000, 100, 2, ms(4)));
+    message(&mut world, flow, &[1500; 4]);
+    message(&mut world, flow, &[1500; 2]);
+    world.run(50_000_000);
+    let deadlines: Vec<u64> = turns(&world, flow)
+        .iter()
+        .map(|turn| match turn {
+            Turn::Guaranteed { deadline } => deadline.0,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let (first, second) = (4_000_000, 14_000_000);
+    assert_eq!(deadlines, [first, first, first, first, second, second]);
+}
+
+#[test]
+fn the_early_run_only_when_nobody_else_wants_the_link() {
+    let wire = Wire {
+        horizon: ms(8),
+        ..Wire::new(mbit(100))
+    };
+    let mut world = World::new(wire);
+    let flow = world.flow(channel(1500, 100, 5, ms(4)));
+    let others = world.flow(Service::best_effort(weight(1)));
+    // The second message is 10 ms before its logical arrival, and the horizon 8 ms.
+    message(&mut world, flow, &[1500]);
+    message(&mut world, flow, &[1500]);
+    world.run(1_000_000);
+    assert_eq!(world.sent_by(flow).count(), 1);
+    world.run(5_000_000);
+    let early = world.sent_by(flow).last().unwrap();
+    assert_eq!(early.turn, Turn::Early);
+    assert!((2_000_000..2_010_000).contains(&early.start.0), "{early:?}");
+    // Under a backlog it has to wait for its time.
+    world.greedy(others, 1500);
+    message(&mut world, flow, &[1500]);
+    world.run(40_000_000);
+    let third = world.sent_by(flow).last().unwrap();
+    assert!(matches!(third.turn, Turn::Guaranteed { .. }));
+    assert!((20_000_000..20_000_000 + 250_000).contains(&third.start.0));
+    assert_eq!(world.misses(), 0);
+}
+
+#[test]
+fn earliest_deadline_first_among_the_due() {
+    let mut world = World::new(Wire::new(mbit(100)));
+    let bounds = [9, 3, 7, 1, 5];
+    let flows: Vec<FlowId> = bounds
+        .iter()
+        .map(|bound| world.flow(channel(1500, 10, 1, ms(*bound))))
+        .collect();
+    for flow in &flows {
+        message(&mut world, *flow, &[1500]);
+    }
+    world.run(10_000_000);
+    let order: Vec<FlowId> = world.sent.iter().map(|one| one.flow).collect();
+    assert_eq!(order, [flows[3], flows[1], flows[4], flows[2], flows[0]]);
+}
+
+/// However many flows fall due in one instant, a call moves a bounded number of them, says that
+/// it is not finished, and in the end they leave in the order of their deadlines.
+#[test]
+fn a_thousand_flows_due_at_once_leave_by_deadline() {
+    let mut world = World::new(Wire::new(mbit(10_000)));
+    let flows: Vec<FlowId> = (0..1000_u64)
+        .map(|k| world.flow(channel(1500, 100, 2, us(2000 + (k * 7919 % 1000) * 8))))
+        .collect();
+    for flow in &flows {
+        message(&mut world, *flow, &[100]);
+        message(&mut world, *flow, &[1500]);
+    }
+    world.run(9_999_999);
+    assert_eq!(world.sent.len(), 1000, "the first messages");
+    world.sent.clear();
+    world.run(30_000_000);
+    assert_eq!(world.misses(), 0);
+    let deadlines: Vec<u64> = world
+        .sent
+        .iter()
+        .map(|one| match one.turn {
+            Turn::Guaranteed { deadline } => deadline.0,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(deadlines.len(), 1000);
+    // But for the 32 in the first call, and the rounding of deadlines (0.9 %).
+    let out_of_order = deadlines
+        .iter()
+        .enumerate()
+        .filter(|(k, deadline)| {
+            deadlines[k + 1..]
+                .iter()
+                .any(|later| later + 130_000 < **deadline)
+        })
+        .count();
+    assert!(out_of_order <= 32, "{out_of_order}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Sets whose work fits in the worst case (all arrive at once, as often as they may, beside
+    /// the longest packet of somebody else) miss no deadline.
+    #[test]
+    fn what_fits_is_in_time(
+        raw in prop::collection::vec((100_u64..1500, 50_u32..2000, 2_u64..40), 1..12),
+        offsets in prop::collection::vec(0_u64..3_000_000, 12),
+        careful in any::<bool>(),
+    ) {
+        let wire = Wire::new(mbit(100));
+        let cost = |length: u64| length * 80;
+        // Demand in any window of length t: the sum of (floor((t - D) Rmax) + 1) messages.
+        let channels: Vec<(u64, u64, u64)> = raw
+            .iter()
+            .map(|(length, rate, bound)| (*length, 1_000_000_000 / u64::from(*rate), bound * 1_000_000))
+            .collect();
+        let demand = |t: u64| -> u64 {
+            channels.iter().filter_map(|(length, period, bound)| {
+                let bound = kept(Nanos(*bound)).0;
+                Some((t.checked_sub(bound)? / period + 1) * cost(*length))
+            }).sum()
+        };
+        let blocking = cost(1514) + 70_000;
+        let points = channels.iter().flat_map(|(_, period, bound)| {
+            (0..200).map(move |k| kept(Nanos(*bound)).0 + k * period)
+        });
+        let utilisation: f64 = channels.iter().map(|(l, p, _)| cost(*l) as f64 / *p as f64).sum();
+        prop_assume!(utilisation < 0.95);
+        let mut points = points.collect::<Vec<_>>();
+        points.sort_unstable();
+        prop_assume!(points.iter().all(|t| demand(*t) + blocking <= *t));
+
+        let mut world = World::new(wire);
+        world.careful = careful;
+        let flood = world.flow(Service::best_effort(weight(1000)));
+        world.greedy(flood, 1514);
+        let flows: Vec<FlowId> = raw.iter().map(|(length, rate, bound)| {
+            world.flow(channel(*length, *rate, 1, ms(*bound)))
+        }).collect();
+        let mut next: Vec<u64> = offsets[..flows.len()].to_vec();
+        while world.now < 60_000_000 {
+            let (which, at) = next.iter().copied().enumerate().min_by_key(|(_, at)| *at).unwrap();
+            world.run(at);
+            message(&mut world, flows[which], &[raw[which].0]);
+            next[which] = at + channels[which].1;
+        }
+        world.run(world.now + 50_000_000);
+        prop_assert_eq!(world.misses(), 0);
+    }
+}
