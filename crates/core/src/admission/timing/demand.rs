@@ -200,7 +200,7 @@ impl Steps {
 }
 
 impl Fluid {
-    fn at(&self, x: u128) -> u128 {
+    pub(super) fn at(&self, x: u128) -> u128 {
         let grown = x.saturating_mul(self.slope);
         self.burst.saturating_add(grown.div_ceil(WHOLE))
     }

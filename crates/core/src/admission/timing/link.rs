@@ -35,27 +35,48 @@ pub struct Transmitter {
     pub grain: Grain,
 }
 
-/// How coarsely a scheduler tells time: a packet may become eligible late by, and be put before
-/// others as if its deadline were earlier by, the larger one of both. The test takes both from
-/// every deadline.
+/// How coarsely a scheduler tells time. A packet may become eligible late, and be put before
+/// others as if it were due earlier than it is; the test takes both from every deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
-    /// At least this.
+    /// Each of both is at least this.
     pub least: Nanos,
-    /// One part in so many of the time that is waited; 0: no part.
-    pub part: u32,
+    /// Late by at most one part in so many of the wait; 0: not for that reason,
+    pub wait: u32,
+    /// and by at most one part in so many of the time between eligible and deadline.
+    pub patience: u32,
+    /// As if due earlier by one part in so many of that time, beside `least`; 0: not.
+    pub early: u32,
 }
 
 impl Grain {
     /// Exact.
     pub const NONE: Grain = Grain {
         least: Nanos(0),
-        part: 0,
+        wait: 0,
+        patience: 0,
+        early: 0,
     };
 
-    fn of(self, time: u128, scale: Scale) -> u128 {
-        let part = time.checked_div(u128::from(self.part)).unwrap_or(0);
-        part.max(scale.ticks(self.least))
+    /// [`crate::sched`]: a wait is rounded up to 1/1024 of itself, 1/32 of the patience or 512 ns;
+    /// what is kept of a deadline is less by 1/128, 1/1024 and 576 ns ([`crate::sched::kept`]).
+    pub const SCHEDULER: Grain = Grain {
+        least: Nanos(576),
+        wait: 1024,
+        patience: 32,
+        early: 113,
+    };
+
+    /// What is lost of a deadline, in ticks, where packets wait for up to `wait`.
+    fn of(self, deadline: u128, wait: u128, scale: Scale) -> u128 {
+        let part = |time: u128, parts: u32| time.checked_div(u128::from(parts));
+        let least = scale.ticks(self.least);
+        let (by_wait, by_patience) = (part(wait, self.wait), part(deadline, self.patience));
+        let late = match (by_wait, by_patience) {
+            (Some(a), Some(b)) => a.min(b),
+            (a, b) => a.or(b).unwrap_or(0),
+        };
+        late.max(least) + least + part(deadline, self.early).unwrap_or(0)
     }
 }
 
@@ -195,29 +216,36 @@ impl Transmitter {
             Promise::Cell(cell, sizes) => self.of_cell(cell, *sizes),
             Promise::Slice(slice, sizes) => {
                 let piece = self.packet(sizes.most.0);
+                let period = scale.ticks(slice.period());
+                let slope = ratio_up(u128::from(slice.slice().0), u128::from(slice.period().0));
                 Ok(Demand {
                     deadline: 0,
                     growth: Growth::Fluid(Fluid {
-                        burst: piece,
-                        slope: ratio_up(u128::from(slice.slice().0), u128::from(slice.period().0)),
+                        burst: piece.saturating_add(self.hasty(slope, period)),
+                        slope,
                     }),
                     cap: None,
                     piece,
                     in_leftover: slice.extra(),
-                    wants_from: Some(scale.ticks(slice.period())),
+                    wants_from: Some(period),
                 })
             }
-            Promise::Min(rate, sizes) => Ok(Demand {
-                deadline: 0,
-                growth: Growth::Fluid(Fluid {
-                    burst: 0,
-                    slope: self.slope(*rate, *sizes),
-                }),
-                cap: None,
-                piece: self.packet(sizes.most.0),
-                in_leftover: true,
-                wants_from: None,
-            }),
+            Promise::Min(rate, sizes) => {
+                let piece = self.packet(sizes.most.0);
+                let slope = self.slope(*rate, *sizes);
+                let due = scale.ticks(rate.time_for(sizes.most));
+                Ok(Demand {
+                    deadline: 0,
+                    growth: Growth::Fluid(Fluid {
+                        burst: self.hasty(slope, due),
+                        slope,
+                    }),
+                    cap: None,
+                    piece,
+                    in_leftover: true,
+                    wants_from: None,
+                })
+            }
         }
     }
 
@@ -226,7 +254,7 @@ impl Transmitter {
         let per_message = u128::from(channel.rmax().get());
         let period = NANOS_PER_SECOND * scale.ticks(Nanos(1));
         let deadline = scale.ticks(channel.deadline());
-        let deadline = self.less_grain(deadline, period / per_message);
+        let deadline = self.kept(deadline, period / per_message);
         Demand {
             deadline,
             growth: Growth::Steps(Steps {
@@ -262,8 +290,10 @@ impl Transmitter {
                 slope: self.slope(pcr, sizes),
             }),
         };
-        let deadline = scale.ticks(cell.cdvt());
-        let deadline = self.less_grain(deadline, denominator / numerator);
+        // A spent bucket is waited for until it is full.
+        let full = cell.sustained().map(|parts| parts.scr.time_for(parts.mbs));
+        let wait = (denominator / numerator).max(scale.ticks(full.unwrap_or_default()));
+        let deadline = self.kept(scale.ticks(cell.cdvt()), wait);
         let cap = match cell.sustained() {
             None => None,
             Some(parts) if sizes.most > parts.mbs => return Err(Fault::LongerThanBurst),
@@ -311,10 +341,15 @@ impl Transmitter {
     }
 
     /// A deadline as the scheduler will keep it, where packets wait for up to `wait`.
-    fn less_grain(&self, deadline: u128, wait: u128) -> u128 {
-        let scale = self.scale();
-        let (late, early) = (self.grain.of(wait, scale), self.grain.of(deadline, scale));
-        deadline.saturating_sub(late).saturating_sub(early)
+    fn kept(&self, deadline: u128, wait: u128) -> u128 {
+        deadline.saturating_sub(self.grain.of(deadline, wait, self.scale()))
+    }
+
+    /// What a flow without a deadline of its own may get too early, because it is put before
+    /// others as if it were due up to a part of `period` earlier.
+    fn hasty(&self, slope: u128, period: u128) -> u128 {
+        let early = self.grain.of(period, period, self.scale());
+        Fluid { burst: 0, slope }.at(early)
     }
 
     fn scale(&self) -> Scale {

@@ -270,18 +270,25 @@ fn slices_leave_room_for_one_packet_that_overdraws_each() {
 fn coarse_time_is_taken_from_every_deadline() {
     let one = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=10200ns");
     assert_eq!(gigabit().carries(&[one]), Ok(()));
-    let coarse = |least, part| Transmitter {
+    let coarse = |least, wait, patience, early| Transmitter {
         grain: Grain {
             least: Nanos(least),
-            part,
+            wait,
+            patience,
+            early,
         },
         ..gigabit()
     };
-    assert_eq!(coarse(100, 0).carries(&[one]), Ok(()));
-    assert!(coarse(101, 0).carries(&[one]).is_err());
-    // A thousandth of 100 us between messages, and of the deadline.
-    assert_eq!(coarse(0, 1000).carries(&[one]), Ok(()));
-    assert!(coarse(0, 500).carries(&[one]).is_err());
+    // Late and early.
+    assert_eq!(coarse(100, 0, 0, 0).carries(&[one]), Ok(()));
+    assert!(coarse(101, 0, 0, 0).carries(&[one]).is_err());
+    // A five-hundredth of the 100 us between messages is more than a hundredth of the deadline.
+    assert_eq!(coarse(0, 500, 0, 0).carries(&[one]), Ok(()));
+    assert!(coarse(0, 499, 0, 0).carries(&[one]).is_err());
+    assert_eq!(coarse(0, 499, 100, 0).carries(&[one]), Ok(()));
+    assert!(coarse(0, 499, 100, 103).carries(&[one]).is_err());
+    assert_eq!(coarse(0, 0, 0, 51).carries(&[one]), Ok(()));
+    assert!(coarse(0, 0, 0, 50).carries(&[one]).is_err());
 }
 
 /// 420 + 3 · 170 + 4 · 160 = 1570 us, and 2 · 145 us of switching.

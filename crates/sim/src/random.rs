@@ -1,0 +1,44 @@
+//! Chance that is the same everywhere: SplitMix64 (Steele, Lea, Flood: *Fast splittable
+//! pseudorandom number generators*, OOPSLA 2014), which is a dozen operations and will not change
+//! under us, as the generators of libraries may.
+
+/// A stream of numbers that a seed determines.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// The stream of a seed.
+    pub fn new(seed: u64) -> Random {
+        Random(seed)
+    }
+
+    /// The next number.
+    pub fn draw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number from a range, its ends included. Not exactly even for ranges that are no power of
+    /// two, by less than one part in 2^64 / width.
+    pub fn within(&mut self, range: core::ops::RangeInclusive<u64>) -> u64 {
+        let (low, high) = range.into_inner();
+        match high.saturating_sub(low).checked_add(1) {
+            Some(width) => low + ((u128::from(self.draw()) * u128::from(width)) >> 64) as u64,
+            None => self.draw(),
+        }
+    }
+
+    /// A waiting time of a Poisson process with this mean.
+    pub fn exponential(&mut self, mean: u64) -> u64 {
+        // (0, 1], of 53 bits.
+        let even = ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+        (-even.ln() * mean as f64) as u64
+    }
+
+    /// Another stream, which does not meet this one.
+    pub fn split(&mut self) -> Random {
+        Random(self.draw())
+    }
+}

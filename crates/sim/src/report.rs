@@ -1,0 +1,105 @@
+//! What came of a run, as counts and as a table.
+
+use std::fmt;
+
+use netnice_core::police::Violation;
+use netnice_core::units::{Instant, Nanos};
+
+/// What came of one flow.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FlowReport {
+    /// Its name.
+    pub name: String,
+    /// Messages (or packets, where a message is one) that the source made.
+    pub offered: u64,
+    /// Of these, the ones that found no room.
+    pub dropped: u64,
+    /// Packets that left.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Messages that left whole.
+    pub messages: u64,
+    /// Messages that left behind their deadline, or had not left at the end although it was past.
+    pub missed: u64,
+    /// The least time that a message had left until its deadline; negative if it was late.
+    pub least_laxity: Option<i64>,
+    /// The sum of all laxities.
+    pub laxities: i128,
+    /// Packets that the judge did not find conforming.
+    pub violations: u64,
+    /// The first of them.
+    pub first_violation: Option<Violation>,
+    /// What still waits, in messages.
+    pub waiting: u64,
+}
+
+impl FlowReport {
+    /// The mean laxity of its messages, in ns.
+    pub fn mean_laxity(&self) -> Option<f64> {
+        (self.messages > 0).then(|| self.laxities as f64 / self.messages as f64)
+    }
+
+    pub(crate) fn left(&mut self, at: u64, deadline: u64) {
+        let laxity = i64::try_from(i128::from(deadline) - i128::from(at)).unwrap_or(i64::MAX);
+        self.messages += 1;
+        self.missed += u64::from(laxity < 0);
+        self.laxities += i128::from(laxity);
+        self.least_laxity = Some(self.least_laxity.map_or(laxity, |least| least.min(laxity)));
+    }
+}
+
+/// What came of all.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// In the order of the world.
+    pub flows: Vec<FlowReport>,
+    /// How long it was played.
+    pub until: Instant,
+    /// How long the link was busy.
+    pub busy: Nanos,
+}
+
+impl Report {
+    /// Deadlines missed, by all together.
+    pub fn missed(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.missed).sum()
+    }
+
+    /// Packets that did not conform, of all together.
+    pub fn violations(&self) -> u64 {
+        self.flows.iter().map(|flow| flow.violations).sum()
+    }
+
+    /// The flow of this name.
+    pub fn flow(&self, name: &str) -> Option<&FlowReport> {
+        self.flows.iter().find(|flow| flow.name == name)
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let widest = self.flows.iter().map(|flow| flow.name.chars().count());
+        let width = widest.max().unwrap_or(0).max(4);
+        let seconds = self.until.0 as f64 / 1e9;
+        writeln!(
+            f,
+            "{:width$}  {:>9}  {:>8}  {:>9}  {:>10}  {:>6}  {:>11}  {:>8}",
+            "flow", "offered", "dropped", "packets", "Mbit/s", "missed", "laxity, ms", "early"
+        )?;
+        for flow in &self.flows {
+            let rate = flow.bytes as f64 * 8.0 / 1e6 / seconds.max(1e-9);
+            let laxity = match flow.least_laxity {
+                Some(least) => format!("{:.3}", least as f64 / 1e6),
+                None => "-".to_string(),
+            };
+            writeln!(
+                f,
+                "{:width$}  {:>9}  {:>8}  {:>9}  {rate:>10.3}  {:>6}  {laxity:>11}  {:>8}",
+                flow.name, flow.offered, flow.dropped, flow.packets, flow.missed, flow.violations,
+            )?;
+        }
+        let busy = self.busy.0 as f64 / 1e7 / seconds.max(1e-9);
+        writeln!(f, "link busy {busy:.2} % of {seconds} s")
+    }
+}

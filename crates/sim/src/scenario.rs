@@ -1,0 +1,262 @@
+//! Worlds written down, in TOML. Quantities are text with their unit and contracts are contract
+//! text, both read by core; a key that is not known is refused.
+//!
+//! ```
+//! let text = r#"
+//!     duration = "2s"
+//!     seed = 7
+//!
+//!     [link]
+//!     rate = "10mbit"
+//!     longest = "1500B"
+//!
+//!     [[flow]]
+//!     name = "video"
+//!     contract = "slice 2.4ms/50ms"
+//!     source = { kind = "greedy", size = "1500B" }
+//!
+//!     [[flow]]
+//!     name = "phone"
+//!     contract = "cell pcr=1mbit,cdvt=5ms"
+//!     source = { kind = "constant", size = "200B", every = "2ms" }
+//!     start = "1s"
+//! "#;
+//! let scenario: netnice_sim::scenario::Scenario = text.parse()?;
+//! let report = scenario.world.run(scenario.duration, |_| ())?;
+//! assert_eq!(report.flow("video").map(|flow| flow.packets), Some(80));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::num::NonZeroU32;
+use std::str::FromStr;
+
+use netnice_core::admission::timing::Processor;
+use netnice_core::contract::ContractError;
+use netnice_core::sched::{NotServed, Wire};
+use netnice_core::units::{Bytes, Nanos, UnitError};
+use serde::Deserialize;
+
+use crate::Source;
+use crate::world::{Flow, World};
+
+/// A world and how long it is played.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The world.
+    pub world: World,
+    /// How long.
+    pub duration: Nanos,
+}
+
+/// Why a text is no scenario.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// Not of the right form.
+    #[error("not a scenario: {0}")]
+    Form(#[from] toml::de::Error),
+    /// A quantity that cannot be read.
+    #[error("{key}: {error}")]
+    Unit {
+        /// Where it stands.
+        key: &'static str,
+        /// What is wrong with it.
+        error: UnitError,
+    },
+    /// A contract that makes no sense.
+    #[error(transparent)]
+    Contract(#[from] ContractError),
+    /// A contract that one flow cannot be served by.
+    #[error(transparent)]
+    NotServed(#[from] NotServed),
+    /// Two flows of one name.
+    #[error("two flows are named `{0}`: reports could not tell them apart")]
+    SameName(String),
+}
+
+impl FromStr for Scenario {
+    type Err = ScenarioError;
+
+    fn from_str(text: &str) -> Result<Scenario, ScenarioError> {
+        let typed: Typed = toml::from_str(text)?;
+        let link = typed.link;
+        let given = Wire::new(read("link.rate", &link.rate)?);
+        let wire = Wire {
+            overhead: read_or("link.overhead", link.overhead, given.overhead)?,
+            ahead: read_or("link.ahead", link.ahead, given.ahead)?,
+            horizon: read_or("link.horizon", link.horizon, given.horizon)?,
+            longest: read_or("link.longest", link.longest, given.longest)?,
+            ..given
+        };
+        let mut world = World {
+            seed: typed.seed.unwrap_or(1),
+            processor: typed.processor.map(TypedProcessor::read).transpose()?,
+            ..World::new(wire)
+        };
+        for flow in typed.flow {
+            if world.flows.iter().any(|other| other.name == flow.name) {
+                return Err(ScenarioError::SameName(flow.name));
+            }
+            world.flows.push(flow.read()?);
+        }
+        Ok(Scenario {
+            world,
+            duration: read("duration", &typed.duration)?,
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Typed {
+    duration: String,
+    seed: Option<u64>,
+    link: TypedLink,
+    processor: Option<TypedProcessor>,
+    #[serde(default)]
+    flow: Vec<TypedFlow>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypedLink {
+    rate: String,
+    overhead: Option<String>,
+    ahead: Option<String>,
+    horizon: Option<String>,
+    longest: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct TypedProcessor {
+    switch: String,
+    cache_miss: String,
+    first: String,
+    later: String,
+    link_scheduling: String,
+    block: NonZeroU32,
+    largest: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypedFlow {
+    name: String,
+    #[serde(default)]
+    contract: String,
+    source: TypedSource,
+    start: Option<String>,
+    stop: Option<String>,
+    queue: Option<usize>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", tag = "kind")]
+enum TypedSource {
+    Greedy {
+        size: String,
+    },
+    Constant {
+        size: String,
+        every: String,
+    },
+    OnOff {
+        size: String,
+        every: String,
+        on: String,
+        off: String,
+    },
+    Poisson {
+        size: String,
+        mean: String,
+    },
+    Bursts {
+        size: String,
+        count: u32,
+        every: String,
+    },
+    Trace {
+        packets: Vec<(String, String)>,
+    },
+}
+
+impl TypedProcessor {
+    fn read(self) -> Result<Processor, ScenarioError> {
+        Ok(Processor {
+            switch: read("processor.switch", &self.switch)?,
+            cache_miss: read("processor.cache-miss", &self.cache_miss)?,
+            first: read("processor.first", &self.first)?,
+            later: read("processor.later", &self.later)?,
+            link_scheduling: read("processor.link-scheduling", &self.link_scheduling)?,
+            block: self.block,
+            largest: read("processor.largest", &self.largest)?,
+            leftover: Nanos(0),
+        })
+    }
+}
+
+impl TypedFlow {
+    fn read(self) -> Result<Flow, ScenarioError> {
+        let flow = Flow::new(&self.name, &self.contract, self.source.read()?)?;
+        Ok(Flow {
+            start: read_or("start", self.start, Nanos(0))?,
+            stop: self.stop.map(|text| read("stop", &text)).transpose()?,
+            queue: self.queue.unwrap_or(usize::MAX),
+            ..flow
+        })
+    }
+}
+
+impl TypedSource {
+    fn read(self) -> Result<Source, ScenarioError> {
+        let bytes = |text: &str| read::<Bytes>("source.size", text);
+        Ok(match self {
+            TypedSource::Greedy { size } => Source::Greedy {
+                size: bytes(&size)?,
+            },
+            TypedSource::Constant { size, every } => Source::Constant {
+                size: bytes(&size)?,
+                every: read("source.every", &every)?,
+            },
+            TypedSource::OnOff {
+                size,
+                every,
+                on,
+                off,
+            } => Source::OnOff {
+                size: bytes(&size)?,
+                every: read("source.every", &every)?,
+                on: read("source.on", &on)?,
+                off: read("source.off", &off)?,
+            },
+            TypedSource::Poisson { size, mean } => Source::Poisson {
+                size: bytes(&size)?,
+                mean: read("source.mean", &mean)?,
+            },
+            TypedSource::Bursts { size, count, every } => Source::Bursts {
+                size: bytes(&size)?,
+                count,
+                every: read("source.every", &every)?,
+            },
+            TypedSource::Trace { packets } => {
+                let one =
+                    |(at, size): &(String, String)| Ok((read("source.packets", at)?, bytes(size)?));
+                let all: Result<Vec<_>, ScenarioError> = packets.iter().map(one).collect();
+                Source::Trace(all?)
+            }
+        })
+    }
+}
+
+fn read<T: FromStr<Err = UnitError>>(key: &'static str, text: &str) -> Result<T, ScenarioError> {
+    let value = text.parse();
+    value.map_err(|error| ScenarioError::Unit { key, error })
+}
+
+fn read_or<T: FromStr<Err = UnitError>>(
+    key: &'static str,
+    text: Option<String>,
+    default: T,
+) -> Result<T, ScenarioError> {
+    text.map_or(Ok(default), |text| read(key, &text))
+}

@@ -1,0 +1,169 @@
+use netnice_core::sched::Wire;
+use netnice_core::units::{Bytes, Nanos, Rate};
+
+use crate::{Flow, Report, Sent, Source, World};
+
+mod proofs;
+
+/// A link of so many Mbit/s for packets of 1500 bytes.
+pub(crate) fn link(mbit: u64) -> World {
+    let rate = Rate::new(mbit * 1_000_000).expect("a rate");
+    World::new(Wire {
+        longest: Bytes(1500),
+        ..Wire::new(rate)
+    })
+}
+
+pub(crate) fn greedy(size: u64) -> Source {
+    Source::Greedy { size: Bytes(size) }
+}
+
+pub(crate) fn flow(name: &str, contract: &str, source: Source) -> Flow {
+    Flow::new(name, contract, source).expect("a contract")
+}
+
+fn played(world: &World, seconds: u64) -> (Report, Vec<Sent>) {
+    let mut sent = Vec::new();
+    let report = world.run(Nanos::from_secs(seconds), |one| sent.push(*one));
+    (report.expect("played"), sent)
+}
+
+/// 1500 bytes take 1.2 ms at 10 Mbit/s (NTCP, figure 4).
+#[test]
+fn a_slice_is_exactly_its_packets_in_every_period() {
+    let count = |slice: &str| {
+        let mut world = link(10);
+        world
+            .flows
+            .push(flow("tcp", &format!("slice {slice}/50ms"), greedy(1500)));
+        let (_, sent) = played(&world, 10);
+        let mut periods = vec![0_u32; 200];
+        for one in sent {
+            periods[(one.start.0 / 50_000_000) as usize] += 1;
+        }
+        periods
+    };
+    assert_eq!(count("2.4ms"), vec![2; 200]);
+    let odd = count("3ms");
+    assert!(
+        odd.iter().all(|packets| (2..=3).contains(packets)),
+        "{odd:?}"
+    );
+    assert_eq!(odd.iter().sum::<u32>(), 500);
+}
+
+#[test]
+fn what_is_left_over_is_shared_by_weight_and_nothing_is_lost() {
+    let mut world = link(100);
+    world.flows = vec![
+        flow("one", "weight 100", greedy(1500)),
+        flow("three", "weight 300", greedy(700)),
+        flow(
+            "some",
+            "min 10mbit",
+            Source::Constant {
+                size: Bytes(1250),
+                every: Nanos::from_millis(1),
+            },
+        ),
+    ];
+    let (report, _) = played(&world, 4);
+    let rate = |name| report.flow(name).expect("there").bytes as f64 * 8.0 / 4.0 / 1e6;
+    assert!((rate("one") * 3.0 - rate("three")).abs() < 0.1, "{report}");
+    assert!((rate("some") - 10.0).abs() < 0.01, "{report}");
+    assert!(report.busy >= Nanos(3_999_000_000), "{report}");
+    for flow in &report.flows {
+        assert_eq!(flow.dropped, 0);
+    }
+    let some = report.flow("some").expect("there");
+    assert!(some.packets + some.waiting == some.offered, "{report}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let mut world = link(10);
+    let mean = Nanos::from_millis(2);
+    world.flows = vec![
+        flow(
+            "a",
+            "",
+            Source::Poisson {
+                size: Bytes(1000),
+                mean,
+            },
+        ),
+        flow(
+            "b",
+            "",
+            Source::OnOff {
+                size: Bytes(1000),
+                every: mean,
+                on: mean,
+                off: mean,
+            },
+        ),
+    ];
+    let (first, _) = played(&world, 2);
+    let (again, _) = played(&world, 2);
+    assert_eq!(first, again);
+    world.seed = 2;
+    assert_ne!(first, played(&world, 2).0);
+    let poisson = first.flow("a").expect("there");
+    assert!((900..1100).contains(&poisson.offered), "{first}");
+}
+
+#[test]
+fn queues_and_ends_are_kept() {
+    let mut world = link(1);
+    let mut short = flow(
+        "short",
+        "",
+        Source::Bursts {
+            size: Bytes(1000),
+            count: 5,
+            every: Nanos::from_secs(1),
+        },
+    );
+    short.queue = 3;
+    let late = flow(
+        "late",
+        "up 100kbit",
+        Source::Trace(vec![(Nanos(0), Bytes(500)), (Nanos(9), Bytes(700))]),
+    );
+    world.flows = vec![
+        short,
+        late.from(Nanos::from_millis(500))
+            .until(Nanos::from_millis(501)),
+    ];
+    let (report, sent) = played(&world, 2);
+    let short = report.flow("short").expect("there");
+    assert_eq!(
+        (short.offered, short.dropped, short.packets),
+        (15, 6, 6 + 1),
+        "{report}"
+    );
+    let late = report.flow("late").expect("there");
+    assert_eq!((late.offered, late.packets), (2, 1), "{report}");
+    assert!(sent.windows(2).all(|pair| pair[0].end <= pair[1].start));
+}
+
+#[test]
+fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
+    let error = |text: &str| match text.parse::<crate::scenario::Scenario>() {
+        Ok(_) => panic!("{text} was read"),
+        Err(error) => error.to_string(),
+    };
+    let link = "duration = '1s'\n[link]\nrate = '10mbit'\n";
+    assert!(error("duration = '1s'").contains("link"));
+    assert!(error("duration = '1s'\n[link]\nrate = '10mbps'").starts_with("link.rate: "));
+    assert!(error(&format!("{link}speed = 1")).contains("speed"));
+    let one = |rest: &str| format!("{link}[[flow]]\nname = 'a'\n{rest}\n");
+    let source = "source = { kind = 'greedy', size = '1kB' }";
+    assert!(error(&one("source = { kind = 'loud' }")).contains("loud"));
+    assert!(
+        error(&one(&format!("contract = 'slice 2s/1s'\n{source}")))
+            .contains("longer than its period")
+    );
+    let twice = format!("{}[[flow]]\nname = 'a'\n{source}", one(source));
+    assert!(error(&twice).contains("two flows are named `a`"));
+}

@@ -1,0 +1,390 @@
+//! What admission says against what the scheduler does: thousands of random sets, played out.
+//!
+//! Each is drawn from a seed, so that one that fails can be played again. The small forms run
+//! with every test, the full ones with `cargo xtask long`.
+
+use netnice_core::admission::timing::{Grain, Promise, Sizes, Transmitter};
+use netnice_core::contract::{Channel, Contract, MessageRate};
+use netnice_core::sched::{Service, Turn, Wire};
+use netnice_core::units::{Bytes, Nanos, Rate};
+
+use crate::{Flow, Random, Sent, Source, World};
+
+/// The link of all proofs: 100 Mbit/s, 24 bytes around packets of at most 1500.
+fn wire() -> Wire {
+    Wire {
+        overhead: Bytes(24),
+        longest: Bytes(1500),
+        ..Wire::new(Rate::new(100_000_000).expect("a rate"))
+    }
+}
+
+fn transmitter(wire: &Wire, leftover: Bytes, grain: Grain) -> Transmitter {
+    Transmitter {
+        rate: wire.rate,
+        framing: wire.overhead,
+        per_packet: Nanos(0),
+        largest: wire.longest,
+        leftover,
+        ahead: wire.ahead,
+        horizon: wire.horizon,
+        grain,
+    }
+}
+
+fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: u64) -> Channel {
+    let rmax = MessageRate::new(rmax).expect("a rate");
+    Channel::new(Bytes(mmax), rmax, bmax, Nanos(deadline)).expect("a channel")
+}
+
+/// Some channel of up to about a third of the link.
+fn some_channel(random: &mut Random) -> Channel {
+    let rate = random.within(5..=400) as u32;
+    let most = 12_500_000 / 3 / u64::from(rate);
+    let mmax = random.within(64..=most.clamp(65, 20_000));
+    let deadline = random.within(300_000..=40_000_000);
+    channel(mmax, rate, random.within(1..=4) as u32, deadline)
+}
+
+/// A flow that offers messages at these times, all of the greatest size.
+fn sender(name: String, channel: Channel, times: Vec<u64>) -> Flow {
+    let trace = times.into_iter().map(|at| (Nanos(at), channel.mmax()));
+    Flow {
+        name,
+        service: Service::Channel(channel),
+        source: Source::Trace(trace.collect()),
+        start: Nanos(0),
+        stop: None,
+        queue: usize::MAX,
+        judge: None,
+    }
+}
+
+/// Messages as often as is legal: Bmax at once, and one each 1/Rmax.
+fn at_its_most(channel: &Channel, first: u64, until: u64) -> Vec<u64> {
+    let spacing = 1_000_000_000_u64.div_ceil(u64::from(channel.rmax().get()));
+    let burst = core::iter::repeat_n(first, channel.bmax() as usize - 1);
+    let steady = (0..).map(|n| first + n * spacing);
+    burst.chain(steady.take_while(|at| *at < until)).collect()
+}
+
+/// Which patterns of the theorem to play: everybody at once, or one flow a moment before all.
+fn patterns(count: usize, first: u64) -> impl Iterator<Item = Vec<u64>> {
+    let all = core::iter::once(vec![first; count]);
+    all.chain((0..count).map(move |early| {
+        let at = |n| first + u64::from(n != early);
+        (0..count).map(at).collect()
+    }))
+}
+
+/// Deadlines missed when channels send like that, beside other flows.
+fn missed(wire: Wire, channels: &[Channel], first: &[u64], others: &[Flow], until: u64) -> u64 {
+    let mut world = World::new(wire);
+    for (at, (channel, first)) in channels.iter().zip(first).enumerate() {
+        let times = at_its_most(channel, *first, until);
+        world
+            .flows
+            .push(sender(format!("channel {at}"), *channel, times));
+    }
+    world.flows.extend_from_slice(others);
+    let report = world.run(Nanos(until), |_| ()).expect("played");
+    report.missed()
+}
+
+/// Draws channels as long as they fit.
+fn admitted(random: &mut Random, link: &Transmitter) -> Vec<Channel> {
+    let mut held: Vec<Promise> = Vec::new();
+    let mut channels = Vec::new();
+    for _ in 0..random.within(3..=12) {
+        let asked = some_channel(random);
+        if link.admit(&held, &Promise::Channel(asked)).is_ok() {
+            held.push(Promise::Channel(asked));
+            channels.push(asked);
+        }
+    }
+    channels
+}
+
+/// Channels alone, or beside best effort that never ends: nobody misses anything.
+fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
+    for seed in seeds {
+        let mut random = Random::new(seed);
+        let greedy = Flow::new("bulk", "", Source::Greedy { size: Bytes(1500) }).expect("a flow");
+        let (leftover, others) = match random.within(0..=1) {
+            0 => (Bytes(0), vec![]),
+            _ => (Bytes(1500), vec![greedy]),
+        };
+        let wire = Wire {
+            horizon: Nanos(random.within(0..=2) * 500_000),
+            ..wire()
+        };
+        let link = transmitter(&wire, leftover, Grain::SCHEDULER);
+        let channels = admitted(&mut random, &link);
+        let count = channels.len();
+        let mut plays: Vec<Vec<u64>> = patterns(count, 20_000).collect();
+        // And some that nobody thought of.
+        plays.push((0..count).map(|_| random.within(0..=3_000_000)).collect());
+        let pick = random.within(0..=count as u64) as usize;
+        for first in [0, pick.min(plays.len() - 2), plays.len() - 1] {
+            let missed = missed(wire, &channels, &plays[first], &others, 150_000_000);
+            assert_eq!(missed, 0, "seed {seed}, pattern {first}: {channels:?}");
+        }
+    }
+}
+
+/// Sets of channels that were refused, their last deadline a hundredth shorter than what would
+/// fit: how many of how many does some legal pattern break?
+fn refused_sets_are_broken(seeds: core::ops::Range<u64>) -> (u64, u64) {
+    let link = transmitter(&wire(), Bytes(0), Grain::NONE);
+    let (mut refused, mut broken) = (0, 0);
+    for seed in seeds {
+        let mut random = Random::new(seed);
+        let mut channels = admitted(&mut random, &link);
+        let held: Vec<Promise> = channels.iter().map(|c| Promise::Channel(*c)).collect();
+        let asked = some_channel(&mut random);
+        let Some(least) = link.least_deadline(&held, &asked) else {
+            continue;
+        };
+        let deadline = least.0 - (least.0 / 100).max(1);
+        let tight = channel(asked.mmax().0, asked.rmax().get(), asked.bmax(), deadline);
+        assert!(
+            link.admit(&held, &Promise::Channel(tight)).is_err(),
+            "seed {seed}"
+        );
+        channels.push(tight);
+        refused += 1;
+        let is_broken = patterns(channels.len(), 20_000)
+            .any(|first| missed(wire(), &channels, &first, &[], 200_000_000) > 0);
+        broken += u64::from(is_broken);
+    }
+    (refused, broken)
+}
+
+/// What a flow of a mixture was promised, and what it got.
+struct Promised {
+    promise: Promise,
+    flow: Flow,
+}
+
+/// Packets of random sizes, more than the rate lets through.
+fn more_than(random: &mut Random, rate: Rate, sizes: Sizes, until: u64) -> Source {
+    let (mut at, mut all) = (0, Vec::new());
+    while at < until {
+        let size = Bytes(random.within(sizes.least().0..=sizes.most().0));
+        all.push((Nanos(at), size));
+        at += rate.time_for(size).0 / 2;
+    }
+    Source::Trace(all)
+}
+
+/// A promise of any kind, and a flow that wants all of it.
+fn some_promise(random: &mut Random, until: u64) -> Promised {
+    let most = Bytes(random.within(64..=1500));
+    let least = match random.within(0..=1) {
+        0 => most,
+        _ => Bytes(random.within(64..=most.0)),
+    };
+    let sizes = Sizes::new(least, most).expect("sizes");
+    let mbit = random.within(1..=30);
+    let (text, kind) = match random.within(0..=4) {
+        0 => (String::new(), 0),
+        1 => (format!("min {mbit}mbit"), 1),
+        2 => {
+            let period = random.within(2_000..=50_000);
+            let slice = random.within(period / 100..=period / 3);
+            (format!("slice {slice}us/{period}us"), 2)
+        }
+        three_or_four => {
+            let cdvt = random.within(400..=20_000);
+            let parts = match three_or_four {
+                3 => String::new(),
+                _ => {
+                    let mbs = random.within(1500..=30_000);
+                    let bucket = ["single", "dual"][random.within(0..=1) as usize];
+                    format!(
+                        ",scr={}kbit,mbs={mbs}B,bucket={bucket}",
+                        mbit * random.within(50..=999)
+                    )
+                }
+            };
+            (format!("cell pcr={mbit}mbit,cdvt={cdvt}us{parts}"), 3)
+        }
+    };
+    let contract: Contract = match kind {
+        0 => Contract::default(),
+        _ => text.parse().expect("a contract"),
+    };
+    let rate = Rate::new(mbit * 1_000_000).expect("a rate");
+    let (promise, source) = match (kind, contract.slice(), contract.cell()) {
+        (2, Some(slice), _) if random.within(0..=1) == 0 => {
+            // Sleeps and wakes, now and then in the worst moment.
+            let count = random.within(1..=20) as u32;
+            let every = Nanos(random.within(slice.period().0 / 3..=slice.period().0 * 2));
+            (
+                Promise::Slice(slice, sizes),
+                Source::Bursts {
+                    size: most,
+                    count,
+                    every,
+                },
+            )
+        }
+        (2, Some(slice), _) => (Promise::Slice(slice, sizes), Source::Greedy { size: most }),
+        (3, _, Some(cell)) => (
+            Promise::Cell(cell, sizes),
+            more_than(random, rate, sizes, until),
+        ),
+        (1, ..) => (Promise::Min(rate, sizes), Source::Greedy { size: most }),
+        _ => {
+            let channel = some_channel(random);
+            let times = at_its_most(&channel, random.within(0..=2_000_000), until);
+            let flow = sender("channel".to_string(), channel, times);
+            let promise = Promise::Channel(channel);
+            return Promised { promise, flow };
+        }
+    };
+    let flow = Flow::new("flow", &text, source).expect("a flow");
+    Promised { promise, flow }
+}
+
+/// Everything at once on one link, beside best effort that never ends: everybody has what was
+/// promised to them.
+fn mixtures_are_kept(seeds: core::ops::Range<u64>) {
+    const UNTIL: u64 = 300_000_000;
+    // Channels, cells, slices, minimums that were played.
+    let mut kinds = [0_u64; 4];
+    let sets = seeds.end - seeds.start;
+    for seed in seeds {
+        let mut random = Random::new(seed);
+        let wire = wire();
+        let link = transmitter(&wire, Bytes(1500), Grain::SCHEDULER);
+        let (mut held, mut all) = (Vec::new(), Vec::new());
+        for _ in 0..random.within(3..=14) {
+            let one = some_promise(&mut random, UNTIL);
+            if link.admit(&held, &one.promise).is_ok() {
+                held.push(one.promise);
+                all.push(one);
+            }
+        }
+        let mut world = World::new(wire);
+        world.flows = all.iter().map(|one| one.flow.clone()).collect();
+        let bulk = Source::Greedy { size: Bytes(1500) };
+        world
+            .flows
+            .push(Flow::new("bulk", "", bulk).expect("a flow"));
+        let mut sent: Vec<Vec<Sent>> = vec![Vec::new(); world.flows.len()];
+        let watch = |one: &Sent| sent[one.flow].push(*one);
+        let report = world.run(Nanos(UNTIL), watch).expect("played");
+        assert_eq!(report.missed(), 0, "seed {seed}\n{report}");
+        assert_eq!(report.violations(), 0, "seed {seed}\n{report}");
+        for (at, one) in all.iter().enumerate() {
+            let context = || format!("seed {seed}, flow {at}: {:?}\n{report}", one.promise);
+            kept(
+                &one.promise,
+                &one.flow.source,
+                &wire,
+                &sent[at],
+                UNTIL,
+                &context,
+            );
+        }
+    }
+}
+
+/// Panics unless a promise was kept.
+fn kept(
+    promise: &Promise,
+    source: &Source,
+    wire: &Wire,
+    sent: &[Sent],
+    until: u64,
+    context: &dyn Fn() -> String,
+) {
+    let cost = |length: Bytes| wire.rate.time_for(Bytes(length.0 + wire.overhead.0)).0;
+    let bits: u64 = sent.iter().map(|one| one.length.0 * 8).sum();
+    match promise {
+        // By its deadlines.
+        Promise::Channel(_) => {}
+        Promise::Cell(cell, sizes) => {
+            let late = |one: &&Sent| match one.turn {
+                Turn::Guaranteed { deadline } => one.end > deadline,
+                _ => true,
+            };
+            assert_eq!(sent.iter().filter(late).count(), 0, "{}", context());
+            if cell.sustained().is_none() {
+                // All of the peak rate, but for one packet and what the last had to wait.
+                let time = until - cell.cdvt().0;
+                let rate = cell.pcr().bits_per_second();
+                let least = u128::from(rate) * u128::from(time) / 1_000_000_000;
+                let least = least as u64 - sizes.most().0 * 8;
+                // But for what waits are rounded up to where the chain of times broke off.
+                assert!(
+                    bits + bits / 1000 >= least,
+                    "{bits} < {least}, {}",
+                    context()
+                );
+            }
+        }
+        Promise::Slice(slice, _) => {
+            let Source::Greedy { size } = source else {
+                return;
+            };
+            let period = slice.period().0;
+            for whole in 0..until / period {
+                let inside = whole * period..(whole + 1) * period;
+                let got = sent.iter().filter(|one| inside.contains(&one.start.0));
+                let got: u64 = got.map(|one| cost(one.length)).sum();
+                let least = slice.slice().0.saturating_sub(cost(*size));
+                assert!(
+                    got >= least,
+                    "period {whole}: {got} < {least}, {}",
+                    context()
+                );
+            }
+        }
+        Promise::Min(rate, sizes) => {
+            let least = rate
+                .bytes_in(Nanos(until))
+                .0
+                .saturating_sub(2 * sizes.most().0);
+            assert!(bits / 8 >= least, "{} < {least}, {}", bits / 8, context());
+        }
+    }
+}
+
+#[test]
+fn mixtures_are_kept_short() {
+    mixtures_are_kept(0..20);
+}
+
+#[test]
+#[ignore = "minutes: 10,000 sets"]
+fn mixtures_are_kept_long() {
+    mixtures_are_kept(0..10_000);
+}
+
+#[test]
+fn admitted_sets_miss_nothing_short() {
+    admitted_sets_miss_nothing(0..60);
+}
+
+#[test]
+#[ignore = "minutes: 10,000 sets"]
+fn admitted_sets_miss_nothing_long() {
+    admitted_sets_miss_nothing(0..10_000);
+}
+
+#[test]
+fn refused_sets_are_broken_short() {
+    let (refused, broken) = refused_sets_are_broken(0..60);
+    assert!(refused >= 30, "only {refused} sets to judge by");
+    assert!(broken * 100 >= refused * 90, "{broken} of {refused}");
+}
+
+#[test]
+#[ignore = "minutes: 10,000 sets"]
+fn refused_sets_are_broken_long() {
+    let (refused, broken) = refused_sets_are_broken(0..10_000);
+    assert!(refused >= 5_000, "only {refused} sets to judge by");
+    assert!(broken * 100 >= refused * 95, "{broken} of {refused}");
+}

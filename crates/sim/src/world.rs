@@ -1,0 +1,488 @@
+//! The world and its main loop.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use netnice_core::admission::timing::Processor;
+use netnice_core::contract::{Channel, Contract};
+use netnice_core::police::{Police, Seen};
+use netnice_core::sched::{Misuse, Service, Turn, Wire};
+use netnice_core::units::{Bytes, Instant, Nanos, Rate};
+
+use crate::report::{FlowReport, Report};
+use crate::source::{Source, Spring};
+use crate::station::{Item, Left, Look, Station};
+use crate::{Random, scenario::ScenarioError};
+
+/// A link, perhaps a processor before it, and who sends.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// The link.
+    pub wire: Wire,
+    /// What makes messages into packets; none: they are packets at once.
+    pub processor: Option<Processor>,
+    /// Who sends.
+    pub flows: Vec<Flow>,
+    /// Determines all chance.
+    pub seed: u64,
+}
+
+/// Who sends, what, and by which contract.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    /// For reports.
+    pub name: String,
+    /// How it is served.
+    pub service: Service,
+    /// What it offers.
+    pub source: Source,
+    /// From when on.
+    pub start: Nanos,
+    /// Until when; what waits then is taken back.
+    pub stop: Option<Nanos>,
+    /// How many messages may wait; of a channel those that wait for their turn to be processed.
+    pub queue: usize,
+    /// Who judges the packets of it, by when they begin on the wire.
+    pub judge: Option<Police>,
+}
+
+impl Flow {
+    /// A flow under a contract, from the beginning to the end, with room for everything, judged
+    /// by the contract if it can be.
+    pub fn new(name: &str, contract: &str, source: Source) -> Result<Flow, ScenarioError> {
+        let contract = match contract {
+            "" => Contract::default(),
+            text => text.parse()?,
+        };
+        Ok(Flow {
+            name: name.to_string(),
+            service: Service::of(&contract)?,
+            source,
+            start: Nanos(0),
+            stop: None,
+            queue: usize::MAX,
+            // The messages of a channel are judged by their deadlines.
+            judge: match contract.channel() {
+                Some(_) => None,
+                None => Police::contract(&contract).ok(),
+            },
+        })
+    }
+
+    /// The same from another moment on.
+    pub fn from(self, start: Nanos) -> Flow {
+        Flow { start, ..self }
+    }
+
+    /// The same until some moment.
+    pub fn until(self, stop: Nanos) -> Flow {
+        Flow {
+            stop: Some(stop),
+            ..self
+        }
+    }
+
+    fn channel(&self) -> Option<Channel> {
+        match self.service {
+            Service::Channel(channel) => Some(channel),
+            _ => None,
+        }
+    }
+}
+
+/// A packet that left.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Whose, by its place in the world.
+    pub flow: usize,
+    /// How long.
+    pub length: Bytes,
+    /// Its first bit on the wire.
+    pub start: Instant,
+    /// Its last.
+    pub end: Instant,
+    /// Why it was its turn.
+    pub turn: Turn,
+}
+
+impl World {
+    /// A link and nobody yet.
+    pub fn new(wire: Wire) -> World {
+        World {
+            wire,
+            processor: None,
+            flows: Vec::new(),
+            seed: 1,
+        }
+    }
+
+    /// Plays until some moment, and shows each packet that leaves.
+    pub fn run(&self, until: Nanos, mut watch: impl FnMut(&Sent)) -> Result<Report, Misuse> {
+        let mut run = Run::new(self)?;
+        while let Some(Reverse((at, _, event))) = run.events.pop() {
+            if at > until.0 {
+                break;
+            }
+            run.handle(at, event)?;
+            // What happens at once is seen at once, before anybody decides on it.
+            while let Some(Reverse((then, _, _))) = run.events.peek()
+                && *then == at
+                && let Some(Reverse((_, _, event))) = run.events.pop()
+            {
+                run.handle(at, event)?;
+            }
+            run.drive(at, until.0, &mut watch)?;
+        }
+        Ok(run.report(until))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    /// The next message of a flow arrives.
+    Arrive(usize),
+    /// A block of a flow has been processed.
+    Processed(usize),
+    /// A flow ends.
+    Stop(usize),
+    /// Something may leave.
+    Look,
+}
+
+/// A flow at work.
+struct Actor {
+    spring: Spring,
+    pending: Option<Bytes>,
+    stopped: bool,
+    greedy: Option<Bytes>,
+    channel: Option<Channel>,
+    /// The earliest logical arrival of the next message.
+    next_logical: u64,
+    /// Messages that wait to be processed (or sent, without a processor).
+    waiting: usize,
+    /// Blocks that are being processed.
+    processing: VecDeque<Item>,
+    /// Deadlines of messages that have not left.
+    deadlines: VecDeque<u64>,
+    judge: Option<Police>,
+    report: FlowReport,
+}
+
+struct Run<'a> {
+    world: &'a World,
+    link: Station,
+    processor: Option<Station>,
+    actors: Vec<Actor>,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    count: u64,
+    busy: u64,
+    /// The next look that is planned.
+    look: u64,
+}
+
+impl<'a> Run<'a> {
+    fn new(world: &'a World) -> Result<Run<'a>, Misuse> {
+        let mut link = Station::new(world.wire)?;
+        let mut processor = match world.processor {
+            Some(_) => Some(Station::new(blocks())?),
+            None => None,
+        };
+        let mut random = Random::new(world.seed);
+        let mut actors = Vec::new();
+        for flow in &world.flows {
+            link.add(flow.service)?;
+            if let Some(processor) = &mut processor {
+                processor.add(flow.service)?;
+            }
+            actors.push(Actor::new(flow, random.split()));
+        }
+        let mut run = Run {
+            world,
+            link,
+            processor,
+            actors,
+            events: BinaryHeap::new(),
+            count: 0,
+            busy: 0,
+            look: u64::MAX,
+        };
+        for (at, flow) in world.flows.iter().enumerate() {
+            run.plan_arrival(at);
+            if let Some(stop) = flow.stop {
+                run.plan(stop.0, Event::Stop(at));
+            }
+        }
+        Ok(run)
+    }
+
+    fn plan(&mut self, at: u64, event: Event) {
+        self.count += 1;
+        self.events.push(Reverse((at, self.count, event)));
+    }
+
+    fn plan_arrival(&mut self, flow: usize) {
+        if let Some((at, size)) = self.actors[flow].spring.next() {
+            self.actors[flow].pending = Some(size);
+            self.plan(at, Event::Arrive(flow));
+        }
+    }
+
+    fn handle(&mut self, now: u64, event: Event) -> Result<(), Misuse> {
+        match event {
+            Event::Arrive(flow) => {
+                if let Some(size) = self.actors[flow].pending.take()
+                    && !self.actors[flow].stopped
+                {
+                    self.arrive(flow, size, now)?;
+                    self.plan_arrival(flow);
+                }
+                Ok(())
+            }
+            Event::Processed(flow) => {
+                let done = self.actors[flow].processing.pop_front();
+                match done {
+                    Some(block) => self.hand_on(flow, block, now),
+                    None => Ok(()),
+                }
+            }
+            Event::Stop(flow) => self.stop(flow, now),
+            Event::Look => {
+                self.look = u64::MAX;
+                Ok(())
+            }
+        }
+    }
+
+    /// A message arrives, and is queued if there is room.
+    fn arrive(&mut self, flow: usize, size: Bytes, now: u64) -> Result<(), Misuse> {
+        let actor = &mut self.actors[flow];
+        actor.report.offered += 1;
+        if actor.waiting >= self.world.flows[flow].queue {
+            actor.report.dropped += 1;
+            return Ok(());
+        }
+        actor.waiting += 1;
+        let ends = actor.channel.map(|channel| {
+            let spacing = 1_000_000_000_u64.div_ceil(u64::from(channel.rmax().get()));
+            let logical = now.max(actor.next_logical);
+            actor.next_logical = logical.saturating_add(spacing);
+            logical.saturating_add(channel.deadline().0)
+        });
+        actor.deadlines.extend(ends);
+        let message = Item {
+            length: size,
+            begins: actor.channel.map(|_| now),
+            ends,
+            bytes: size.0,
+        };
+        if actor.greedy.is_some() {
+            // The one behind the head, so that the queue is never empty.
+            self.process(flow, message, now)?;
+        }
+        self.process(flow, message, now)
+    }
+
+    /// Gives a message to the processor in blocks, or to the link.
+    fn process(&mut self, flow: usize, message: Item, now: u64) -> Result<(), Misuse> {
+        let (Some(costs), Some(processor)) = (&self.world.processor, &mut self.processor) else {
+            return self.hand_on(flow, message, now);
+        };
+        let block = u64::from(costs.block.get()) * costs.largest.0.max(1);
+        let mut rest = message.bytes;
+        let mut first = true;
+        loop {
+            let bytes = rest.min(block);
+            rest -= bytes;
+            let packets = bytes.div_ceil(costs.largest.0.max(1)).max(1);
+            let switching = 2 * (costs.switch.0 + costs.cache_miss.0);
+            let each = costs.later.0 + costs.link_scheduling.0;
+            let begun = match first {
+                true => switching + costs.first.0.saturating_sub(costs.later.0),
+                false => 0,
+            };
+            let item = Item {
+                length: Bytes(packets * each + begun),
+                begins: message.begins.filter(|_| first),
+                ends: message.ends.filter(|_| rest == 0),
+                bytes,
+            };
+            processor.push(flow, item, now)?;
+            first = false;
+            if rest == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Cuts a message, or a block of one, into packets for the link.
+    fn hand_on(&mut self, flow: usize, item: Item, now: u64) -> Result<(), Misuse> {
+        let largest = match self.world.processor {
+            Some(costs) => costs.largest.0.min(self.world.wire.longest.0),
+            None => self.world.wire.longest.0,
+        };
+        let mut rest = item.bytes;
+        let mut begins = item.begins;
+        loop {
+            let bytes = rest.min(largest.max(1));
+            rest -= bytes;
+            let packet = Item {
+                length: Bytes(bytes),
+                begins: begins.take(),
+                ends: item.ends.filter(|_| rest == 0),
+                bytes,
+            };
+            self.link.push(flow, packet, now)?;
+            if rest == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn stop(&mut self, flow: usize, now: u64) -> Result<(), Misuse> {
+        self.actors[flow].stopped = true;
+        self.actors[flow].deadlines.clear();
+        self.actors[flow].waiting = 0;
+        self.link.flush(flow, now)?;
+        if let Some(processor) = &mut self.processor {
+            processor.flush(flow, now)?;
+        }
+        Ok(())
+    }
+
+    /// Lets leave what can leave now.
+    fn drive(&mut self, now: u64, until: u64, watch: &mut impl FnMut(&Sent)) -> Result<(), Misuse> {
+        let mut looks = [Look::Never; 2];
+        if let Some(mut processor) = self.processor.take() {
+            looks[0] = loop {
+                match processor.turn(now) {
+                    Ok(left) => self.begun(&mut processor, left, now)?,
+                    Err(look) => break look,
+                }
+            };
+            self.processor = Some(processor);
+        }
+        looks[1] = loop {
+            match self.link.turn(now) {
+                Ok(left) => self.left(left, now, until, watch)?,
+                Err(look) => break look,
+            }
+        };
+        for look in looks {
+            if let Look::At(at) = look
+                && at < self.look
+            {
+                self.look = at;
+                self.plan(at, Event::Look);
+            }
+        }
+        Ok(())
+    }
+
+    /// A block has begun on the processor.
+    fn begun(&mut self, processor: &mut Station, left: Left, now: u64) -> Result<(), Misuse> {
+        let actor = &mut self.actors[left.flow];
+        if left.item.begins.is_some() || actor.channel.is_none() {
+            actor.waiting = actor.waiting.saturating_sub(1);
+        }
+        actor.processing.push_back(left.item);
+        if actor.greedy.is_some() && !actor.stopped {
+            processor.push(left.flow, left.item, now)?;
+        }
+        self.plan(left.departure.end.0, Event::Processed(left.flow));
+        Ok(())
+    }
+
+    /// A packet left the link.
+    fn left(
+        &mut self,
+        left: Left,
+        now: u64,
+        until: u64,
+        watch: &mut impl FnMut(&Sent),
+    ) -> Result<(), Misuse> {
+        let (departure, has_processor) = (left.departure, self.processor.is_some());
+        let actor = &mut self.actors[left.flow];
+        if let (Some(_), false, false) = (actor.greedy, has_processor, actor.stopped) {
+            self.link.push(left.flow, left.item, now)?;
+        }
+        if !has_processor && (left.item.ends.is_some() || actor.channel.is_none()) {
+            actor.waiting = actor.waiting.saturating_sub(1);
+        }
+        if let Some(deadline) = left.item.ends {
+            actor.report.left(departure.end.0, deadline);
+            actor.deadlines.pop_front();
+        }
+        actor.report.packets += 1;
+        actor.report.bytes += departure.length.0;
+        if let Some(judge) = &mut actor.judge {
+            let seen = Seen {
+                at: departure.start,
+                length: departure.length,
+            };
+            if let Err(violation) = judge.handle(seen) {
+                actor.report.violations += 1;
+                actor.report.first_violation.get_or_insert(violation);
+            }
+        }
+        let began = departure.start.0.min(until);
+        self.busy += departure.end.0.min(until) - began;
+        watch(&Sent {
+            flow: left.flow,
+            length: departure.length,
+            start: departure.start,
+            end: departure.end,
+            turn: departure.turn,
+        });
+        Ok(())
+    }
+
+    fn report(self, until: Nanos) -> Report {
+        let finish = |(at, mut actor): (usize, Actor)| {
+            let late = actor.deadlines.iter().filter(|due| **due < until.0);
+            actor.report.missed += late.count() as u64;
+            let queued = self.link.waiting(at);
+            actor.report.waiting = actor.waiting.max(queued) as u64;
+            actor.report
+        };
+        Report {
+            flows: self.actors.into_iter().enumerate().map(finish).collect(),
+            until: Instant(until.0),
+            busy: Nanos(self.busy),
+        }
+    }
+}
+
+impl Actor {
+    fn new(flow: &Flow, random: Random) -> Actor {
+        Actor {
+            spring: Spring::new(flow.source.clone(), flow.start, random),
+            pending: None,
+            stopped: false,
+            greedy: match flow.source {
+                Source::Greedy { size } => Some(size),
+                _ => None,
+            },
+            channel: flow.channel(),
+            next_logical: 0,
+            waiting: 0,
+            processing: VecDeque::new(),
+            deadlines: VecDeque::new(),
+            judge: flow.judge.clone(),
+            report: FlowReport {
+                name: flow.name.clone(),
+                ..FlowReport::default()
+            },
+        }
+    }
+}
+
+/// A processor as a link: a byte of a block is a nanosecond of its time.
+fn blocks() -> Wire {
+    Wire {
+        longest: LONGEST_BLOCK,
+        ..Wire::new(Rate::new(8_000_000_000).unwrap_or(Rate::MAX))
+    }
+}
+
+/// 10 ms of processing, which is long for something that is not interrupted.
+const LONGEST_BLOCK: Bytes = Bytes(10_000_000);
