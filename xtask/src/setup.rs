@@ -307,6 +307,8 @@ const NEEDS: &[Need] = &[
     need(Program("bash"), "bash", &[Run, Vm]),
     need(Program("zsh"), "zsh", &[Run, Vm]),
     need(Program("script"), "bsdutils", &[Run, Vm]),
+    // The C library, as programs find it.
+    wish(Program("pkg-config"), "pkgconf", &[Run]),
     // A statically linked client that makes its system calls itself.
     need(Program("go"), "golang-go", &[Run, Vm]),
     // The package.

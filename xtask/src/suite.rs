@@ -133,8 +133,11 @@ pub fn fuzz(tree: &Tree, words: &[&str]) -> Result<()> {
 /// The programs that a user gets, and the lab.
 pub const PROGRAMS: [&str; 3] = ["netnice", "netniced", "netnice-lab"];
 
-/// Builds the release programs, with everything for it there already.
+/// Builds the release programs and the C library, with everything for it there already.
 pub fn release(tree: &Tree) -> Result<()> {
+    cargo(tree)
+        .args(["build", "--release", "--package", C_LIBRARY])
+        .run()?;
     cargo(tree)
         .args(["build", "--release"])
         .args(PROGRAMS.iter().flat_map(|name| ["--bin", name]))
@@ -255,6 +258,8 @@ fn under_test(tree: &Tree, step: Step) -> Result<Step> {
 }
 
 const LAB: &str = "netnice-lab";
+/// Its libraries are not programs, so they are built by their package.
+const C_LIBRARY: &str = "netnice-capi";
 /// The lab's experiments about what enforcement costs.
 const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
 const FUZZ_CASES: &str = "100000";

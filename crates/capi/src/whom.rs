@@ -1,0 +1,150 @@
+//! Who is meant by `which` and `who`.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libc::{c_int, id_t};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::fault::Fault;
+
+/// A process, and a descriptor that means it, whoever gets its number later.
+pub(crate) struct Process {
+    /// Its number.
+    pub pid: u32,
+    fd: OwnedFd,
+}
+
+/// Who is meant.
+pub(crate) enum Whom {
+    /// One process.
+    Process(Process),
+    /// A process group: its number, and those who are in it now.
+    Group(u32, Vec<Process>),
+    /// A user, who has at least one process.
+    User(u32),
+}
+
+impl Whom {
+    /// Finds them; 0 is the caller, the caller's group, the caller's real user.
+    pub(crate) fn find(which: c_int, who: id_t) -> Result<Whom, Fault> {
+        match which {
+            PROCESS if who == 0 => Process::open(std::process::id()).map(Whom::Process),
+            PROCESS => Process::open(who).map(Whom::Process),
+            PGRP => {
+                let own = || {
+                    rustix::process::getpgrp()
+                        .as_raw_nonzero()
+                        .get()
+                        .unsigned_abs()
+                };
+                Whom::group(if who == 0 { own() } else { who })
+            }
+            USER if who == 0 => Ok(Whom::User(rustix::process::getuid().as_raw())),
+            USER => match processes()?.any(|pid| user_of(pid) == Some(who)) {
+                true => Ok(Whom::User(who)),
+                false => Err(Fault::Nobody),
+            },
+            _ => Err(Fault::Invalid),
+        }
+    }
+
+    fn group(number: u32) -> Result<Whom, Fault> {
+        let mut members = Vec::new();
+        for pid in processes()?.filter(|pid| group_of(*pid) == Some(number)) {
+            match Process::open(pid) {
+                Ok(process) => members.push(process),
+                // It ended meanwhile.
+                Err(Fault::Nobody) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        match members.is_empty() {
+            true => Err(Fault::Nobody),
+            false => Ok(Whom::Group(number, members)),
+        }
+    }
+}
+
+impl Process {
+    /// Opens a process; a thread's number means its process, as in setpriority(2).
+    fn open(number: u32) -> Result<Process, Fault> {
+        match pidfd(number) {
+            // Linux says so of a thread that does not lead its process.
+            Err(Errno::INVAL | Errno::NOENT) => {
+                let pid = leader(number).ok_or(Fault::Nobody)?;
+                Ok(Process {
+                    pid,
+                    fd: pidfd(pid)?,
+                })
+            }
+            other => Ok(Process {
+                pid: number,
+                fd: other?,
+            }),
+        }
+    }
+
+    /// The process group that it is in.
+    pub(crate) fn group(&self) -> Option<u32> {
+        group_of(self.pid)
+    }
+
+    /// Whether it has ended.
+    pub(crate) fn ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
+        matches!(
+            rustix::event::poll(&mut fds, Some(&Timespec::default())),
+            Ok(1..)
+        )
+    }
+}
+
+impl AsFd for Process {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn pidfd(number: u32) -> Result<OwnedFd, Errno> {
+    let pid = i32::try_from(number).ok().and_then(Pid::from_raw);
+    pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())
+}
+
+/// All processes that this one can see.
+fn processes() -> Result<impl Iterator<Item = u32>, Fault> {
+    let folder = std::fs::read_dir("/proc");
+    let folder =
+        folder.map_err(|error| Fault::System(error.raw_os_error().unwrap_or(libc::EIO)))?;
+    Ok(folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+}
+
+/// The process group of a process (proc_pid_stat(5), field 5; the name before it may hold anything).
+fn group_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, fields) = stat.rsplit_once(')')?;
+    fields.split_whitespace().nth(2)?.parse().ok()
+}
+
+/// The real user of a process, as setpriority(2) compares it.
+fn user_of(pid: u32) -> Option<u32> {
+    status(pid, "Uid:")
+}
+
+/// The process that a thread belongs to.
+fn leader(thread: u32) -> Option<u32> {
+    status(thread, "Tgid:")
+}
+
+/// The first number behind a key of proc_pid_status(5).
+fn status(pid: u32, key: &str) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The values of PRIO_PROCESS, PRIO_PGRP and PRIO_USER.
+const PROCESS: c_int = 0;
+const PGRP: c_int = 1;
+const USER: c_int = 2;

@@ -1,0 +1,292 @@
+//! libnetnice from C, against a daemon that limits: values, who is meant, and every errno.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::{Rate, functional};
+use netnice_lab::process::{self, Proc, binary, installed};
+use netnice_lab::traffic::{self, Tcp};
+
+/// A user that no machine gives a name.
+const ANN: u32 = 61_234;
+
+/// A desk, the library installed in its folder, and the test program linked with it.
+struct Bench {
+    desk: Desk,
+    calls: PathBuf,
+}
+
+impl Bench {
+    /// Nothing on an emulated machine that has neither the library nor a compiler.
+    fn new() -> Option<Bench> {
+        if functional() && binary("libnetnice.a").is_err() {
+            eprintln!("the C library is not on this machine: it is not tested");
+            return None;
+        }
+        let desk = Desk::new().expect("a desk");
+        let root = desk.world.folder().join("usr");
+        for (from, to) in [
+            (crate_file("include/netnice.h"), "include"),
+            (crate_file("netnice.pc"), "lib/pkgconfig"),
+            (binary("libnetnice.a").expect("built"), "lib"),
+            (binary("libnetnice.so").expect("built"), "lib"),
+        ] {
+            let folder = root.join(to);
+            fs::create_dir_all(&folder).expect("a folder");
+            fs::copy(&from, folder.join(from.file_name().expect("a file"))).expect("copied");
+        }
+        std::os::unix::fs::symlink("libnetnice.so", root.join("lib/libnetnice.so.0"))
+            .expect("a link");
+        let calls = root.join("calls");
+        compile(&root, "tests/calls.c", &calls, Link::Static);
+        Some(Bench { desk, calls })
+    }
+
+    /// What the test program prints for these calls.
+    fn calls(&self, words: &str) -> String {
+        self.by(self.desk.world.client().ns.command(&self.calls), words)
+    }
+
+    /// The same, made by a user.
+    fn user_calls(&self, words: &str) -> String {
+        let mut command = self.desk.world.client().ns.command("setpriv");
+        let id = ANN.to_string();
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
+        command.arg(&self.calls);
+        self.by(command, words)
+    }
+
+    fn by(&self, mut command: Command, words: &str) -> String {
+        command.env("NETNICE_RUNTIME_DIR", self.desk.netnice.runtime());
+        process::run(command.args(words.split(' '))).expect("it runs")
+    }
+}
+
+enum Link {
+    Static,
+    Shared,
+}
+
+/// A file of the library's crate.
+fn crate_file(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../capi")
+        .join(path)
+}
+
+/// Compiles a program as strictly as a C compiler can.
+fn compile(root: &Path, source: &str, out: &Path, link: Link) {
+    let lib = root.join("lib");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"])
+        .args(["-D_XOPEN_SOURCE=700", "-I"])
+        .arg(root.join("include"))
+        .arg(crate_file(source))
+        .arg("-o")
+        .arg(out);
+    match link {
+        Link::Static => cc.arg(lib.join("libnetnice.a")).args([
+            "-lgcc_s",
+            "-lutil",
+            "-lrt",
+            "-lpthread",
+            "-lm",
+            "-ldl",
+        ]),
+        Link::Shared => cc
+            .arg("-L")
+            .arg(&lib)
+            .arg("-lnetnice")
+            .arg(format!("-Wl,-rpath,{}", lib.display())),
+    };
+    process::run(&mut cc).expect("it compiles");
+}
+
+#[test]
+fn the_papers_call_limits_a_running_program() {
+    let Some(bench) = Bench::new() else { return };
+    let to = bench.desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 2).source();
+    let sender = traffic::eager(bench.desk.world.client(), &flows).expect("a program");
+    let pid = sender.pid();
+    // setpriority(PRIO_NET, 1234, 128 * 1024), for a process that is there.
+    assert_eq!(
+        bench.calls(&format!(
+            "get 0 {pid} set 0 {pid} {} get 0 {pid}",
+            128 * 1024
+        )),
+        "0 ok\n0 ok\n131072 ok\n"
+    );
+    let limit = Rate {
+        text: "128Kbyte/s",
+        bits: 128 * 1024 * 8,
+    };
+    let rate = bench.desk.sent(1.5, 3.0).expect("a rate");
+    bench.desk.held(rate, limit, "128 * 1024");
+    assert_eq!(
+        bench.calls(&format!("set 0 {pid} 0 get 0 {pid}")),
+        "0 ok\n0 ok\n"
+    );
+    let rate = bench.desk.sent(1.0, 1.0).expect("a rate");
+    bench.desk.free(rate, limit, "0");
+}
+
+#[test]
+fn the_caller_its_group_and_its_user_are_who_0() {
+    let Some(bench) = Bench::new() else { return };
+    // A value that was set holds for the caller itself, and for what is around nobody else.
+    assert_eq!(
+        bench.calls("get 0 0 set 0 0 65536 get 0 0 get 1 0 set 1 0 32768 get 0 0 get 1 0"),
+        "0 ok\n0 ok\n65536 ok\n65536 ok\n0 ok\n32768 ok\n32768 ok\n"
+    );
+    assert_eq!(
+        bench.calls("set 2 0 262144 get 2 0 set 2 0 0 get 2 0"),
+        "0 ok\n262144 ok\n0 ok\n0 ok\n"
+    );
+}
+
+#[test]
+fn a_group_and_a_user_share_one_limit() {
+    let Some(bench) = Bench::new() else { return };
+    let mut command = bench.desk.world.client().ns.command("sh");
+    command.args(["-c", "sleep 600 & echo $!; wait"]);
+    let mut group = Proc::start(command).expect("a group");
+    let child = group.next_line(Duration::from_secs(5)).expect("it runs");
+    let leader = group.pid();
+    assert_eq!(
+        bench.calls(&format!(
+            "get 1 {leader} set 1 {leader} 65536 get 1 {leader}"
+        )),
+        "0 ok\n0 ok\n65536 ok\n"
+    );
+    assert_eq!(
+        bench.calls(&format!("get 0 {leader} get 0 {child}")),
+        "65536 ok\n65536 ok\n"
+    );
+    let name = format!("name:pgrp-{leader}");
+    assert_eq!(bench.desk.target(&name)["effective"]["both"], 65536 * 8);
+    assert_eq!(
+        bench.calls(&format!("set 1 {leader} 131072 get 0 {child}")),
+        "0 ok\n131072 ok\n"
+    );
+    assert_eq!(
+        bench.calls(&format!("set 1 {leader} 0 get 1 {leader} set 1 {leader} 0")),
+        "0 ok\n0 ok\n0 ok\n"
+    );
+    assert!(bench.desk.target(&name).is_null());
+    // A user who has a process; who has none is nobody.
+    assert_eq!(bench.calls(&format!("get 2 {ANN}")), "-1 ESRCH\n");
+    let mut command = bench.desk.world.client().ns.command("setpriv");
+    command.args([&format!("--reuid={ANN}"), "--clear-groups", "--"]);
+    command.args(["sh", "-c", "echo here; exec sleep 600"]);
+    let mut anns = Proc::start(command).expect("a process");
+    anns.next_line(Duration::from_secs(5)).expect("it runs");
+    assert_eq!(
+        bench.calls(&format!("get 2 {ANN} set 2 {ANN} 65536 get 2 {ANN}")),
+        "0 ok\n0 ok\n65536 ok\n"
+    );
+    assert_eq!(
+        bench.desk.target(&format!("user:{ANN}"))["effective"]["both"],
+        65536 * 8
+    );
+}
+
+#[test]
+fn what_cannot_be_done_is_told_as_setpriority_tells_it() {
+    let Some(bench) = Bench::new() else { return };
+    let sleeper = bench.desk.sleeper();
+    let pid = sleeper.pid();
+    // Arguments.
+    assert_eq!(
+        bench.calls("get 3 0 get -1 0 set 3 0 1000 set 0 0 -1 set 0 0 124 set 0 0 125000000001"),
+        "-1 EINVAL\n".repeat(6)
+    );
+    // Nobody: a process that ended (waited for or not), numbers that cannot be, no such group.
+    let mut ended = bench.desk.sleeper();
+    ended.kill();
+    let gone = ended.pid();
+    assert_eq!(
+        bench.calls(&format!(
+            "get 0 {gone} set 0 {gone} 65536 get 0 4194305 set 0 4294967295 65536 get 1 {gone} set 1 {gone} 65536"
+        )),
+        "-1 ESRCH\n".repeat(6)
+    );
+    let mut zombie = Command::new("true").spawn().expect("it runs");
+    std::thread::sleep(Duration::from_millis(300));
+    let dead = zombie.id();
+    assert_eq!(
+        bench.calls(&format!("get 0 {dead} set 0 {dead} 65536")),
+        "-1 ESRCH\n".repeat(2)
+    );
+    zombie.wait().expect("it ended");
+    // A thread's number means its process.
+    let daemon = bench.desk.netnice.pid().expect("it runs");
+    for thread in fs::read_dir(format!("/proc/{daemon}/task")).expect("it has threads") {
+        let name = thread.expect("an entry").file_name();
+        let thread = name.to_str().expect("a number");
+        assert_eq!(bench.calls(&format!("get 0 {thread}")), "0 ok\n");
+    }
+    // Permission: another's process, a user as a whole; and a user cannot lift what root has set.
+    bench.calls(&format!("set 0 {pid} 65536"));
+    assert_eq!(
+        bench.user_calls(&format!(
+            "set 0 {pid} 32768 get 0 {pid} set 2 0 65536 set 1 {pid} 1000"
+        )),
+        "-1 EPERM\n65536 ok\n-1 EPERM\n-1 EPERM\n"
+    );
+    assert_eq!(
+        bench.user_calls("set 0 0 65536 get 0 0 set 0 0 0 get 0 0"),
+        "0 ok\n65536 ok\n0 ok\n0 ok\n"
+    );
+    // No daemon; bad arguments are told all the same.
+    let mut alone = Command::new(&bench.calls);
+    alone.env("NETNICE_RUNTIME_DIR", "/run/nobody");
+    alone.args("get 0 0 set 0 0 65536 set 2 0 0 set 0 0 -1".split(' '));
+    assert_eq!(
+        process::run(&mut alone).expect("it runs"),
+        "-1 ECONNREFUSED\n-1 ECONNREFUSED\n-1 ECONNREFUSED\n-1 EINVAL\n"
+    );
+}
+
+#[test]
+fn header_library_page_and_example_serve_a_program_of_somebody_else() {
+    let Some(bench) = Bench::new() else { return };
+    let root = bench.desk.world.folder().join("usr");
+    let shared = root.join("shared");
+    compile(&root, "tests/calls.c", &shared, Link::Shared);
+    let command = bench.desk.world.client().ns.command(&shared);
+    assert_eq!(
+        bench.by(command, "set 0 0 65536 get 0 0"),
+        "0 ok\n65536 ok\n"
+    );
+    if installed("c++") {
+        let mut cxx = Command::new("c++");
+        cxx.args(["-std=c++11", "-Wall", "-Wextra", "-Werror", "-pedantic"]);
+        cxx.args(["-fsyntax-only", "-x", "c++"]);
+        process::run(cxx.arg(root.join("include/netnice.h"))).expect("C++ reads it");
+    }
+    if installed("pkg-config") {
+        let mut tool = Command::new("pkg-config");
+        tool.env("PKG_CONFIG_PATH", root.join("lib/pkgconfig"));
+        let said = process::run(tool.args(["--cflags", "--libs", "netnice"])).expect("found");
+        assert!(
+            said.contains("-lnetnice") && said.contains("include"),
+            "{said}"
+        );
+    } else {
+        eprintln!("there is no pkg-config here: netnice.pc is not tested");
+    }
+    // The example runs a command under a limit.
+    let limit = root.join("limit");
+    compile(&root, "examples/limit.c", &limit, Link::Shared);
+    let mut command = bench.desk.world.client().ns.command(&limit);
+    command.arg("65536").arg(&bench.calls);
+    assert_eq!(bench.by(command, "get 0 0"), "65536 ok\n");
+    // Every function of the header has its page.
+    for page in ["netnice_get.3", "netnice_set.3"] {
+        assert!(crate_file("man").join(page).is_file(), "{page}");
+    }
+}
