@@ -39,9 +39,13 @@ mod calendar;
 mod cell;
 mod channel;
 mod deadline;
+mod fair;
 mod flow;
+mod inside;
+mod member;
 mod pace;
 mod pacer;
+mod server;
 mod service;
 mod share;
 mod slice;
@@ -53,9 +57,13 @@ use calendar::{Calendar, Entry, MAX_FLOWS, Pool};
 use cell::Cell;
 use channel::Channel;
 pub use deadline::kept;
+use fair::Fair;
 use flow::{Flag, Flow, Kind, MAX_LENGTH};
+use member::Member;
 use pace::{Moment, Pace};
 pub use pacer::Pacer;
+use server::Server;
+pub use server::{Class, MAX_CLASSES};
 pub use service::{Departure, FlowId, Misuse, Next, NotServed, Packet, Service, Turn, Wire};
 use share::Share;
 use slice::Slice;
@@ -76,14 +84,12 @@ pub struct Scheduler {
     sleepers: Calendar<TIME_QUANTUM>,
     /// By deadline.
     due: Calendar<TIME_QUANTUM>,
-    /// By start tag.
-    fair: Calendar<TAG_QUANTUM>,
+    /// The left-over.
+    fair: Fair,
     /// By logical arrival.
     early: Calendar<TIME_QUANTUM>,
-    /// Virtual time of the left-over: the start tag of what was served last.
-    virtual_time: u64,
-    /// The greatest finish tag of what was served in the left-over.
-    finish: u64,
+    /// Overbooked slices; places of those that were removed are used again.
+    servers: Vec<Option<Server>>,
 }
 
 /// The wire, in the units of the arithmetic.
@@ -102,7 +108,7 @@ impl Scheduler {
     /// A link without flows. What would not fit on it is for admission to refuse; the scheduler
     /// serves what it is given as well as it can.
     pub fn new(wire: Wire) -> Result<Scheduler, Misuse> {
-        let mut scheduler = Scheduler {
+        Ok(Scheduler {
             wire: Line::new(wire)?,
             now: 0,
             flows: Vec::new(),
@@ -110,13 +116,10 @@ impl Scheduler {
             pool: Pool::new(),
             sleepers: Calendar::new(SLEEPERS),
             due: Calendar::new(DUE),
-            fair: Calendar::new(FAIR),
+            fair: Fair::new(FAIR),
             early: Calendar::new(EARLY),
-            virtual_time: 0,
-            finish: 0,
-        };
-        scheduler.set_virtual_time(0);
-        Ok(scheduler)
+            servers: Vec::new(),
+        })
     }
 
     /// Another rate or overhead of the link from the next packet on. Flows go on as they are.
@@ -125,13 +128,24 @@ impl Scheduler {
             busy: self.wire.busy,
             ..Line::new(wire)?
         };
+        for flow in &self.flows {
+            if let Kind::Server { slice, server } = &flow.kind {
+                let rate = slice.of(self.wire.pace.rate());
+                if let Some(server) = &mut self.servers[usize::from(*server)] {
+                    server.set_rate(rate);
+                }
+            }
+        }
         Ok(())
     }
 
     /// A new flow, with nothing to send yet.
     pub fn insert(&mut self, service: Service, now: Instant) -> Result<FlowId, Misuse> {
         self.advance(now);
-        let flow = Flow::new(Kind::new(service));
+        self.insert_flow(Flow::new(Kind::new(service)))
+    }
+
+    fn insert_flow(&mut self, flow: Flow) -> Result<FlowId, Misuse> {
         let id = self.vacant;
         match self.flows.get_mut(id as usize) {
             Some(place) => {
@@ -154,15 +168,29 @@ impl Scheduler {
     /// that is due already leaves as it would have.
     pub fn change(&mut self, flow: FlowId, service: Service, now: Instant) -> Result<(), Misuse> {
         self.advance(now);
-        let state = self.known(flow)?;
-        state.kind = state.kind.changed(service);
+        let kind = self.known(flow)?.kind;
+        match (kind, service) {
+            (Kind::Member(_), Service::Cell(cell)) => self.change_member(flow.0, &cell),
+            (Kind::Server { slice, server }, Service::Slice { slice: new, .. }) => {
+                let slice = slice.changed(&new);
+                self.flows[flow.index()].kind = Kind::Server { slice, server };
+                let rate = Slice::new(&new).of(self.wire.pace.rate());
+                if let Some(server) = &mut self.servers[usize::from(server)] {
+                    server.set_rate(rate);
+                }
+                return Ok(());
+            }
+            (Kind::Member(_) | Kind::Server { .. }, _) => return Err(Misuse::OtherKind(flow)),
+            _ => self.flows[flow.index()].kind = kind.changed(service),
+        }
+        let state = &mut self.flows[flow.index()];
         if state.is(Flag::Waiting) {
-            let length = state.length();
-            let longest = state.kind.longest();
-            if length > longest {
-                // What can never be sent under the new contract is sent as if it were as long
-                // as can be; later packets are refused.
-                state.set_length(longest);
+            // What can never be sent under the new contract is sent as if it were as long as can
+            // be; later packets are refused.
+            state.set_length(state.length().min(state.kind.longest()));
+            if !state.is(Flag::Clock) && matches!(state.kind, Kind::Member(_)) {
+                // It is ready, and stays so.
+                return Ok(());
             }
             self.recall(flow.0);
             self.place(flow.0);
@@ -172,9 +200,29 @@ impl Scheduler {
 
     /// The flow ends; what waited is forgotten.
     pub fn remove(&mut self, flow: FlowId, now: Instant) -> Result<(), Misuse> {
+        self.advance(now);
+        match self.known(flow)?.kind {
+            Kind::Server { server, .. } => {
+                let inside = self.servers[usize::from(server)].as_ref();
+                match inside.map_or(0, |inside| inside.members) {
+                    0 => self.close_server(server),
+                    members => {
+                        let server = flow;
+                        return Err(Misuse::Members { server, members });
+                    }
+                }
+            }
+            Kind::Member(member) => {
+                self.withdraw(flow, now)?;
+                if let Some(server) = &mut self.servers[member.home().server()] {
+                    server.members -= 1;
+                }
+            }
+            _ => {}
+        }
         self.withdraw(flow, now)?;
-        let state = self.known(flow)?;
-        state.set(Flag::Gone);
+        self.recall(flow.0);
+        self.known(flow)?.set(Flag::Gone);
         self.vacate(flow.0);
         Ok(())
     }
@@ -190,6 +238,9 @@ impl Scheduler {
         let now = self.now;
         let longest = self.wire.longest;
         let state = self.known(flow)?;
+        if let Kind::Server { .. } = state.kind {
+            return Err(Misuse::Server(flow));
+        }
         if state.is(Flag::Waiting) {
             return Err(Misuse::Waiting(flow));
         }
@@ -200,6 +251,7 @@ impl Scheduler {
         if state.is(Flag::Clock) {
             self.recall(flow.0);
         }
+        self.set_active(flow.0, true);
         self.place(flow.0);
         Ok(())
     }
@@ -210,7 +262,14 @@ impl Scheduler {
         self.advance(now);
         let state = self.known(flow)?;
         let waited = state.is(Flag::Waiting);
-        state.clear(Flag::Waiting);
+        if let Kind::Server { .. } = state.kind {
+            // It waits as long as its members do.
+            return Ok(false);
+        }
+        if waited {
+            self.withdraw_member(flow.0);
+        }
+        self.flows[flow.index()].clear(Flag::Waiting);
         self.recall(flow.0);
         Ok(waited)
     }
@@ -224,7 +283,9 @@ impl Scheduler {
     pub fn invariants(&self) {
         let timed = [&self.sleepers, &self.due, &self.early];
         let [asleep, due, early] = timed.map(|one| one.invariants(&self.pool));
-        let fair = self.fair.invariants(&self.pool);
+        let servers = self.servers.iter().flatten();
+        let inside: usize = servers.map(|server| server.invariants(&self.pool)).sum();
+        let fair = self.fair.invariants(&self.pool) + inside;
         let count = |flag| self.flows.iter().filter(|flow| flow.is(flag)).count();
         assert_eq!(
             count(Flag::Clock),
@@ -338,6 +399,7 @@ impl Kind {
     fn longest(&self) -> u32 {
         match self {
             Kind::Cell(cell) => cell.longest(),
+            Kind::Member(member) => member.longest(),
             _ => u32::MAX,
         }
     }
@@ -346,7 +408,8 @@ impl Kind {
     #[inline(always)]
     fn wake(&mut self, packet: Packet, now: u64) {
         match self {
-            Kind::Vacant { .. } => {}
+            Kind::Vacant { .. } | Kind::Server { .. } => {}
+            Kind::Member(member) => member.wake(now),
             Kind::Share(share) => share.wake(now),
             Kind::Cell(cell) => cell.wake(now),
             Kind::Slice { slice, .. } => slice.wake(now),

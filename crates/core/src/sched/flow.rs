@@ -3,6 +3,7 @@
 use super::calendar::Place;
 use super::cell::Cell;
 use super::channel::Channel;
+use super::member::Member;
 use super::share::Share;
 use super::slice::Slice;
 
@@ -37,6 +38,13 @@ pub(super) enum Kind {
         extra: bool,
     },
     Channel(Channel),
+    Member(Member),
+    /// A slice for others.
+    Server {
+        slice: Slice,
+        /// Which of the scheduler's servers.
+        server: u16,
+    },
 }
 
 /// Something that is true of a flow or not.

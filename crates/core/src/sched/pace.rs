@@ -34,6 +34,11 @@ impl Pace {
         Span(((exact + 0xffff) >> 16) as u64)
     }
 
+    /// The rate, in bit/s, rounded down.
+    pub(super) fn rate(self) -> u64 {
+        (((8 * NANOS_PER_SECOND) << 32) / u128::from(self.0.get())) as u64
+    }
+
     /// How much longer so many bytes take at this pace than at a faster one, rounded down to
     /// whole nanoseconds; zero if the other one is slower.
     #[inline(always)]
@@ -57,6 +62,19 @@ impl Span {
     #[inline(always)]
     pub(super) fn ceil(self) -> u64 {
         (self.0 >> 16) + u64::from(self.0 & 0xffff != 0)
+    }
+
+    /// The number of 2^-16 ns.
+    #[inline(always)]
+    pub(super) fn ticks(self) -> u64 {
+        self.0
+    }
+
+    /// `factor / 2^16` times as long, rounded up; saturates.
+    #[inline(always)]
+    pub(super) fn scaled(self, factor: u64) -> Span {
+        let exact = u128::from(self.0) * u128::from(factor);
+        Span(u64::try_from((exact + 0xffff) >> 16).unwrap_or(u64::MAX))
     }
 }
 

@@ -168,6 +168,11 @@ pub enum Turn {
         /// The deadline, as asked (the scheduler itself orders by what is kept of it).
         deadline: Instant,
     },
+    /// It was the turn of the overbooked server that the flow is a member of.
+    Shared {
+        /// By when the server had to be served.
+        deadline: Instant,
+    },
     /// Nothing guaranteed was there to be sent.
     LeftOver,
     /// Nothing at all was: it is sent before its logical arrival.
@@ -204,6 +209,36 @@ pub enum Misuse {
         /// How long it may be: the wire's longest packet, or the flow's MBS.
         longest: Bytes,
     },
+    /// Packets come to a server's members, not to itself.
+    #[error("{0} is a server: packets come to its members")]
+    Server(FlowId),
+    /// The flow is no server, or has no such class.
+    #[error("{server} has no class {class}")]
+    NoClass {
+        /// The flow that was named.
+        server: FlowId,
+        /// The class that was named.
+        class: usize,
+    },
+    /// A server has one class to eight, and there are 8,192 servers at most.
+    #[error("{classes} classes for server {servers}: at most 8 each, and 8192 servers")]
+    Classes {
+        /// How many were named.
+        classes: usize,
+        /// How many servers there are already.
+        servers: usize,
+    },
+    /// A server ends after its members.
+    #[error("{server} still has {members} members")]
+    Members {
+        /// The server.
+        server: FlowId,
+        /// How many.
+        members: u32,
+    },
+    /// A contract that a flow of this kind cannot have.
+    #[error("{0} is a member or a server: it keeps a cell contract or a slice")]
+    OtherKind(FlowId),
     /// No more flows can be told apart.
     #[error("at most {0} flows")]
     Full(u32),

@@ -47,6 +47,12 @@ impl Slice {
         }
     }
 
+    /// This share of a rate, rounded down.
+    pub(super) fn of(&self, rate: u64) -> u64 {
+        // A slice is not longer than its period.
+        (u128::from(rate) * u128::from(self.slice) / u128::from(self.period)) as u64
+    }
+
     /// A packet comes to the empty queue.
     #[inline(always)]
     pub(super) fn wake(&mut self, now: u64) {

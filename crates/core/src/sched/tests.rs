@@ -2,7 +2,8 @@
 
 mod cells;
 mod channels;
+mod servers;
 mod shares;
 mod slices;
 mod upkeep;
-mod world;
+pub(super) mod world;

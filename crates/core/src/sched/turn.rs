@@ -5,8 +5,7 @@ use super::flow::{Flag, Flow, Kind};
 use super::pace::Moment;
 use super::service::{Departure, FlowId, Next, Packet, Turn};
 use super::{
-    DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, PATIENCE_DIGITS, Scheduler, TAG_QUANTUM,
-    TIME_QUANTUM, deadline,
+    DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, PATIENCE_DIGITS, Scheduler, TIME_QUANTUM, deadline,
 };
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
@@ -30,6 +29,11 @@ impl Scheduler {
         let alone = self.fall_due();
         let mut dropped = DROPPED_PER_CALL;
         if let Some((id, deadline)) = self.next_due(alone, &mut dropped) {
+            if let Kind::Server { server, .. } = self.flows[id as usize].kind {
+                let member = self.next_member(server, &mut dropped)?;
+                let turn = Turn::Shared { deadline };
+                return Some(self.depart(member, turn, behind));
+            }
             return Some(self.depart(id, Turn::Guaranteed { deadline }, behind));
         }
         if let Some(id) = self.next_fair(&mut dropped) {
@@ -77,7 +81,7 @@ impl Scheduler {
             if budget == DUE_PER_CALL
                 && self.due.len() + self.early.len() == 0
                 && others.is_none_or(|other| other.key > self.now)
-                && entry.word() != deadline::ASK
+                && entry.word() < deadline::JOIN
             {
                 return Some(entry.id());
             }
@@ -99,6 +103,9 @@ impl Scheduler {
     #[inline(always)]
     fn wake_up(&mut self, entry: Entry, spot: Spot) {
         let id = entry.id();
+        if entry.word() == deadline::JOIN {
+            return self.member_eligible(id);
+        }
         if entry.word() == deadline::ASK {
             return self.look_again(id);
         }
@@ -153,16 +160,10 @@ impl Scheduler {
     /// The flow of the least start tag, if any is in the left-over.
     #[inline(always)]
     fn next_fair(&mut self, dropped: &mut u32) -> Option<u32> {
-        while let Some(spot) = self.fair.peek() {
-            if *dropped == 0 || self.due.len() > 0 {
-                return None;
-            }
+        while *dropped > 0 && self.due.len() == 0 {
             let flows = &self.flows;
-            let entry = self.fair.take(&mut self.pool, |id| prefetch(flows, id))?;
-            if signed(spot.key, self.virtual_time) > 0 {
-                self.set_virtual_time(spot.key);
-            }
-            let id = entry.id();
+            let ahead = |id: u32| prefetch(flows, id);
+            let id = self.fair.take(&mut self.pool, ahead)?;
             let now = self.now;
             let flow = &mut self.flows[id as usize];
             flow.clear(Flag::Fair);
@@ -172,7 +173,8 @@ impl Scheduler {
                     Kind::Slice { slice, extra, .. } => *extra && slice.is_spent(now),
                     _ => false,
                 };
-            match (wanted, flow.is(Flag::FairOld)) {
+            let old = flow.is(Flag::FairOld);
+            match (wanted, old) {
                 (true, false) => return Some(id),
                 (true, true) => self.join_fair(id),
                 (false, _) => {
@@ -219,10 +221,6 @@ impl Scheduler {
         let now = self.now;
         let length = self.flows[id as usize].length();
         let (start, cost) = self.wire.charge(now, length);
-        let longest = self.wire.longest;
-        let flow = &mut self.flows[id as usize];
-        let guaranteed = matches!(turn, Turn::Guaranteed { .. });
-        let finish = flow.sent(now, start, cost, length, guaranteed);
         let departure = Departure {
             flow: FlowId(id),
             length: Bytes(u64::from(length)),
@@ -230,6 +228,20 @@ impl Scheduler {
             end: Instant(self.wire.busy.ceil()),
             turn,
         };
+        let longest = self.wire.longest;
+        let flow = &mut self.flows[id as usize];
+        match turn {
+            Turn::Guaranteed { .. } => flow.sent(now, start, cost, length, true),
+            Turn::LeftOver => {
+                flow.sent(now, start, cost, length, false);
+                if let Some(tag) = flow.pay(length) {
+                    self.fair.served(tag);
+                }
+            }
+            Turn::Early => {}
+            Turn::Shared { .. } => self.member_sent(id, start, cost, length),
+        }
+        let flow = &mut self.flows[id as usize];
         match behind(FlowId(id)) {
             Some(packet) => {
                 let bytes = packet.length.0.min(u64::from(longest)) as u32;
@@ -237,20 +249,18 @@ impl Scheduler {
                 if let (Kind::Channel(channel), Some(arrived)) = (&mut flow.kind, packet.message) {
                     channel.begin_message(arrived.0.min(now));
                 }
+                self.place(id);
             }
-            None => flow.clear(Flag::Waiting),
+            None => {
+                flow.clear(Flag::Waiting);
+                if matches!(turn, Turn::Shared { .. }) {
+                    self.set_active(id, false);
+                }
+            }
         }
-        if let Some(finish) = finish
-            && signed(finish, self.finish) > 0
-        {
-            self.finish = finish;
-        }
-        if self.flows[id as usize].is(Flag::Waiting) {
-            self.place(id);
-        }
-        if self.fair.len() == 0 && signed(self.finish, self.virtual_time) > 0 {
-            // The end of a busy period of the left-over: nobody is ahead of anybody.
-            self.set_virtual_time(self.finish);
+        match turn {
+            Turn::Shared { .. } => self.settle_server(id),
+            _ => self.fair.settle(),
         }
         departure
     }
@@ -278,6 +288,11 @@ impl Scheduler {
                 let (logical, deadline) = channel.plan();
                 self.clock_channel(id, logical, deadline);
             }
+            Kind::Server { slice, .. } => {
+                let (eligible, deadline) = slice.plan(now);
+                self.clock(id, eligible, deadline);
+            }
+            Kind::Member(_) => self.place_member(id),
             Kind::Share(share) => {
                 let gate = share.gate();
                 if gate > now {
@@ -345,7 +360,7 @@ impl Scheduler {
     }
 
     /// Lets a flow sleep until some time at most, and look again where it should wait then.
-    fn sleep_and_ask(&mut self, id: u32, until: u64) {
+    pub(super) fn sleep_and_ask(&mut self, id: u32, until: u64) {
         let flow = &mut self.flows[id as usize];
         if flow.is(Flag::Clock) {
             return;
@@ -362,32 +377,17 @@ impl Scheduler {
     /// Lets a flow compete for the left-over, from its start tag or from now on.
     #[inline(always)]
     fn join_fair(&mut self, id: u32) {
-        let now = self.virtual_time;
         let flow = &mut self.flows[id as usize];
         let Some(tag) = flow.tag() else { return };
-        let old = *tag;
-        // A tag in the far future is one that was left behind half the numbers ago.
-        let ahead = signed(old, now);
-        if !(0..=FARTHEST_TAG).contains(&ahead) {
-            *tag = now;
+        let (old, start) = (*tag, self.fair.start(*tag));
+        *tag = start;
+        if !flow.is(Flag::Fair) {
+            flow.clear(Flag::FairOld);
+            flow.set(Flag::Fair);
+            self.fair.join(&mut self.pool, id, start);
+        } else if start != old {
+            flow.set(Flag::FairOld);
         }
-        let start = *tag;
-        if flow.is(Flag::Fair) {
-            if start != old {
-                flow.set(Flag::FairOld);
-            }
-            return;
-        }
-        flow.clear(Flag::FairOld);
-        flow.set(Flag::Fair);
-        let to = self.fair.before(start, now);
-        self.fair.push(&mut self.pool, to, Entry::new(id, 0));
-    }
-
-    /// Keys of the left-over are compared from half the numbers before the virtual time on.
-    pub(super) fn set_virtual_time(&mut self, time: u64) {
-        self.virtual_time = time;
-        self.fair.base = time.wrapping_sub(1 << 62);
     }
 }
 
@@ -397,10 +397,10 @@ impl Flow {
     fn deadline(&mut self, now: u64) -> Option<u64> {
         let length = self.length();
         match &mut self.kind {
-            Kind::Vacant { .. } => None,
+            Kind::Vacant { .. } | Kind::Member(_) => None,
             Kind::Cell(cell) => Some(cell.plan(length).1),
             Kind::Channel(channel) => Some(channel.plan().1),
-            Kind::Slice { slice, .. } => {
+            Kind::Slice { slice, .. } | Kind::Server { slice, .. } => {
                 let (eligible, deadline) = slice.plan(now);
                 (eligible <= now).then_some(deadline)
             }
@@ -411,32 +411,23 @@ impl Flow {
         }
     }
 
-    /// Accounts for a packet that left. In the left-over, its finish tag.
+    /// Accounts for a packet that left.
     #[inline(always)]
-    fn sent(
-        &mut self,
-        now: u64,
-        start: u64,
-        cost: u64,
-        length: u32,
-        guaranteed: bool,
-    ) -> Option<u64> {
+    fn sent(&mut self, now: u64, start: u64, cost: u64, length: u32, guaranteed: bool) {
         match &mut self.kind {
-            Kind::Vacant { .. } | Kind::Channel(_) => {}
             Kind::Cell(cell) => cell.sent(start, length),
-            Kind::Slice { slice, .. } => {
-                if guaranteed {
-                    slice.sent(now, cost);
-                }
-            }
+            Kind::Slice { slice, .. } if guaranteed => slice.sent(now, cost),
             Kind::Share(share) => share.sent(start, length, guaranteed),
+            _ => {}
         }
-        if guaranteed {
-            return None;
-        }
-        let weight = self.weight();
+    }
+
+    /// Moves the start tag on by a packet. Where it is now.
+    #[inline(always)]
+    fn pay(&mut self, length: u32) -> Option<u64> {
+        let weight = u64::from(self.weight());
         let tag = self.tag()?;
-        *tag = tag.wrapping_add((u64::from(length) << TAG_DIGITS) / u64::from(weight));
+        *tag = tag.wrapping_add((u64::from(length) << TAG_DIGITS) / weight);
         Some(*tag)
     }
 
@@ -470,14 +461,8 @@ impl Line {
     }
 }
 
-/// `a - b` of numbers that wrap around.
 #[inline(always)]
-fn signed(a: u64, b: u64) -> i64 {
-    a.wrapping_sub(b) as i64
-}
-
-#[inline(always)]
-fn prefetch(flows: &[Flow], id: u32) {
+pub(super) fn prefetch(flows: &[Flow], id: u32) {
     if let Some(flow) = flows.get(id as usize) {
         prefetch::soon(flow);
     }
@@ -485,8 +470,3 @@ fn prefetch(flows: &[Flow], id: u32) {
 
 /// Binary digits of a start tag for each byte at weight 1.
 const TAG_DIGITS: u32 = 26;
-
-/// The longest packet at weight 1.
-const FARTHEST_TAG: i64 = 1 << (24 + TAG_DIGITS);
-
-const _: () = assert!(TAG_QUANTUM < TAG_DIGITS);

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
+use crate::sched::tests::world::cases;
 
 /// What can be done to a calendar of times.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +102,8 @@ impl Sleepers {
 }
 
 proptest! {
+    #![proptest_config(cases(40))]
+
     /// Nothing is early, lost, out of order, or later than 1/1024 of its wait or 512 ns.
     #[test]
     fn keys_come_back_in_order_and_in_time(start in prop_oneof![Just(0), 0_u64..1 << 50], steps in steps()) {

@@ -41,6 +41,19 @@ proptest! {
     }
 
     #[test]
+    fn scaling_rounds_up(span in 0_u64..1 << 40, factor in 0_u64..1 << 30) {
+        let exact = (u128::from(span) * u128::from(factor)).div_ceil(1 << 16);
+        prop_assert_eq!(u128::from(Span(span).scaled(factor).0), exact.min(u128::from(u64::MAX)));
+    }
+
+    #[test]
+    fn a_pace_knows_its_rate(rate in rates()) {
+        let bits = rate.bits_per_second();
+        prop_assert!(Pace::of(rate).rate() <= bits);
+        prop_assert!(Pace::of(rate).rate() >= bits - bits / 10_000_000 - 1);
+    }
+
+    #[test]
     fn the_difference_of_two_paces_is_rounded_down(a in rates(), b in rates(), bytes in 0_u32..1 << 24) {
         let (slow, fast) = if a < b { (a, b) } else { (b, a) };
         let (slow_bits, fast_bits) = (u128::from(slow.bits_per_second()), u128::from(fast.bits_per_second()));
@@ -66,6 +79,7 @@ fn the_end_of_time_is_an_end() {
         .ceil(),
         u64::MAX
     );
+    assert_eq!(Span(u64::MAX).scaled(u64::MAX), Span(u64::MAX));
     let slowest = Pace::of(Rate::MIN).span((1 << 24) - 1);
     assert_eq!(slowest.ceil(), 134_217_720_000_000);
 }

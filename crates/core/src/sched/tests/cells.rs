@@ -93,7 +93,7 @@ fn contracts() -> impl Strategy<Value = contract::Cell> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(cases(12))]
 
     /// Random contracts of a link that carries them all, with packets of any size: the policer is
     /// silent, whoever is always ready gets its rate, and nothing is lost.

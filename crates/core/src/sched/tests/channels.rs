@@ -152,7 +152,7 @@ fn a_thousand_flows_due_at_once_leave_by_deadline() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(cases(24))]
 
     /// Sets whose work fits in the worst case (all arrive at once, as often as they may, beside
     /// the longest packet of somebody else) miss no deadline.

@@ -112,7 +112,7 @@ fn fairness_bound(world: &World, flows: &[(FlowId, u16, u64)]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(32))]
+    #![proptest_config(cases(16))]
 
     /// Any weights and lengths, always backlogged, beside guaranteed traffic that comes and goes.
     #[test]

@@ -114,7 +114,7 @@ fn who_wakes_at_the_worst_moment_harms_nobody() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(cases(24))]
 
     /// A backlogged flow has got its slice, but for one packet, at the end of every whole period,
     /// whatever the others do, if the slices and one packet of overrun each fit.

@@ -132,7 +132,7 @@ fn tell(start: u64, horizon: u64, ahead: u64, steps: Vec<Step>) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(cases(24))]
 
     #[test]
     fn packets_are_conserved(horizon in 0_u64..10_000_000, ahead in 0_u64..100_000, steps in steps(120)) {

@@ -3,9 +3,19 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use proptest::prelude::ProptestConfig;
+
 use crate::contract::{self, Bucket, Sustained, Weight};
 use crate::sched::{Departure, FlowId, Packet, Scheduler, Service, Turn, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
+
+/// So many cases, or as many as `make fuzz` asks for.
+pub(in crate::sched) fn cases(usual: u32) -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(usual),
+    }
+}
 
 pub(super) fn mbit(rate: u64) -> Rate {
     Rate::new(rate * 1_000_000).unwrap()
@@ -84,6 +94,11 @@ impl World {
 
     pub(super) fn flow(&mut self, service: Service) -> FlowId {
         let flow = self.link.insert(service, Instant(self.now)).unwrap();
+        self.note(flow)
+    }
+
+    /// A flow that the link has; its queue is empty.
+    pub(super) fn note(&mut self, flow: FlowId) -> FlowId {
         if flow.index() == self.sources.len() {
             self.sources.push(Source::Queue(VecDeque::new()));
         }
@@ -182,7 +197,7 @@ impl World {
     /// Packets that left later than they had to.
     pub(super) fn misses(&self) -> usize {
         let late = |one: &&Departure| match one.turn {
-            Turn::Guaranteed { deadline } => one.end > deadline,
+            Turn::Guaranteed { deadline } | Turn::Shared { deadline } => one.end > deadline,
             Turn::LeftOver | Turn::Early => false,
         };
         self.sent.iter().filter(late).count()
