@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 mod accuracy;
 pub mod bench;
 mod burning;
+mod cell;
 mod change;
 mod cost;
 mod death;
@@ -26,8 +27,12 @@ mod guarantees;
 mod interfaces;
 mod latency;
 mod nice;
+mod ntcp;
 mod receive;
+mod rtc;
 mod scale;
+mod simulated;
+mod vert;
 mod weights;
 
 pub use bench::Subject;
@@ -308,6 +313,42 @@ pub const REGISTRY: &[Experiment] = &[
         what: "the daemon is killed 20 times under traffic: the limit holds, the state returns",
         minutes: (1.2, 0.4),
         run: death::run,
+    },
+    Experiment {
+        id: "cell-fig3",
+        what: "CELL, figure 3, simulated: ten shaped connections on one link, and a policer",
+        minutes: (0.1, 0.05),
+        run: cell::figure3,
+    },
+    Experiment {
+        id: "ntcp-fig4-sim",
+        what: "NTCP, figure 4, simulated: packets in each period of a slice",
+        minutes: (0.1, 0.05),
+        run: ntcp::figure4_simulated,
+    },
+    Experiment {
+        id: "vert-fig5a-sim",
+        what: "VERT, figure 5a, simulated: six slices of a link, and a ping beside them",
+        minutes: (0.1, 0.05),
+        run: vert::figure5a_simulated,
+    },
+    Experiment {
+        id: "vert-fig5b-sim",
+        what: "VERT, figure 5b, simulated: slices come one by one, the first has the rest",
+        minutes: (0.1, 0.05),
+        run: vert::figure5b_simulated,
+    },
+    Experiment {
+        id: "rtc-fig5-sim",
+        what: "RTC, figure 5, simulated: best effort offers ever more beside real-time channels",
+        minutes: (0.2, 0.05),
+        run: rtc::figure5_simulated,
+    },
+    Experiment {
+        id: "rtc-fig6-sim",
+        what: "RTC, figure 6, simulated: a channel sends at multiples of its contract",
+        minutes: (0.2, 0.05),
+        run: rtc::figure6_simulated,
     },
 ];
 

@@ -7,9 +7,10 @@
 //! numbers mean, and [`experiment`] puts the four together into verdicts, drawn by [`plot`];
 //! System tests speak in the words of [`desk`], and [`demo`] shows the whole thing in under three minutes.
 //!
-//! The library uses no other room: what is proved here is proved of the binaries `netnice` and
-//! `netniced` and of the command line that people type (found by `NETNICE_BIN_DIR`, else beside the
-//! running executable).
+//! On real packets the library uses no other room: what is proved here is proved of the binaries
+//! `netnice` and `netniced` and of the command line that people type (found by `NETNICE_BIN_DIR`,
+//! else beside the running executable). The experiments in virtual time run the scheduler of
+//! `netnice-core` in `netnice-sim`.
 
 pub mod demo;
 pub mod desk;

@@ -12,6 +12,8 @@ pub(crate) struct Item {
     pub length: Bytes,
     /// When the message arrived that begins with it.
     pub begins: Option<u64>,
+    /// Of a channel, the logical arrival of the message that it is of.
+    pub logical: Option<u64>,
     /// By when the message that ends with it must have left.
     pub ends: Option<u64>,
     /// Of a block, how much of the message it makes into packets.

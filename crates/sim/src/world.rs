@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::contract::{Channel, Contract};
+use netnice_core::contract::{Channel, Contract, MessageRate};
 use netnice_core::police::{Police, Seen};
 use netnice_core::sched::{Misuse, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
@@ -42,6 +42,9 @@ pub struct Flow {
     pub stop: Option<Nanos>,
     /// How many messages may wait; of a channel those that wait for their turn to be processed.
     pub queue: usize,
+    /// Of a channel before which there is a processor, the part of its deadline by which a message
+    /// must have been processed; none: handlers have the whole deadline, as in the paper RTC.
+    pub processing: Option<Nanos>,
     /// Who judges the packets of it, by when they begin on the wire.
     pub judge: Option<Police>,
 }
@@ -61,6 +64,7 @@ impl Flow {
             start: Nanos(0),
             stop: None,
             queue: usize::MAX,
+            processing: None,
             // The messages of a channel are judged by their deadlines.
             judge: match contract.channel() {
                 Some(_) => None,
@@ -190,9 +194,12 @@ impl<'a> Run<'a> {
         let mut random = Random::new(world.seed);
         let mut actors = Vec::new();
         for flow in &world.flows {
-            link.add(flow.service)?;
-            if let Some(processor) = &mut processor {
-                processor.add(flow.service)?;
+            match &mut processor {
+                None => link.add(flow.service)?,
+                Some(processor) => {
+                    processor.add(handled(flow))?;
+                    link.add(as_given(flow.service))?;
+                }
             }
             actors.push(Actor::new(flow, random.split()));
         }
@@ -262,16 +269,18 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         actor.waiting += 1;
-        let ends = actor.channel.map(|channel| {
+        let times = actor.channel.map(|channel| {
             let spacing = 1_000_000_000_u64.div_ceil(u64::from(channel.rmax().get()));
             let logical = now.max(actor.next_logical);
             actor.next_logical = logical.saturating_add(spacing);
-            logical.saturating_add(channel.deadline().0)
+            (logical, logical.saturating_add(channel.deadline().0))
         });
+        let (logical, ends) = (times.map(|times| times.0), times.map(|times| times.1));
         actor.deadlines.extend(ends);
         let message = Item {
             length: size,
             begins: actor.channel.map(|_| now),
+            logical,
             ends,
             bytes: size.0,
         };
@@ -303,6 +312,7 @@ impl<'a> Run<'a> {
             let item = Item {
                 length: Bytes(packets * each + begun),
                 begins: message.begins.filter(|_| first),
+                logical: message.logical,
                 ends: message.ends.filter(|_| rest == 0),
                 bytes,
             };
@@ -321,13 +331,18 @@ impl<'a> Run<'a> {
             None => self.world.wire.longest.0,
         };
         let mut rest = item.bytes;
-        let mut begins = item.begins;
+        // Each block brings the message's times along: the one before it may have left long ago.
+        let mut begins = match self.processor {
+            Some(_) => item.logical,
+            None => item.begins,
+        };
         loop {
             let bytes = rest.min(largest.max(1));
             rest -= bytes;
             let packet = Item {
                 length: Bytes(bytes),
                 begins: begins.take(),
+                logical: item.logical,
                 ends: item.ends.filter(|_| rest == 0),
                 bytes,
             };
@@ -474,6 +489,28 @@ impl Actor {
             },
         }
     }
+}
+
+/// The service of a flow's handler.
+fn handled(flow: &Flow) -> Service {
+    let (Some(channel), Some(part)) = (flow.channel(), flow.processing) else {
+        return flow.service;
+    };
+    let (mmax, rmax, bmax) = (channel.mmax(), channel.rmax(), channel.bmax());
+    let sooner = Channel::new(mmax, rmax, bmax, part);
+    Service::Channel(sooner.unwrap_or(channel))
+}
+
+/// The service of a link behind a processor: a channel's messages were spaced there already, and
+/// keep the logical arrival that they had (to a microsecond for each block).
+fn as_given(service: Service) -> Service {
+    let Service::Channel(channel) = service else {
+        return service;
+    };
+    let at_once = MessageRate::new(1_000_000).and_then(|rmax| {
+        Channel::new(channel.mmax(), rmax, channel.bmax(), channel.deadline()).ok()
+    });
+    Service::Channel(at_once.unwrap_or(channel))
 }
 
 /// A processor as a link: a byte of a block is a nanosecond of its time.

@@ -1,0 +1,63 @@
+//! NTCP (Voigt, Ahlgren: Scheduling TCP in the Nemesis operating system), in the simulator.
+
+use anyhow::Result;
+use netnice_core::units::Nanos;
+use netnice_sim::Sent;
+use serde_json::json;
+
+use super::simulated::{bins, greedy, link, ms, netnice_only, play};
+use super::{Bound, Context, Outcome};
+use crate::plot::{Chart, Series, palette};
+
+/// Figure 4: 10 Mbit/s, packets of 1500 bytes that take 1.2 ms, a slice of 2.4 ms in 50 ms; and
+/// what the paper's footnote says of 3 ms.
+pub fn figure4_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context)?;
+    let seconds = if context.quick { 10 } else { 1000 };
+    let (end, periods) = (ms(seconds * 1000), seconds * 20);
+    outcome.paper =
+        json!({"2.4ms": "2 packets in each period, then silence", "3ms": "2.5 packets"});
+    let sent = backlogged("2.4ms", end)?;
+    let even = bins(&sent, 0, ms(0), end, ms(50));
+    let exact = even.iter().filter(|packets| **packets == 2).count();
+    let share = exact as f64 / periods as f64;
+    outcome.ours(
+        "2.4ms",
+        json!({"periods": periods, "of exactly 2 packets": exact}),
+    );
+    let what = "share of periods with exactly 2 packets";
+    outcome.check(what, share, "", Bound::AtLeast(0.99));
+    let odd = bins(&backlogged("3ms", end)?, 0, ms(0), end, ms(50));
+    let others = odd
+        .iter()
+        .filter(|packets| !(2..=3).contains(*packets))
+        .count();
+    let mean = odd.iter().sum::<u32>() as f64 / periods as f64;
+    outcome.ours(
+        "3ms",
+        json!({"periods": periods, "mean": mean, "neither 2 nor 3": others}),
+    );
+    let what = "periods of 3 ms with neither 2 nor 3 packets";
+    outcome.check(what, others as f64, "", Bound::AtMost(0.0));
+    let bound = Bound::Near {
+        aim: 2.5,
+        share: 0.008,
+    };
+    outcome.check("mean of packets in a period of 3 ms", mean, "", bound);
+    outcome.plot(context, "ntcp-fig4-sim", || {
+        let first = sent.iter().take(12).enumerate();
+        let points = first.map(|(n, one)| (one.start.0 as f64 / 1e6, n as f64 * 1.5));
+        let steps = points.collect();
+        Chart::new("NTCP, figure 4 (simulated)", "time, ms", "sent, kB")
+            .with(Series::new("slice 2.4 ms / 50 ms", palette::BLUE, steps).dots())
+            .svg()
+    })
+}
+
+/// What a sender that always has something to send sends of a slice in 50 ms.
+fn backlogged(slice: &str, until: Nanos) -> Result<Vec<Sent>> {
+    let mut world = link("10mbit", 1500)?;
+    let contract = format!("slice {slice}/50ms");
+    world.flows.push(greedy("tcp", &contract, 1500)?);
+    Ok(play(&world, until)?.1)
+}

@@ -1,0 +1,308 @@
+//! RTC (Mehra, Indiresan, Shin: Structuring communication software for quality-of-service
+//! guarantees), in the simulator: figures 5 and 6.
+//!
+//! The workload as far as it is known (its table of values is lost): channels 0 and 1 bursty, 2
+//! periodic, best effort as 3; fragments of 4 KB, a preemption point each 4 packets. The costs
+//! are the paper's, but for the context switch, which is lost too: 55 us are ours. The processor
+//! is the bottleneck, as there: about 3 packets in a millisecond.
+
+use std::num::NonZeroU32;
+
+use anyhow::{Context as _, Result, ensure};
+use netnice_core::admission::timing::{Grain, Processor, Promise, Transmitter, Work};
+use netnice_core::contract::{Channel, Contract};
+use netnice_core::sched::Wire;
+use netnice_core::units::{Bytes, Nanos};
+use netnice_sim::{Flow, FlowReport, Report, Source, World};
+use serde_json::json;
+
+use super::simulated::netnice_only;
+use super::{Bound, Context, Outcome};
+use crate::plot::{Chart, Series, palette};
+
+/// Figure 5: best effort offers more and more, the channels keep to their contracts.
+pub fn figure5_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context)?;
+    is_admitted(outcome)?;
+    outcome.paper = json!({
+        "real time": "throughput flat, no misses, least laxity not negative, mean laxity flat",
+        "best effort": "linear, then saturates, declining slightly",
+    });
+    let mut rows = Vec::new();
+    for offered in LOADS {
+        let report = play(context, offered, 1)?;
+        rows.push((offered as f64, report));
+    }
+    let sum = |report: &Report, of: &dyn Fn(&FlowReport) -> u64| -> u64 {
+        report.flows[..CHANNELS.len()].iter().map(of).sum()
+    };
+    let (mut missed, mut dropped, mut least) = (0, 0, f64::MAX);
+    for (offered, report) in &rows {
+        missed += sum(report, &|flow| flow.missed);
+        dropped += sum(report, &|flow| flow.dropped);
+        let laxities = report.flows.iter().filter_map(|flow| flow.least_laxity);
+        least = laxities.fold(least, |least, one| least.min(one as f64 / 1e6));
+        outcome.ours(&format!("{offered} kB/s offered"), table(report));
+    }
+    outcome.check("deadlines missed", missed as f64, "", Bound::AtMost(0.0));
+    outcome.check(
+        "real-time messages dropped",
+        dropped as f64,
+        "",
+        Bound::AtMost(0.0),
+    );
+    outcome.check("least laxity", least, "ms", Bound::AtLeast(0.0));
+    for (number, name) in NAMES.iter().enumerate() {
+        let means: Vec<f64> = rows
+            .iter()
+            .filter_map(|(_, report)| report.flows[number].mean_laxity())
+            .collect();
+        let (low, high) = extremes(&means);
+        let what = format!("{name}: mean laxity, from the least to the greatest");
+        outcome.check(what, (high / low - 1.0) * 100.0, "%", Bound::AtMost(5.0));
+    }
+    let sent: Vec<f64> = rows
+        .iter()
+        .map(|(_, report)| rate(&report.flows[3], report))
+        .collect();
+    let peak = extremes(&sent).1;
+    // Saturated is what gets less than it offers.
+    let pairs = || rows.iter().map(|(offered, _)| *offered).zip(&sent);
+    let saturates = pairs().position(|(offered, sent)| *sent < 0.98 * offered);
+    let saturates = saturates.context("best effort never saturates: offer more")?;
+    ensure!(
+        saturates >= 2,
+        "best effort saturates at once: nothing linear to see"
+    );
+    let after = extremes(&sent[saturates..]).0 / peak * 100.0;
+    let before = pairs()
+        .take(saturates)
+        .map(|(offered, sent)| sent / offered * 100.0);
+    let before = before.fold(f64::MAX, f64::min);
+    let what = "best effort, of what it offers, before it saturates";
+    outcome.check(what, before, "%", Bound::AtLeast(98.0));
+    let what = "best effort, of its peak, afterwards";
+    outcome.check(what, after, "%", Bound::AtLeast(95.0));
+    outcome.plot(context, "rtc-fig5-sim", || {
+        let offered: Vec<f64> = rows.iter().map(|(offered, _)| *offered).collect();
+        let reports: Vec<&Report> = rows.iter().map(|(_, report)| report).collect();
+        chart(
+            "RTC, figure 5 (simulated)",
+            "best effort offered, kB/s",
+            &offered,
+            &reports,
+        )
+    })
+}
+
+/// Figure 6: channel 0 sends at multiples of its Rmax, best effort what the paper's did.
+pub fn figure6_simulated(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context)?;
+    is_admitted(outcome)?;
+    outcome.paper = json!("only channel 0 overflows; even what of it conforms meets its deadlines");
+    let mut rows = Vec::new();
+    for factor in 1..=6_u64 {
+        rows.push((factor as f64, play(context, 1_900, factor)?));
+    }
+    let (mut missed, mut dropped, mut got) = (0, 0, f64::MAX);
+    let alone = rate(&rows[0].1.flows[0], &rows[0].1);
+    for (factor, report) in &rows {
+        missed += report.missed();
+        dropped += report.flows[1..]
+            .iter()
+            .map(|flow| flow.dropped)
+            .sum::<u64>();
+        got = got.min(rate(&report.flows[0], report) / alone * 100.0);
+        outcome.ours(&format!("{factor} times Rmax"), table(report));
+    }
+    let own = |row: usize| rows[row].1.flows[0].dropped as f64;
+    outcome.check("deadlines missed", missed as f64, "", Bound::AtMost(0.0));
+    outcome.check(
+        "dropped, but for channel 0",
+        dropped as f64,
+        "",
+        Bound::AtMost(0.0),
+    );
+    outcome.check(
+        "dropped of channel 0 at its Rmax",
+        own(0),
+        "",
+        Bound::AtMost(0.0),
+    );
+    outcome.check(
+        "dropped of channel 0 at 6 times that",
+        own(5),
+        "",
+        Bound::AtLeast(1.0),
+    );
+    let what = "channel 0, of what it gets when it conforms";
+    outcome.check(what, got, "%", Bound::AtLeast(99.0));
+    outcome.plot(context, "rtc-fig6-sim", || {
+        let factors: Vec<f64> = rows.iter().map(|(factor, _)| *factor).collect();
+        let reports: Vec<&Report> = rows.iter().map(|(_, report)| report).collect();
+        chart(
+            "RTC, figure 6 (simulated)",
+            "channel 0, multiples of Rmax",
+            &factors,
+            &reports,
+        )
+    })
+}
+
+/// The world with best effort of so many kB/s, channel 0 at a multiple of its rate.
+fn play(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
+    let mut world = World {
+        processor: Some(processor()),
+        ..World::new(wire()?)
+    };
+    for (number, text) in CHANNELS.iter().enumerate() {
+        let channel = channel(text)?;
+        let factor = if number == 0 { factor } else { 1 };
+        let count = u64::from(channel.bmax());
+        let every = count * 1_000_000_000 / u64::from(channel.rmax().get()) / factor;
+        let source = match count {
+            1 => Source::Constant {
+                size: channel.mmax(),
+                every: Nanos(every),
+            },
+            _ => Source::Bursts {
+                size: channel.mmax(),
+                count: channel.bmax(),
+                every: Nanos(every),
+            },
+        };
+        let mut flow = Flow::new(NAMES[number], text, source)?;
+        // Those that wait for their logical arrival, and those in the works.
+        let works = channel.deadline().0 * u64::from(channel.rmax().get()) / 1_000_000_000 + 1;
+        flow.queue = (count + works) as usize;
+        world
+            .flows
+            .push(flow.from(Nanos(number as u64 * 1_000_000)));
+    }
+    let size = Bytes(BEST_EFFORT);
+    let every = Nanos(BEST_EFFORT * 1_000_000 / best_effort);
+    let mut flow = Flow::new("best effort", "", Source::Constant { size, every })?;
+    flow.queue = 64;
+    world.flows.push(flow);
+    let seconds = if context.quick { 4 } else { 60 };
+    Ok(world.run(Nanos::from_secs(seconds), |_| ())?)
+}
+
+/// Whether the workload is what admission would let in: its own theorem is tried here.
+fn is_admitted(outcome: &mut Outcome) -> Result<()> {
+    let wire = wire()?;
+    let link = Transmitter {
+        rate: wire.rate,
+        framing: wire.overhead,
+        per_packet: Nanos(0),
+        largest: processor().largest,
+        leftover: processor().largest,
+        ahead: wire.ahead,
+        horizon: wire.horizon,
+        grain: Grain::SCHEDULER,
+    };
+    let (mut work, mut sent) = (Vec::new(), Vec::new());
+    for text in CHANNELS {
+        let channel = channel(text)?;
+        let divided = processor().divide(&work, &link, &sent, &channel)?;
+        let with =
+            |deadline| Channel::new(channel.mmax(), channel.rmax(), channel.bmax(), deadline);
+        work.push(Work::Channel(with(divided.processor)?));
+        sent.push(Promise::Channel(with(divided.link)?));
+        let what = format!(
+            "{} on the processor, {} on the link",
+            divided.processor, divided.link
+        );
+        outcome.ours(text, what);
+    }
+    Ok(())
+}
+
+fn channel(text: &str) -> Result<Channel> {
+    let contract: Contract = text.parse()?;
+    contract.channel().context("a channel")
+}
+
+/// The costs of the paper's table 1, in microseconds.
+fn processor() -> Processor {
+    let us = Nanos::from_micros;
+    Processor {
+        switch: us(55),
+        cache_miss: us(90),
+        first: us(420),
+        later: us(170),
+        link_scheduling: us(160),
+        block: NonZeroU32::MIN.saturating_add(3),
+        largest: Bytes(4096),
+        // A block of best effort: it begins a message and processes 4 packets.
+        leftover: us(2 * (55 + 90) + 420 + 3 * 170 + 4 * 160),
+    }
+}
+
+/// 50 ns for each byte and 40 us for each packet, which are 800 bytes.
+fn wire() -> Result<Wire> {
+    Ok(Wire {
+        overhead: Bytes(800),
+        longest: Bytes(4096),
+        ..Wire::new("160mbit".parse()?)
+    })
+}
+
+/// kB in a second.
+fn rate(flow: &FlowReport, report: &Report) -> f64 {
+    flow.bytes as f64 / 1e3 / (report.until.0 as f64 / 1e9)
+}
+
+fn table(report: &Report) -> serde_json::Value {
+    let row = |flow: &FlowReport| {
+        json!({
+            "name": flow.name, "kB/s": rate(flow, report).round(), "dropped": flow.dropped,
+            "missed": flow.missed,
+            "least laxity, ms": flow.least_laxity.map(|least| least as f64 / 1e6),
+            "mean laxity, ms": flow.mean_laxity().map(|mean| mean / 1e6),
+        })
+    };
+    report.flows.iter().map(row).collect()
+}
+
+fn extremes(values: &[f64]) -> (f64, f64) {
+    let both = |(low, high): (f64, f64), one: &f64| (low.min(*one), high.max(*one));
+    values.iter().fold((f64::MAX, f64::MIN), both)
+}
+
+fn chart(title: &str, x: &str, at: &[f64], reports: &[&Report]) -> String {
+    let names = NAMES.iter().copied().chain(["best effort"]);
+    let line = |(number, name): (usize, &str)| {
+        let rates = reports
+            .iter()
+            .map(|report| rate(&report.flows[number], report));
+        let points = at.iter().copied().zip(rates).collect();
+        Series::new(name, COLOURS[number], points)
+    };
+    let series = names.enumerate().map(line);
+    series.fold(Chart::new(title, x, "kB/s"), Chart::with).svg()
+}
+
+/// Two bursty ones and a periodic one: about 40 % of the processor.
+const CHANNELS: [&str; 3] = [
+    "channel mmax=60KiB,rmax=15/s,bmax=4,deadline=40ms",
+    "channel mmax=40KiB,rmax=15/s,bmax=6,deadline=30ms",
+    "channel mmax=30KiB,rmax=20/s,bmax=1,deadline=20ms",
+];
+
+const NAMES: [&str; 3] = ["channel 0", "channel 1", "channel 2"];
+
+/// Best effort offered, in kB/s.
+const LOADS: [u64; 11] = [
+    200, 400, 800, 1600, 2400, 3600, 4800, 6000, 7200, 9600, 14400,
+];
+
+/// Bytes of a best-effort message.
+const BEST_EFFORT: u64 = 16_384;
+
+const COLOURS: [&str; 4] = [
+    palette::BLUE,
+    palette::ORANGE,
+    palette::GREEN,
+    palette::SOFT,
+];

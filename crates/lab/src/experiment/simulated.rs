@@ -1,0 +1,58 @@
+//! What the experiments in virtual time have in common: the real scheduler in a simulated world.
+//!
+//! Nothing of the machine is measured, so there is nothing to be noisy: the same run every time.
+
+use anyhow::{Result, bail};
+use netnice_core::sched::Wire;
+use netnice_core::units::{Bytes, Nanos, Rate};
+use netnice_sim::{Flow, Report, Sent, Source, World};
+
+use super::{Context, Subject};
+
+/// A simulated world has no HTB to compare with.
+pub fn netnice_only(context: &Context) -> Result<()> {
+    match context.subject {
+        Subject::Netnice => Ok(()),
+        _ => bail!("a simulation runs netnice's own scheduler: leave --subject away"),
+    }
+}
+
+/// A link, as the papers count: no framing, packets of at most `longest` bytes.
+pub fn link(rate: &str, longest: u64) -> Result<World> {
+    let rate: Rate = rate.parse()?;
+    Ok(World::new(Wire {
+        longest: Bytes(longest),
+        ..Wire::new(rate)
+    }))
+}
+
+/// A flow that always has a packet of this size to send.
+pub fn greedy(name: &str, contract: &str, size: u64) -> Result<Flow> {
+    let size = Bytes(size);
+    Ok(Flow::new(name, contract, Source::Greedy { size })?)
+}
+
+/// Plays it, and keeps what was sent.
+pub fn play(world: &World, until: Nanos) -> Result<(Report, Vec<Sent>)> {
+    let mut sent = Vec::new();
+    let report = world.run(until, |one| sent.push(*one))?;
+    Ok((report, sent))
+}
+
+/// Packets of a flow that began in each of the bins of a width that fill `from..until`.
+pub fn bins(sent: &[Sent], flow: usize, from: Nanos, until: Nanos, width: Nanos) -> Vec<u32> {
+    let mut bins = vec![0; ((until.0 - from.0) / width.0) as usize];
+    for one in sent.iter().filter(|one| one.flow == flow) {
+        if let Some(since) = one.start.0.checked_sub(from.0)
+            && let Some(bin) = bins.get_mut((since / width.0) as usize)
+        {
+            *bin += 1;
+        }
+    }
+    bins
+}
+
+/// Milliseconds.
+pub const fn ms(millis: u64) -> Nanos {
+    Nanos::from_millis(millis)
+}
