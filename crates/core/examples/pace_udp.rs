@@ -1,0 +1,77 @@
+//! Ten thousand UDP flows, each to its own contract, from one timer and one thread.
+//!
+//! `cargo run --release -p netnice-core --example pace_udp [FLOWS [SECONDS]]`
+//!
+//! Every flow sends 100 bytes to a socket of this process as often as 8 kbit/s allow, that is ten
+//! packets per second. At the end each flow is shown to the policer, which shares no code with
+//! what shaped it, and the program fails if it finds anything.
+
+use std::error::Error;
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use netnice_core::contract;
+use netnice_core::police::{Police, Seen};
+use netnice_core::sched::Pacer;
+use netnice_core::units::{Bytes, Instant, Nanos, Rate};
+
+const LENGTH: usize = 100;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut words = std::env::args().skip(1);
+    let flows: usize = words.next().map_or(Ok(10_000), |word| word.parse())?;
+    let seconds: u64 = words.next().map_or(Ok(3), |word| word.parse())?;
+
+    let rate = Rate::new(8_000).ok_or("8 kbit/s is a rate")?;
+    let contract = contract::Cell::new(rate, Nanos::from_millis(5), None)?;
+    let receiver = UdpSocket::bind("127.0.0.1:0")?;
+    let sender = UdpSocket::bind("127.0.0.1:0")?;
+    sender.connect(receiver.local_addr()?)?;
+
+    // The clock is the caller's: the pacer only sees numbers.
+    let begin = std::time::Instant::now();
+    let clock = || Instant(begin.elapsed().as_nanos() as u64);
+
+    let mut pacer = Pacer::new();
+    for _ in 0..flows {
+        let flow = pacer.insert(contract)?;
+        pacer.handle_head(flow, Bytes(LENGTH as u64), clock())?;
+    }
+    let mut judges = vec![Police::cell(contract); flows];
+    let mut late = Vec::new();
+    let (mut packets, mut violations) = (0_u64, 0_u64);
+    while clock().0 < seconds * 1_000_000_000 {
+        let due = pacer.poll_timeout();
+        let now = clock();
+        // Everything that may go now. There is always one more packet behind.
+        while let Some((flow, length)) = pacer.poll(now, |_| Some(Bytes(LENGTH as u64))) {
+            // A full receive buffer loses packets, as UDP does.
+            let _ = sender.send(&[flow.index() as u8; LENGTH]);
+            let seen = Seen { at: now, length };
+            violations += u64::from(judges[flow.index()].handle(seen).is_err());
+            packets += 1;
+        }
+        if let Some(due) = due.filter(|due| *due <= now) {
+            late.push(now.since(due).0);
+        }
+        if let Some(wake) = pacer.poll_timeout() {
+            std::thread::sleep(Duration::from(wake.since(clock())));
+        }
+    }
+
+    late.sort_unstable();
+    let at = |part: usize| late.get(late.len() * part / 100).copied().unwrap_or(0) / 1000;
+    let most = flows as u64 * (10 * seconds + 1);
+    println!("{flows} flows, {packets} packets in {seconds} s (their contracts allow {most})");
+    println!(
+        "the timer was late by {} us in the median, {} us at 99 %",
+        at(50),
+        at(99)
+    );
+    println!("{violations} packets did not conform");
+    println!("{} bytes of memory per flow", pacer.memory() / flows.max(1));
+    match violations {
+        0 => Ok(()),
+        _ => Err("the policer found packets that do not conform".into()),
+    }
+}
