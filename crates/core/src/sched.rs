@@ -41,6 +41,7 @@ mod channel;
 mod deadline;
 mod fair;
 mod flow;
+mod gate;
 mod inside;
 mod member;
 mod pace;
@@ -59,6 +60,7 @@ use channel::Channel;
 pub use deadline::kept;
 use fair::Fair;
 use flow::{Flag, Flow, Kind, MAX_LENGTH};
+pub use gate::{Gate, Overload, Verdict};
 use member::Member;
 use pace::{Moment, Pace};
 pub use pacer::Pacer;
@@ -414,8 +416,7 @@ impl Kind {
             Kind::Cell(cell) => cell.wake(now),
             Kind::Slice { slice, .. } => slice.wake(now),
             Kind::Channel(channel) => {
-                let arrived = packet.message.map_or(now, |message| message.0.min(now));
-                channel.begin_message(arrived);
+                channel.begin_message(packet.message.map_or(now, |arrived| arrived.0));
             }
         }
     }

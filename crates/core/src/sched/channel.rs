@@ -23,9 +23,8 @@ pub(super) struct Channel {
 impl Channel {
     /// A channel without messages yet.
     pub(super) fn new(contract: &contract::Channel) -> Channel {
-        let rate = u64::from(contract.rmax().get());
         Channel {
-            spacing: 1_000_000_000_u64.div_ceil(rate),
+            spacing: spacing(contract),
             bound: contract.deadline().0,
             logical: 0,
             next: 0,
@@ -41,7 +40,8 @@ impl Channel {
         }
     }
 
-    /// The next packet begins a message that arrived at `arrived`.
+    /// The next packet begins a message that arrived at `arrived`. That may lie ahead, if the
+    /// entry of the channel (`sched::gate`) found it too early.
     #[inline(always)]
     pub(super) fn begin_message(&mut self, arrived: u64) {
         self.logical = arrived.max(self.next);
@@ -53,4 +53,9 @@ impl Channel {
     pub(super) fn plan(&self) -> (u64, u64) {
         (self.logical, self.logical.saturating_add(self.bound))
     }
+}
+
+/// 1 / Rmax in ns, rounded up.
+pub(super) fn spacing(contract: &contract::Channel) -> u64 {
+    1_000_000_000_u64.div_ceil(u64::from(contract.rmax().get()))
 }

@@ -136,7 +136,8 @@ impl Packet {
         }
     }
 
-    /// The first packet of a message that arrived at `arrived`.
+    /// The first packet of a message that arrived at `arrived`, or that counts as having arrived
+    /// then, see [`super::Gate`].
     pub fn first(length: Bytes, arrived: Instant) -> Packet {
         Packet {
             length,

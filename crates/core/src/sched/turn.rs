@@ -247,7 +247,7 @@ impl Scheduler {
                 let bytes = packet.length.0.min(u64::from(longest)) as u32;
                 flow.set_length(bytes.min(flow.kind.longest()));
                 if let (Kind::Channel(channel), Some(arrived)) = (&mut flow.kind, packet.message) {
-                    channel.begin_message(arrived.0.min(now));
+                    channel.begin_message(arrived.0);
                 }
                 self.place(id);
             }
