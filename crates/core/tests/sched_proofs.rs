@@ -1,0 +1,144 @@
+//! The scheduler's promises over many packets. Each has a short form, and a long one that is
+//! ignored unless asked for: `cargo test --release -p netnice-core --test sched_proofs -- --ignored`.
+
+use netnice_core::contract::{self, Bucket, Sustained};
+use netnice_core::police::{Police, Seen};
+use netnice_core::sched::{Class, FlowId, Packet, Scheduler, Service, Wire};
+use netnice_core::units::{Bytes, Instant, Nanos, Rate};
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) % end
+    }
+}
+
+const LINK: u64 = 10_000_000_000;
+
+/// A random contract of `bits` per second in the mean; all together are 90 % of the link.
+fn contract(random: &mut Random, bits: u64) -> contract::Cell {
+    let scr = Rate::new((bits * (50 + random.below(100)) / 100).max(1000)).unwrap();
+    let pcr = Rate::new(scr.bits_per_second() * (1 + random.below(9))).unwrap();
+    let cdvt = Nanos(3_000_000 + random.below(20_000_000));
+    let bucket = match random.below(3) {
+        0 => return contract::Cell::new(scr, cdvt, None).unwrap(),
+        1 => Bucket::Single,
+        _ => Bucket::Dual,
+    };
+    let mbs = Bytes(1500 + random.below(30_000));
+    let sustained = Sustained { scr, mbs, bucket };
+    contract::Cell::new(pcr, cdvt, Some(sustained)).unwrap()
+}
+
+/// What may happen to a flow whose packets are all there: no policer speaks, and it has its rate.
+fn conformance(flows: u64, packets: u64) {
+    let mut random = Random(flows + packets);
+    let mut link = Scheduler::new(Wire::new(Rate::new(LINK).unwrap())).unwrap();
+    let contracts: Vec<contract::Cell> = (0..flows)
+        .map(|_| contract(&mut random, LINK / flows * 9 / 10))
+        .collect();
+    let mut judges: Vec<Police> = contracts.iter().map(|one| Police::cell(*one)).collect();
+    let mut sent = vec![0_u64; flows as usize];
+    for one in &contracts {
+        let flow = link.insert(Service::Cell(*one), Instant(0)).unwrap();
+        let length = Bytes(64 + random.below(1437));
+        link.handle_head(flow, Packet::new(length), Instant(0))
+            .unwrap();
+    }
+    let (mut now, mut count) = (Instant(0), 0);
+    while count < packets {
+        let next = Packet::new(Bytes(64 + random.below(1437)));
+        let Some(one) = link.poll(now, |_| Some(next)) else {
+            now = link.poll_timeout().unwrap();
+            continue;
+        };
+        let seen = Seen {
+            at: one.start,
+            length: one.length,
+        };
+        judges[one.flow.index()].handle(seen).unwrap();
+        sent[one.flow.index()] += one.length.0;
+        count += 1;
+    }
+    for (bytes, one) in sent.iter().zip(&contracts) {
+        let (rate, burst) = one.sustained().map_or((one.pcr(), 0), |s| (s.scr, s.mbs.0));
+        let due = rate.bytes_in(Nanos(now.0)).0;
+        assert!(bytes + burst + 3000 >= due, "{bytes} of {due} with {one:?}");
+    }
+}
+
+#[test]
+fn a_thousand_flows_conform() {
+    conformance(1_000, 200_000);
+}
+
+#[test]
+#[ignore = "10^8 packets"]
+fn sixty_five_thousand_flows_conform() {
+    conformance(65_536, 100_000_000);
+}
+
+/// Steady overload: 1 : 2 : 4 asked for, twice the link in all, below a class that asks for 20 %.
+fn overload(packets: u64) {
+    let mut link = Scheduler::new(Wire::new(Rate::new(LINK).unwrap())).unwrap();
+    let now = Instant(0);
+    let period = Nanos::from_millis(1);
+    let whole = contract::Slice::new(period, period, false).unwrap();
+    let least = Class {
+        min: Rate::new(LINK / 100),
+    };
+    let classes = [Class::default(), Class::default(), least];
+    let server = link.insert_server(whole, &classes, now).unwrap();
+    let mut member = |class: usize, percent: u64| -> FlowId {
+        let rate = Rate::new(LINK * percent / 100).unwrap();
+        let contract = contract::Cell::new(rate, Nanos::from_micros(200), None).unwrap();
+        let flow = link.insert_member(server, class, contract, now).unwrap();
+        link.handle_head(flow, Packet::new(Bytes(1000)), now)
+            .unwrap();
+        flow
+    };
+    let above = member(0, 20);
+    let middle = [25, 25, 50, 100].map(|percent| member(1, percent));
+    let below = member(2, 50);
+    let mut sent = [0_u64; 8];
+    let (mut now, mut count, half) = (now, 0, packets / 2);
+    while count < packets {
+        match link.poll(now, |_| Some(Packet::new(Bytes(1000)))) {
+            Some(one) => {
+                count += 1;
+                // The second half: however long it lasts, nothing drifts.
+                if count > half {
+                    sent[one.flow.index()] += 1;
+                }
+            }
+            None => now = link.poll_timeout().unwrap(),
+        }
+    }
+    let share = |flow: FlowId| sent[flow.index()] as f64 / (packets - half) as f64;
+    assert!((share(above) - 0.20).abs() < 0.002, "{}", share(above));
+    assert!((share(below) - 0.01).abs() < 0.0002, "{}", share(below));
+    for (flow, part) in middle.into_iter().zip([1.0, 1.0, 2.0, 4.0]) {
+        let due = 0.79 * part / 8.0;
+        assert!(
+            (share(flow) - due).abs() < due * 0.02,
+            "{} of {due}",
+            share(flow)
+        );
+    }
+}
+
+#[test]
+fn overload_keeps_its_ratios() {
+    overload(200_000);
+}
+
+#[test]
+#[ignore = "10^9 packets"]
+fn overload_keeps_its_ratios_for_ever() {
+    overload(1_000_000_000);
+}
