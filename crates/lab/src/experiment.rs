@@ -321,6 +321,12 @@ pub const REGISTRY: &[Experiment] = &[
         run: cell::figure3,
     },
     Experiment {
+        id: "cell-fig4",
+        what: "CELL, figure 4, simulated: transient overload, proportional sharing, priorities",
+        minutes: (0.1, 0.05),
+        run: cell::figure4,
+    },
+    Experiment {
         id: "ntcp-fig4-sim",
         what: "NTCP, figure 4, simulated: packets in each period of a slice",
         minutes: (0.1, 0.05),

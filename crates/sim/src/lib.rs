@@ -29,7 +29,7 @@ mod world;
 pub use random::Random;
 pub use report::{FlowReport, Report};
 pub use source::Source;
-pub use world::{Flow, Sent, World};
+pub use world::{Flow, Overbooked, Sent, World};
 
 #[cfg(test)]
 mod tests;

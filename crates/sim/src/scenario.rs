@@ -31,13 +31,13 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::contract::ContractError;
-use netnice_core::sched::{NotServed, Wire};
+use netnice_core::contract::{Contract, ContractError};
+use netnice_core::sched::{Class, NotServed, Service, Wire};
 use netnice_core::units::{Bytes, Nanos, UnitError};
 use serde::Deserialize;
 
 use crate::Source;
-use crate::world::{Flow, World};
+use crate::world::{Flow, Overbooked, World};
 
 /// A world and how long it is played.
 #[derive(Clone, Debug)]
@@ -68,6 +68,9 @@ pub enum ScenarioError {
     /// A contract that one flow cannot be served by.
     #[error(transparent)]
     NotServed(#[from] NotServed),
+    /// A class without its server, or of a flow that cannot be in one.
+    #[error("`{0}` has a class: that needs a [server] with so many classes, and a cell contract")]
+    NoClass(String),
     /// Two flows of one name.
     #[error("two flows are named `{0}`: reports could not tell them apart")]
     SameName(String),
@@ -92,11 +95,18 @@ impl FromStr for Scenario {
             processor: typed.processor.map(TypedProcessor::read).transpose()?,
             ..World::new(wire)
         };
+        world.overbooked = typed.server.map(TypedServer::read).transpose()?;
+        let classes = world.overbooked.as_ref().map_or(0, |all| all.classes.len());
         for flow in typed.flow {
             if world.flows.iter().any(|other| other.name == flow.name) {
                 return Err(ScenarioError::SameName(flow.name));
             }
-            world.flows.push(flow.read()?);
+            let flow = flow.read()?;
+            let is_cell = matches!(flow.service, Service::Cell(_));
+            if flow.class.is_some_and(|class| class >= classes || !is_cell) {
+                return Err(ScenarioError::NoClass(flow.name));
+            }
+            world.flows.push(flow);
         }
         Ok(Scenario {
             world,
@@ -112,6 +122,7 @@ struct Typed {
     seed: Option<u64>,
     link: TypedLink,
     processor: Option<TypedProcessor>,
+    server: Option<TypedServer>,
     #[serde(default)]
     flow: Vec<TypedFlow>,
 }
@@ -138,6 +149,14 @@ struct TypedProcessor {
     largest: String,
 }
 
+/// A slice, and of each class its minimum or `none`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TypedServer {
+    slice: String,
+    classes: Vec<String>,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TypedFlow {
@@ -145,6 +164,7 @@ struct TypedFlow {
     #[serde(default)]
     contract: String,
     source: TypedSource,
+    class: Option<usize>,
     start: Option<String>,
     stop: Option<String>,
     queue: Option<usize>,
@@ -195,10 +215,26 @@ impl TypedProcessor {
     }
 }
 
+impl TypedServer {
+    fn read(self) -> Result<Overbooked, ScenarioError> {
+        let contract: Contract = format!("slice {}", self.slice).parse()?;
+        let class = |text: &String| match text.as_str() {
+            "none" => Ok(Class { min: None }),
+            text => read("server.classes", text).map(|min| Class { min: Some(min) }),
+        };
+        let classes: Result<Vec<Class>, ScenarioError> = self.classes.iter().map(class).collect();
+        Ok(Overbooked {
+            slice: contract.slice().ok_or(ContractError::Empty)?,
+            classes: classes?,
+        })
+    }
+}
+
 impl TypedFlow {
     fn read(self) -> Result<Flow, ScenarioError> {
         let flow = Flow::new(&self.name, &self.contract, self.source.read()?)?;
         Ok(Flow {
+            class: self.class,
             start: read_or("start", self.start, Nanos(0))?,
             stop: self.stop.map(|text| read("stop", &text)).transpose()?,
             queue: self.queue.unwrap_or(usize::MAX),

@@ -2,8 +2,11 @@
 
 use std::collections::VecDeque;
 
+use netnice_core::contract::Cell;
 use netnice_core::sched::{Departure, FlowId, Misuse, Next, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant};
+
+use crate::world::Overbooked;
 
 /// What waits in a queue: a packet on a link, a block on a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +42,11 @@ pub(crate) enum Look {
 pub(crate) struct Station {
     scheduler: Scheduler,
     ids: Vec<FlowId>,
-    /// By the index of the flow's number.
+    /// In the order in which flows were added.
     queues: Vec<VecDeque<Item>>,
+    /// The server of those that have a class. It was added before all flows, so their numbers
+    /// are one higher than their places.
+    server: Option<FlowId>,
 }
 
 impl Station {
@@ -49,14 +55,38 @@ impl Station {
             scheduler: Scheduler::new(wire)?,
             ids: Vec::new(),
             queues: Vec::new(),
+            server: None,
         })
+    }
+
+    /// A slice for members; before any flow.
+    pub(crate) fn overbook(&mut self, inside: &Overbooked) -> Result<(), Misuse> {
+        let (slice, classes) = (inside.slice, &inside.classes);
+        let server = self.scheduler.insert_server(slice, classes, Instant(0))?;
+        self.server = Some(server);
+        Ok(())
+    }
+
+    /// One more flow, which is a member of the server; nothing if there is none.
+    pub(crate) fn add_member(&mut self, class: usize, cell: Cell) -> Result<Option<()>, Misuse> {
+        let Some(server) = self.server else {
+            return Ok(None);
+        };
+        let now = Instant(0);
+        let id = self.scheduler.insert_member(server, class, cell, now)?;
+        self.note(id);
+        Ok(Some(()))
+    }
+
+    fn note(&mut self, id: FlowId) {
+        self.ids.push(id);
+        self.queues.push(VecDeque::new());
     }
 
     /// One more flow; they are numbered in the order in which they are added.
     pub(crate) fn add(&mut self, service: Service) -> Result<(), Misuse> {
         let id = self.scheduler.insert(service, Instant(0))?;
-        self.ids.push(id);
-        self.queues.push(VecDeque::new());
+        self.note(id);
         Ok(())
     }
 
@@ -87,10 +117,11 @@ impl Station {
     pub(crate) fn turn(&mut self, now: u64) -> Result<Left, Look> {
         loop {
             let queues = &self.queues;
-            let behind = |id: FlowId| queues[id.index()].get(1).map(packet);
+            let before = usize::from(self.server.is_some());
+            let behind = |id: FlowId| queues[id.index() - before].get(1).map(packet);
             match self.scheduler.turn(Instant(now), behind) {
                 Next::Send(departure) => {
-                    let flow = departure.flow.index();
+                    let flow = departure.flow.index() - before;
                     // A departure without a head would be the scheduler's mistake.
                     let item = self.queues[flow].pop_front().expect("a head");
                     return Ok(Left {

@@ -148,6 +148,50 @@ fn queues_and_ends_are_kept() {
 }
 
 #[test]
+fn an_overbooked_slice_is_shared_by_class_and_proportion() {
+    let text = r#"
+        duration = "2s"
+        [link]
+        rate = "100mbit"
+        [server]
+        slice = "10ms/10ms"
+        classes = ["none", "none", "5mbit"]
+        [[flow]]
+        name = "high"
+        class = 0
+        contract = "cell pcr=20mbit,cdvt=1ms"
+        source = { kind = "greedy", size = "500B" }
+        [[flow]]
+        name = "half"
+        class = 1
+        contract = "cell pcr=50mbit,cdvt=1ms"
+        source = { kind = "greedy", size = "500B" }
+        [[flow]]
+        name = "all"
+        class = 1
+        contract = "cell pcr=100mbit,cdvt=1ms"
+        source = { kind = "greedy", size = "500B" }
+        [[flow]]
+        name = "low"
+        class = 2
+        contract = "cell pcr=100mbit,cdvt=1ms"
+        source = { kind = "greedy", size = "500B" }
+    "#;
+    let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
+    let report = scenario
+        .world
+        .run(scenario.duration, |_| ())
+        .expect("played");
+    for (name, wanted) in [("high", 20.0), ("half", 25.0), ("all", 50.0), ("low", 5.0)] {
+        let rate = report.flow(name).expect("there").bytes as f64 * 4e-6;
+        assert!(
+            (rate / wanted - 1.0).abs() < 0.02,
+            "{name}: {rate}\n{report}"
+        );
+    }
+}
+
+#[test]
 fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
     let error = |text: &str| match text.parse::<crate::scenario::Scenario>() {
         Ok(_) => panic!("{text} was read"),
@@ -164,6 +208,7 @@ fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
         error(&one(&format!("contract = 'slice 2s/1s'\n{source}")))
             .contains("longer than its period")
     );
+    assert!(error(&one(&format!("class = 0\n{source}"))).contains("`a` has a class"));
     let twice = format!("{}[[flow]]\nname = 'a'\n{source}", one(source));
     assert!(error(&twice).contains("two flows are named `a`"));
 }

@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::contract::{Channel, Contract, MessageRate};
+use netnice_core::contract::{Channel, Contract, MessageRate, Slice};
 use netnice_core::police::{Police, Seen};
-use netnice_core::sched::{Misuse, Service, Turn, Wire};
+use netnice_core::sched::{Class, Misuse, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::report::{FlowReport, Report};
@@ -21,10 +21,22 @@ pub struct World {
     pub wire: Wire,
     /// What makes messages into packets; none: they are packets at once.
     pub processor: Option<Processor>,
+    /// A slice that is deliberately overbooked, for the flows that have a class.
+    pub overbooked: Option<Overbooked>,
     /// Who sends.
     pub flows: Vec<Flow>,
     /// Determines all chance.
     pub seed: u64,
+}
+
+/// A slice that flows share by classes of static priority, and inside a class in proportion to
+/// what they asked for (paper CELL, section 4.5).
+#[derive(Clone, Debug)]
+pub struct Overbooked {
+    /// What they share.
+    pub slice: Slice,
+    /// The classes, the highest first.
+    pub classes: Vec<Class>,
 }
 
 /// Who sends, what, and by which contract.
@@ -34,6 +46,9 @@ pub struct Flow {
     pub name: String,
     /// How it is served.
     pub service: Service,
+    /// The class in the overbooked slice that a flow with a cell contract is in; none, or in a
+    /// world without such a slice: it is served for itself.
+    pub class: Option<usize>,
     /// What it offers.
     pub source: Source,
     /// From when on.
@@ -60,6 +75,7 @@ impl Flow {
         Ok(Flow {
             name: name.to_string(),
             service: Service::of(&contract)?,
+            class: None,
             source,
             start: Nanos(0),
             stop: None,
@@ -71,6 +87,14 @@ impl Flow {
                 None => Police::contract(&contract).ok(),
             },
         })
+    }
+
+    /// The same in a class of the overbooked slice.
+    pub fn inside(self, class: usize) -> Flow {
+        Flow {
+            class: Some(class),
+            ..self
+        }
     }
 
     /// The same from another moment on.
@@ -115,6 +139,7 @@ impl World {
         World {
             wire,
             processor: None,
+            overbooked: None,
             flows: Vec::new(),
             seed: 1,
         }
@@ -191,11 +216,18 @@ impl<'a> Run<'a> {
             Some(_) => Some(Station::new(blocks())?),
             None => None,
         };
+        if let Some(inside) = &world.overbooked {
+            link.overbook(inside)?;
+        }
         let mut random = Random::new(world.seed);
         let mut actors = Vec::new();
         for flow in &world.flows {
             match &mut processor {
-                None => link.add(flow.service)?,
+                None => match (flow.class, flow.service) {
+                    (Some(class), Service::Cell(cell))
+                        if link.add_member(class, cell)?.is_some() => {}
+                    _ => link.add(flow.service)?,
+                },
                 Some(processor) => {
                     processor.add(handled(flow))?;
                     link.add(as_given(flow.service))?;

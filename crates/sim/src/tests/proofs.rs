@@ -54,6 +54,7 @@ fn sender(name: String, channel: Channel, times: Vec<u64>) -> Flow {
     Flow {
         name,
         service: Service::Channel(channel),
+        class: None,
         source: Source::Trace(trace.collect()),
         start: Nanos(0),
         stop: None,

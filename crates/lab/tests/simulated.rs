@@ -1,0 +1,34 @@
+//! The experiments in virtual time, in their quick form: no root, no clock, the same run each time.
+
+use netnice_lab::experiment::{self, Context, Subject};
+
+fn holds(id: &str) {
+    let context = Context {
+        subject: Subject::Netnice,
+        quick: true,
+        only: None,
+        plots: None,
+    };
+    let experiment = experiment::find(id).expect("in the registry");
+    let outcome = experiment.run(&context).expect("it can be played");
+    assert!(outcome.holds, "{id}: {:#?}", outcome.checks);
+}
+
+#[test]
+fn the_cell_paper() {
+    holds("cell-fig3");
+    holds("cell-fig4");
+}
+
+#[test]
+fn slices_of_a_link() {
+    holds("ntcp-fig4-sim");
+    holds("vert-fig5a-sim");
+    holds("vert-fig5b-sim");
+}
+
+#[test]
+fn real_time_channels() {
+    holds("rtc-fig5-sim");
+    holds("rtc-fig6-sim");
+}
