@@ -20,27 +20,31 @@ impl Random {
 
 const LINK: u64 = 10_000_000_000;
 
-/// A random contract of `bits` per second in the mean; all together are 90 % of the link.
-fn contract(random: &mut Random, bits: u64) -> contract::Cell {
-    let scr = Rate::new((bits * (50 + random.below(100)) / 100).max(1000)).unwrap();
-    let pcr = Rate::new(scr.bits_per_second() * (1 + random.below(9))).unwrap();
-    let cdvt = Nanos(3_000_000 + random.below(20_000_000));
+/// A random contract of about `bits` per second at its peak, with patience for one packet of each
+/// of all flows and more.
+fn contract(random: &mut Random, bits: u64, patience: u64) -> contract::Cell {
+    let pcr = Rate::new((bits * (50 + random.below(100)) / 100).max(1000)).unwrap();
+    let cdvt = Nanos(patience + random.below(patience));
     let bucket = match random.below(3) {
-        0 => return contract::Cell::new(scr, cdvt, None).unwrap(),
+        0 => return contract::Cell::new(pcr, cdvt, None).unwrap(),
         1 => Bucket::Single,
         _ => Bucket::Dual,
     };
-    let mbs = Bytes(1500 + random.below(30_000));
-    let sustained = Sustained { scr, mbs, bucket };
+    let sustained = Sustained {
+        scr: pcr.portion(1, 1 + random.below(9)).unwrap(),
+        mbs: Bytes(1500 + random.below(30_000)),
+        bucket,
+    };
     contract::Cell::new(pcr, cdvt, Some(sustained)).unwrap()
 }
 
-/// What may happen to a flow whose packets are all there: no policer speaks, and it has its rate.
+/// Flows whose peaks fit the link together, always with packets to send: no policer speaks, and
+/// each has its rate.
 fn conformance(flows: u64, packets: u64) {
     let mut random = Random(flows + packets);
     let mut link = Scheduler::new(Wire::new(Rate::new(LINK).unwrap())).unwrap();
     let contracts: Vec<contract::Cell> = (0..flows)
-        .map(|_| contract(&mut random, LINK / flows * 9 / 10))
+        .map(|_| contract(&mut random, LINK / flows * 9 / 10, flows * 1_500))
         .collect();
     let mut judges: Vec<Police> = contracts.iter().map(|one| Police::cell(*one)).collect();
     let mut sent = vec![0_u64; flows as usize];
@@ -68,6 +72,7 @@ fn conformance(flows: u64, packets: u64) {
     for (bytes, one) in sent.iter().zip(&contracts) {
         let (rate, burst) = one.sustained().map_or((one.pcr(), 0), |s| (s.scr, s.mbs.0));
         let due = rate.bytes_in(Nanos(now.0)).0;
+        // The burst may be outstanding, and a packet at either end.
         assert!(bytes + burst + 3000 >= due, "{bytes} of {due} with {one:?}");
     }
 }
