@@ -23,7 +23,7 @@ use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
 use crate::check::Check;
 use crate::check::flow::FlowError;
-use crate::shell;
+use crate::{inetd, shell};
 pub(crate) use contract::ContractArgs;
 
 /// What is to be done, with what holds for every verb.
@@ -54,6 +54,8 @@ pub(crate) enum Verb {
     Doctor,
     /// Judge a capture by a contract.
     Check(Box<Check>),
+    /// The super-server.
+    Inetd(inetd::Asked),
     /// Something about `@rate` in a shell.
     Shell(shell::Asked),
     /// Print the completions of a shell.
@@ -306,6 +308,21 @@ enum TypedVerb {
     },
     /// Read the policy file again
     Reload,
+    /// Serve network services, and divide a total among their sessions
+    #[command(after_help = INETD_HELP)]
+    Inetd {
+        /// TOML, or lines of inetd.conf with @RATE
+        config: PathBuf,
+        /// The total that is divided [default: the one that CONFIG names]
+        #[arg(value_name = "@RATE")]
+        total: Option<String>,
+        /// Only say whether it could be served
+        #[arg(long)]
+        check: bool,
+    },
+    /// Wait at the gate of a session, then become a program
+    #[command(hide = true)]
+    InetdSession(inetd::TypedSession),
     /// Print what teaches a shell `cmd @rate`: eval "$(netnice shell-init bash)"
     ShellInit {
         /// The shell
@@ -454,6 +471,16 @@ impl TypedVerb {
             TypedVerb::Check(check) => check.means(),
             TypedVerb::Confirm { id } => Ok(Verb::Ask(Request::Confirm(Confirm { id }))),
             TypedVerb::Reload => Ok(Verb::Ask(Request::Reload(Reload {}))),
+            TypedVerb::Inetd {
+                config,
+                total,
+                check,
+            } => Ok(Verb::Inetd(inetd::Asked::Serve {
+                config,
+                total: total.as_deref().map(total_rate).transpose()?,
+                check,
+            })),
+            TypedVerb::InetdSession(session) => Ok(Verb::Inetd(inetd::Asked::Session(session))),
             TypedVerb::ShellInit { shell } => Ok(Verb::Shell(shell::Asked::Init(shell))),
             TypedVerb::At { words } => Ok(match shell::at(words) {
                 Ok(run) => Verb::Run(run),
@@ -489,6 +516,8 @@ impl TypedVerb {
             TypedVerb::Check(_) => Some("check"),
             TypedVerb::Confirm { .. } => Some("confirm"),
             TypedVerb::Reload => Some("reload"),
+            TypedVerb::Inetd { .. } => Some("inetd"),
+            TypedVerb::InetdSession(_) => Some("inetd-session"),
             TypedVerb::ShellInit { .. } => Some("shell-init"),
             TypedVerb::At { .. } => Some("at"),
             TypedVerb::ShellWords { .. } => Some("shell-words"),
@@ -630,6 +659,11 @@ fn rate(option: &'static str, text: Option<&str>) -> Result<Option<String>, BadU
     }
 }
 
+/// `@512Kbyte/sec`, as the paper writes it; the @ may be left out.
+fn total_rate(text: &str) -> Result<Rate, BadUsage> {
+    quantity("@RATE", text.strip_prefix('@').unwrap_or(text))
+}
+
 fn overhead(text: &str) -> Result<u64, BadUsage> {
     match quantity("--overhead", text)? {
         Bytes(bytes @ 0..=MOST_OVERHEAD) => Ok(bytes),
@@ -673,6 +707,13 @@ as a message.
 
 Exit status: 0 every packet conforms; 3 at least one does not, the first is named;
 1 the capture cannot be read or has no packet to check; 2 bad usage.";
+
+const INETD_HELP: &str = "\
+A session of a service with @RATE has that rate; the others share what is left of the total. Lines:
+  service stream|dgram protocol wait|nowait user program arguments... [@RATE]
+  service program [arguments...] [@RATE]
+
+Exit status: 2 the configuration makes no sense (file, line and reason are told); 1 a port is taken.";
 
 /// More than any link layer adds to a packet.
 const MOST_OVERHEAD: u64 = 256;

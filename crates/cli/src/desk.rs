@@ -13,7 +13,7 @@ use crate::args::{Command, Verb};
 use crate::check::{self, CheckError};
 use crate::render::{self, Style};
 use crate::start::{self, StartError};
-use crate::{doctor, pages, run, shell, top};
+use crate::{doctor, inetd, pages, run, shell, top};
 
 /// What keeps a command from its answer.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +113,7 @@ fn answer(command: Command) -> Result<Exit, Trouble> {
         Verb::Top(asked) => top::serve(&dir, json, &asked),
         Verb::Doctor => doctor::serve(&dir, json),
         Verb::Check(asked) => check::serve(*asked, json),
+        Verb::Inetd(asked) => inetd::serve(&dir, asked),
         Verb::Shell(asked) => shell::serve(&dir, asked),
         Verb::Completions(shell) => say(&pages::completions(shell)).map(|()| Exit::Done),
         Verb::Man(folder) => pages::man(&folder).map(|()| Exit::Done),

@@ -20,6 +20,7 @@ mod args;
 mod check;
 mod desk;
 mod doctor;
+mod inetd;
 mod pages;
 mod render;
 mod run;

@@ -1,0 +1,155 @@
+//! `netnice inetd`: the super-server of `netnice-share`, and the helper that is a session's gate.
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process;
+
+use netnice_api::{Exit, RuntimeDir};
+use netnice_core::units::Rate;
+use netnice_share::config::{Config, ConfigError, Fault};
+use netnice_share::inetd::{self, Gate, InetdError};
+use rustix::process::{Gid, Uid};
+
+use crate::desk::{self, Trouble};
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// Serve a configuration.
+    Serve {
+        /// Its file.
+        config: PathBuf,
+        /// The total, if it is named beside it.
+        total: Option<Rate>,
+        /// Only say whether it could be served.
+        check: bool,
+    },
+    /// Wait at the gate, then become a program.
+    Session(TypedSession),
+}
+
+/// A program and whose rights it has.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TypedSession {
+    /// The user
+    uid: u32,
+    /// The group
+    gid: u32,
+    /// groups=N,N…
+    groups: String,
+    /// The program
+    program: OsString,
+    /// Its name for itself
+    argv0: OsString,
+    /// Its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
+}
+
+/// Serves it.
+pub(crate) fn serve(dir: &RuntimeDir, asked: Asked) -> Result<Exit, Trouble> {
+    match asked {
+        Asked::Serve {
+            config,
+            total,
+            check,
+        } => match super_server(dir, &config, total, check) {
+            Ok(exit) => Ok(exit),
+            Err(Problem::Desk(trouble)) => Err(trouble),
+            Err(Problem::Inetd(error)) => {
+                eprintln!("netnice: {}", desk::plain(&error.to_string()));
+                Ok(exit_of(&error))
+            }
+        },
+        Asked::Session(session) => Ok(become_program(&session)),
+    }
+}
+
+enum Problem {
+    Desk(Trouble),
+    Inetd(InetdError),
+}
+
+fn super_server(
+    dir: &RuntimeDir,
+    file: &std::path::Path,
+    total: Option<Rate>,
+    check: bool,
+) -> Result<Exit, Problem> {
+    let inetd = |error: ConfigError| Problem::Inetd(InetdError::Config(error));
+    let config = Config::read(file, total).map_err(inetd)?;
+    if check {
+        inetd::check(&config).map_err(inetd)?;
+        let count = config.services.len();
+        let said = desk::say(&format!("{}: {count} services, good", file.display()));
+        return said.map(|()| Exit::Done).map_err(Problem::Desk);
+    }
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("netnice: inetd starts programs with the rights of their users: run it as root");
+        return Ok(Exit::Refused);
+    }
+    // Starts the daemon where there is none.
+    drop(desk::connect(dir).map_err(Problem::Desk)?);
+    let helper = std::env::current_exe().map_err(|source| {
+        Problem::Desk(Trouble::Io {
+            what: "this program's own path".to_string(),
+            source,
+        })
+    })?;
+    let words = ["inetd-session", "--"].map(OsString::from).to_vec();
+    let gate = Gate { helper, words };
+    let mut say = |line: &str| eprintln!("netnice: {}", desk::plain(line));
+    let ended = inetd::serve(config, dir, gate, &mut say);
+    ended.map(|()| Exit::Done).map_err(Problem::Inetd)
+}
+
+fn exit_of(error: &InetdError) -> Exit {
+    match error {
+        InetdError::Config(ConfigError {
+            fault: Fault::Port { .. } | Fault::Unreadable(_),
+            ..
+        })
+        | InetdError::Wait(_) => Exit::Error,
+        InetdError::Config(_) => Exit::BadUsage,
+        InetdError::Daemon(error) => Exit::from(error),
+    }
+}
+
+/// Waits until the gate opens, and becomes the program. The gate is standard error; the program's standard error is its
+/// connection, as inetd(8) has it. Whoever started us reads our status, and nobody what we would print.
+fn become_program(session: &TypedSession) -> Exit {
+    let mut byte = [0];
+    if !matches!(rustix::io::read(rustix::stdio::stderr(), &mut byte), Ok(1)) {
+        return Exit::Error;
+    }
+    let ready =
+        rustix::stdio::dup2_stderr(rustix::stdio::stdin()).and_then(|()| take_rights(session));
+    if ready.is_err() {
+        return Exit::CannotRun;
+    }
+    // Only returns if it fails.
+    let _error = process::Command::new(&session.program)
+        .arg0(&session.argv0)
+        .args(&session.args)
+        .exec();
+    Exit::NotFound
+}
+
+/// Takes the rights of the session's user, the user last.
+fn take_rights(session: &TypedSession) -> rustix::io::Result<()> {
+    if rustix::process::getuid().as_raw() == session.uid
+        && rustix::process::getgid().as_raw() == session.gid
+    {
+        return Ok(());
+    }
+    let listed = session.groups.strip_prefix("groups=").unwrap_or_default();
+    let groups: Vec<Gid> = listed
+        .split(',')
+        .filter_map(|group| group.parse().ok().map(Gid::from_raw))
+        .collect();
+    let (uid, gid) = (Uid::from_raw(session.uid), Gid::from_raw(session.gid));
+    rustix::thread::set_thread_groups(&groups)?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)
+}

@@ -1,0 +1,441 @@
+//! `netnice inetd`: the paper's three configurations on real packets, shares that follow, and what is served and refused.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{SECOND, at, functional, pause, wait_until};
+use netnice_lab::process::Proc;
+use netnice_lab::sys;
+use netnice_lab::traffic::{self, Running, Tcp};
+use netnice_lab::wire::{Flow, Record, Tap};
+use netnice_lab::world::Family;
+
+/// Kbyte/s of the paper, in bit/s.
+const K: f64 = 1024.0 * 8.0;
+
+/// A desk whose client is the host that serves; programs of the server are who comes.
+struct Inetd {
+    /// Ended before the desk.
+    server: Proc,
+    desk: Desk,
+}
+
+impl Inetd {
+    /// A super-server with this configuration; `words` come behind its file.
+    fn start(config: &str, words: &[&str]) -> Inetd {
+        let desk = Desk::new().expect("a desk");
+        let file = write(&desk, "inetd.conf", config);
+        let file = file.to_str().expect("text");
+        let line = [&["inetd", file], words].concat();
+        let mut server = Proc::start(desk.netnice.command(&line)).expect("it starts");
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut said = String::new();
+        while !said.contains("is served at") {
+            assert!(
+                server.running() && Instant::now() < until,
+                "it said: {said}"
+            );
+            said.push_str(&server.complaints());
+        }
+        Inetd { server, desk }
+    }
+
+    /// A client that reads whatever comes, in so many sessions of a port.
+    fn read(&self, port: u16, sessions: u32) -> Running {
+        let to = self.desk.client(port);
+        let reads = Tcp::connect(to, sessions).sink();
+        traffic::eager(self.desk.world.server(), &reads).expect("a client")
+    }
+
+    /// A connection.
+    fn connect(&self, to: SocketAddr) -> TcpStream {
+        let stream = self.desk.world.server().ns.enter(|| {
+            let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            Ok(stream)
+        });
+        stream.expect("connected")
+    }
+
+    /// All that a service says until it hangs up.
+    fn hear(&self, to: SocketAddr) -> String {
+        let mut text = String::new();
+        // A session that is refused may be reset.
+        let _ = self.connect(to).read_to_string(&mut text);
+        text
+    }
+
+    /// Packets of so many seconds from now on, at the clients' end.
+    fn record(&self, settle: f64, span: f64) -> (Record, u64, u64) {
+        self.desk.record(settle, span).expect("a record")
+    }
+
+    /// How many targets the daemon holds.
+    fn targets(&self) -> usize {
+        let shown = self.desk.netnice.show().expect("a show");
+        shown["targets"].as_array().expect("a list").len()
+    }
+}
+
+fn write(desk: &Desk, name: &str, text: &str) -> PathBuf {
+    let path = desk.world.folder().join(name);
+    fs::write(&path, text).expect("written");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("root may");
+    path
+}
+
+/// What each session of a service uses, both ways, in Kbyte/s.
+fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
+    let of_service = |flow: &Flow| flow.has_port(port);
+    let flows = record.flows().into_iter().map(|(flow, _)| flow);
+    let clients: BTreeSet<u16> = flows
+        .filter(of_service)
+        .map(|flow| {
+            if flow.inbound {
+                flow.target.1
+            } else {
+                flow.source.1
+            }
+        })
+        .collect();
+    clients
+        .into_iter()
+        .map(|client| record.rate(|f| of_service(f) && f.has_port(client), from, to) / K)
+        .filter(|rate| *rate > 0.0)
+        .collect()
+}
+
+/// Fails unless there are these sessions with these rates, within 3 %.
+fn shared(what: &str, got: &[f64], wanted: &[f64]) {
+    assert_eq!(got.len(), wanted.len(), "{what}: {got:.1?} for {wanted:?}");
+    let share = if functional() { 0.5 } else { 0.03 };
+    for (got, wanted) in got.iter().zip(wanted) {
+        assert!(
+            (got / wanted - 1.0).abs() <= share,
+            "{what}: {got:.2} Kbyte/s for {wanted}"
+        );
+    }
+}
+
+#[test]
+fn the_papers_configuration_a_gives_each_session_its_rate() {
+    let lines = "ftp cat /dev/zero @128Kbyte/sec\n\
+                 login cat /dev/zero @32Kbyte/sec\n\
+                 telnet cat /dev/zero @32Kbyte/sec\n";
+    let inetd = Inetd::start(lines, &[]);
+    let _clients = [inetd.read(21, 1), inetd.read(513, 1), inetd.read(23, 1)];
+    let (record, from, to) = inetd.record(2.0, 6.0);
+    for (port, rate) in [(21, 128.0), (513, 32.0), (23, 32.0)] {
+        let got = sessions(&record, port, from, to);
+        shared(&format!("[A] port {port}"), &got, &[rate]);
+    }
+}
+
+#[test]
+fn the_papers_configuration_b_divides_the_total() {
+    let lines = "ftp cat /dev/zero\nlogin cat /dev/zero\ntelnet cat /dev/zero\n";
+    let inetd = Inetd::start(lines, &["@512Kbyte/sec"]);
+    let _clients = inetd.read(21, 4);
+    let (record, from, to) = inetd.record(2.0, 6.0);
+    let got = sessions(&record, 21, from, to);
+    shared("[B]", &got, &[128.0; 4]);
+}
+
+#[test]
+fn the_papers_configuration_c_mixes_both() {
+    let lines = "total = \"512Kbyte/sec\"\nlines = \"\"\"\nftp cat /dev/zero\n\
+                 login cat /dev/zero @32Kbyte/sec\ntelnet cat /dev/zero @32Kbyte/sec\n\"\"\"\n";
+    let inetd = Inetd::start(lines, &[]);
+    let _clients = [inetd.read(21, 4), inetd.read(23, 2)];
+    let (record, from, to) = inetd.record(2.5, 6.0);
+    shared("[C] ftp", &sessions(&record, 21, from, to), &[112.0; 4]);
+    shared("[C] telnet", &sessions(&record, 23, from, to), &[32.0; 2]);
+}
+
+#[test]
+fn shares_follow_within_half_a_second() {
+    let inetd = Inetd::start("ftp cat /dev/zero\n", &["@512Kbyte/sec"]);
+    let tap = Tap::start(&inetd.desk.world.server().ns, "eth0").expect("a tap");
+    let _first = inetd.read(21, 1);
+    pause(3.0);
+    let second = inetd.read(21, 1);
+    let came = sys::now_ns();
+    pause(3.0);
+    let left = sys::now_ns();
+    drop(second);
+    wait_until(left + 3 * SECOND);
+    let record = tap.stop(&inetd.desk.world.server().ns).expect("a record");
+    let half = SECOND / 2;
+    let wide = if functional() { 0.5 } else { 0.06 };
+    let total = |from, to| record.rate(|f| f.has_port(21), from, to) / K / 512.0;
+    for (what, from, to) in [
+        ("alone", came - 2 * SECOND, came),
+        ("two", came + half, left),
+        ("alone again", left + half, left + 3 * SECOND),
+    ] {
+        let share = total(from, to);
+        assert!(
+            (share - 1.0).abs() <= wide,
+            "{what}: {share:.3} of the total"
+        );
+    }
+    let got = sessions(&record, 21, came + half, left);
+    assert_eq!(got.len(), 2, "{got:?}");
+    for rate in got {
+        assert!(
+            (rate / 256.0 - 1.0).abs() <= wide,
+            "{rate:.1} of 256 Kbyte/s"
+        );
+    }
+}
+
+#[test]
+fn an_idle_share_is_lent_and_comes_back() {
+    let desk_line = "ftp cat /dev/zero\n8001 sh -c \"sleep 7; exec cat /dev/zero\"\n";
+    let inetd = Inetd::start(desk_line, &["@512Kbyte/sec"]);
+    let _quiet = inetd.read(8001, 1);
+    let _busy = inetd.read(21, 1);
+    let (record, from, to) = inetd.record(4.0, 2.0);
+    let busy = sessions(&record, 21, from, to)[0];
+    assert!(
+        busy > 400.0,
+        "{busy:.1} of 512 Kbyte/s beside an idle session"
+    );
+    let (record, from, to) = inetd.record(3.0, 3.0);
+    shared("busy", &sessions(&record, 21, from, to), &[256.0]);
+    shared(
+        "no longer idle",
+        &sessions(&record, 8001, from, to),
+        &[256.0],
+    );
+}
+
+#[test]
+fn a_client_address_has_a_limit_of_its_own() {
+    let config = "total = \"512Kbyte/s\"\nper_client = \"128Kbyte/s\"\nsessions_per_client = 2\n\
+                  lines = \"ftp cat /dev/zero\"\n";
+    let inetd = Inetd::start(config, &[]);
+    let _two = inetd.read(21, 2);
+    let (record, from, to) = inetd.record(1.5, 4.0);
+    shared(
+        "of one client",
+        &sessions(&record, 21, from, to),
+        &[64.0; 2],
+    );
+    assert_eq!(inetd.hear(inetd.desk.client(21)), "");
+}
+
+#[test]
+fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
+    let lines = "8001 stream tcp nowait nobody /usr/bin/id id -un @4mbit\n\
+                 8002 stream tcp6 wait root /usr/bin/perl perl -e \
+                 \"accept(C, STDIN) and syswrite(C, qq(waited\\n))\" @4mbit\n\
+                 8003 dgram udp wait root /usr/bin/perl perl -e \
+                 \"while ($p = recv(STDIN, $m, 99, 0)) { send(STDOUT, uc $m, 0, $p); last if $m eq q(end) }\" @4mbit\n\
+                 8004 stream tcp nowait/1 root /usr/bin/cat cat @4mbit\n";
+    let inetd = Inetd::start(lines, &[]);
+    let here = inetd.desk.world.client();
+    // TCP over both internets, with the rights of the user.
+    for family in [Family::V4, Family::V6] {
+        assert_eq!(inetd.hear(at(here, family, 8001)), "nobody\n");
+    }
+    // A program that accepts by itself, once and, when it has ended, again.
+    for _ in 0..2 {
+        assert_eq!(inetd.hear(at(here, Family::V6, 8002)), "waited\n");
+    }
+    // UDP: the program has the socket, and a limit.
+    let to = inetd.desk.client(8003);
+    let client = inetd.desk.world.server().ns.enter(|| {
+        let client = std::net::UdpSocket::bind("0.0.0.0:0")?;
+        client.set_read_timeout(Some(Duration::from_secs(5)))?;
+        client.connect(to)?;
+        Ok(client)
+    });
+    let client = client.expect("a socket");
+    let ask = |text: &str| {
+        client.send(text.as_bytes()).expect("sent");
+        let mut answer = [0; 99];
+        let length = client.recv(&mut answer).expect("answered");
+        String::from_utf8_lossy(&answer[..length]).into_owned()
+    };
+    assert_eq!(ask("hello"), "HELLO");
+    let shown = inetd.desk.netnice.show().expect("a show");
+    assert_eq!(shown["targets"][0]["effective"]["both"], 4_000_000);
+    assert_eq!(ask("end"), "END");
+    assert!(soon(5.0, || inetd.targets() == 0), "a session stays");
+    assert_eq!(ask("end"), "END");
+    // One session at once: the second is closed.
+    let mut first = inetd.connect(inetd.desk.client(8004));
+    first.write_all(b"x").expect("sent");
+    first.read_exact(&mut [0]).expect("echoed");
+    assert_eq!(inetd.hear(inetd.desk.client(8004)), "");
+    drop(first);
+    assert!(soon(5.0, || inetd.targets() == 0), "a session stays");
+    let mut again = inetd.connect(inetd.desk.client(8004));
+    again.write_all(b"y").expect("sent");
+    again.read_exact(&mut [0]).expect("echoed");
+}
+
+#[test]
+fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
+    let config = "total = \"100Kbyte/s\"\nfloor = \"40Kbyte/s\"\nlines = \"\"\"\n\
+                  ftp cat\n8001 cat @50Kbyte/s\n\"\"\"\n";
+    let mut inetd = Inetd::start(config, &[]);
+    let talks = |stream: &mut TcpStream| {
+        let mut byte = [0];
+        stream.write_all(b"x").is_ok() && matches!(stream.read(&mut byte), Ok(1))
+    };
+    let (ftp, fixed) = (inetd.desk.client(21), inetd.desk.client(8001));
+    let mut one = inetd.connect(ftp);
+    assert!(talks(&mut one));
+    let mut two = inetd.connect(fixed);
+    assert!(talks(&mut two));
+    // A second fixed rate would leave nothing; a second share would be below the floor.
+    assert!(!talks(&mut inetd.connect(fixed)));
+    assert!(!talks(&mut inetd.connect(ftp)));
+    drop(two);
+    assert!(soon(5.0, || inetd.targets() == 1), "a session stays");
+    let mut three = inetd.connect(ftp);
+    assert!(talks(&mut three) && talks(&mut one));
+    let said = inetd.server.complaints();
+    assert!(said.contains("does not fit"), "{said}");
+    assert!(said.contains("below the floor"), "{said}");
+}
+
+#[test]
+fn a_bad_configuration_is_refused_at_start_and_by_check() {
+    let desk = Desk::new().expect("a desk");
+    let file = desk.world.folder().join("inetd.toml");
+    let name = file.display().to_string();
+    let mut taken = desk.world.client().ns.command("perl");
+    taken.args([
+        "-e",
+        "use IO::Socket::INET; $|=1; $s = IO::Socket::INET->new(Listen => 1, LocalPort => 8009) or die; print qq(here\\n); sleep 600",
+    ]);
+    let mut taken = Proc::start(taken).expect("a program");
+    taken.next_line(Duration::from_secs(5)).expect("it listens");
+    for (text, status, line, part) in [
+        (
+            "total = \"1mbit\"\nspead = 1\nlines = \"8001 cat\"\n",
+            2,
+            ":2: ",
+            "spead",
+        ),
+        (
+            "total = \"1mbit\"\nlines = \"\"\"\n8001 cat\n8001 cat\n\"\"\"\n",
+            2,
+            ":4: ",
+            ":3",
+        ),
+        ("lines = \"8001 cat @128\"\n", 2, ":1: ", "no unit"),
+        ("lines = \"8001 /no/such\"\n", 2, ":1: ", "/no/such"),
+        (
+            "total = \"1mbit\"\nlines = \"8009 cat\"\n",
+            1,
+            ":2: ",
+            "port 8009",
+        ),
+    ] {
+        fs::write(&file, text).expect("written");
+        for words in [&["inetd", &name, "--check"][..], &["inetd", &name][..]] {
+            let answer = desk.netnice.run(words).expect("it runs");
+            let said = &answer.stderr;
+            assert_eq!(answer.status, status, "{text}: {said}");
+            let begins = format!("netnice: {name}{line}");
+            assert!(said.starts_with(&begins) && said.contains(part), "{said}");
+        }
+    }
+    fs::write(&file, "total = \"1mbit\"\nlines = \"8001 cat @512kbit\"\n").expect("written");
+    let answer = desk
+        .netnice
+        .run(&["inetd", &name, "--check"])
+        .expect("it runs");
+    assert_eq!(answer.status, 0, "{}", answer.stderr);
+}
+
+/// Opens and closes so many sessions, some at a time, and looks for what they left.
+fn come_and_go(all: usize, at_once: usize) {
+    let mut inetd = Inetd::start("8001 cat\n", &["@100mbit"]);
+    let pid = inetd.server.pid();
+    let to = inetd.desk.client(8001);
+    let standing = inetd.connect(to);
+    assert!(soon(10.0, || inetd.targets() == 1), "no session");
+    let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
+    let before = (
+        count("fd"),
+        classes(&inetd),
+        inetd.desk.world.client().ns.pids().len(),
+    );
+    let mut open = std::collections::VecDeque::new();
+    for _ in 0..all {
+        let mut stream = inetd.connect(to);
+        stream.write_all(b"x").expect("sent");
+        open.push_back(stream);
+        if open.len() >= at_once {
+            let mut oldest = open.pop_front().expect("one");
+            oldest
+                .read_exact(&mut [0])
+                .expect("every session is served");
+        }
+    }
+    drop(open);
+    assert!(
+        soon(60.0, || inetd.targets() == 1),
+        "targets stay: {}",
+        inetd.targets()
+    );
+    assert!(soon(90.0, || classes(&inetd) == before.1), "classes stay");
+    let after = (
+        count("fd"),
+        classes(&inetd),
+        inetd.desk.world.client().ns.pids().len(),
+    );
+    assert_eq!(before, after, "descriptors, classes, processes");
+    assert!(inetd.server.running());
+    drop(standing);
+    let said = inetd.server.complaints();
+    assert!(
+        !said.contains("refused") && !said.contains("cannot"),
+        "{said}"
+    );
+}
+
+/// How many classes the stage of limits has.
+fn classes(inetd: &Inetd) -> usize {
+    let shown = inetd.desk.world.client().ns.tc("class show dev nn0");
+    shown.map_or(0, |text| text.lines().count())
+}
+
+#[test]
+fn sessions_leave_nothing() {
+    come_and_go(150, 20);
+}
+
+#[test]
+#[ignore = "takes minutes; part of make test-long"]
+fn ten_thousand_sessions_leave_nothing() {
+    come_and_go(10_000, 100);
+}
+
+#[test]
+fn sessions_go_on_with_their_limits_when_the_super_server_ends() {
+    let mut inetd = Inetd::start("8001 cat @1mbit\n", &[]);
+    let mut stream = inetd.connect(inetd.desk.client(8001));
+    let mut echo = || {
+        stream.write_all(b"x").expect("sent");
+        stream.read_exact(&mut [0]).expect("echoed");
+    };
+    echo();
+    let pid = inetd.server.pid() as i32;
+    sys::kill(pid, libc::SIGKILL).expect("it runs");
+    inetd.server.wait(Duration::from_secs(5)).expect("it ended");
+    echo();
+    let shown = inetd.desk.netnice.show().expect("a show");
+    assert_eq!(shown["targets"][0]["effective"]["both"], 1_000_000);
+}

@@ -1,0 +1,137 @@
+//! Names that this machine gives: services, users and groups, programs. Read from the files where they are written.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::Fault;
+
+/// Whose rights a program has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The user's name.
+    pub name: String,
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Further groups.
+    pub groups: Vec<u32>,
+}
+
+/// The port of a service.
+pub(super) fn port(service: &str, protocol: &str) -> Result<u16, Fault> {
+    if let Ok(port @ 1..) = service.parse() {
+        return Ok(port);
+    }
+    let file = std::fs::read_to_string("/etc/services").unwrap_or_default();
+    let listed = file.lines().find_map(|line| {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let (name, at) = (words.next()?, words.next()?);
+        let (port, over) = at.split_once('/')?;
+        let named = name == service || words.any(|alias| alias == service);
+        (named && over == protocol).then(|| port.parse().ok())?
+    });
+    let known = || KNOWN.iter().find(|(name, _)| *name == service);
+    listed
+        .or_else(|| known().map(|(_, port)| *port))
+        .ok_or_else(|| Fault::NoService(service.to_string()))
+}
+
+/// `user`, `user.group` or `user:group`; numbers will do.
+pub(super) fn user(text: &str) -> Result<User, Fault> {
+    let (name, group) = match text.split_once([':', '.']) {
+        Some((name, group)) => (name, Some(group)),
+        None => (text, None),
+    };
+    let nobody = || Fault::Nobody(format!("user {name:?}"));
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    // passwd(5): name, password, user, group, …
+    let entry = passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let (uid, gid) = (fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?);
+        (fields[0] == name || fields[2] == name).then(|| (fields[0].to_string(), uid, gid))
+    });
+    let number = || name.parse().ok().map(|uid| (name.to_string(), uid, uid));
+    let (name, uid, own) = entry.or_else(number).ok_or_else(nobody)?;
+    let file = std::fs::read_to_string("/etc/group").unwrap_or_default();
+    // group(5): name, password, group, members.
+    let rows: Vec<(&str, u32, &str)> = file
+        .lines()
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            Some((
+                *fields.first()?,
+                fields.get(2)?.parse().ok()?,
+                *fields.get(3)?,
+            ))
+        })
+        .collect();
+    let gid = match group {
+        None => own,
+        Some(group) => rows
+            .iter()
+            .find(|(name, _, _)| *name == group)
+            .map(|(_, gid, _)| *gid)
+            .or(group.parse().ok())
+            .ok_or_else(|| Fault::Nobody(format!("group {group:?}")))?,
+    };
+    let member = |members: &str| members.split(',').any(|member| member == name);
+    let groups = rows
+        .iter()
+        .filter(|(_, _, members)| member(members))
+        .map(|(_, gid, _)| *gid)
+        .collect();
+    Ok(User {
+        name,
+        uid,
+        gid,
+        groups,
+    })
+}
+
+/// A program's file: the one that is named, or found where daemons and commands are.
+pub(super) fn program(name: &str) -> Result<PathBuf, Fault> {
+    let missing = || Fault::NoProgram(name.to_string());
+    if name.contains('/') {
+        let path = PathBuf::from(name);
+        return match path.is_absolute() && is_executable(&path) {
+            true => Ok(path),
+            false => Err(missing()),
+        };
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = FOLDERS.iter().map(PathBuf::from);
+    folders
+        .chain(std::env::split_paths(&path))
+        .map(|folder| folder.join(name))
+        .find(|path| is_executable(path))
+        .ok_or_else(missing)
+}
+
+fn is_executable(path: &Path) -> bool {
+    std::fs::metadata(path)
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+/// Where daemons are, before PATH.
+const FOLDERS: [&str; 4] = [
+    "/usr/local/sbin",
+    "/usr/sbin",
+    "/usr/local/libexec",
+    "/usr/libexec",
+];
+
+/// The services of the paper and their kind, for machines without /etc/services.
+const KNOWN: [(&str, u16); 10] = [
+    ("ftp", 21),
+    ("ssh", 22),
+    ("telnet", 23),
+    ("smtp", 25),
+    ("tftp", 69),
+    ("finger", 79),
+    ("http", 80),
+    ("pop3", 110),
+    ("login", 513),
+    ("rsync", 873),
+];

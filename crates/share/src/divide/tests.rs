@@ -1,0 +1,162 @@
+use proptest::prelude::*;
+
+use super::{Demand, Full, Pool, divide, fits};
+
+/// Kbyte/s as the paper counts them.
+const K: u64 = 1024 * 8;
+
+fn fixed(kbytes: u64) -> Demand {
+    Demand {
+        fixed: Some(kbytes * K),
+        ..shared()
+    }
+}
+
+fn shared() -> Demand {
+    Demand {
+        fixed: None,
+        weight: 100,
+        most: None,
+        idle: None,
+    }
+}
+
+fn pool(kbytes: u64) -> Pool {
+    Pool {
+        total: Some(kbytes * K),
+        floor: K,
+    }
+}
+
+/// Shares in Kbyte/s.
+fn shares(pool: Pool, demands: &[Demand]) -> Vec<u64> {
+    let shares = divide(pool, demands).into_iter();
+    shares.map(|share| share.expect("limited") / K).collect()
+}
+
+#[test]
+fn the_papers_three_configurations() {
+    let none = Pool {
+        total: None,
+        floor: K,
+    };
+    assert_eq!(
+        shares(none, &[fixed(128), fixed(32), fixed(32)]),
+        [128, 32, 32]
+    );
+    assert_eq!(shares(pool(512), &[shared(); 4]), [128; 4]);
+    let mut mixed = vec![fixed(32); 2];
+    mixed.extend([shared(); 4]);
+    assert_eq!(shares(pool(512), &mixed), [32, 32, 112, 112, 112, 112]);
+}
+
+#[test]
+fn weights_and_bounds_shift_shares() {
+    let heavy = Demand {
+        weight: 300,
+        ..shared()
+    };
+    assert_eq!(shares(pool(512), &[heavy, shared()]), [384, 128]);
+    let bound = Demand {
+        most: Some(32 * K),
+        ..shared()
+    };
+    assert_eq!(
+        shares(pool(512), &[bound, shared(), shared()]),
+        [32, 240, 240]
+    );
+    let none = Pool {
+        total: None,
+        floor: K,
+    };
+    assert_eq!(divide(none, &[shared(), bound]), [None, Some(32 * K)]);
+}
+
+#[test]
+fn an_idle_share_is_lent_and_kept_where_nobody_wants_it() {
+    let idle = |used: u64| Demand {
+        idle: Some(used * K),
+        ..shared()
+    };
+    // An eighth of 128, or twice what it uses.
+    assert_eq!(shares(pool(256), &[idle(0), shared()]), [16, 240]);
+    assert_eq!(shares(pool(256), &[idle(10), shared()]), [20, 236]);
+    assert_eq!(shares(pool(256), &[idle(0), idle(0)]), [128, 128]);
+    // A fixed rate is not lent.
+    let quiet = Demand {
+        idle: Some(0),
+        ..fixed(32)
+    };
+    assert_eq!(shares(pool(512), &[quiet, shared()]), [32, 480]);
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    assert_eq!(fits(pool(512), &[fixed(500), fixed(12)]), Ok(()));
+    let full = fits(pool(512), &[fixed(500), fixed(13)]);
+    assert_eq!(
+        full,
+        Err(Full::Fixed {
+            asked: 13 * K,
+            left: 12 * K
+        })
+    );
+    // A share for whoever is there already is kept back: the floor.
+    assert!(fits(pool(512), &[shared(), fixed(512)]).is_err());
+    assert_eq!(fits(pool(3), &[shared(); 3]), Ok(()));
+    let full = fits(pool(3), &[shared(); 4]);
+    assert_eq!(
+        full,
+        Err(Full::Floor {
+            share: 3 * K / 4,
+            floor: K
+        })
+    );
+}
+
+fn demands() -> impl Strategy<Value = Vec<Demand>> {
+    let one = (
+        proptest::option::weighted(0.3, 1_000..1_000_000_u64),
+        1..1_000_u64,
+        proptest::option::weighted(0.3, 1_000..1_000_000_u64),
+        proptest::option::weighted(0.3, 0..1_000_000_u64),
+    );
+    let one = one.prop_map(|(fixed, weight, most, idle)| Demand {
+        fixed,
+        weight,
+        most,
+        idle,
+    });
+    proptest::collection::vec(one, 1..40)
+}
+
+proptest! {
+    #[test]
+    fn no_more_than_the_total_is_given_and_no_less_than_the_floor(
+        total in 1_000..1_000_000_000_u64,
+        floor in 1_000..10_000_u64,
+        demands in demands(),
+    ) {
+        let pool = Pool { total: Some(total), floor };
+        if fits(pool, &demands).is_ok() {
+            let shares = divide(pool, &demands);
+            let sum: u64 = shares.iter().flatten().sum();
+            // An idle session that keeps the floor of a smaller share may add up to the floor of each.
+            let kept = demands.len() as u64 * floor;
+            prop_assert!(sum <= total + kept, "{sum} of {total}");
+            for (share, demand) in shares.iter().zip(&demands) {
+                let share = share.expect("limited");
+                let bound = demand.most.unwrap_or(u64::MAX).min(demand.fixed.unwrap_or(u64::MAX));
+                prop_assert!(share <= bound);
+                prop_assert!(share >= floor.min(bound), "{share} of {demand:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn all_that_can_be_used_is_given(total in 1_000_000..1_000_000_000_u64, n in 1..50_usize) {
+        let pool = Pool { total: Some(total), floor: 1_000 };
+        let sum: u64 = divide(pool, &vec![shared(); n]).into_iter().flatten().sum();
+        prop_assert!(total - sum < n as u64, "{sum} of {total}");
+    }
+}

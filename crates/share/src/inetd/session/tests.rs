@@ -1,0 +1,50 @@
+use super::Use;
+
+const MS: u64 = 1_000_000;
+const SHARE: u64 = 1_000_000;
+
+/// Readings each 200 ms at these rates, in bit/s; what the session is after each.
+fn after(rates: &[u64]) -> Vec<Option<u64>> {
+    let mut use_ = Use {
+        whole: SHARE,
+        ..Use::default()
+    };
+    let (mut at, mut bytes) = (0, 0);
+    use_.read(at, bytes, SHARE);
+    let mut seen = Vec::new();
+    for rate in rates {
+        at += 200 * MS;
+        bytes += rate / 8 / 5;
+        let share = use_.idle.map_or(SHARE, |_| SHARE / 8);
+        use_.read(at, bytes, share);
+        seen.push(use_.idle);
+    }
+    seen
+}
+
+#[test]
+fn two_quiet_seconds_make_it_idle_and_one_busy_look_busy() {
+    let mut rates = vec![0; 12];
+    rates.extend([100_000, 900_000]);
+    let seen = after(&rates);
+    assert_eq!(seen[8], None);
+    assert_eq!(seen[9], Some(0));
+    assert_eq!(seen[11], Some(0));
+    // More than half of the eighth that it kept.
+    assert_eq!(seen[12], None);
+    assert_eq!(seen[13], None);
+}
+
+#[test]
+fn a_pause_is_not_idleness() {
+    let mut rates = vec![0; 9];
+    rates.push(500_000);
+    rates.extend([0; 9]);
+    assert!(after(&rates).iter().all(Option::is_none));
+}
+
+#[test]
+fn what_trickles_keeps_what_it_needs() {
+    let seen = after(&[40_000; 12]);
+    assert_eq!(seen[11], Some(40_000));
+}

@@ -1,0 +1,122 @@
+//! Listening sockets.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::config::{Family, Protocol, Service};
+
+/// A service's socket.
+pub(super) struct Listener {
+    /// The service, by its place in the configuration.
+    pub service: usize,
+    /// Where it listens.
+    pub at: SocketAddr,
+    socket: Socket,
+}
+
+enum Socket {
+    Stream(TcpListener),
+    Datagram(UdpSocket),
+}
+
+impl Listener {
+    /// Takes the port of a service.
+    pub(super) fn open(service: usize, what: &Service) -> io::Result<Listener> {
+        let Protocol { datagram, family } = what.protocol;
+        let any4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let any6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+        let (address, both) = match (what.address, family) {
+            (Some(address), _) => (address, false),
+            (None, Family::V4) => (any4, false),
+            (None, Family::V6) => (any6, false),
+            (None, Family::Any) => (any6, true),
+        };
+        let at = SocketAddr::new(address, what.port);
+        let opened = match open(at, datagram, both) {
+            // A kernel without IPv6.
+            Err(rustix::io::Errno::AFNOSUPPORT | rustix::io::Errno::ADDRNOTAVAIL) if both => {
+                open(SocketAddr::new(any4, what.port), datagram, false)
+            }
+            other => other,
+        };
+        let fd = opened?;
+        let (at, socket) = match datagram {
+            false => {
+                let listener = TcpListener::from(fd);
+                // One that `wait` hands on is the program's to read, and must block.
+                listener.set_nonblocking(!what.wait)?;
+                (listener.local_addr()?, Socket::Stream(listener))
+            }
+            true => {
+                let socket = UdpSocket::from(fd);
+                (socket.local_addr()?, Socket::Datagram(socket))
+            }
+        };
+        Ok(Listener {
+            service,
+            at,
+            socket,
+        })
+    }
+
+    /// The next connection and who made it; nothing if nobody waits.
+    pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, IpAddr)>> {
+        let Socket::Stream(listener) = &self.socket else {
+            return Ok(None);
+        };
+        match listener.accept() {
+            Ok((stream, client)) => Ok(Some((stream.into(), client.ip().to_canonical()))),
+            Err(error) => match error.kind() {
+                // Nobody, or somebody who left again.
+                io::ErrorKind::WouldBlock
+                | io::ErrorKind::ConnectionAborted
+                | io::ErrorKind::Interrupted => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// The socket itself, for a program that serves it.
+    pub(super) fn share(&self) -> io::Result<OwnedFd> {
+        self.as_fd().try_clone_to_owned()
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.socket {
+            Socket::Stream(socket) => socket.as_fd(),
+            Socket::Datagram(socket) => socket.as_fd(),
+        }
+    }
+}
+
+fn open(at: SocketAddr, datagram: bool, both: bool) -> rustix::io::Result<OwnedFd> {
+    let family = match at {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let kind = match datagram {
+        true => SocketType::DGRAM,
+        false => SocketType::STREAM,
+    };
+    let fd = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    if at.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, !both)?;
+    }
+    if !datagram {
+        // Connections of an earlier server may linger.
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+    }
+    rustix::net::bind(&fd, &at)?;
+    if !datagram {
+        rustix::net::listen(&fd, BACKLOG)?;
+    }
+    Ok(fd)
+}
+
+/// Connections that may wait while sessions are started.
+const BACKLOG: i32 = 256;
