@@ -327,6 +327,12 @@ pub const REGISTRY: &[Experiment] = &[
         run: cell::figure4,
     },
     Experiment {
+        id: "cell-dma",
+        what: "CELL, section 4.4, simulated: cells are fetched from host memory just in time",
+        minutes: (0.2, 0.05),
+        run: cell::fetching,
+    },
+    Experiment {
         id: "ntcp-fig4-sim",
         what: "NTCP, figure 4, simulated: packets in each period of a slice",
         minutes: (0.1, 0.05),

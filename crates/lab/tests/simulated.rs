@@ -18,6 +18,7 @@ fn holds(id: &str) {
 fn the_cell_paper() {
     holds("cell-fig3");
     holds("cell-fig4");
+    holds("cell-dma");
 }
 
 #[test]

@@ -15,10 +15,12 @@
 //! are worked out here from the arrivals alone.
 //!
 //! The same seed gives the same run, on every machine: chance is [`Random`], and no order depends
-//! on a hash. A world may also be written down ([`scenario`]).
+//! on a hash. A world may also be written down ([`scenario`]). What an adapter does that fetches what
+//! it sends from the host's memory is another world ([`adapter`]).
 
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 mod random;
 mod report;
 pub mod scenario;

@@ -1,6 +1,8 @@
+use netnice_core::contract::Contract;
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
 
+use crate::adapter::{Adapter, Connection};
 use crate::{Flow, Report, Sent, Source, World};
 
 mod proofs;
@@ -189,6 +191,61 @@ fn an_overbooked_slice_is_shared_by_class_and_proportion() {
             "{name}: {rate}\n{report}"
         );
     }
+}
+
+/// Two connections on a bus that is as fast as the link, which takes up to 3 slots to begin.
+fn adapter(unit: u32, window: u32) -> Adapter {
+    let rate = Rate::new(149_760_000).expect("a rate");
+    let contract: Contract = "cell pcr=40mbit,cdvt=100us".parse().expect("a contract");
+    let connection = Connection {
+        contract: contract.cell().expect("a cell contract"),
+        pdus: 5,
+        cells: 103,
+        start: Nanos(1_000),
+    };
+    Adapter {
+        wire: Wire {
+            longest: Bytes(53),
+            ..Wire::new(rate)
+        },
+        bus: Rate::new(1_000_000_000).expect("a rate"),
+        access: (Nanos(100), Nanos(8_000)),
+        unit,
+        window,
+        connections: vec![connection; 2],
+        seed: 3,
+    }
+}
+
+#[test]
+fn what_is_fetched_in_time_is_there_and_the_window_is_kept() {
+    for (unit, window) in [(4, 16), (8, 24), (103, 206)] {
+        let found = adapter(unit, window)
+            .run(Nanos::from_secs(1))
+            .expect("played");
+        assert_eq!((found.sent, found.told), (2 * 5 * 103, 2), "{found:?}");
+        assert_eq!(
+            (found.underruns, found.violations),
+            (0, 0),
+            "unit {unit}: {found:?}"
+        );
+        assert!(found.most_buffered <= window, "{found:?}");
+        let per_pdu = 103_u64.div_ceil(u64::from(unit));
+        assert_eq!(found.transfers, 2 * 5 * per_pdu, "{found:?}");
+    }
+}
+
+/// The other side of it: what does not look ahead, or asks too much of the bus, runs dry.
+#[test]
+fn without_a_window_cells_are_not_there() {
+    let found = adapter(1, 1).run(Nanos::from_secs(1)).expect("played");
+    assert_eq!(found.sent, 2 * 5 * 103);
+    assert!(found.underruns > 100, "{found:?}");
+    let slow = Adapter {
+        bus: Rate::new(50_000_000).expect("a rate"),
+        ..adapter(8, 24)
+    };
+    assert!(slow.run(Nanos::from_secs(1)).expect("played").underruns > 100);
 }
 
 #[test]

@@ -4,10 +4,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use netnice_core::contract::Slice;
-use netnice_core::sched::Class;
+use netnice_core::contract::{Cell, Slice};
+use netnice_core::sched::{Class, Wire};
 use netnice_core::units::{Bytes, Nanos, Rate};
-use netnice_sim::{Flow, Overbooked, Report, Sent, Source};
+use netnice_sim::adapter::{self, Adapter};
+use netnice_sim::{Flow, Overbooked, Random, Report, Sent, Source};
 use serde_json::json;
 
 use super::simulated::{link, netnice_only, play};
@@ -265,6 +266,103 @@ fn overload(least: Option<Rate>) -> Result<(Report, Vec<Sent>)> {
     play(&world, slot(600 * SCALE))
 }
 
+/// Section 4.4: cells are fetched from host memory just in time over a bus whose access time
+/// varies, in units from one cell to a whole PDU. The paper claims it and measures nothing.
+pub fn fetching(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context)?;
+    outcome.paper = json!("claimed: no delays by fetching on demand, small buffers, host notified");
+    let pdus = if context.quick { 2 } else { 100 };
+    let cells = 103;
+    // The bus begins within 2 us and then takes 0.4 us for a cell; a slot is 2.8 us.
+    for (unit, window) in [(1, 8), (8, 24), (cells, 2 * cells)] {
+        let found = fetching_adapter(unit, window, pdus).run(Nanos::from_secs(600))?;
+        let name = match unit {
+            1 => "one cell".to_string(),
+            103 => "a whole PDU".to_string(),
+            unit => format!("{unit} cells"),
+        };
+        let seconds = found.end.0 as f64 / 1e9;
+        outcome.ours(&format!("unit of {name}, window of {window} cells"), json!({
+            "sent": found.sent, "underruns": found.underruns, "early": found.violations,
+            "most buffered": found.most_buffered, "connections told": found.told,
+            "transfers": found.transfers, "bus busy, %": found.bus_busy.0 as f64 / 1e7 / seconds,
+        }));
+        let all = (CONNECTIONS * pdus * cells) as f64;
+        outcome.check(
+            format!("{name}: cells sent"),
+            found.sent as f64,
+            "",
+            Bound::AtLeast(all),
+        );
+        let none = Bound::AtMost(0.0);
+        outcome.check(
+            format!("{name}: underruns"),
+            found.underruns as f64,
+            "",
+            none,
+        );
+        outcome.check(
+            format!("{name}: early cells"),
+            found.violations as f64,
+            "",
+            none,
+        );
+        let (most, bound) = (found.most_buffered as f64, Bound::AtMost(f64::from(window)));
+        outcome.check(
+            format!("{name}: most cells of one connection"),
+            most,
+            "cells",
+            bound,
+        );
+        let all = Bound::AtLeast(f64::from(CONNECTIONS));
+        let what = format!("{name}: connections of which the host was told");
+        outcome.check(what, found.told as f64, "", all);
+    }
+    // That the numbers above could be others: a bus that is slower than the connections together.
+    let slow = Adapter {
+        bus: "100mbit".parse()?,
+        ..fetching_adapter(8, 24, pdus)
+    };
+    let dry = slow.run(Nanos::from_secs(600))?.underruns;
+    outcome.ours("underruns on a bus of 100 Mbit/s", dry);
+    let what = "underruns on a bus that is too slow";
+    outcome.check(what, dry as f64, "", Bound::AtLeast(1.0));
+    Ok(())
+}
+
+/// A hundred connections of 0.3 to 2 Mbit/s, 80 % of the link.
+fn fetching_adapter(unit: u32, window: u32, pdus: u32) -> Adapter {
+    let rate = |bits| Rate::new(bits).unwrap_or(Rate::MAX);
+    let mut random = Random::new(44);
+    let parts: Vec<u64> = (0..CONNECTIONS).map(|_| random.within(10..=70)).collect();
+    let all: u64 = parts.iter().sum();
+    let connection = |part: u64| adapter::Connection {
+        contract: cell_contract(rate(LINK * 80 / 100 * part / all)),
+        pdus,
+        cells: 103,
+        start: Nanos(random.within(0..=1_000_000)),
+    };
+    Adapter {
+        wire: Wire {
+            longest: Bytes(CELL),
+            ..Wire::new(rate(LINK))
+        },
+        bus: rate(1_000_000_000),
+        access: (Nanos(100), Nanos(2_000)),
+        unit,
+        window,
+        connections: parts.into_iter().map(connection).collect(),
+        seed: 4,
+    }
+}
+
+/// A peak rate with the tolerance of all experiments here.
+fn cell_contract(pcr: Rate) -> Cell {
+    let cdvt = Nanos(TOLERANCE * CELL * 8_000_000_000 / LINK);
+    // Without a sustained rate there is nothing that could contradict itself.
+    Cell::new(pcr, cdvt, None).expect("a cell contract")
+}
+
 /// The bursts of a dual bucket by their length. A burst ends with a pause that no conflict
 /// explains: the peak's spacing and all of CDVT. The last one is not over.
 fn bursts(sent: &[Sent], flow: usize, peak: u64) -> BTreeMap<u64, u64> {
@@ -318,6 +416,9 @@ const CELL: u64 = 53;
 
 /// Of the link, in bit/s: a slot of 2.8 us.
 const LINK: u64 = 149_760_000;
+
+/// Of the adapter.
+const CONNECTIONS: u32 = 100;
 
 /// Slots for one of the paper's in figure 4.
 const SCALE: u64 = 100;

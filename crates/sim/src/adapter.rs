@@ -1,0 +1,297 @@
+//! An adapter that fetches what it sends from the host's memory, just in time (paper CELL,
+//! section 4.4).
+//!
+//! ```text
+//!  host memory          bus                    adapter
+//!  PDUs of each  ──── one transfer ────▶  buffer, at most `window`  ──── scheduler ──▶ link
+//!  connection         at a time           cells for each connection
+//! ```
+//! Shaping says when a connection's next cell may go, so it is known by when each connection's
+//! buffer will be empty: its last cell's time, and the peak rate's spacing for each cell that is
+//! buffered, less CDVT. The bus serves the connection that will be empty first. A transfer has
+//! `unit` cells, from one cell to a whole PDU (it never reaches into the next PDU), and takes an
+//! access time that varies and the bytes' time on the bus.
+//!
+//! The scheduler is told of a cell whether it has been fetched or not. If one is to leave that
+//! has not, that is an *underrun*, which never happens while the bus keeps up and the window is
+//! as long as the bus may take.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use netnice_core::contract::Cell;
+use netnice_core::police::{Police, Seen};
+use netnice_core::sched::{FlowId, Misuse, Next, Packet, Scheduler, Service, Wire};
+use netnice_core::units::{Bytes, Instant, Nanos, Rate};
+
+use crate::Random;
+
+/// An adapter between a host and a link.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    /// The link; its longest packet is a cell.
+    pub wire: Wire,
+    /// The rate of the bus, once a transfer has begun.
+    pub bus: Rate,
+    /// How long the bus takes to begin, at least and at most.
+    pub access: (Nanos, Nanos),
+    /// Cells in a transfer.
+    pub unit: u32,
+    /// Cells that each connection may have on the adapter or on the way to it.
+    pub window: u32,
+    /// Who sends.
+    pub connections: Vec<Connection>,
+    /// Determines the access times.
+    pub seed: u64,
+}
+
+/// PDUs in host memory, and the contract by which they leave.
+#[derive(Clone, Copy, Debug)]
+pub struct Connection {
+    /// The contract.
+    pub contract: Cell,
+    /// How many PDUs.
+    pub pdus: u32,
+    /// Cells in each.
+    pub cells: u32,
+    /// When the host hands them over.
+    pub start: Nanos,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fetched {
+    /// Cells that left.
+    pub sent: u64,
+    /// Of these, the ones that were not there when it was their turn.
+    pub underruns: u64,
+    /// Cells that the connection's judge found early.
+    pub violations: u64,
+    /// The most cells of one connection that were on the adapter or on the way to it.
+    pub most_buffered: u32,
+    /// Connections of which the host was told that all PDUs are sent.
+    pub told: u64,
+    /// Transfers on the bus.
+    pub transfers: u64,
+    /// How long the bus was busy.
+    pub bus_busy: Nanos,
+    /// When the last cell left.
+    pub end: Instant,
+}
+
+impl Adapter {
+    /// Plays until everything is sent, or some moment.
+    pub fn run(&self, until: Nanos) -> Result<Fetched, Misuse> {
+        let mut run = Run::new(self)?;
+        while let Some(Reverse((at, _, event))) = run.events.pop() {
+            if at > until.0 {
+                break;
+            }
+            run.handle(at, event)?;
+            run.drive(at)?;
+        }
+        Ok(run.found)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Start(usize),
+    /// A transfer of so many cells is over.
+    Arrived(usize, u32),
+    Look,
+}
+
+/// A connection at work.
+struct Active {
+    id: FlowId,
+    judge: Police,
+    /// A cell's time at peak rate.
+    spacing: u64,
+    cdvt: u64,
+    cells_of_pdu: u32,
+    /// In host memory: all, and of the PDU that is being fetched.
+    left: u64,
+    left_of_pdu: u32,
+    /// On the way.
+    coming: u32,
+    /// On the adapter; below zero where a cell left that was not there.
+    here: i64,
+    /// To be sent.
+    unsent: u64,
+    is_told: bool,
+    has_begun: bool,
+    /// When the last cell left, or the first one could.
+    last: u64,
+    /// By when it wants to be fetched for, if it wants to.
+    wants: Option<u64>,
+}
+
+struct Run<'a> {
+    adapter: &'a Adapter,
+    link: Scheduler,
+    active: Vec<Active>,
+    /// Who wants a transfer, by when their buffer will be empty.
+    wanting: BTreeSet<(u64, usize)>,
+    bus_is_busy: bool,
+    random: Random,
+    events: BinaryHeap<Reverse<(u64, u64, Event)>>,
+    count: u64,
+    /// The next look that is planned.
+    look: u64,
+    found: Fetched,
+}
+
+impl<'a> Run<'a> {
+    fn new(adapter: &'a Adapter) -> Result<Run<'a>, Misuse> {
+        let mut run = Run {
+            adapter,
+            link: Scheduler::new(adapter.wire)?,
+            active: Vec::new(),
+            wanting: BTreeSet::new(),
+            bus_is_busy: false,
+            random: Random::new(adapter.seed),
+            events: BinaryHeap::new(),
+            count: 0,
+            look: u64::MAX,
+            found: Fetched::default(),
+        };
+        for (at, one) in adapter.connections.iter().enumerate() {
+            let service = Service::Cell(one.contract);
+            let all = u64::from(one.pdus) * u64::from(one.cells);
+            run.active.push(Active {
+                id: run.link.insert(service, Instant(0))?,
+                judge: Police::cell(one.contract),
+                spacing: one.contract.pcr().time_for(adapter.wire.longest).0,
+                cdvt: one.contract.cdvt().0,
+                cells_of_pdu: one.cells,
+                left: all,
+                left_of_pdu: one.cells,
+                coming: 0,
+                here: 0,
+                unsent: all,
+                is_told: all == 0,
+                has_begun: false,
+                last: one.start.0,
+                wants: None,
+            });
+            run.plan(one.start.0, Event::Start(at));
+        }
+        Ok(run)
+    }
+
+    fn plan(&mut self, at: u64, event: Event) {
+        self.count += 1;
+        self.events.push(Reverse((at, self.count, event)));
+    }
+
+    fn handle(&mut self, now: u64, event: Event) -> Result<(), Misuse> {
+        match event {
+            Event::Start(at) => self.want(at),
+            Event::Arrived(at, cells) => {
+                self.bus_is_busy = false;
+                let cell = Packet::new(self.adapter.wire.longest);
+                let one = &mut self.active[at];
+                one.coming -= cells;
+                one.here += i64::from(cells);
+                if !core::mem::replace(&mut one.has_begun, true) {
+                    one.last = now;
+                    let id = one.id;
+                    self.link.handle_head(id, cell, Instant(now))?;
+                }
+                self.want(at);
+            }
+            Event::Look => self.look = u64::MAX,
+        }
+        Ok(())
+    }
+
+    /// Notes whether a connection wants a transfer, and by when.
+    fn want(&mut self, at: usize) {
+        let (unit, window) = (self.adapter.unit, self.adapter.window);
+        let one = &mut self.active[at];
+        if let Some(before) = one.wants.take() {
+            self.wanting.remove(&(before, at));
+        }
+        let held = one.here.max(0) + i64::from(one.coming);
+        let has_room = held + i64::from(unit.min(one.left_of_pdu)) <= i64::from(window);
+        if one.left > 0 && has_room {
+            let lasts = u64::try_from(held).unwrap_or(0).saturating_mul(one.spacing);
+            let empty = one.last.saturating_add(lasts).saturating_sub(one.cdvt);
+            one.wants = Some(empty);
+            self.wanting.insert((empty, at));
+        }
+    }
+
+    fn drive(&mut self, now: u64) -> Result<(), Misuse> {
+        loop {
+            let active = &self.active;
+            let cell = Packet::new(self.adapter.wire.longest);
+            let behind = |id: FlowId| (active[id.index()].unsent > 1).then_some(cell);
+            match self.link.turn(Instant(now), behind) {
+                Next::Send(departure) => self.left(departure.flow.index(), departure.start),
+                Next::Wait(at) if at.0 <= now => {}
+                Next::Wait(at) => {
+                    if at.0 < self.look {
+                        self.look = at.0;
+                        self.plan(at.0, Event::Look);
+                    }
+                    break;
+                }
+                Next::Idle => break,
+            }
+        }
+        if !self.bus_is_busy
+            && let Some((_, at)) = self.wanting.pop_first()
+        {
+            self.fetch(at, now);
+        }
+        Ok(())
+    }
+
+    /// A cell leaves.
+    fn left(&mut self, at: usize, start: Instant) {
+        let one = &mut self.active[at];
+        self.found.sent += 1;
+        self.found.end = start;
+        self.found.underruns += u64::from(one.here <= 0);
+        one.here -= 1;
+        one.unsent -= 1;
+        one.last = start.0;
+        let seen = Seen {
+            at: start,
+            length: self.adapter.wire.longest,
+        };
+        self.found.violations += u64::from(one.judge.handle(seen).is_err());
+        if one.unsent == 0 && !one.is_told {
+            one.is_told = true;
+            self.found.told += 1;
+        }
+        self.want(at);
+    }
+
+    /// Begins a transfer.
+    fn fetch(&mut self, at: usize, now: u64) {
+        let (least, most) = self.adapter.access;
+        let access = self.random.within(least.0..=most.0);
+        let one = &mut self.active[at];
+        one.wants = None;
+        let cells = self.adapter.unit.min(one.left_of_pdu);
+        one.left -= u64::from(cells);
+        one.left_of_pdu -= cells;
+        if one.left_of_pdu == 0 {
+            one.left_of_pdu = one.cells_of_pdu;
+        }
+        one.coming += cells;
+        let held = one.here.max(0) + i64::from(one.coming);
+        let held = u32::try_from(held).unwrap_or(u32::MAX);
+        self.found.most_buffered = self.found.most_buffered.max(held);
+        let bytes = Bytes(self.adapter.wire.longest.0 * u64::from(cells));
+        let takes = access + self.adapter.bus.time_for(bytes).0;
+        self.found.transfers += 1;
+        self.found.bus_busy.0 += takes;
+        self.bus_is_busy = true;
+        self.plan(now + takes, Event::Arrived(at, cells));
+        self.want(at);
+    }
+}
