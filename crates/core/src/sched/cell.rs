@@ -154,3 +154,6 @@ const ROUNDING: u64 = 100;
 fn clamp(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,3 +118,6 @@ impl Slice {
         self.left = debt.saturating_add_unsigned(self.slice);
     }
 }
+
+#[cfg(test)]
+mod tests;
