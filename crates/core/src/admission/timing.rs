@@ -8,14 +8,14 @@
 //! (`carries`), and may one more be made (`admit`).
 //!
 //! Every promise is turned into the most work that can be due within any interval
-//! ([`demand`]), and one test decides whether earliest deadline first keeps them all, although
-//! packets (and blocks of P packets on the CPU) are not interrupted ([`edf`]). For channels
+//! (`demand`), and one test decides whether earliest deadline first keeps them all, although
+//! packets (and blocks of P packets on the CPU) are not interrupted (`edf`). For channels
 //! alone the test is exact: what it refuses, some legal traffic breaks. For mixtures it is safe.
 //! The theorems, their sources and proofs are in docs/contracts.md.
 //!
 //! A refusal is the inequality that fails, in numbers, and the best that would fit instead.
 //! Everything is whole numbers; the running time is bounded whatever the promises are
-//! ([`BUDGET`]), and what could not be decided within it is refused as just that.
+//! (`BUDGET`), and what could not be decided within it is refused as just that.
 
 mod cpu;
 mod demand;
