@@ -137,12 +137,11 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         let bits = self.bits(distance);
         let ring = RING_OF[bits as usize % RING_OF.len()].min(RINGS as u8 - 1);
         let shift = QUANTUM + STEP * u32::from(ring);
-        let digits = (bits.saturating_sub(DIGITS + 1) + QUANTUM).max(shift);
+        // A distance is at least 2^10 of what it is rounded to, or below one bucket: so the place
+        // of now is the earliest.
+        let digits = (bits.saturating_sub(DIGITS + 1) + QUANTUM).clamp(shift, shift + STEP - 1);
         let far = distance.min((1 << (shift + SPAN)) - 1);
-        let rounded = now.wrapping_add(far) & (u64::MAX << digits.min(shift + SPAN));
-        let floor = now & (u64::MAX << shift);
-        let is_before = self.order(rounded) < self.order(floor);
-        let spot = self.spot(ring, if is_before { floor } else { rounded });
+        let spot = self.spot(ring, now.wrapping_add(far) & (u64::MAX << digits));
         match self.inside(spot, now) {
             true => spot,
             false => {

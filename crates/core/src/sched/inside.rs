@@ -84,7 +84,7 @@ impl Scheduler {
     }
 
     /// A member has a packet now, or has none any more; nothing for other flows.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn set_active(&mut self, id: u32, active: bool) {
         if let Kind::Member(member) = &self.flows[id as usize].kind
             && let Some(server) = &mut self.servers[member.home().server()]
@@ -143,7 +143,7 @@ impl Scheduler {
     }
 
     /// Lets a member sleep until it is eligible, or be ready.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn place_member(&mut self, id: u32) {
         let now = self.now;
         let flow = &mut self.flows[id as usize];
@@ -169,7 +169,7 @@ impl Scheduler {
     }
 
     /// A member's time has come.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn member_eligible(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
         flow.clear(Flag::Clock);
@@ -216,7 +216,7 @@ impl Scheduler {
 
     /// It is a server's turn: whose is it inside? Nobody's if too many old entries were in the
     /// way; then the server waits for its next turn.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn next_member(&mut self, server: u16, dropped: &mut u32) -> Option<u32> {
         let now = self.now;
         let own = self.servers[usize::from(server)].as_ref()?.flow;
@@ -255,7 +255,7 @@ impl Scheduler {
     }
 
     /// Accounts for a member's packet, its class's and its server's.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn member_sent(&mut self, id: u32, start: u64, cost: u64, length: u32) {
         let now = self.now;
         let flow = &mut self.flows[id as usize];
@@ -275,7 +275,7 @@ impl Scheduler {
     }
 
     /// After a member was served: does its server wait on?
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn settle_server(&mut self, id: u32) {
         let Kind::Member(member) = &self.flows[id as usize].kind else {
             return;

@@ -230,6 +230,19 @@ impl Scheduler {
         };
         let longest = self.wire.longest;
         let flow = &mut self.flows[id as usize];
+        if let Kind::Cell(cell) = &mut flow.kind {
+            // The shortest way, for what there is most of.
+            cell.sent(start, length);
+            let Some(packet) = behind(FlowId(id)) else {
+                flow.clear(Flag::Waiting);
+                return departure;
+            };
+            let bytes = packet.length.0.min(u64::from(longest.min(cell.longest()))) as u32;
+            let (eligible, deadline) = cell.plan(bytes);
+            flow.set_length(bytes);
+            self.clock(id, eligible, deadline);
+            return departure;
+        }
         match turn {
             Turn::Guaranteed { .. } => flow.sent(now, start, cost, length, true),
             Turn::LeftOver => {
