@@ -9,7 +9,7 @@
 use std::num::NonZeroU32;
 
 use anyhow::{Context as _, Result, ensure};
-use netnice_core::admission::timing::{Grain, Processor, Promise, Transmitter, Work};
+use netnice_core::admission::timing::{Processor, Promise, Transmitter, Work};
 use netnice_core::contract::{Channel, Contract};
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos};
@@ -191,16 +191,7 @@ fn play(context: &Context, best_effort: u64, factor: u64) -> Result<Report> {
 /// Whether the workload is what admission would let in: its own theorem is tried here.
 fn is_admitted(outcome: &mut Outcome) -> Result<()> {
     let wire = wire()?;
-    let link = Transmitter {
-        rate: wire.rate,
-        framing: wire.overhead,
-        per_packet: Nanos(0),
-        largest: processor().largest,
-        leftover: processor().largest,
-        ahead: wire.ahead,
-        horizon: wire.horizon,
-        grain: Grain::SCHEDULER,
-    };
+    let link = Transmitter::of(&wire, processor().largest, 4);
     let (mut work, mut sent) = (Vec::new(), Vec::new());
     for text in CHANNELS {
         let channel = channel(text)?;

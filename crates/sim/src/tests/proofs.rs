@@ -21,16 +21,11 @@ fn wire() -> Wire {
     }
 }
 
+/// That link for admission, for up to 32 flows.
 fn transmitter(wire: &Wire, leftover: Bytes, grain: Grain) -> Transmitter {
     Transmitter {
-        rate: wire.rate,
-        framing: wire.overhead,
-        per_packet: Nanos(0),
-        largest: wire.longest,
-        leftover,
-        ahead: wire.ahead,
-        horizon: wire.horizon,
         grain,
+        ..Transmitter::of(wire, leftover, 32)
     }
 }
 
@@ -134,6 +129,42 @@ fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
             assert_eq!(missed, 0, "seed {seed}, pattern {first}: {channels:?}");
         }
     }
+}
+
+/// Hundreds of small channels that all fall due in one instant, more than the scheduler looks at
+/// in one call.
+fn crowds_miss_nothing(seeds: core::ops::Range<u64>) {
+    for seed in seeds {
+        let mut random = Random::new(seed);
+        let most = random.within(100..=400) as u32;
+        let link = Transmitter::of(&wire(), Bytes(0), most);
+        let (mut held, mut channels) = (Vec::new(), Vec::new());
+        for _ in 0..most {
+            let deadline = random.within(1_500_000..=40_000_000);
+            let size = random.within(64..=1500);
+            let asked = channel(size, random.within(1..=20) as u32, 1, deadline);
+            held.push(Promise::Channel(asked));
+            match link.carries(&held) {
+                Ok(()) => channels.push(asked),
+                Err(_) => drop(held.pop()),
+            }
+        }
+        assert!(channels.len() > 64, "seed {seed}: only {}", channels.len());
+        let first = vec![20_000; channels.len()];
+        let missed = missed(wire(), &channels, &first, &[], 120_000_000);
+        assert_eq!(missed, 0, "seed {seed}: {} channels", channels.len());
+    }
+}
+
+#[test]
+fn crowds_miss_nothing_short() {
+    crowds_miss_nothing(0..3);
+}
+
+#[test]
+#[ignore = "minutes: 500 crowds"]
+fn crowds_miss_nothing_long() {
+    crowds_miss_nothing(0..500);
 }
 
 /// Sets of channels that were refused, their last deadline a hundredth shorter than what would

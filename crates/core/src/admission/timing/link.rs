@@ -6,6 +6,7 @@ use super::demand::{Demand, Fluid, Growth, LONGEST, Scale, Steps, ratio_up};
 use super::edf::InTheWay;
 use super::{BUDGET, BUDGET_OF_A_TRY, Fault, Instead, Misfit, least, most, verdict};
 use crate::contract::{Cell, Channel, MessageRate, Slice};
+use crate::sched::{DUE_PER_CALL, Wire};
 use crate::units::{Bytes, Nanos, Rate};
 
 /// A link with what sending costs on it. L(x), the time that a packet of x bytes takes, is
@@ -128,6 +129,26 @@ pub enum Promise {
 }
 
 impl Transmitter {
+    /// The link of a [`crate::sched::Scheduler`] that serves so many flows at most. Calls of the
+    /// scheduler are bounded: of flows that fall due in one instant it looks at
+    /// [`DUE_PER_CALL`] before it sends a packet, so the one of the earliest deadline may wait for
+    /// a packet for each time that many.
+    pub fn of(wire: &Wire, leftover: Bytes, flows: u32) -> Transmitter {
+        let calls = flows.div_ceil(DUE_PER_CALL).saturating_sub(1);
+        let longest = Bytes(wire.longest.0.saturating_add(wire.overhead.0));
+        let not_looked_at = wire.rate.time_for(longest).0.saturating_mul(calls.into());
+        Transmitter {
+            rate: wire.rate,
+            framing: wire.overhead,
+            per_packet: Nanos(0),
+            largest: wire.longest,
+            leftover,
+            ahead: Nanos(wire.ahead.0.saturating_add(not_looked_at)),
+            horizon: wire.horizon,
+            grain: Grain::SCHEDULER,
+        }
+    }
+
     /// Whether all these promises are kept together, whatever legal traffic comes.
     pub fn carries(&self, promises: &[Promise]) -> Result<(), Fault> {
         self.judge(promises.iter(), BUDGET)
