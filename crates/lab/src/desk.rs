@@ -132,6 +132,19 @@ impl Desk {
         Ok(record.rate(|flow| wire::inbound(flow) && of(flow), from, to))
     }
 
+    /// What arrives at the client behind its limits, in bit/s as on the wire, and the span that was looked at. (What a
+    /// program reads of TCP comes in lumps: a lost packet holds up those after it.)
+    pub fn arrives(&self, settle: f64, span: f64) -> Result<(f64, u64, u64)> {
+        let client = &self.world.client().ns;
+        bench::pause(settle);
+        let before = client.delivered()?;
+        bench::pause(span);
+        let after = client.delivered()?;
+        let bits = (after.wire - before.wire) as f64 * 8.0;
+        let took = (after.at_ns - before.at_ns) as f64 / 1e9;
+        Ok((bits / took, before.at_ns, after.at_ns))
+    }
+
     /// A record of the server's device, and the span to look at. (An emulated machine has twice the
     /// time to settle.)
     pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {

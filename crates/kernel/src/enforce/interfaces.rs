@@ -69,12 +69,7 @@ impl Kernel {
     fn attach(&mut self, device: &Device, plan: &Plan) -> Result<(), KernelError> {
         let known = self.interfaces.get(&device.index).cloned();
         let slots = match &known {
-            Some(attached) => [
-                attached.iface.slot_up,
-                attached.iface.slot_down,
-                attached.iface.slot_link,
-                attached.iface.slot_seen,
-            ],
+            Some(attached) => slots_of(&attached.iface),
             None => self.new_slots(device.index)?,
         };
         let iface = self.describe(device, plan, slots);
@@ -129,10 +124,10 @@ impl Kernel {
     /// Random numbers that nobody uses: a packet's ways back, and from above. Random, so that a packet from another
     /// namespace cannot be made to look as if it came back.
     fn new_slots(&mut self, index: u32) -> Result<[u16; SLOTS], KernelError> {
-        let programs = loaded(&mut self.programs)?;
-        let mut map = programs.hash::<u16, abi::Slot>("slots")?;
-        let mut taken: BTreeSet<u16> = map.keys().flatten().collect();
-        taken.insert(0);
+        // Remembered, not read back: with thousands of interfaces that would take seconds.
+        let mut taken: BTreeSet<u16> = BTreeSet::from([0]);
+        taken.extend(self.interfaces.values().flat_map(|a| slots_of(&a.iface)));
+        let mut map = loaded(&mut self.programs)?.hash::<u16, abi::Slot>("slots")?;
         let mut random = fs::File::open("/dev/urandom")
             .map_err(KernelError::file("draw a slot", "/dev/urandom"))?;
         let mut slots = [0; SLOTS];
@@ -209,26 +204,31 @@ impl Kernel {
 
     /// Forgets an interface that is gone (its programs went with it) or that became a port of another.
     fn forget(&mut self, index: u32) -> Result<(), KernelError> {
-        if let Some(attached) = self.interfaces.remove(&index) {
+        let known = self.interfaces.remove(&index);
+        if let Some(attached) = &known {
             let programs = loaded(&mut self.programs)?;
             programs.detach(&mut self.route, index, &attached.name, Hook::Egress);
             programs.detach(&mut self.route, index, &attached.name, Hook::Ingress);
         }
-        self.forget_entries(index)
+        self.forget_entries(index, known.map(|attached| attached.iface))
     }
 
     /// Removes what the maps and pins say of an interface.
-    fn forget_entries(&mut self, index: u32) -> Result<(), KernelError> {
+    fn forget_entries(&mut self, index: u32, known: Option<abi::Iface>) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         programs.forget_interface(index);
         let _ = programs.hash::<u32, abi::Iface>("ifaces")?.remove(&index);
         let mut slots = programs.hash::<u16, abi::Slot>("slots")?;
-        let stale: Vec<u16> = slots
-            .iter()
-            .flatten()
-            .filter(|(_, slot)| slot.ifindex == index)
-            .map(|(number, _)| number)
-            .collect();
+        let stale: Vec<u16> = match known {
+            Some(iface) => slots_of(&iface).into(),
+            // It went before it was described.
+            None => slots
+                .iter()
+                .flatten()
+                .filter(|(_, slot)| slot.ifindex == index)
+                .map(|(number, _)| number)
+                .collect(),
+        };
         for number in stale {
             let _ = slots.remove(&number);
         }
@@ -269,7 +269,7 @@ impl Kernel {
                         },
                     );
                 }
-                None => self.forget_entries(index)?,
+                None => self.forget_entries(index, Some(iface))?,
             }
         }
         Ok(())
@@ -461,6 +461,16 @@ impl Kernel {
     pub fn attached_interfaces(&self) -> Vec<String> {
         self.interfaces.values().map(|a| a.name.clone()).collect()
     }
+}
+
+/// The slots of an interface, in the order of `STAGE_*`.
+fn slots_of(iface: &abi::Iface) -> [u16; SLOTS] {
+    [
+        iface.slot_up,
+        iface.slot_down,
+        iface.slot_link,
+        iface.slot_seen,
+    ]
 }
 
 /// On how many interfaces the programs can be.
