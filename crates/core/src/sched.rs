@@ -26,6 +26,31 @@
 //! most one entry in the left-over and one in the other three together. An entry whose flow has
 //! nothing to send any more stays and is dropped when its turn comes.
 //!
+//! Beside it stand [`Pacer`], which is shaping alone, [`Gate`], the entry of a channel with its
+//! overload policies, and overbooked servers ([`Scheduler::insert_server`]): one admitted slice
+//! whose members share it by priority and in proportion.
+//!
+//! ```
+//! use netnice_core::contract::Weight;
+//! use netnice_core::sched::{Next, Packet, Scheduler, Service, Wire};
+//! use netnice_core::units::{Bytes, Instant, Nanos, Rate};
+//!
+//! let mut link = Scheduler::new(Wire::new(Rate::new(10_000_000).unwrap()))?;
+//! let limit = (Rate::new(1_000_000).unwrap(), Nanos::from_millis(1));
+//! let service = Service::Share { min: None, max: Some(limit), weight: Weight::default() };
+//! let flow = link.insert(service, Instant(0))?;
+//! link.handle_head(flow, Packet::new(Bytes(1250)), Instant(0))?;
+//! // The queue holds one packet more: it is what stands behind the head.
+//! let one = link.turn(Instant(0), |_| Some(Packet::new(Bytes(1250))));
+//! assert!(matches!(one, Next::Send(sent) if sent.flow == flow && sent.end == Instant(1_000_000)));
+//! // 1250 bytes are 10 ms of the limit, of which its burst forgives one.
+//! let Next::Wait(until) = link.turn(Instant(1_000_000), |_| None) else { panic!() };
+//! assert!((9_000_000..9_020_000).contains(&until.0));
+//! assert!(matches!(link.turn(until, |_| None), Next::Send(_)));
+//! assert_eq!(link.turn(until, |_| None), Next::Idle);
+//! # Ok::<(), netnice_core::sched::Misuse>(())
+//! ```
+//!
 //! # Bounded
 //! One call of [`Scheduler::poll`] moves at most [`DUE_PER_CALL`] entries and drops at most
 //! [`DROPPED_PER_CALL`]; whatever falls due beyond that waits for the next call, in the order in

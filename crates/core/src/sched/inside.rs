@@ -161,7 +161,7 @@ impl Scheduler {
         }
         let finest = patience.saturating_sub(PATIENCE_DIGITS);
         let Some(spot) = self.sleepers.not_before(eligible, now, finest) else {
-            return self.sleep_and_ask(id, eligible);
+            return self.sleep_before(id, eligible);
         };
         flow.set(Flag::Clock);
         let entry = Entry::new(id, deadline::JOIN);

@@ -4,9 +4,7 @@ use super::calendar::Spot;
 use super::flow::{Flag, Flow, Kind};
 use super::pace::Moment;
 use super::service::{Departure, FlowId, Next, Packet, Turn};
-use super::{
-    DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, PATIENCE_DIGITS, Scheduler, TIME_QUANTUM, deadline,
-};
+use super::{DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, PATIENCE_DIGITS, Scheduler, deadline};
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
 
@@ -342,7 +340,7 @@ impl Scheduler {
         let patience = deadline.saturating_sub(eligible).max(1).ilog2();
         let finest = patience.saturating_sub(PATIENCE_DIGITS);
         let Some(spot) = self.sleepers.not_before(eligible, now, finest) else {
-            return self.sleep_and_ask(id, eligible);
+            return self.sleep_before(id, eligible);
         };
         flow.set(Flag::Clock);
         let word = deadline::encode(deadline.saturating_sub(spot.key));
@@ -372,19 +370,29 @@ impl Scheduler {
         self.early.push(&mut self.pool, spot, Entry::new(id, word));
     }
 
-    /// Lets a flow sleep until some time at most, and look again where it should wait then.
-    pub(super) fn sleep_and_ask(&mut self, id: u32, until: u64) {
-        let flow = &mut self.flows[id as usize];
-        if flow.is(Flag::Clock) {
-            return;
+    /// Lets a flow sleep until some time, and look again where it should wait then.
+    fn sleep_and_ask(&mut self, id: u32, until: u64) {
+        match self.sleepers.not_before(until, self.now, u32::MAX) {
+            Some(spot) => self.sleep_at(id, spot),
+            None => self.sleep_before(id, until),
         }
-        flow.set(Flag::Clock);
-        let now = self.now;
-        let finest = TIME_QUANTUM;
-        let at_once = self.sleepers.not_before(until, now, finest);
-        let spot = at_once.unwrap_or_else(|| self.sleepers.before(until, now));
-        let entry = Entry::new(id, deadline::ASK);
-        flow.place = self.sleepers.push(&mut self.pool, spot, entry);
+    }
+
+    /// Lets a flow sleep not quite until some time, for want of a place that is near enough, and
+    /// look again then.
+    #[cold]
+    pub(super) fn sleep_before(&mut self, id: u32, until: u64) {
+        let spot = self.sleepers.before(until, self.now);
+        self.sleep_at(id, spot);
+    }
+
+    fn sleep_at(&mut self, id: u32, spot: Spot) {
+        let flow = &mut self.flows[id as usize];
+        if !flow.is(Flag::Clock) {
+            flow.set(Flag::Clock);
+            let entry = Entry::new(id, deadline::ASK);
+            flow.place = self.sleepers.push(&mut self.pool, spot, entry);
+        }
     }
 
     /// Lets a flow compete for the left-over, from its start tag or from now on.
