@@ -64,6 +64,9 @@ pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
     if matches!(what, Use::Run | Use::Vm) {
         web_server(tree)?;
     }
+    if what == Use::Run {
+        ftp_server(tree);
+    }
     Ok(())
 }
 
@@ -226,6 +229,21 @@ fn web_server(tree: &Tree) -> Result<()> {
     }
 }
 
+/// The FTP server likewise. Only an experiment needs it, and says so where it is missing.
+fn ftp_server(tree: &Tree) {
+    let folder = web_server_folder(tree);
+    let there = folder.join("usr/sbin/vsftpd").is_file();
+    if there || step::find_program("vsftpd").is_some() || step::find_program("apt-get").is_none() {
+        return;
+    }
+    let fetched = std::fs::create_dir_all(&folder)
+        .map_err(anyhow::Error::from)
+        .and_then(|()| download("vsftpd", &folder));
+    if let Err(error) = fetched {
+        eprintln!("setup: vsftpd is missing, and nice-fig5 with it: {error:#}");
+    }
+}
+
 /// Downloads a package and unpacks it in `folder`, without installing it.
 pub fn download(package: &str, folder: &Path) -> Result<()> {
     apt()
@@ -285,6 +303,11 @@ const fn wish(proof: Proof, package: &'static str, uses: &'static [Use]) -> Need
     }
 }
 
+const LIBWRAP: &[&str] = &[
+    "/lib/x86_64-linux-gnu/libwrap.so.0",
+    "/lib/aarch64-linux-gnu/libwrap.so.0",
+];
+
 /// Everything that is not git, a C compiler or Rust, which whoever got here has.
 const NEEDS: &[Need] = &[
     // Compiles the eBPF programs.
@@ -307,6 +330,8 @@ const NEEDS: &[Need] = &[
     need(Program("bash"), "bash", &[Run, Vm]),
     need(Program("zsh"), "zsh", &[Run, Vm]),
     need(Program("script"), "bsdutils", &[Run, Vm]),
+    // What the FTP server of an experiment is linked with.
+    wish(File(LIBWRAP), "libwrap0", &[Run]),
     // The C library, as programs find it.
     wish(Program("pkg-config"), "pkgconf", &[Run]),
     // A statically linked client that makes its system calls itself.

@@ -23,6 +23,7 @@ mod cell;
 mod change;
 mod cost;
 mod death;
+mod fig5;
 mod guarantees;
 mod interfaces;
 mod latency;
@@ -247,6 +248,12 @@ pub const REGISTRY: &[Experiment] = &[
         what: "paper, figure 4: a running TCP receiver is limited to 512 Kbyte/s after 10 s",
         minutes: (0.6, 0.3),
         run: nice::figure4,
+    },
+    Experiment {
+        id: "nice-fig5",
+        what: "paper, figure 5: three FTP sessions come and go under a super-server of 512 Kbyte/s",
+        minutes: (1.0, 0.6),
+        run: fig5::run,
     },
     Experiment {
         id: "accuracy",
