@@ -582,8 +582,9 @@ fn refused_sets_are_broken_short() {
 #[test]
 #[ignore = "minutes: 10,000 sets"]
 fn refused_sets_are_broken_long() {
-    let (refused, broken) = refused_sets_are_broken(0..10_000);
-    assert!(refused >= 5_000, "only {refused} sets to judge by");
+    // Of 10,000 seeds 6,011 lead to a set that a longer deadline would make fit.
+    let (refused, broken) = refused_sets_are_broken(0..17_000);
+    assert!(refused >= 10_000, "only {refused} sets to judge by");
     eprintln!("{broken} of {refused} refused sets miss a deadline in some legal pattern");
     assert!(broken * 100 >= refused * 95, "{broken} of {refused}");
 }
