@@ -14,7 +14,7 @@
 //!
 //! **Lending.** A session that uses a small part of its share while another uses all of its own keeps what it uses twice
 //! over and an eighth of its share, and the rest is lent. It counts as busy again, and has its whole share back, as soon as it uses
-//! half of what it kept. A fixed rate is not lent: the paper's [C] reserves it.
+//! half of what it kept. A fixed rate is not lent: configuration C reserves it.
 //!
 //! **What does not fit.** No share falls below the floor. A session whose coming would make one fall below it, or whose fixed
 //! rate is more than what is left, is refused ([`fits`]).

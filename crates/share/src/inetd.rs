@@ -20,7 +20,7 @@
 mod session;
 mod socket;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io;
 use std::net::IpAddr;
@@ -28,7 +28,10 @@ use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use netnice_api::{Client, ClientError, Request, Response, RuntimeDir, Set, Show, ShowDoc};
+use netnice_api::{
+    Clear, ClearWhat, Client, ClientError, Request, Response, RuntimeDir, Set, Show, ShowDoc,
+    TargetDoc,
+};
 use netnice_core::units::Rate;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
@@ -88,6 +91,8 @@ pub fn serve(
         changed: false,
         applied: None,
         looked: Instant::now(),
+        doubts: BTreeSet::new(),
+        doubt_since: None,
         say,
     };
     for listener in &server.listeners {
@@ -130,6 +135,9 @@ struct Server<'a> {
     applied: Option<Instant>,
     /// When it was last looked at what sessions use.
     looked: Instant,
+    /// Targets of sessions that ended while their share was set, and since when the eldest waits to be looked after.
+    doubts: BTreeSet<String>,
+    doubt_since: Option<Instant>,
     say: &'a mut dyn FnMut(&str),
 }
 
@@ -148,6 +156,12 @@ impl Server<'_> {
         }
         if self.changed && self.may_apply() {
             self.apply();
+        }
+        if self
+            .doubt_since
+            .is_some_and(|at| at.elapsed() >= AFTERWARDS)
+        {
+            self.look_after();
         }
         Ok(())
     }
@@ -187,7 +201,10 @@ impl Server<'_> {
         let look = self
             .lends()
             .then(|| LOOK.saturating_sub(self.looked.elapsed()));
-        apply.into_iter().chain(look).min()
+        let after = self
+            .doubt_since
+            .map(|at| AFTERWARDS.saturating_sub(at.elapsed()));
+        apply.into_iter().chain(look).chain(after).min()
     }
 
     /// Whether a session has this listener to itself.
@@ -247,13 +264,12 @@ impl Server<'_> {
         self.next += 1;
         self.sessions.insert(number, session);
         self.changed = true;
-        // Others give way before the new one begins, unless that was done just now.
+        // Others give way before the new one begins, unless that was done just now or they are many.
         if self.may_apply() {
             self.apply();
-        } else {
-            let shares = self.shares();
-            self.set(number, shares.get(&number).copied().flatten());
         }
+        let shares = self.shares();
+        self.set(number, shares.get(&number).copied().flatten());
         if let Some(session) = self.sessions.get_mut(&number)
             && let Err(error) = session.open_gate()
         {
@@ -334,8 +350,10 @@ impl Server<'_> {
         self.applied.is_none_or(|at| at.elapsed() >= SETTLE)
     }
 
-    /// Sets all shares that differ from what is in force, those that shrink first.
+    /// Sets the shares that differ from what is in force, those that shrink first. What takes longer than a moment is left
+    /// for the next turn, so that who comes meanwhile is served.
     fn apply(&mut self) {
+        let began = Instant::now();
         let mut wanted: Vec<(u64, Option<u64>)> = self.shares().into_iter().collect();
         wanted.sort_by_key(|(number, share)| {
             let has = self.sessions.get(number).and_then(|session| session.share);
@@ -343,6 +361,9 @@ impl Server<'_> {
             (grows, *number)
         });
         for (number, share) in wanted {
+            if began.elapsed() > MOMENT {
+                return;
+            }
             self.set(number, share);
         }
         self.changed = false;
@@ -354,7 +375,7 @@ impl Server<'_> {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        if session.share == share && session.is_set {
+        if (session.share == share && session.is_set) || session.has_ended() {
             return;
         }
         let set = match share.and_then(|bits| Rate::new(bits.max(Rate::MIN.bits_per_second()))) {
@@ -364,6 +385,10 @@ impl Server<'_> {
         };
         session.is_set = true;
         session.share = share;
+        if session.has_ended() {
+            self.doubts.insert(session.target.clone());
+            self.doubt_since.get_or_insert_with(Instant::now);
+        }
         if let Err(why) = set
             && !session.has_ended()
         {
@@ -405,6 +430,30 @@ impl Server<'_> {
         }
     }
 
+    /// Clears targets that were opened anew for sessions that ended in that moment: nobody is in them, and nothing has passed
+    /// them. A session's descendants, if it left any, keep theirs.
+    fn look_after(&mut self) {
+        self.doubt_since = None;
+        let doubts = std::mem::take(&mut self.doubts);
+        let Ok(doc) = self.daemon.show() else { return };
+        let ours = |target: &str| self.sessions.values().any(|s| s.target == target);
+        let unused = |target: &TargetDoc| {
+            let flows = [&target.counters.up, &target.counters.down];
+            flows
+                .iter()
+                .flat_map(|flow| flow.values())
+                .all(|count| *count == 0)
+        };
+        let held = doc.targets.into_iter().filter(unused);
+        let left: Vec<String> = held
+            .map(|target| target.target)
+            .filter(|target| doubts.contains(target) && !ours(target))
+            .collect();
+        for target in left {
+            self.daemon.clear(target);
+        }
+    }
+
     fn tell(&mut self, service: usize, what: &str) {
         let line = format!("{}: {what}", self.config.services[service].name);
         (self.say)(&line);
@@ -439,6 +488,17 @@ impl Daemon {
             Ok(_) => Err("the daemon's answer is not understood".to_string()),
             Err(error) => Err(error.to_string()),
         }
+    }
+
+    /// Takes back what was set for a target. If that fails, it is shown as it is.
+    fn clear(&mut self, target: String) {
+        let clear = Request::Clear(Clear {
+            what: ClearWhat::Target(target),
+            dry_run: false,
+            confirm_ns: None,
+            for_ns: None,
+        });
+        let _ = self.call(&clear, None);
     }
 
     fn show(&mut self) -> Result<ShowDoc, ClientError> {
@@ -481,6 +541,12 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 /// Between two looks at what sessions use.
 const LOOK: Duration = Duration::from_millis(200);
+
+/// How long the setting of shares may keep others waiting: a few tens of requests on a machine at rest.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// How long after a doubt it is looked: ends have been noticed everywhere by then.
+const AFTERWARDS: Duration = Duration::from_secs(1);
 
 /// Connections that are taken from one listener before others have their turn.
 const AT_ONCE: usize = 16;
