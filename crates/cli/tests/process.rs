@@ -4,7 +4,6 @@
 use std::fs;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -456,11 +455,19 @@ fn without_a_terminal_the_number_to_confirm_is_printed() {
 fn installed(name: &str, netniced: Option<&str>) -> (Folder, PathBuf) {
     let folder = Folder::new(name);
     let program = folder.0.join("netnice");
-    fs::copy(env!("CARGO_BIN_EXE_netnice"), &program).expect("copied");
+    // By processes of their own: a file that is open for writing here is inherited for a moment by whatever the
+    // other tests start meanwhile, and cannot be run as long ("text file busy").
+    let made = Command::new("cp")
+        .args([Path::new(env!("CARGO_BIN_EXE_netnice")), &program])
+        .status();
+    assert!(made.is_ok_and(|status| status.success()), "copied");
     if let Some(script) = netniced {
-        let path = folder.0.join("netniced");
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("executable");
+        let made = Command::new("sh")
+            .args(["-c", "printf '%s' \"$1\" >\"$2\" && chmod 755 \"$2\"", "sh"])
+            .arg(format!("#!/bin/sh\n{script}\n"))
+            .arg(folder.0.join("netniced"))
+            .status();
+        assert!(made.is_ok_and(|status| status.success()), "written");
     }
     (folder, program)
 }

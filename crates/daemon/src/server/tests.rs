@@ -149,7 +149,7 @@ fn who_begins_and_does_not_end_has_a_second() {
         assert!(begun.elapsed() < Duration::from_millis(500));
         assert!(told(slow).contains("within 1s"));
         assert!(begun.elapsed() >= Duration::from_secs(1));
-        assert!(begun.elapsed() < Duration::from_secs(3));
+        assert!(begun.elapsed() < Duration::from_secs(5));
     });
 }
 
@@ -170,7 +170,7 @@ fn a_thousand_idle_guests_leave_room_for_others() {
         let begun = Instant::now();
         let other = Plain::connect(&path).expect("a connection");
         assert!(matches!(ping(other), Response::Pong(_)));
-        assert!(begun.elapsed() < Duration::from_secs(1));
+        assert!(begun.elapsed() < Duration::from_secs(5));
         // Those who were idle longest had to go, without a word.
         let first = idle.remove(0);
         assert_eq!(last_words(first), b"");
