@@ -46,10 +46,10 @@ pub(crate) struct ContractArgs {
     /// With --cpu: a share of what is left over beside it
     #[arg(long)]
     cpu_extra: bool,
-    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE,bucket=single|dual] (not supported yet)
+    /// pcr=R,cdvt=T[,scr=R,mbs=SIZE,bucket=single|dual] (so far for `netnice check` alone)
     #[arg(long, value_name = "PARTS")]
     cell: Option<String>,
-    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T (not supported yet)
+    /// mmax=SIZE,rmax=N/s,bmax=N,deadline=T (so far for `netnice check` alone)
     #[arg(long, value_name = "PARTS")]
     channel: Option<String>,
 }
