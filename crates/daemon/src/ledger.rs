@@ -479,6 +479,30 @@ impl Ledger {
         self.seat(slot);
     }
 
+    /// Takes targets in that lie inside what has joined this one. `around` is what they lay in before.
+    pub fn contain(&mut self, slot: TargetId, inside: &BTreeSet<u32>, around: Option<u32>) {
+        let Some(id) = self.held.get(&slot).map(|held| held.id) else {
+            return;
+        };
+        let above = self.descent(Some(id));
+        // A number may be of a target that is gone: then nobody is around.
+        let known = |own: Option<u32>| own.filter(|own| self.slots.contains_key(own));
+        let around = known(around);
+        let inner: Vec<TargetId> = self
+            .held
+            .values()
+            .filter(|held| inside.contains(&held.id) && !above.contains(&held.id))
+            .filter(|held| known(held.place.own) == around)
+            .map(|held| held.entry.id)
+            .collect();
+        for inner in inner {
+            if let Some(held) = self.held.get_mut(&inner) {
+                held.place.own = Some(id);
+            }
+        }
+        self.seat(slot);
+    }
+
     /// Names the policy rule that asks for a target.
     pub fn set_rule(&mut self, slot: TargetId, rule: Option<String>) {
         if let Some(held) = self.held.get_mut(&slot) {

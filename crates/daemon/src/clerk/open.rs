@@ -85,6 +85,7 @@ impl<H: Host> Clerk<H> {
         };
         let mut roots = roots.clone();
         let place = self.place_of(process);
+        let around = place.own;
         let place = match roots.is_empty() {
             true => place,
             false if roots.contains(&process.root) => held.place.clone(),
@@ -98,6 +99,7 @@ impl<H: Host> Clerk<H> {
             .rebody(slot, Body::Processes { roots, only }, place);
         let mut keep = self.inside_process(process, only)?;
         keep.remove(&id);
+        draft.ledger.contain(slot, &keep, around);
         draft.acts.push(adopt(id, process, only, keep));
         Ok(())
     }

@@ -175,6 +175,25 @@ fn all_is_cleared_in_one_look_at_who_is_a_member() {
 }
 
 #[test]
+fn what_lies_inside_a_process_that_joins_a_name_lies_inside_the_name() {
+    let mut desk = Desk::new();
+    for pid in [10, 20] {
+        desk.machine().spawn(pid, 0);
+    }
+    desk.machine().fork(10, 11);
+    ok(desk.set("pid:11", "up 1mbit"));
+    ok(desk.run_named(&Peer::ROOT, "n", 20, "up 9mbit"));
+    ok(desk.run_named(&Peer::ROOT, "n", 10, ""));
+    assert_eq!(desk.own(10).as_deref(), Some("name:n"));
+    assert_eq!(desk.parent("pid:11").as_deref(), Some("name:n"));
+    desk.check();
+    // Its own limit is lifted: the name's holds it on.
+    ok(desk.clear("pid:11"));
+    assert_eq!(desk.own(11).as_deref(), Some("name:n"));
+    desk.check();
+}
+
+#[test]
 fn only_leaves_living_children_free() {
     let mut desk = Desk::new();
     desk.machine().spawn(10, 0);
