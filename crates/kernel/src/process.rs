@@ -114,6 +114,27 @@ pub fn thread_group(pid: u32) -> Option<u32> {
         .ok()
 }
 
+/// Whether any thread of a process has not begun to end. One that is on its way out is still there for a while, but its
+/// end may have been told already.
+pub fn goes_on(pid: u32) -> bool {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
+        return false;
+    };
+    threads.flatten().any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        thread_flags(&stat).is_some_and(|flags| flags & PF_EXITING == 0)
+    })
+}
+
+/// The flags of a thread, out of its stat line: the seventh field behind the name, which may hold anything.
+fn thread_flags(stat: &str) -> Option<u32> {
+    let fields = stat.rsplit_once(')')?.1;
+    fields.split_whitespace().nth(6)?.parse().ok()
+}
+
+/// The kernel's flag of a thread that has begun to end (include/linux/sched.h).
+const PF_EXITING: u32 = 0x4;
+
 /// All processes.
 pub fn all() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else {

@@ -174,3 +174,26 @@ fn a_damaged_state_is_said_and_does_not_keep_the_daemon_from_serving() {
         desk.netnice.stop_daemon();
     }
 }
+
+#[test]
+fn a_program_that_ends_while_it_is_limited_leaves_no_target_behind() {
+    let desk = Desk::new().expect("a desk");
+    // One that stays, so that the first change's work is done before and the look at ends goes on.
+    let stays = sleeper(&desk);
+    desk.types(&format!("set pid:{} --up 4mbit", stays.pid()));
+    for n in 0..60 {
+        let mut command = desk.world.client().ns.command("sleep");
+        command.arg(format!("0.{:03}", n % 30));
+        let brief = Proc::start(command).expect("a process");
+        // It may be refused, because it has ended meanwhile.
+        let target = format!("pid:{}", brief.pid());
+        let words = ["set", &target, "--up", "4mbit"];
+        desk.netnice.run(&words).expect("an answer");
+    }
+    let only = || {
+        standing(&desk)["targets"]
+            .as_array()
+            .is_some_and(|all| all.len() == 1)
+    };
+    assert!(soon(8.0, only), "{}", standing(&desk)["targets"]);
+}

@@ -114,10 +114,10 @@ impl Kernel {
                 break;
             }
         }
-        // An entry of a process that died while it was entered would hit whoever gets its number.
+        // An entry of a process whose end was told before it was entered would stay, and hit whoever gets its number.
         let dead: Vec<u32> = members
             .iter()
-            .filter(|p| process::thread_group(**p) != Some(**p))
+            .filter(|p| process::thread_group(**p) != Some(**p) || !process::goes_on(**p))
             .copied()
             .collect();
         for pid in dead {

@@ -135,3 +135,23 @@ fn seen_by_thread(path: &Path) -> (u64, u32) {
     let key = app_key(path.to_str().expect("plain"), &tables).expect("the file is there");
     (key.inode, key.dev)
 }
+
+#[test]
+fn a_process_goes_on_until_it_begins_to_end() {
+    assert!(goes_on(std::process::id()));
+    let mut child = std::process::Command::new("true").spawn().expect("a child");
+    // Nobody has waited for it: it stays as a zombie, which is there but does not go on.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
+    while goes_on(child.id()) {
+        assert!(std::time::Instant::now() < until, "it never ends");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(Path::new(&format!("/proc/{}", child.id())).exists());
+    child.wait().expect("waited for");
+    assert!(!goes_on(child.id()));
+    assert_eq!(
+        thread_flags("12 (a) b) S 1 2 3 4 5 4194308 6"),
+        Some(0x40_0004)
+    );
+    assert_eq!(thread_flags("12 (x) S 1"), None);
+}
