@@ -1,6 +1,6 @@
 //! The paper's figure 5: a super-server divides 512 Kbyte/s among FTP sessions that come and go.
 //!
-//! Real programs at both ends: `netnice inetd` starts a vsftpd for each curl. Configuration [C] of figure 2, whose login
+//! Real programs at both ends: `netnice inetd` starts a vsftpd for each curl. Configuration C of figure 2, whose login
 //! and telnet have no session here, so FTP has the whole total. A session is known by the range of its client's ports,
 //! so its control and its data connection count together, as they do for netnice.
 
