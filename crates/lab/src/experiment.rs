@@ -157,6 +157,18 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// The checks that do not hold, a line each.
+    pub fn broken(&self) -> String {
+        let broken = self.checks.iter().filter(|check| !check.holds);
+        let lines: Vec<String> = broken
+            .map(|c| {
+                let value = figure(c.value);
+                format!("{}: {value} {} (must be {})", c.what, c.unit, c.bound)
+            })
+            .collect();
+        lines.join("\n  ")
+    }
+
     /// Adds a check.
     pub fn check(&mut self, what: impl Into<String>, value: f64, unit: &'static str, bound: Bound) {
         self.checks.push(Check {
@@ -203,6 +215,16 @@ impl Outcome {
 }
 
 impl Experiment {
+    /// Runs it as a test does: in the quick form, with a test's tolerance.
+    pub fn test(&self) -> Result<Outcome> {
+        self.run(&Context {
+            subject: Subject::Netnice,
+            quick: true,
+            only: None,
+            plots: None,
+        })
+    }
+
     /// Runs it. An error means that nothing could be measured, not that a promise was broken.
     pub fn run(&self, context: &Context) -> Result<Outcome> {
         let started = Instant::now();

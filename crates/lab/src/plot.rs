@@ -27,6 +27,8 @@ pub mod palette {
     pub const PURPLE: &str = "#7d4bc0";
     /// Something is wrong.
     pub const RED: &str = "#c62f3d";
+    /// For many series, one after the other.
+    pub const SERIES: [&str; 6] = [INK, BLUE, ORANGE, GREEN, PURPLE, RED];
 }
 
 /// A line of points.

@@ -1,7 +1,7 @@
 //! The promises about rates, each by its experiment in the quick form: a subset that fits a test,
 //! with the tolerance of a test. Exact figures, latencies and costs are runs of the lab.
 
-use netnice_lab::experiment::{self, Context, Outcome, Subject, bench, figure};
+use netnice_lab::experiment::{self, bench};
 use netnice_lab::world;
 
 fn holds(id: &str) {
@@ -10,39 +10,15 @@ fn holds(id: &str) {
         return;
     }
     world::begin().expect("a clean start");
-    let context = Context {
-        subject: Subject::Netnice,
-        quick: true,
-        only: None,
-        plots: None,
-    };
     let experiment = experiment::find(id).expect("in the registry");
-    let measure = || experiment.run(&context).expect("it can be measured");
+    let measure = || experiment.test().expect("it can be measured");
     let mut outcome = measure();
     if !outcome.holds {
         // A burst of other work on the machine is no fault of the limiter; a fault of the limiter shows again.
-        eprintln!("{id} does not hold ({}); once more", broken(&outcome));
+        eprintln!("{id} does not hold ({}); once more", outcome.broken());
         outcome = measure();
     }
-    assert!(outcome.holds, "{id}:\n  {}", broken(&outcome));
-}
-
-fn broken(outcome: &Outcome) -> String {
-    let broken: Vec<String> = outcome
-        .checks
-        .iter()
-        .filter(|c| !c.holds)
-        .map(|c| {
-            format!(
-                "{}: {} {} (must be {})",
-                c.what,
-                figure(c.value),
-                c.unit,
-                c.bound
-            )
-        })
-        .collect();
-    broken.join("\n  ")
+    assert!(outcome.holds, "{id}:\n  {}", outcome.broken());
 }
 
 #[test]

@@ -1,17 +1,11 @@
 //! The experiments in virtual time, in their quick form: no root, no clock, the same run each time.
 
-use netnice_lab::experiment::{self, Context, Subject};
+use netnice_lab::experiment;
 
 fn holds(id: &str) {
-    let context = Context {
-        subject: Subject::Netnice,
-        quick: true,
-        only: None,
-        plots: None,
-    };
     let experiment = experiment::find(id).expect("in the registry");
-    let outcome = experiment.run(&context).expect("it can be played");
-    assert!(outcome.holds, "{id}: {:#?}", outcome.checks);
+    let outcome = experiment.test().expect("it can be played");
+    assert!(outcome.holds, "{id}:\n  {}", outcome.broken());
 }
 
 #[test]

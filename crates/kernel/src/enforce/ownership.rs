@@ -120,13 +120,18 @@ impl Kernel {
             .filter(|p| process::thread_group(**p) != Some(**p) || !process::goes_on(**p))
             .copied()
             .collect();
-        for pid in dead {
-            members.remove(&pid);
-            let _ = loaded(&mut self.programs)?
-                .hash::<u32, Proc>("procs")?
-                .remove(&pid);
-        }
+        members.retain(|pid| !dead.contains(pid));
+        self.drop_entries(&dead)?;
         Ok(members)
+    }
+
+    fn drop_entries(&mut self, of: &[u32]) -> Result<(), KernelError> {
+        let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
+        for pid in of {
+            // It may have gone by itself meanwhile.
+            let _ = procs.remove(pid);
+        }
+        Ok(())
     }
 
     /// Tags the open sockets of some processes.
@@ -232,12 +237,10 @@ impl Kernel {
         let dead: Vec<u32> = self
             .members()?
             .into_keys()
-            .filter(|p| process::thread_group(*p).is_none())
+            .filter(|p| !process::goes_on(*p))
             .collect();
-        for pid in &dead {
-            let _ = loaded(&mut self.programs)?
-                .hash::<u32, Proc>("procs")?
-                .remove(pid);
+        if !dead.is_empty() {
+            self.drop_entries(&dead)?;
         }
         Ok(dead.len())
     }

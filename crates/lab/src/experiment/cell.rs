@@ -388,7 +388,7 @@ fn steps(chart: Chart, sent: &[Sent], flows: usize, slots: u64) -> String {
         let points = (1..)
             .zip(mine)
             .map(|(count, one)| (one.start.0 as f64 / slot(1).0 as f64, f64::from(count)));
-        let colour = COLOURS[flow % COLOURS.len()];
+        let colour = palette::SERIES[flow % palette::SERIES.len()];
         Series::new(format!("VC {flow}"), colour, points.collect())
     };
     (0..flows).map(line).fold(chart, Chart::with).svg()
@@ -401,15 +401,6 @@ fn slot(slots: u64) -> Nanos {
 fn at(slots: u64) -> netnice_core::units::Instant {
     netnice_core::units::Instant(slot(slots).0)
 }
-
-const COLOURS: [&str; 6] = [
-    palette::INK,
-    palette::BLUE,
-    palette::ORANGE,
-    palette::GREEN,
-    palette::PURPLE,
-    palette::RED,
-];
 
 /// Bytes of a cell.
 const CELL: u64 = 53;

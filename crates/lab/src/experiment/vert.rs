@@ -128,20 +128,15 @@ fn rates(chart: Chart, sent: &[Sent], names: &[String], end: Nanos) -> String {
                 f64::from(packets) * 1500.0 * 8.0 / 0.2 / 1e6,
             )
         });
-        Series::new(name, COLOURS[flow % COLOURS.len()], points.collect())
+        Series::new(
+            name,
+            palette::SERIES[flow % palette::SERIES.len()],
+            points.collect(),
+        )
     };
     let series = names.iter().enumerate().map(line);
     series.fold(chart, Chart::with).svg()
 }
-
-const COLOURS: [&str; 6] = [
-    palette::INK,
-    palette::BLUE,
-    palette::ORANGE,
-    palette::GREEN,
-    palette::PURPLE,
-    palette::RED,
-];
 
 /// A packet's time on the link, in ns.
 const PACKET: u64 = 120_000;
