@@ -21,8 +21,9 @@ mod set;
 mod show;
 mod start;
 mod tick;
+mod units;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use netnice_api::{Done, LogLines, Pong, Request, Response};
@@ -33,7 +34,7 @@ use netnice_kernel::plan::Desired;
 
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::desired::desired;
+use crate::desired::{awaited, desired};
 use crate::enforce::{self, Act, Host};
 use crate::journal::Journal;
 use crate::ledger::{Body, Closed, Held, Ledger};
@@ -42,6 +43,7 @@ use crate::peer::Peer;
 use crate::policy::Policy;
 use crate::state::Store;
 use crate::undo::Undos;
+use crate::units::Units;
 
 pub use start::Record;
 
@@ -70,10 +72,19 @@ pub struct Clerk<H: Host> {
     policy_path: Option<PathBuf>,
     /// Why the policy file as it is now is not in force.
     policy_fault: Option<String>,
+    /// Where unit files are looked for; nowhere in tests.
+    unit_path: Vec<PathBuf>,
+    /// What they ask for.
+    units: Units,
+    /// The units that ran when they were read; of interest where templates have a section.
+    running: BTreeSet<String>,
+    /// Sections that are not in force, by unit, and why.
+    unit_faults: BTreeMap<String, String>,
     looked: doctor::Looked,
 }
 
 /// A change that is worked out but not installed.
+#[derive(Clone)]
 struct Draft {
     ledger: Ledger,
     undos: Undos,
@@ -96,6 +107,10 @@ impl<H: Host> Clerk<H> {
             policy: Policy::default(),
             policy_path: None,
             policy_fault: None,
+            unit_path: Vec::new(),
+            units: Units::default(),
+            running: BTreeSet::new(),
+            unit_faults: BTreeMap::new(),
             looked: doctor::Looked::default(),
         }
     }
@@ -216,6 +231,7 @@ impl<H: Host> Clerk<H> {
         }
         self.ledger = draft.ledger;
         self.undos = draft.undos;
+        self.await_groups();
         Ok(installed.adoption)
     }
 
@@ -230,6 +246,14 @@ impl<H: Host> Clerk<H> {
             false => store.save(&draft.ledger, &draft.undos),
         };
         kept.map_err(|error| Denied::Failed(error.to_string()))
+    }
+
+    /// Tells the kernel which control groups are whose when they are made.
+    fn await_groups(&mut self) {
+        if let Err(error) = self.host.await_groups(&awaited(&self.ledger)) {
+            // They are bound all the same, a moment after they were made.
+            tracing::warn!(%error, "control groups that are made anew are not awaited");
+        }
     }
 
     /// What should be in force of a ledger, as far as it can be now.
@@ -297,7 +321,10 @@ fn release(closed: &Closed) -> Option<Act> {
             }),
             _ => None,
         },
-        Body::Cgroup(bound) => bound.clone().map(|bound| Act::UnbindCgroup { id, bound }),
+        Body::Cgroup(bound) => {
+            let bound = bound.clone();
+            Some(Act::UnbindCgroup { id, bound })
+        }
         Body::User(uid) => Some(Act::UnbindUser { id, uid: *uid }),
     }
 }

@@ -1,10 +1,13 @@
 //! From the ledger to what the kernel room should make of it. Pure.
 
+use std::collections::BTreeMap;
+
 use netnice_core::contract::{Contract, Direction};
+use netnice_core::target::Target;
 use netnice_core::units::Nanos;
 use netnice_kernel::plan::{self, Desired, Limit, Share};
 
-use crate::ledger::{Held, Ledger, Managed};
+use crate::ledger::{Body, Held, Ledger, Managed};
 
 /// All that should be in force.
 pub fn desired(ledger: &Ledger) -> Desired {
@@ -24,6 +27,29 @@ pub fn desired(ledger: &Ledger) -> Desired {
         links: ledger.links().map(link).collect(),
         ..Desired::default()
     }
+}
+
+/// The control groups that are a target's from the start, when they are made (anew): by their path, and units also by
+/// their name, which the service manager gives to no other group.
+pub fn awaited(ledger: &Ledger) -> BTreeMap<String, u32> {
+    let mut names = BTreeMap::new();
+    for held in ledger.held() {
+        let Body::Cgroup(bound) = &held.body else {
+            continue;
+        };
+        let known = bound.as_ref().map(|bound| &bound.path);
+        names.extend(
+            known
+                .or(held.place.cgroup.as_ref())
+                .map(|path| (path.clone(), held.id)),
+        );
+        match &held.entry.target {
+            Target::Cgroup(path) => drop(names.insert(path.to_string(), held.id)),
+            Target::Unit(name) => drop(names.insert(name.to_string(), held.id)),
+            _ => {}
+        }
+    }
+    names
 }
 
 /// The link that a target has a class of its own on: the one that it names; else, if it asks for a weight or a

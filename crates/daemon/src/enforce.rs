@@ -98,12 +98,12 @@ pub enum Act {
         /// The group.
         bound: Bound,
     },
-    /// Lets a control group go.
+    /// Lets a control group go, with those that the target had before it.
     UnbindCgroup {
         /// The target.
         id: u32,
-        /// The group.
-        bound: Bound,
+        /// The group; none if it is gone already.
+        bound: Option<Bound>,
     },
     /// Binds a user.
     BindUser {
@@ -168,6 +168,8 @@ pub trait Host {
     fn cgroup(&mut self, path: &str) -> Result<Bound, Denied>;
     /// The control group of a unit.
     fn unit(&mut self, name: &str) -> Result<Bound, Denied>;
+    /// The names of the units that have a control group.
+    fn running_units(&mut self) -> BTreeSet<String>;
     /// The number of a user.
     fn user(&mut self, name: &str) -> Result<u32, Denied>;
     /// The interfaces.
@@ -179,6 +181,9 @@ pub trait Host {
     fn apply(&mut self, desired: &Desired) -> Result<(), Denied>;
     /// What [`Host::apply`] would do, in words.
     fn preview(&mut self, desired: &Desired) -> Vec<String>;
+    /// Tells the kernel the control groups that, when they are made, are a target's from the start: by path, or by the
+    /// last name alone for one that is in nothing but slices.
+    fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied>;
     /// Carries out one act; tells what was found, and the act that takes it back.
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied>;
     /// Reads all counts.

@@ -28,6 +28,7 @@ pub mod runtime;
 pub mod server;
 pub mod state;
 pub mod undo;
+pub mod units;
 pub mod watch;
 
 pub use denied::Denied;

@@ -29,6 +29,8 @@ use netnice_core::units::Rate;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::units::SECTION;
+
 /// What the file asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
@@ -76,6 +78,8 @@ pub struct Rule {
     pub contract: Contract,
     /// Where it is in the file.
     pub line: usize,
+    /// Whether it stands in a unit file, and not in the policy file.
+    pub unit: bool,
 }
 
 /// Why a policy file is not one.
@@ -300,32 +304,53 @@ impl Reader<'_> {
             target,
             contract: self.contract(rule)?,
             line: self.line(at),
+            unit: false,
         })
     }
 
     fn contract(&self, rule: &RuleDoc) -> Result<Contract, PolicyError> {
-        let clauses = rule.clauses();
-        // One by one first, so that a fault is said where it stands.
-        for (clause, text, at) in &clauses {
-            if matches!(text.as_str(), "none" | "0") && *clause != Clause::Priority {
-                let reason = format!("{clause}: a rule names only what it asks for; leave it out");
-                return Err(self.fault(*at, reason));
-            }
-            let alone = Change::from_clauses([(*clause, text.as_str())], false, false);
-            alone.map_err(|error| self.fault(*at, error))?;
-        }
         let flag = |flag: &Option<Spanned<bool>>| flag.as_ref().is_some_and(|f| *f.get_ref());
-        let texts = clauses
-            .iter()
-            .map(|(clause, text, _)| (*clause, text.as_str()));
-        let whole = Change::from_clauses(texts, flag(&rule.extra), flag(&rule.cpu_extra))
-            .and_then(|change| Contract::default().apply(&change));
-        let at = rule.name.span().start;
-        let contract = whole.map_err(|error| self.fault(at, error))?;
-        netnice_core::contract::kernel_path_support(&contract)
-            .map_err(|error| self.fault(at, error))?;
-        Ok(contract)
+        let (extra, cpu_extra) = (flag(&rule.extra), flag(&rule.cpu_extra));
+        let whole = rule.name.span().start;
+        contract_of(&rule.clauses(), whole, extra, cpu_extra)
+            .map_err(|(at, reason)| self.fault(at, reason))
     }
+}
+
+/// How a rule is called in a sentence.
+pub fn rule_title(name: &str) -> String {
+    match name.starts_with(SECTION) {
+        true => name.to_owned(),
+        false => format!("rule {name} of the policy file"),
+    }
+}
+
+/// The contract of clauses that were written down, each with where it stands. A fault comes with where it is; `whole`
+/// stands for all of them together.
+pub fn contract_of<At: Copy>(
+    clauses: &[(Clause, String, At)],
+    whole: At,
+    extra: bool,
+    cpu_extra: bool,
+) -> Result<Contract, (At, String)> {
+    // One by one first, so that a fault is said where it stands.
+    for (clause, text, at) in clauses {
+        if matches!(text.as_str(), "none" | "0") && *clause != Clause::Priority {
+            let reason = format!("{clause}: a rule names only what it asks for; leave it out");
+            return Err((*at, reason));
+        }
+        let alone = Change::from_clauses([(*clause, text.as_str())], false, false);
+        alone.map_err(|error| (*at, error.to_string()))?;
+    }
+    let texts = clauses
+        .iter()
+        .map(|(clause, text, _)| (*clause, text.as_str()));
+    let contract = Change::from_clauses(texts, extra, cpu_extra)
+        .and_then(|change| Contract::default().apply(&change))
+        .map_err(|error| (whole, error.to_string()))?;
+    netnice_core::contract::kernel_path_support(&contract)
+        .map_err(|error| (whole, error.to_string()))?;
+    Ok(contract)
 }
 
 /// Shown in one line of a table.

@@ -31,6 +31,7 @@ use crate::enforce::kernel::KernelHost;
 use crate::runtime::Runtime;
 use crate::server::{Ask, Server};
 use crate::state::{StateError, Store};
+use crate::units;
 use crate::watch::{Ends, Folders, Links};
 
 /// How the daemon is started.
@@ -89,6 +90,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         );
     }
     clerk.start(record, Now::read());
+    clerk.look_for_units(units::search_path());
     clerk.obey(&options.policy, Now::read());
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -139,6 +141,8 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Ru
     )
     .during("listen to netlink")?;
     let mut folders = Folders::open().during("watch folders")?;
+    let mut unit_files = Folders::open_for_files().during("watch unit files")?;
+    let mut units_at: Option<Instant> = None;
     let mut ends: Option<Ends> = None;
     let mut look_at: Option<Instant> = None;
     let mut sweep_at: Option<Instant> = None;
@@ -164,6 +168,11 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Ru
                 sweep_at = None;
                 clerk.tidy(Now::read());
             }
+            () = at(units_at) => {
+                units_at = None;
+                clerk.look_at_units(Now::read());
+                unit_files.watch(clerk.unit_folders());
+            }
             () = at(look_at) => {
                 look_at = None;
                 clerk.repair(true, Now::read());
@@ -172,6 +181,7 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Ru
             _ = ticks.tick() => {
                 clerk.tick(Now::read());
                 folders.watch(&group_folders(&clerk));
+                unit_files.watch(clerk.unit_folders());
             }
             Some(ask) = asks.recv() => answer(&mut clerk, ask),
             heard = links.changed() => {
@@ -181,6 +191,10 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Ru
             heard = folders.changed() => {
                 heard.during("watch folders any more")?;
                 sweep_at.get_or_insert(Instant::now());
+            }
+            heard = unit_files.changed() => {
+                heard.during("watch unit files any more")?;
+                units_at.get_or_insert(Instant::now() + FILES_SETTLE);
             }
             heard = ended(&mut ends), if ends.is_some() => {
                 heard.during("hear of ends any more")?;
@@ -277,6 +291,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// How often it is looked at who is busy on managed links. What an idle target leaves is lent at once; this sets by which
 /// weights.
 const BALANCE: Duration = Duration::from_millis(200);
+/// Files are written in several steps, and many at once.
+const FILES_SETTLE: Duration = Duration::from_millis(200);
 /// Changes on interfaces come in bursts.
 const LINKS_SETTLE: Duration = Duration::from_millis(50);
 /// An end is told just before its process leaves the map, and many end together.

@@ -1,8 +1,8 @@
 //! Watching: what changes on this machine without our doing, heard of at once.
 //!
 //! - **Route netlink** tells of interfaces, qdiscs, classes and filters. What our own sockets asked for is passed over.
-//! - **inotify** tells of control groups that come and go beside those that are held; a unit that is restarted gets a
-//!   new group, which must be bound before it has sent much.
+//! - **inotify** tells of control groups that come and go beside those that are held (a unit that is restarted gets a new
+//!   group; the kernel's side has taken it for the unit's when it was made), and of unit files.
 //! - **The exit ring** of the eBPF programs tells of members that end.
 //!
 //! All of them may lose events, so the clerk also looks by itself each second.
@@ -80,6 +80,7 @@ impl Ends {
 
 /// Hears of folders that come and go.
 pub struct Folders {
+    what: AddWatchFlags,
     inotify: AsyncFd<Handle>,
     watched: BTreeMap<PathBuf, WatchDescriptor>,
 }
@@ -93,10 +94,24 @@ impl AsRawFd for Handle {
 }
 
 impl Folders {
-    /// Begins to listen, to nothing yet.
+    /// Begins to listen for what comes and goes, in no folder yet.
     pub fn open() -> io::Result<Folders> {
+        Folders::listen(AddWatchFlags::empty())
+    }
+
+    /// Begins to listen for what comes, goes or is written, in no folder yet.
+    pub fn open_for_files() -> io::Result<Folders> {
+        Folders::listen(AddWatchFlags::IN_CLOSE_WRITE)
+    }
+
+    fn listen(more: AddWatchFlags) -> io::Result<Folders> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         Ok(Folders {
+            what: AddWatchFlags::IN_CREATE
+                | AddWatchFlags::IN_DELETE
+                | AddWatchFlags::IN_MOVE
+                | AddWatchFlags::IN_ONLYDIR
+                | more,
             inotify: watched(Handle(inotify))?,
             watched: BTreeMap::new(),
         })
@@ -116,11 +131,7 @@ impl Folders {
             if self.watched.contains_key(folder) {
                 continue;
             }
-            let what = AddWatchFlags::IN_CREATE
-                | AddWatchFlags::IN_DELETE
-                | AddWatchFlags::IN_MOVE
-                | AddWatchFlags::IN_ONLYDIR;
-            if let Ok(watch) = inotify.add_watch(folder, what) {
+            if let Ok(watch) = inotify.add_watch(folder, self.what) {
                 self.watched.insert(folder.clone(), watch);
             }
         }

@@ -33,6 +33,7 @@
 #define MAX_LINK_CLASSES 65536
 #define MAX_FLOWS 65536
 #define MAX_CGROUP_LEVELS 24
+#define MAX_GROUP_NAME 256	/* with the zero at its end */
 
 /* A packet longer than this is never sparse. */
 #define MAX_SPARSE 3028
@@ -98,6 +99,12 @@ struct sock_cgroup {
 	__u32 generation;
 };
 
+/* awaited: how a cgroup is called that is to be a target's as soon as it is made -> target. Either the path from the
+ * root on, or the last name alone, which stands for a cgroup of that name below nothing but slices. */
+struct group_name {
+	__u64 text[32];		/* filled up with zeros */
+};
+
 /* apps: executable -> target. */
 struct app_key {
 	__u64 inode;
@@ -110,7 +117,7 @@ struct settings {
 	__u64 netns_cookie;	/* the namespace that is served; sockets of others are left alone */
 	__u32 cap_stage;	/* interface index of nn0; 0: no cap anywhere */
 	__u32 generation;	/* of the cgroup targets */
-	__u32 cgroup_levels;	/* how many levels, from the root on, hold cgroup targets; 0: there is none */
+	__u32 cgroups;		/* whether there are cgroup targets, or some are waited for */
 	__u32 users;		/* how many user targets there are */
 	__u32 targets;		/* how many targets there are */
 	__u32 links;		/* how many managed links there are */

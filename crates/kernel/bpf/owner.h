@@ -35,6 +35,16 @@ struct file {
 struct linux_binprm {
 	struct file *file;
 };
+struct kernfs_node {
+	__u64 id;
+};
+struct cgroup_root {
+	int hierarchy_id;
+};
+struct cgroup {
+	struct kernfs_node *kn;
+	struct cgroup_root *root;
+};
 #pragma clang attribute pop
 
 SEC("tp_btf/sched_process_fork")
@@ -124,13 +134,36 @@ static __always_inline void tag(struct bpf_sock *sk)
 	bpf_sk_storage_get(&sock_owns, sk, &own, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
+/* Tells a new socket the cgroup target that its creator is in, so that what it receives is known before it first sends.
+ * A socket's cgroup is its creator's, for ever. */
+static __always_inline void tag_cgroup(struct bpf_sock *sk, struct settings *now)
+{
+	struct sock_cgroup fresh = { .generation = now->generation };
+	int level;
+
+	for (level = 0; level <= MAX_CGROUP_LEVELS; level++) {
+		__u64 id = bpf_get_current_ancestor_cgroup_id(level);
+		__u32 *target;
+
+		if (!id)
+			break;
+		target = bpf_map_lookup_elem(&cgroups, &id);
+		if (target)
+			fresh.target = *target;
+	}
+	bpf_sk_storage_get(&sock_cgroups, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
+}
+
 SEC("cgroup/sock_create")
 int on_sock_create(struct bpf_sock *ctx)
 {
 	struct settings *now = current_settings();
 
-	if (now && bpf_get_netns_cookie(ctx) == now->netns_cookie)
-		tag(ctx);
+	if (!now || bpf_get_netns_cookie(ctx) != now->netns_cookie)
+		return 1;
+	tag(ctx);
+	if (now->cgroups)
+		tag_cgroup(ctx, now);
 	return 1;
 }
 
@@ -179,24 +212,74 @@ static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_soc
 		return 0;
 	if (known->generation == now->generation)
 		return known->target;
-	for (level = MAX_CGROUP_LEVELS; level >= 0; level--) {
-		__u64 id;
+	for (level = 0; level <= MAX_CGROUP_LEVELS; level++) {
+		__u64 id = bpf_skb_ancestor_cgroup_id(skb, level);
 		__u32 *target;
 
-		if (level >= now->cgroup_levels)
-			continue;
-		id = bpf_skb_ancestor_cgroup_id(skb, level);
 		if (!id)
-			continue;
-		target = bpf_map_lookup_elem(&cgroups, &id);
-		if (target) {
-			fresh.target = *target;
 			break;
-		}
+		target = bpf_map_lookup_elem(&cgroups, &id);
+		if (target)
+			fresh.target = *target;
 	}
 	known->target = fresh.target;
 	known->generation = now->generation;
 	return fresh.target;
+}
+
+/* Where the last name of a path begins; 0 if anything above it is no slice. */
+static __always_inline int name_below_slices(const char *path)
+{
+	static const char slice[] = ".slice";
+	int start = 0;
+
+	for (int i = 0; i < MAX_GROUP_NAME; i++) {
+		if (!path[i])
+			break;
+		if (path[i] != '/')
+			continue;
+		for (int j = 0; i && j < 6; j++) {
+			if (i < 7 || path[i - 6 + j] != slice[j])
+				return 0;
+		}
+		start = i + 1;
+	}
+	return start;
+}
+
+/* A cgroup has been made, and nobody can be in it yet: if a target waits for one of this name, it is the target's from
+ * the start. (The daemon hears of it later, and takes it on.) */
+SEC("tp_btf/cgroup_mkdir")
+int on_cgroup_made(__u64 *ctx)
+{
+	struct cgroup *group = (void *)ctx[0];
+	const char *path = (void *)ctx[1];
+	__u32 zero = 0, *target;
+	struct group_name *name;
+	__u64 id;
+	int start;
+
+	if (group->root->hierarchy_id)
+		return 0;	/* of version 1 */
+	name = bpf_map_lookup_elem(&made, &zero);
+	if (!name)
+		return 0;
+	id = group->kn->id;
+	__builtin_memset(name, 0, sizeof(*name));
+	if (bpf_probe_read_kernel_str(name, sizeof(*name), path) >= MAX_GROUP_NAME)
+		return 0;	/* cut off: it is seen to by the daemon */
+	target = bpf_map_lookup_elem(&awaited, name);
+	if (!target) {
+		start = name_below_slices((const char *)name);
+		if (!start)
+			return 0;
+		__builtin_memset(name, 0, sizeof(*name));
+		bpf_probe_read_kernel_str(name, sizeof(*name), path + start);
+		target = bpf_map_lookup_elem(&awaited, name);
+	}
+	if (target)
+		bpf_map_update_elem(&cgroups, &id, target, BPF_ANY);
+	return 0;
 }
 
 /* Sockets that only receive never pass egress, where the kernel tells a socket's cgroup: they learn it here. */
@@ -206,7 +289,7 @@ int on_cgroup_receive(struct __sk_buff *skb)
 	struct settings *now = current_settings();
 	struct bpf_sock *sk = skb->sk;
 
-	if (!now || !sk || !now->cgroup_levels)
+	if (!now || !sk || !now->cgroups)
 		return 1;
 	sk = bpf_sk_fullsock(sk);
 	if (sk)

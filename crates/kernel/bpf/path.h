@@ -53,7 +53,7 @@ static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *s
 
 	if (own && (look_up(p, own->own) || look_up(p, own->app)))
 		return true;
-	if (now->cgroup_levels) {
+	if (now->cgroups) {
 		if (egress) {
 			if (look_up(p, cgroup_target(skb, sk, now)))
 				return true;

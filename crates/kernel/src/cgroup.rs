@@ -1,6 +1,7 @@
 //! Control groups (version 2): where they are mounted, their ids, and the paths of units.
 
 use std::{
+    collections::BTreeSet,
     ffi::CString,
     fs,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
@@ -41,8 +42,6 @@ pub struct Cgroup {
     pub path: String,
     /// The kernel's id of it; another one when it is made anew under the same path.
     pub id: u64,
-    /// How many levels below the root.
-    pub level: u32,
     /// Where it is in the file system.
     pub folder: PathBuf,
 }
@@ -72,9 +71,28 @@ pub fn find(path: &str) -> Result<Cgroup, KernelError> {
     Ok(Cgroup {
         path: format!("/{relative}"),
         id: metadata.ino(),
-        level: level as u32,
         folder,
     })
+}
+
+/// The names of all cgroups that could be units of the system manager: below nothing but slices.
+pub fn units() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut slices: Vec<PathBuf> = root().into_iter().collect();
+    while let Some(slice) = slices.pop() {
+        for entry in fs::read_dir(slice).into_iter().flatten().flatten() {
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let name = entry.file_name().into_string().unwrap_or_default();
+            if !is_folder || !name.contains('.') {
+                continue;
+            }
+            if name.ends_with(".slice") {
+                slices.push(entry.path());
+            }
+            names.insert(name);
+        }
+    }
+    names
 }
 
 /// Finds the cgroup of a systemd unit: the folder of this name, wherever slices put it.

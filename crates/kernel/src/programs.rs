@@ -602,12 +602,13 @@ impl std::os::fd::AsRawFd for SocketRef<'_> {
 /// The folder of the pins inside the runtime folder.
 pub const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 15] = [
+const MAPS: [&str; 16] = [
     "settings",
     "procs",
     "targets",
     "apps",
     "cgroups",
+    "awaited",
     "users",
     "ifaces",
     "slots",
@@ -619,10 +620,11 @@ const MAPS: [&str; 15] = [
     "sock_cgroups",
     "events",
 ];
-const TRACEPOINTS: [(&str, &str); 3] = [
+const TRACEPOINTS: [(&str, &str); 4] = [
     ("on_fork", "sched_process_fork"),
     ("on_exec", "sched_process_exec"),
     ("on_exit", "sched_process_exit"),
+    ("on_cgroup_made", "cgroup_mkdir"),
 ];
 const SOCK_ADDR: [&str; 4] = ["on_bind4", "on_bind6", "on_connect4", "on_connect6"];
 const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;

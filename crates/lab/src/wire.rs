@@ -219,6 +219,14 @@ impl Record {
             .sum()
     }
 
+    /// When the first packet of the flows that `of` accepts passed (wall clock, ns; to a millisecond).
+    pub fn first_of(&self, of: impl Fn(&Flow) -> bool) -> Option<u64> {
+        let first = self.first?;
+        let flows = self.flows.iter().filter(|(flow, _)| of(flow));
+        let bins = flows.filter_map(|(_, r)| r.bins.iter().position(|bytes| *bytes > 0));
+        Some((first + bins.min()? as u64) * BIN_NS)
+    }
+
     /// Mean rate in bit/s between two moments of the flows that `of` accepts.
     pub fn rate(&self, of: impl Fn(&Flow) -> bool, from_ns: u64, to_ns: u64) -> f64 {
         // The window that is summed has whole bins, so it is divided by whole bins.

@@ -14,6 +14,7 @@ use crate::denied::Denied;
 use crate::enforce::Host;
 use crate::ledger::{Held, Managed};
 use crate::peer::Peer;
+use crate::policy::rule_title;
 use crate::undo::{Cleared, Undo};
 
 /// What was taken back, to be given back if it was for a time.
@@ -163,7 +164,8 @@ impl Taken {
             self.messages.push(format!("{target} is cleared"));
             if let Some(rule) = &held.rule {
                 self.messages.push(format!(
-                    "rule {rule} of the policy file asked for it too; it comes back with `netnice reload`"
+                    "{} asked for it too; it comes back with `netnice reload`",
+                    rule_title(rule)
                 ));
             }
             return Ok(());

@@ -35,6 +35,9 @@ impl<H: Host> Clerk<H> {
             let hint = "mend the file, then netnice reload";
             items.push(bad("policy", fault, hint));
         }
+        for fault in self.unit_faults.values() {
+            items.push(bad("unit file", fault, "mend the file"));
+        }
         if let Some(given_up) = &self.repairs.given_up {
             items.push(bad(
                 "repair",

@@ -13,6 +13,7 @@ use crate::denied::Denied;
 use crate::desired;
 use crate::enforce::Host;
 use crate::ledger::{Body, Held, POLICY, Place};
+use crate::policy::rule_title;
 
 impl<H: Host> Clerk<H> {
     pub(super) fn explain(&mut self, text: &str, now: Now) -> Result<Explained, Denied> {
@@ -55,7 +56,7 @@ impl<H: Host> Clerk<H> {
         page.row("target", &self.title(held)?);
         for claim in held.claims.iter() {
             let who = match (&held.rule, claim.by == POLICY) {
-                (Some(rule), true) => format!("rule {rule} of the policy file"),
+                (Some(rule), true) => rule_title(rule),
                 _ => user(claim.by.uid),
             };
             page.row("asked", &format!("{} by {who}", claim.contract));

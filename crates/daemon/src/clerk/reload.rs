@@ -14,6 +14,7 @@ use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::target::Target;
 use netnice_core::units::{Bytes, Rate};
 
+use super::units::keeps_faulty;
 use super::{Clerk, Draft};
 use crate::authority;
 use crate::clock::Now;
@@ -22,6 +23,7 @@ use crate::enforce::Host;
 use crate::ledger::{Body, Newcomer, POLICY};
 use crate::peer::Peer;
 use crate::policy::{LinkRule, Policy, Rule};
+use crate::units::Units;
 
 impl<H: Host> Clerk<H> {
     /// Whether the short form limits both directions together.
@@ -48,6 +50,7 @@ impl<H: Host> Clerk<H> {
         if let Err(denied) = self.read_policy(path, now) {
             let text = format!("the policy is not in force: {denied}");
             self.journal.warn(now, text);
+            self.look_at_units(now);
         }
     }
 
@@ -56,7 +59,8 @@ impl<H: Host> Clerk<H> {
             Ok(policy) => {
                 let there = policy.is_some();
                 let policy = policy.unwrap_or_default();
-                self.adopt_policy(path, there, policy, now)
+                let units = self.read_units();
+                self.adopt_policy(path, there, policy, units, now)
             }
             Err(error) => Err(Denied::BadUsage(error.to_string())),
         };
@@ -69,6 +73,7 @@ impl<H: Host> Clerk<H> {
         path: &Path,
         there: bool,
         policy: Policy,
+        units: Units,
         now: Now,
     ) -> Result<Vec<String>, Denied> {
         let at = |line: usize, denied: Denied| {
@@ -77,17 +82,24 @@ impl<H: Host> Clerk<H> {
         let mut draft = self.draft();
         let mut messages = Vec::new();
         let wanted = self.seats(&mut draft, &policy, &mut messages, &at)?;
+        let of_units = self.unit_seats(&draft, &units, Some(&wanted), &mut messages);
         // First all that is asked for no longer goes, then links change, then what is asked for comes: so nothing is
         // refused for what only stands in its way on the way.
         let slots: Vec<TargetId> = draft.ledger.held().map(|held| held.entry.id).collect();
         for slot in slots {
-            let rule = wanted.iter().find(|(at, _)| *at == slot).map(|(_, r)| *r);
+            let of_file = wanted.iter().find(|(at, _)| *at == slot).map(|(_, r)| *r);
+            let of_unit = of_units.iter().find(|(at, _)| *at == Some(slot));
+            let rule = of_file.or(of_unit.map(|(_, rule)| *rule));
+            if rule.is_none() && keeps_faulty(&draft, slot, &units) {
+                continue;
+            }
             shrink(&mut draft, slot, rule, now)?;
         }
         self.change_links(&mut draft, &policy, &at)?;
         for (slot, rule) in &wanted {
             grow(&mut draft, *slot, rule, now).map_err(|denied| at(rule.line, denied))?;
         }
+        let (draft, refused) = self.grow_units(draft, &of_units, now);
         self.install(draft, |_| Ok(()))?;
         let text = match there {
             true => format!(
@@ -102,6 +114,7 @@ impl<H: Host> Clerk<H> {
             self.journal.note(now, text.clone());
         }
         messages.insert(0, text);
+        messages.extend(self.keep_units(units, refused, now));
         self.policy = policy;
         Ok(messages)
     }
@@ -129,7 +142,11 @@ impl<H: Host> Clerk<H> {
         Ok(seats)
     }
 
-    fn seat_of(&mut self, draft: &mut Draft, target: &Target) -> Result<TargetId, Denied> {
+    pub(super) fn seat_of(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+    ) -> Result<TargetId, Denied> {
         if let Some(held) = draft.ledger.find(target) {
             return Ok(held.entry.id);
         }
@@ -205,7 +222,12 @@ impl<H: Host> Clerk<H> {
 
 /// Takes out of the policy's claim on a target what it no longer asks; of a rule that has changed, all that is
 /// promised.
-fn shrink(draft: &mut Draft, slot: TargetId, rule: Option<&Rule>, now: Now) -> Result<(), Denied> {
+pub(super) fn shrink(
+    draft: &mut Draft,
+    slot: TargetId,
+    rule: Option<&Rule>,
+    now: Now,
+) -> Result<(), Denied> {
     let Some(held) = draft.ledger.get(slot).cloned() else {
         return Ok(());
     };
@@ -228,7 +250,7 @@ fn shrink(draft: &mut Draft, slot: TargetId, rule: Option<&Rule>, now: Now) -> R
 }
 
 /// Makes a rule's contract the policy's claim on a target.
-fn grow(draft: &mut Draft, slot: TargetId, rule: &Rule, now: Now) -> Result<(), Denied> {
+pub(super) fn grow(draft: &mut Draft, slot: TargetId, rule: &Rule, now: Now) -> Result<(), Denied> {
     let Some(held) = draft.ledger.get(slot).cloned() else {
         return Ok(());
     };

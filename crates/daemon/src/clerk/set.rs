@@ -329,7 +329,10 @@ pub(super) fn describe(act: &Act) -> String {
         Act::BindApp { path, .. } => format!("take in what runs {path}"),
         Act::UnbindApp { path, .. } => format!("let go what runs {path}"),
         Act::BindCgroup { bound, .. } => format!("take in control group {}", bound.path),
-        Act::UnbindCgroup { bound, .. } => format!("let go control group {}", bound.path),
+        Act::UnbindCgroup { bound, .. } => match bound {
+            Some(bound) => format!("let go control group {}", bound.path),
+            None => "wait for a control group no longer".to_owned(),
+        },
         Act::BindUser { uid, .. } => format!("take in user {uid}"),
         Act::UnbindUser { uid, .. } => format!("let go user {uid}"),
     }

@@ -100,6 +100,7 @@ impl<H: Host> Clerk<H> {
             self.apply_all(now);
         }
         self.rebind(now)?;
+        self.await_groups();
         let draft = self.draft();
         self.keep(&draft)?;
         let held = self.ledger.held().count();

@@ -22,6 +22,9 @@ impl<H: Host> Clerk<H> {
             .and_then(|()| self.age(now))
             .and_then(|()| self.rebind(now));
         self.journal.judge(now, "looking around", looked);
+        if self.other_instances_run() {
+            self.look_at_units(now);
+        }
         if self.repair_is_due(now) || self.rates.is_time_to_audit(now.monotonic) {
             self.repair(false, now);
         }
@@ -164,10 +167,10 @@ impl<H: Host> Clerk<H> {
                 _ => held.place.clone(),
             };
             match (&held.body, &is, &held.entry.target) {
-                (Body::Cgroup(was), Body::Cgroup(is), _) => {
-                    let gone = was.clone().map(|bound| Act::UnbindCgroup { id, bound });
+                (Body::Cgroup(_), Body::Cgroup(is), _) => {
+                    // The one before stays the target's, for what is still being sent of it.
                     let come = is.clone().map(|bound| Act::BindCgroup { id, bound });
-                    draft.acts.extend(gone.into_iter().chain(come));
+                    draft.acts.extend(come);
                 }
                 (Body::App(was), Body::App(is), Target::App(path)) => {
                     let path = path.to_string();

@@ -1,6 +1,6 @@
 //! The Linux kernel as a [`Host`]: the only caller of the kernel room.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
@@ -139,6 +139,10 @@ impl Host for KernelHost {
         })
     }
 
+    fn running_units(&mut self) -> BTreeSet<String> {
+        cgroup::units()
+    }
+
     fn user(&mut self, name: &str) -> Result<u32, Denied> {
         if let Ok(user) = nix::unistd::User::from_name(name)
             && let Some(user) = user
@@ -181,6 +185,10 @@ impl Host for KernelHost {
 
     fn preview(&mut self, desired: &Desired) -> Vec<String> {
         self.kernel.preview(desired)
+    }
+
+    fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied> {
+        Ok(self.kernel.await_cgroups(names)?)
     }
 
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied> {
@@ -227,7 +235,7 @@ impl Host for KernelHost {
                 let group = self.find_group(bound)?;
                 let undo = Act::UnbindCgroup {
                     id: *id,
-                    bound: bound.clone(),
+                    bound: Some(bound.clone()),
                 };
                 let done = self.kernel.bind_cgroup(*id, &group);
                 self.whole(done, &undo)?;
@@ -238,7 +246,11 @@ impl Host for KernelHost {
                     self.kernel.unbind_cgroup(*id)?;
                 }
                 let (id, bound) = (*id, bound.clone());
-                (nothing, Act::BindCgroup { id, bound })
+                let undo = match bound {
+                    Some(bound) => Act::BindCgroup { id, bound },
+                    None => Act::UnbindCgroup { id, bound },
+                };
+                (nothing, undo)
             }
             Act::BindUser { id, uid } => {
                 let undo = Act::UnbindUser { id: *id, uid: *uid };

@@ -37,6 +37,8 @@ pub struct Machine {
     pub seen: Seen,
     /// What is to be read as counted.
     pub sample: Sample,
+    /// The control groups that it was told to wait for.
+    pub awaited: BTreeMap<String, u32>,
     /// What the machine says is not as it was installed.
     pub faults: Vec<String>,
     clock: u64,
@@ -235,6 +237,14 @@ impl Host for Machine {
         }
     }
 
+    fn running_units(&mut self) -> BTreeSet<String> {
+        let names = self
+            .groups
+            .keys()
+            .filter_map(|path| path.rsplit('/').next());
+        names.map(str::to_owned).collect()
+    }
+
     fn user(&mut self, name: &str) -> Result<u32, Denied> {
         let named = self.users.get(name).copied();
         named
@@ -271,6 +281,11 @@ impl Host for Machine {
 
     fn preview(&mut self, desired: &Desired) -> Vec<String> {
         vec![format!("{} targets", desired.targets.len())]
+    }
+
+    fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied> {
+        self.awaited = names.clone();
+        Ok(())
     }
 
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied> {
@@ -342,11 +357,16 @@ impl Host for Machine {
                     return Err(Denied::Failed(format!("no cgroup {}", bound.path)));
                 }
                 self.force.groups.insert(id, bound.id);
+                let bound = Some(bound);
                 (nothing, Act::UnbindCgroup { id, bound })
             }
             Act::UnbindCgroup { id, bound } => {
                 self.force.groups.remove(&id);
-                (nothing, Act::BindCgroup { id, bound })
+                let undo = match bound {
+                    Some(bound) => Act::BindCgroup { id, bound },
+                    None => Act::UnbindCgroup { id, bound },
+                };
+                (nothing, undo)
             }
             Act::BindUser { id, uid } => {
                 self.force.users.insert(id, uid);

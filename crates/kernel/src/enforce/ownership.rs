@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 
+use aya::maps::{HashMap, MapData};
+
 use super::{Kernel, loaded};
 use crate::{
-    abi::{self, Proc, SockOwn},
+    abi::{self, GroupName, Proc, SockOwn},
     cgroup::{self, Cgroup},
     error::KernelError,
     process::{self, PidFd},
@@ -346,57 +348,83 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes a cgroup, with all below it, a target.
+    /// Makes a cgroup, with all below it, a target. Groups that the target had before are gone from the file system, but
+    /// not what is still being sent of them: they stay the target's, the latest few.
     pub fn bind_cgroup(&mut self, target: u32, group: &Cgroup) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
-        programs
-            .hash::<u64, u32>("cgroups")?
-            .insert(group.id, target, 0)
+        let mut map = programs.hash::<u64, u32>("cgroups")?;
+        map.insert(group.id, target, 0)
             .map_err(|e| KernelError::bpf(format!("bind cgroup {}", group.path), e))?;
+        let mut before = ids_of(&map, target);
+        before.retain(|id| *id != group.id);
+        let surplus = before.len().saturating_sub(MOST_FORMER_GROUPS);
+        for id in &before[..surplus] {
+            let _ = map.remove(id);
+        }
+        for id in before {
+            programs.forget_cgroup(id);
+        }
         programs.watch_cgroup(group.id, &group.folder)?;
-        self.renew_cgroups(group.level)
+        self.renew_cgroups()
     }
 
-    /// Ends a target's hold on its cgroup.
+    /// Ends a target's hold on its cgroup, and on those that it had before.
     pub fn unbind_cgroup(&mut self, target: u32) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u64, u32>("cgroups")?;
-        let ids: Vec<u64> = map
-            .iter()
-            .flatten()
-            .filter(|(_, t)| *t == target)
-            .map(|(id, _)| id)
-            .collect();
+        let ids = ids_of(&map, target);
         for id in &ids {
             let _ = map.remove(id);
         }
-        let left = map.keys().flatten().count();
         for id in ids {
             programs.forget_cgroup(id);
         }
-        let mut settings = programs.settings()?;
-        settings.generation += 1;
-        if left == 0 {
-            settings.cgroup_levels = 0;
-        }
-        programs.set_settings(settings)
+        self.renew_cgroups()
     }
 
-    /// The cgroup that a target is bound to, by id.
-    pub fn bound_cgroup(&mut self, target: u32) -> Option<u64> {
-        let map = self.programs.as_mut()?.hash::<u64, u32>("cgroups").ok()?;
-        map.iter()
-            .flatten()
-            .find(|(_, t)| *t == target)
-            .map(|(id, _)| id)
+    /// Tells the kernel which cgroups, when they are made, are whose from the start: by path, or by the last name alone
+    /// for one below nothing but slices. What it was told before and is not named here it forgets.
+    pub fn await_cgroups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), KernelError> {
+        let Some(programs) = &mut self.programs else {
+            return Ok(());
+        };
+        let mut map = programs.hash::<GroupName, u32>("awaited")?;
+        let wanted: BTreeMap<GroupName, u32> = names
+            .iter()
+            .filter_map(|(name, target)| Some((group_name(name)?, *target)))
+            .collect();
+        let told: BTreeMap<GroupName, u32> = map.iter().flatten().collect();
+        if wanted == told {
+            return Ok(());
+        }
+        for name in told.keys().filter(|name| !wanted.contains_key(name)) {
+            let _ = map.remove(name);
+        }
+        for (name, target) in &wanted {
+            if told.get(name) != Some(target) {
+                map.insert(name, target, 0)
+                    .map_err(|e| KernelError::bpf("wait for a cgroup", e))?;
+            }
+        }
+        self.renew_cgroups()
     }
 
     /// Makes every socket look its cgroup up anew.
-    fn renew_cgroups(&mut self, level: u32) -> Result<(), KernelError> {
+    fn renew_cgroups(&mut self) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
+        let there = programs
+            .hash::<u64, u32>("cgroups")?
+            .keys()
+            .next()
+            .is_some();
+        let awaited = programs
+            .hash::<GroupName, u32>("awaited")?
+            .keys()
+            .next()
+            .is_some();
         let mut settings = programs.settings()?;
         settings.generation += 1;
-        settings.cgroup_levels = settings.cgroup_levels.max(level + 1);
+        settings.cgroups = u32::from(there || awaited);
         programs.set_settings(settings)
     }
 
@@ -472,6 +500,29 @@ impl Kernel {
     }
 }
 
+/// The cgroups of a target, the eldest first (ids are given out in order).
+fn ids_of(map: &HashMap<&mut MapData, u64, u32>, target: u32) -> Vec<u64> {
+    let own = map.iter().flatten().filter(|(_, of)| *of == target);
+    let mut ids: Vec<u64> = own.map(|(id, _)| id).collect();
+    ids.sort_unstable();
+    ids
+}
+
+/// A path or a name as the kernel compares it; none that it could not.
+fn group_name(text: &str) -> Option<GroupName> {
+    let mut bytes = [0; abi::MAX_GROUP_NAME as usize];
+    // One zero stays at the end.
+    let room = bytes.len() - 1;
+    bytes[..room]
+        .get_mut(..text.len())?
+        .copy_from_slice(text.as_bytes());
+    let mut name = GroupName::default();
+    for (word, bytes) in name.text.iter_mut().zip(bytes.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(*bytes.first_chunk()?);
+    }
+    Some(name)
+}
+
 /// Which of these listening sockets processes outside the members hold too.
 fn shared_outside(members: &BTreeSet<u32>, listeners: &BTreeMap<u64, OwnedFd>) -> BTreeSet<u64> {
     process::all()
@@ -495,5 +546,7 @@ fn last_heir(heirs: &BTreeMap<u32, Option<u32>>, target: u32) -> Option<u32> {
     None // they contain one another, which the ledger rules out
 }
 
+/// Data that an ended program left in its send buffers is gone after a minute; few units are restarted more often.
+const MOST_FORMER_GROUPS: usize = 8;
 /// A family that grows faster than this many looks is a fork bomb; its new members inherit by then.
 const MOST_LOOKS: usize = 16;

@@ -83,7 +83,8 @@ impl Netnice {
             .arg(&self.runtime)
             .arg("--policy")
             .arg(self.policy())
-            .env("NETNICE_RUNTIME_DIR", &self.runtime);
+            .env("NETNICE_RUNTIME_DIR", &self.runtime)
+            .env("SYSTEMD_UNIT_PATH", self.units());
         self.daemon = Some(Proc::start(command)?);
         self.wait_ready()
     }
@@ -140,6 +141,11 @@ impl Netnice {
     /// The policy file that the daemon reads, beside the runtime folder; nobody has written it yet.
     pub fn policy(&self) -> PathBuf {
         self.runtime.with_extension("policy.toml")
+    }
+
+    /// The folder of unit files that the daemon reads, beside the runtime folder; nobody has made it yet.
+    pub fn units(&self) -> PathBuf {
+        self.runtime.with_extension("units")
     }
 
     /// A command `netnice …` inside the namespace, for callers that want to spawn it themselves.

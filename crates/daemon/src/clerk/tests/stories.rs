@@ -348,12 +348,19 @@ fn a_unit_keeps_its_contract_when_it_is_started_again() {
         shown.targets[0].degraded[0].contains("not there"),
         "{shown:?}"
     );
-    assert!(desk.machine().force.groups.is_empty());
+    // What is still being sent of the old one is the unit's, and so is a new one from the moment when it is made.
+    assert_eq!(desk.machine().force.groups.values().next(), Some(&7));
+    let awaited: Vec<String> = desk.machine().awaited.keys().cloned().collect();
+    assert_eq!(awaited, ["/s/web.service", "web.service"]);
     desk.machine().groups.insert("/t/web.service".to_owned(), 8);
     desk.pass(1);
     assert!(desk.show().targets[0].degraded.is_empty());
     assert_eq!(desk.machine().force.groups.values().next(), Some(&8));
     assert!(failed(desk.set("unit:none", "up 1mbit")).contains("none"));
+    desk.machine().groups.clear();
+    desk.pass(1);
+    ok(desk.clear("unit:web"));
+    assert!(desk.machine().force.groups.is_empty() && desk.machine().awaited.is_empty());
     desk.check();
 }
 

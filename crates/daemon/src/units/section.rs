@@ -1,0 +1,91 @@
+//! The text of one file: the assignments of its `[X-Netnice]` sections.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+/// `Key=value`, and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assignment {
+    /// The key.
+    pub key: String,
+    /// The value, without blanks around it.
+    pub value: String,
+    /// The file.
+    pub file: PathBuf,
+    /// The line, from 1 on.
+    pub line: usize,
+    /// Which of a unit's files it is, counted as they are laid over one another.
+    pub order: usize,
+}
+
+impl Assignment {
+    /// What is wrong with it, with file and line.
+    pub fn fault(&self, reason: impl Display) -> String {
+        format!(
+            "{}:{}: {}: {reason}",
+            self.file.display(),
+            self.line,
+            self.key
+        )
+    }
+}
+
+/// The assignments of one file, in their order. Other sections are the service manager's business.
+pub fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
+    let mut found = Vec::new();
+    let mut inside = false;
+    let mut lines = text.lines().enumerate();
+    while let Some((number, line)) = lines.next() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if line.starts_with('[') {
+            inside = line == HEAD;
+            continue;
+        }
+        let mut whole = line.to_owned();
+        // A line that ends with a backslash goes on in the next, comments between them are passed over.
+        while let Some(begun) = whole.strip_suffix('\\') {
+            let next = lines.find(|(_, next)| !next.trim_start().starts_with(['#', ';']));
+            whole = format!("{begun} {}", next.map_or("", |(_, next)| next.trim()));
+            if next.is_none() {
+                break;
+            }
+        }
+        if !inside {
+            continue;
+        }
+        let Some((key, value)) = whole.split_once('=') else {
+            return Err(format!(
+                "{}:{}: a line of [X-Netnice] is Key=value",
+                file.display(),
+                number + 1
+            ));
+        };
+        found.push(Assignment {
+            key: key.trim().to_owned(),
+            value: value.trim().to_owned(),
+            file: file.to_owned(),
+            line: number + 1,
+            order: 0,
+        });
+    }
+    Ok(found)
+}
+
+/// A value that is yes or no, in the words of the service manager.
+pub fn flag(given: &Assignment) -> Result<bool, String> {
+    match given.value.to_ascii_lowercase().as_str() {
+        "1" | "yes" | "y" | "true" | "t" | "on" => Ok(true),
+        "0" | "no" | "n" | "false" | "f" | "off" => Ok(false),
+        _ => Err(given.fault(format!("`{}` is neither yes nor no", given.value))),
+    }
+}
+
+/// Whether a file may have a section: read once for all units, so it need not be exact.
+pub fn may_have_one(text: &str) -> bool {
+    text.contains(HEAD)
+}
+
+const HEAD: &str = "[X-Netnice]";

@@ -1,0 +1,245 @@
+//! Unit files laid over one another as systemd does it.
+
+use std::os::unix::fs::symlink;
+
+use netnice_core::contract::{Contract, Direction};
+
+use super::*;
+
+/// Folders of unit files of one test; those first that win.
+struct Folders {
+    root: PathBuf,
+    path: Vec<PathBuf>,
+}
+
+impl Folders {
+    fn new(name: &str) -> Folders {
+        let name = format!("netnice-units-{}-{name}", std::process::id());
+        let root = std::env::temp_dir().join(name);
+        let path = vec![root.join("etc"), root.join("run"), root.join("lib")];
+        let folders = Folders { root, path };
+        for folder in &folders.path {
+            fs::create_dir_all(folder).expect("a folder");
+        }
+        folders
+    }
+
+    /// Writes a file; a text without a section's head is the text of our section.
+    fn with(&self, file: &str, text: &str) -> &Folders {
+        let file = self.root.join(file);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("folders");
+        let text = match text.contains('[') {
+            true => text.to_owned(),
+            false => format!("[Unit]\nDescription=a unit\n[X-Netnice]\n{text}\n"),
+        };
+        fs::write(file, text).expect("a file");
+        self
+    }
+
+    fn linked(&self, file: &str, to: &str) -> &Folders {
+        let file = self.root.join(file);
+        fs::create_dir_all(file.parent().expect("a folder")).expect("folders");
+        symlink(to, file).expect("a link");
+        self
+    }
+
+    fn read(&self, running: &[&str]) -> Units {
+        read(
+            &self.path,
+            &running.iter().map(ToString::to_string).collect(),
+        )
+    }
+}
+
+impl Drop for Folders {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+/// What each unit asks for.
+fn asked(units: &Units) -> Vec<(String, String)> {
+    let pair = |rule: &Rule| (rule.target.to_string(), rule.contract.to_string());
+    units.rules.iter().map(pair).collect()
+}
+
+fn pairs(of: &[(&str, &str)]) -> Vec<(String, String)> {
+    let own = |(unit, contract): &(&str, &str)| (format!("unit:{unit}"), contract.to_string());
+    of.iter().map(own).collect()
+}
+
+#[test]
+fn drop_ins_lie_over_the_units_own_file_in_the_order_of_their_names() {
+    let folders = Folders::new("order");
+    folders
+        .with(
+            "lib/web.service",
+            "NetworkUpMax=1mbit\nNetworkDownMax=9mbit",
+        )
+        .with("lib/web.service.d/20-a.conf", "NetworkUpMax=2mbit")
+        .with(
+            "etc/web.service.d/10-b.conf",
+            "NetworkUpMax=3mbit\nNetworkBurst=7ms",
+        )
+        .with("lib/web.service.d/30-c.conf", "NetworkDownMax=");
+    let units = folders.read(&[]);
+    assert_eq!(
+        asked(&units),
+        pairs(&[("web.service", "up 2mbit burst 7ms")])
+    );
+    let from = &units.rules[0].name;
+    assert!(
+        from.starts_with(SECTION) && from.ends_with("web.service.d/20-a.conf"),
+        "{from}"
+    );
+    assert!(units.faults.is_empty() && !units.templates);
+}
+
+#[test]
+fn of_two_files_of_a_name_the_first_folder_wins_and_a_mask_says_nothing() {
+    let folders = Folders::new("masks");
+    folders
+        .with("lib/web.service", "NetworkUpMax=1mbit")
+        .with("etc/web.service", "NetworkUpMax=2mbit")
+        .with("lib/web.service.d/50.conf", "NetworkDownMax=1mbit")
+        .with("run/web.service.d/50.conf", "NetworkDownMax=2mbit")
+        .with("lib/a.service", "NetworkUpMax=1mbit")
+        .linked("etc/a.service", "/dev/null")
+        .with("lib/b.service", "NetworkUpMax=1mbit")
+        .with("lib/b.service.d/50.conf", "NetworkUpMax=5mbit")
+        .linked("etc/b.service.d/50.conf", "/dev/null");
+    let units = folders.read(&[]);
+    let wants = [
+        ("b.service", "up 1mbit"),
+        ("web.service", "up 2mbit down 2mbit"),
+    ];
+    assert_eq!(asked(&units), pairs(&wants));
+}
+
+#[test]
+fn a_unit_takes_from_its_template_its_prefixes_and_its_type() {
+    let folders = Folders::new("inherit");
+    folders
+        .with("lib/vpn@.service", "NetworkUpMax=1mbit")
+        .with("etc/vpn@b.service.d/x.conf", "NetworkUpMax=2mbit")
+        .linked("etc/multi.wants/vpn@c.service", "../../lib/vpn@.service")
+        .with("lib/job-night-backup.service", "[Service]\nExecStart=true")
+        .with("etc/job-night-.service.d/x.conf", "NetworkDownMax=1mbit")
+        .with("etc/job-.service.d/x.conf", "NetworkDownMax=7mbit")
+        .with("etc/job-.service.d/y.conf", "NetworkUpMax=7mbit")
+        .with("lib/a.slice", "[Slice]")
+        .with("etc/slice.d/x.conf", "NetworkMax=3mbit");
+    let units = folders.read(&["vpn@d.service", "other.service"]);
+    let wants = [
+        ("a.slice", "both 3mbit"),
+        ("job-night-backup.service", "up 7mbit down 1mbit"),
+        ("vpn@b.service", "up 2mbit"),
+        ("vpn@c.service", "up 1mbit"),
+        ("vpn@d.service", "up 1mbit"),
+    ];
+    assert_eq!(asked(&units), pairs(&wants));
+    assert!(units.templates);
+}
+
+#[test]
+fn an_alias_is_its_unit_and_lends_it_its_drop_ins() {
+    let folders = Folders::new("alias");
+    folders
+        .with("lib/real.service", "NetworkUpMax=1mbit")
+        .linked("etc/other.service", "../lib/real.service")
+        .with("etc/other.service.d/x.conf", "NetworkDownMax=2mbit");
+    let units = folders.read(&[]);
+    assert_eq!(
+        asked(&units),
+        pairs(&[("real.service", "up 1mbit down 2mbit")])
+    );
+}
+
+#[test]
+fn every_key_is_a_clause() {
+    let folders = Folders::new("keys");
+    let text = "NetworkUpMax=40mbit\nNetworkDownMax=30mbit\nNetworkUpMin=4mbit\nNetworkDownMin=3mbit\n\
+                NetworkLink=eth0\nNetworkWeight=300\nNetworkPriority=2\nNetworkBurst=9ms";
+    folders
+        .with("etc/a.service", text)
+        .with("etc/b.service", "NetworkMax=1mbit")
+        .with(
+            "etc/c.service",
+            "NetworkSlice=2ms/50ms\nNetworkSliceExtra=yes\nNetworkLink=eth0",
+        )
+        .with(
+            "etc/d.service",
+            "[X-Netnice]\nNetworkUpMax=4mbit \\\n# between\n\n[X-Other]\nNetworkUpMax=1mbit\n",
+        )
+        .with("etc/e.service", "NetworkUpMax=4mbit\nNetworkUpMax=infinity");
+    let units = folders.read(&[]);
+    assert!(units.faults.is_empty(), "{:?}", units.faults);
+    let names: Vec<String> = asked(&units).into_iter().map(|(unit, _)| unit).collect();
+    assert_eq!(
+        names,
+        [
+            "unit:a.service",
+            "unit:b.service",
+            "unit:c.service",
+            "unit:d.service"
+        ]
+    );
+    let of = |n: usize| -> &Contract { &units.rules[n].contract };
+    let mbit =
+        |rate: Option<netnice_core::units::Rate>| rate.map(|r| r.bits_per_second() / 1_000_000);
+    assert_eq!(mbit(of(0).up()), Some(40));
+    assert_eq!(mbit(of(0).down()), Some(30));
+    assert_eq!(mbit(of(0).min(Direction::Up)), Some(4));
+    assert_eq!(mbit(of(0).min(Direction::Down)), Some(3));
+    assert_eq!(of(0).on().map(ToString::to_string).as_deref(), Some("eth0"));
+    assert_eq!(of(0).weight().map(|w| w.get()), Some(300));
+    assert_eq!(of(0).priority().map(|p| p.get()), Some(2));
+    assert!(of(0).to_string().contains("burst 9ms"));
+    assert_eq!(mbit(of(1).both()), Some(1));
+    assert!(of(2).slice().is_some_and(|slice| slice.extra()));
+    assert_eq!(mbit(of(3).up()), Some(4), "a line that goes on");
+}
+
+#[test]
+fn a_fault_is_said_with_file_and_line_and_is_its_units_alone() {
+    let faults = [
+        ("NetworkUpMax=4mbps", 4, "mbps"),
+        ("NetworkUpMax=400", 4, "unit"),
+        ("NetworkUpMax=4mbit\nNetworkUpMaximum=1mbit", 5, "no key"),
+        ("NetworkUpMax", 4, "Key=value"),
+        (
+            "NetworkUpMax=1mbit\nNetworkUpMin=4mbit\nNetworkLink=eth0",
+            6,
+            "min",
+        ),
+        ("NetworkMax=1mbit\nNetworkUpMax=4mbit", 5, "both"),
+        (
+            "NetworkSlice=2ms/50ms\nNetworkSliceExtra=maybe",
+            5,
+            "neither yes nor no",
+        ),
+        ("NetworkUpMax=0", 4, "leave it out"),
+    ];
+    for (text, line, word) in faults {
+        let folders = Folders::new("faults");
+        folders
+            .with("etc/bad.service", text)
+            .with("etc/good.service", "NetworkUpMax=1mbit");
+        let units = folders.read(&[]);
+        assert_eq!(asked(&units), pairs(&[("good.service", "up 1mbit")]));
+        let fault = &units.faults["bad.service"];
+        assert!(
+            fault.contains(&format!("etc/bad.service:{line}: ")),
+            "{text:?}: {fault}"
+        );
+        assert!(fault.contains(word), "{text:?}: {fault}");
+    }
+}
+
+#[test]
+fn the_search_path_may_be_named_and_end_with_the_usual_one() {
+    assert_eq!(path_of("/a:/b"), [PathBuf::from("/a"), PathBuf::from("/b")]);
+    let all = path_of("/a:");
+    assert_eq!(all[0], PathBuf::from("/a"));
+    assert_eq!(all.len(), 1 + USUAL.len());
+}

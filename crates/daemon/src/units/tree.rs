@@ -1,0 +1,186 @@
+//! Which files make up a unit: an index of the folders of the search path, read once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{is_mask, section};
+
+/// The folders of the search path, as they are now.
+#[derive(Debug, Default)]
+pub struct Tree {
+    path: Vec<PathBuf>,
+    /// Unit files by name; the first of the search path.
+    fragments: BTreeMap<String, PathBuf>,
+    /// Drop-in folders by their name without `.d`, in the order of the search path.
+    drop_ins: BTreeMap<String, Vec<PathBuf>>,
+    /// Other names of units: what is a link to a unit of another name.
+    aliases: BTreeMap<String, String>,
+    /// Names that stand in folders of what a unit wants or requires.
+    wanted: BTreeSet<String>,
+    /// Files that may have a section.
+    with_section: BTreeSet<PathBuf>,
+}
+
+impl Tree {
+    /// Reads the folders.
+    pub fn read(path: &[PathBuf]) -> Tree {
+        let mut tree = Tree {
+            path: path.to_vec(),
+            ..Tree::default()
+        };
+        let mut seen = BTreeSet::new();
+        for folder in path {
+            // /lib is a link to /usr/lib on most systems.
+            let real = fs::canonicalize(folder).unwrap_or_else(|_| folder.clone());
+            if seen.insert(real) {
+                tree.read_folder(folder);
+            }
+        }
+        tree
+    }
+
+    fn read_folder(&mut self, folder: &Path) {
+        for (name, file) in entries(folder) {
+            if let Some(of) = name.strip_suffix(".d").filter(|of| is_unit(of)) {
+                for (_, file) in entries(&file).filter(|(name, _)| name.ends_with(".conf")) {
+                    self.note_section(&file);
+                }
+                self.drop_ins.entry(of.to_owned()).or_default().push(file);
+            } else if name.ends_with(".wants") || name.ends_with(".requires") {
+                self.wanted.extend(entries(&file).map(|(name, _)| name));
+            } else if is_unit(&name) && !self.fragments.contains_key(&name) {
+                if let Some(real) = alias(&file, &name) {
+                    self.aliases.insert(name.clone(), real);
+                }
+                self.note_section(&file);
+                self.fragments.insert(name, file);
+            }
+        }
+    }
+
+    fn note_section(&mut self, file: &Path) {
+        if fs::read_to_string(file).is_ok_and(|text| section::may_have_one(&text)) {
+            self.with_section.insert(file.to_owned());
+        }
+    }
+
+    /// The folders in which a change may change what units ask for.
+    pub fn folders(&self) -> BTreeSet<PathBuf> {
+        let drop_ins = self.drop_ins.values().flatten();
+        self.path.iter().chain(drop_ins).cloned().collect()
+    }
+
+    /// Whether a template or its drop-ins have a section.
+    pub fn has_template_sections(&self) -> bool {
+        let of_template = |name: &String| template_of(name).is_some_and(|t| t == *name);
+        let fragment = |(name, file): (&String, &PathBuf)| {
+            of_template(name) && self.with_section.contains(file)
+        };
+        let drop_in = |(name, folders): (&String, &Vec<PathBuf>)| {
+            let within = |file: &PathBuf| {
+                file.parent()
+                    .is_some_and(|p| folders.iter().any(|f| f == p))
+            };
+            of_template(name) && self.with_section.iter().any(within)
+        };
+        self.fragments.iter().any(fragment) || self.drop_ins.iter().any(drop_in)
+    }
+
+    /// The units that may have a section.
+    pub fn names(&self, running: &BTreeSet<String>) -> BTreeSet<String> {
+        if self.with_section.is_empty() {
+            return BTreeSet::new();
+        }
+        let named = self.fragments.keys().chain(self.drop_ins.keys());
+        let all = named.chain(&self.wanted).chain(running);
+        all.filter(|name| is_instance_or_plain(name) && !self.aliases.contains_key(*name))
+            .filter(|name| {
+                let files = self.files_of(name);
+                files.iter().any(|file| self.with_section.contains(file))
+            })
+            .cloned()
+            .collect()
+    }
+
+    /// The files of a unit that may have a section, in the order in which they are laid over one another.
+    pub fn files_of(&self, name: &str) -> Vec<PathBuf> {
+        let template = template_of(name);
+        let own = self.fragments.get(name);
+        let fragment = own.or_else(|| self.fragments.get(template.as_deref()?));
+        if fragment.is_some_and(|file| is_mask(file)) {
+            return Vec::new();
+        }
+        // By file name; the first folder that has one wins.
+        let mut by_name: BTreeMap<String, PathBuf> = BTreeMap::new();
+        for folder in self.folders_of(name, template.as_deref()) {
+            for (file, path) in entries(&folder).filter(|(file, _)| file.ends_with(".conf")) {
+                by_name.entry(file).or_insert(path);
+            }
+        }
+        let drop_ins = by_name.into_values().filter(|file| !is_mask(file));
+        let all = fragment.cloned().into_iter().chain(drop_ins);
+        all.filter(|file| self.with_section.contains(file))
+            .collect()
+    }
+
+    /// The drop-in folders of a unit, the most specific first.
+    fn folders_of(&self, name: &str, template: Option<&str>) -> Vec<PathBuf> {
+        let mut names = vec![name.to_owned()];
+        let others = self.aliases.iter().filter(|(_, real)| *real == name);
+        names.extend(others.map(|(alias, _)| alias.clone()));
+        names.extend(template.map(str::to_owned));
+        if let Some((stem, kind)) = name.rsplit_once('.') {
+            let stem = stem.split_once('@').map_or(stem, |(stem, _)| stem);
+            let dashes = stem.char_indices().rev().filter(|(_, c)| *c == '-');
+            let shorter = dashes.filter(|(at, _)| at + 1 < stem.len());
+            names.extend(shorter.map(|(at, _)| format!("{}.{kind}", &stem[..=at])));
+            names.push(kind.to_owned());
+        }
+        let folders = names.iter().filter_map(|name| self.drop_ins.get(name));
+        folders.flatten().cloned().collect()
+    }
+}
+
+/// The real name of a unit file that is a link to one of another name.
+fn alias(file: &Path, name: &str) -> Option<String> {
+    let to = fs::read_link(file).ok()?;
+    let real = to.file_name().and_then(OsStr::to_str)?;
+    // An instance that is linked to its template is no alias, nor is a mask.
+    let other = real != name && is_unit(real) && template_of(name).as_deref() != Some(real);
+    other.then(|| real.to_owned())
+}
+
+/// `foo@.service` for `foo@bar.service`, and for itself.
+fn template_of(name: &str) -> Option<String> {
+    let (stem, kind) = name.rsplit_once('.')?;
+    let (stem, _) = stem.split_once('@')?;
+    Some(format!("{stem}@.{kind}"))
+}
+
+fn is_instance_or_plain(name: &str) -> bool {
+    let of_kind = KINDS.iter().any(|kind| name.ends_with(&format!(".{kind}")));
+    of_kind && template_of(name).as_deref() != Some(name) && !name.contains("-.")
+}
+
+/// Whether a name is a unit's with a control group, a type's, or a prefix of some.
+fn is_unit(name: &str) -> bool {
+    let kind = name.rsplit_once('.').map_or(name, |(_, kind)| kind);
+    KINDS.contains(&kind)
+}
+
+/// What a folder holds, by name; nothing if it cannot be read.
+fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> + use<> {
+    let mut found: Vec<(String, PathBuf)> = fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| Some((entry.file_name().into_string().ok()?, entry.path())))
+        .collect();
+    found.sort();
+    found.into_iter()
+}
+
+/// The types of units that own a control group.
+const KINDS: [&str; 6] = ["service", "slice", "scope", "socket", "mount", "swap"];

@@ -1,0 +1,128 @@
+//! Units of the service manager: a unit that is started again is held from its first packet on, and its contract may
+//! stand in its own files. The control groups are made by hand, as systemd makes them.
+
+use std::fs;
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{R4M, functional, pause};
+use netnice_lab::traffic::{self, Running, Udp};
+use netnice_lab::wire::{self, Flow, Record, Tap};
+use netnice_lab::world::Cgroup;
+
+/// A slice, and a unit in it, of a name that only this test has.
+fn unit(what: &str) -> (Cgroup, Cgroup) {
+    let slice = Cgroup::create("units.slice").expect("a slice");
+    let name = format!("nn{}-{what}.service", std::process::id());
+    let unit = slice.below(&name).expect("a unit");
+    (slice, unit)
+}
+
+/// Starts a flood in a control group, from this port.
+fn flood(desk: &Desk, group: &Cgroup, port: u16) -> Running {
+    let procs = group.procs();
+    let procs = procs.to_str().expect("a plain path");
+    let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
+    let flood = Udp::source(desk.client(port), desk.server(5001)).rate(200_000_000);
+    traffic::eager_behind(desk.world.client(), &words, None, &flood).expect("a flood")
+}
+
+/// What the flood from this port sent in the 200 ms after its first packet, in bytes.
+fn beginning(record: &Record, port: u16) -> u64 {
+    let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
+    let first = record.first_of(of).expect("it sent something");
+    record.bytes(of, first, first + 200_000_000)
+}
+
+/// The most that a limit of 4 Mbit/s lets pass in 200 ms, with its burst of 5 ms and five per cent more. A flood that
+/// is not held sends as much in the first 5 ms.
+const MOST: u64 = (4_000_000 / 8 * 205 / 1000) * 105 / 100;
+
+#[test]
+fn a_unit_restarted_twenty_times_is_held_from_its_first_packet_on() {
+    let mut desk = Desk::new().expect("a desk");
+    let _to = desk.sink(5001).expect("a sink");
+    let (_slice, unit) = unit("restarts");
+    desk.types(&format!("set unit:{} --up 4mbit", unit.name()));
+    let ns = &desk.world.server().ns;
+    let tap = Tap::start(ns, "eth0").expect("a meter");
+    let restart = |desk: &Desk, port: u16| {
+        unit.make_anew().expect("the unit again");
+        let _program = flood(desk, &unit, port);
+        pause(0.3);
+    };
+    for port in 6000..6020 {
+        restart(&desk, port);
+    }
+    // The kernel does it: without a daemon it is the same.
+    desk.netnice.stop_daemon();
+    for port in 6020..6023 {
+        restart(&desk, port);
+    }
+    let record = tap.stop(&desk.world.server().ns).expect("a record");
+    desk.netnice.start_daemon().expect("the daemon again");
+    for port in 6000..6023 {
+        let sent = beginning(&record, port);
+        let most = if functional() { 2 * MOST } else { MOST };
+        assert!(
+            sent > 0 && sent <= most,
+            "start {}: {sent} bytes in 200 ms, {most} at most",
+            port - 5999
+        );
+    }
+}
+
+#[test]
+fn a_unit_that_never_ran_is_held_by_its_drop_in_from_its_first_packet_on() {
+    let desk = Desk::new().expect("a desk");
+    let _to = desk.sink(5001).expect("a sink");
+    let (slice, first) = unit("first");
+    let name = first.name().to_owned();
+    drop(first);
+    let folder = desk.netnice.units().join(format!("{name}.d"));
+    fs::create_dir_all(&folder).expect("a folder");
+    let write = |text: &str| fs::write(folder.join("50-network.conf"), text).expect("a drop-in");
+    write("[X-Netnice]\nNetworkUpMax=4mbit\n");
+    let target = format!("unit:{name}");
+    desk.types("reload");
+    let up = || desk.target(&target)["effective"]["up"].clone();
+    assert_eq!(up(), 4_000_000);
+    let said = desk.types(&format!("explain {target}")).stdout;
+    assert!(said.contains("section [X-Netnice]"), "{said}");
+    let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
+    let unit = slice.below(&name).expect("the unit");
+    let program = flood(&desk, &unit, 6000);
+    pause(0.4);
+    let record = tap.stop(&desk.world.server().ns).expect("a record");
+    let sent = beginning(&record, 6000);
+    let most = if functional() { 2 * MOST } else { MOST };
+    assert!(
+        sent > 0 && sent <= most,
+        "{sent} bytes in 200 ms, {most} at most"
+    );
+    desk.held(desk.sent(0.5, 1.0).expect("a rate"), R4M, "the unit");
+    // A file that changes is read by itself; one that makes no sense is said, and the unit keeps what it had.
+    write("[X-Netnice]\nNetworkUpMax=2mbit\n");
+    assert!(soon(3.0, || up() == 2_000_000), "{}", desk.target(&target));
+    write("[X-Netnice]\nNetworkUpMax=2mbps\n");
+    let logged = || desk.types("log").stdout;
+    assert!(
+        soon(3.0, || logged().contains("50-network.conf:2")),
+        "{}",
+        logged()
+    );
+    assert_eq!(up(), 2_000_000);
+    let doctor = desk.netnice.run(&["doctor"]).expect("the doctor");
+    assert!(
+        doctor.stdout.contains("50-network.conf:2"),
+        "{}",
+        doctor.stdout
+    );
+    fs::remove_dir_all(&folder).expect("the drop-in goes");
+    assert!(
+        soon(3.0, || desk.target(&target).is_null()),
+        "{}",
+        desk.target(&target)
+    );
+    desk.freed((0.2, 0.5), R4M, "a unit without a section");
+    drop(program);
+}
