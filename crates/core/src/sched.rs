@@ -440,9 +440,7 @@ impl Kind {
             Kind::Share(share) => share.wake(now),
             Kind::Cell(cell) => cell.wake(now),
             Kind::Slice { slice, .. } => slice.wake(now),
-            Kind::Channel(channel) => {
-                channel.begin_message(packet.message.map_or(now, |arrived| arrived.0));
-            }
+            Kind::Channel(channel) => channel.wake(packet.message.map(|arrived| arrived.0), now),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::contract::{Channel, Contract, MessageRate, Slice};
+use netnice_core::contract::{Channel, Contract, Slice};
 use netnice_core::police::{Police, Seen};
 use netnice_core::sched::{Class, Misuse, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
@@ -230,7 +230,7 @@ impl<'a> Run<'a> {
                 },
                 Some(processor) => {
                     processor.add(handled(flow))?;
-                    link.add(as_given(flow.service))?;
+                    link.add(flow.service)?;
                 }
             }
             actors.push(Actor::new(flow, random.split()));
@@ -363,9 +363,10 @@ impl<'a> Run<'a> {
             None => self.world.wire.longest.0,
         };
         let mut rest = item.bytes;
-        // Each block brings the message's times along: the one before it may have left long ago.
+        // Behind a processor a message has the logical arrival that it had there. Its later blocks
+        // go on with it.
         let mut begins = match self.processor {
-            Some(_) => item.logical,
+            Some(_) => item.begins.and(item.logical),
             None => item.begins,
         };
         loop {
@@ -531,18 +532,6 @@ fn handled(flow: &Flow) -> Service {
     let (mmax, rmax, bmax) = (channel.mmax(), channel.rmax(), channel.bmax());
     let sooner = Channel::new(mmax, rmax, bmax, part);
     Service::Channel(sooner.unwrap_or(channel))
-}
-
-/// The service of a link behind a processor: a channel's messages were spaced there already, and
-/// keep the logical arrival that they had (to a microsecond for each block).
-fn as_given(service: Service) -> Service {
-    let Service::Channel(channel) = service else {
-        return service;
-    };
-    let at_once = MessageRate::new(1_000_000).and_then(|rmax| {
-        Channel::new(channel.mmax(), rmax, channel.bmax(), channel.deadline()).ok()
-    });
-    Service::Channel(at_once.unwrap_or(channel))
 }
 
 /// A processor as a link: a byte of a block is a nanosecond of its time.

@@ -3,7 +3,11 @@
 //! A message's *logical arrival* is when it arrived or 1/Rmax after the logical arrival of the
 //! message before it, whichever is later; its deadline is the delay bound after that. So a burst
 //! of Bmax messages may arrive at once, and yet no channel takes more of the link than Rmax
-//! messages of Mmax in a second. All packets of a message share its times.
+//! messages of Mmax in a second. All packets of a message share its times, also those that come
+//! when the ones before them have left already: processing hands a message over in pieces.
+//!
+//! A piece that comes after the deadline of its message cannot be in time any more, and an old
+//! deadline would let it pass those who still can be: it counts as a message of its own.
 
 use crate::contract;
 
@@ -18,6 +22,8 @@ pub(super) struct Channel {
     logical: u64,
     /// The earliest logical arrival of the next message.
     next: u64,
+    /// Whether there was any message yet.
+    begun: bool,
 }
 
 impl Channel {
@@ -28,6 +34,7 @@ impl Channel {
             bound: contract.deadline().0,
             logical: 0,
             next: 0,
+            begun: false,
         }
     }
 
@@ -36,6 +43,7 @@ impl Channel {
         Channel {
             logical: self.logical,
             next: self.next,
+            begun: self.begun,
             ..Channel::new(contract)
         }
     }
@@ -46,6 +54,17 @@ impl Channel {
     pub(super) fn begin_message(&mut self, arrived: u64) {
         self.logical = arrived.max(self.next);
         self.next = self.logical.saturating_add(self.spacing);
+        self.begun = true;
+    }
+
+    /// A packet comes to the empty queue. It begins a message that arrived at `begins`, or goes on
+    /// with the one before, if that can still be in time.
+    #[inline(always)]
+    pub(super) fn wake(&mut self, begins: Option<u64>, now: u64) {
+        let over = !self.begun || now > self.plan().1;
+        if let Some(arrived) = begins.or(over.then_some(now)) {
+            self.begin_message(arrived);
+        }
     }
 
     /// The logical arrival and the deadline of the message.

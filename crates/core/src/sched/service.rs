@@ -123,7 +123,9 @@ pub struct Packet {
     /// How long it is, without the wire's overhead.
     pub length: Bytes,
     /// On a channel, when the message arrived that begins with this packet; nothing if the packet
-    /// goes on with the message before it. Others ignore it.
+    /// goes on with the message before it, whether or not that message's packets have left (after
+    /// its deadline, or where there was none, the packet is a message of its own). Others ignore
+    /// it.
     pub message: Option<Instant>,
 }
 

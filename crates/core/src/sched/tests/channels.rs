@@ -68,6 +68,57 @@ fn packets_of_a_message_share_its_times() {
     assert_eq!(deadlines, [first, first, first, first, second, second]);
 }
 
+fn deadline(ns: u64) -> Turn {
+    Turn::Guaranteed {
+        deadline: Instant(ns),
+    }
+}
+
+/// Processing hands a message over piece by piece, and the link may be faster.
+#[test]
+fn a_piece_that_finds_an_empty_queue_goes_on_with_its_message() {
+    let mut world = World::new(Wire::new(mbit(100)));
+    let flow = world.flow(channel(6000, 100, 2, ms(4)));
+    world.now = 1000;
+    message(&mut world, flow, &[1500]);
+    for _ in 0..3 {
+        world.run(world.now + 900_000);
+        assert_eq!(world.queued(flow), 0);
+        world.offer(flow, Packet::new(Bytes(1500)));
+    }
+    // Nor does the next message come later for it.
+    world.run(5_000_000);
+    message(&mut world, flow, &[1500]);
+    world.run(50_000_000);
+    let first = [deadline(4_001_000); 4];
+    assert_eq!(turns(&world, flow)[..4], first);
+    assert_eq!(turns(&world, flow)[4..], [deadline(14_001_000)]);
+}
+
+/// Its old deadline would let it pass all who can still be in time.
+#[test]
+fn a_piece_that_comes_too_late_is_a_message_of_its_own() {
+    let mut world = World::new(Wire::new(mbit(100)));
+    let flow = world.flow(channel(6000, 100, 2, ms(4)));
+    message(&mut world, flow, &[1500]);
+    world.run(4_000_001);
+    world.offer(flow, Packet::new(Bytes(1500)));
+    world.run(30_000_000);
+    world.offer(flow, Packet::new(Bytes(1500)));
+    world.run(40_000_000);
+    let all = [
+        deadline(4_000_000),
+        deadline(14_000_000),
+        deadline(34_000_000),
+    ];
+    assert_eq!(turns(&world, flow), all);
+    // So is one before which there was no message.
+    let other = world.flow(channel(6000, 100, 2, ms(4)));
+    world.offer(other, Packet::new(Bytes(1500)));
+    world.run(50_000_000);
+    assert_eq!(turns(&world, other), [deadline(44_000_000)]);
+}
+
 #[test]
 fn the_early_run_only_when_nobody_else_wants_the_link() {
     let wire = Wire {
@@ -153,6 +204,34 @@ fn a_thousand_flows_due_at_once_leave_by_deadline() {
 
 proptest! {
     #![proptest_config(cases(24))]
+
+    /// Messages of several pieces, each at any time: all have the times of their message by the
+    /// definition of logical arrivals.
+    #[test]
+    fn pieces_have_the_times_of_their_message(
+        steps in prop::collection::vec((any::<bool>(), 0_u64..6_000_000), 1..60),
+    ) {
+        let (spacing, bound) = (10_000_000, 4_000_000);
+        let mut world = World::new(Wire::new(mbit(100)));
+        let flow = world.flow(channel(6000, 100, 2, Nanos(bound)));
+        let (mut logical, mut wanted) = (None, Vec::new());
+        for (begins, gap) in steps {
+            let now = world.now;
+            // What stands behind others is of their message, however late it is.
+            let over = logical.is_none_or(|at| world.queued(flow) == 0 && now > at + bound);
+            if begins || over {
+                logical = Some(logical.map_or(now, |before: u64| now.max(before + spacing)));
+            }
+            wanted.push(deadline(logical.unwrap() + bound));
+            world.offer(flow, match begins {
+                true => Packet::first(Bytes(1500), Instant(now)),
+                false => Packet::new(Bytes(1500)),
+            });
+            world.run(now + gap);
+        }
+        world.run(world.now + 1_000_000_000);
+        prop_assert_eq!(turns(&world, flow), wanted);
+    }
 
     /// Sets whose work fits in the worst case (all arrive at once, as often as they may, beside
     /// the longest packet of somebody else) miss no deadline.
