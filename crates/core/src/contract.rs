@@ -281,6 +281,23 @@ impl Contract {
                 });
             }
         }
+        let sustained = |cell: Cell| cell.sustained().map_or(cell.pcr(), |s| s.scr);
+        let cell = self.cell.map(|cell| Amount::from(sustained(cell)));
+        let channel = self.channel.as_ref().map(Channel::rate);
+        for (clause, rate) in [("the rate of cell", cell), ("the rate of channel", channel)] {
+            for (limit, max) in [("up", self.up), ("both", self.both)] {
+                if let (Some(min), Some(max)) = (rate, max)
+                    && min > max.into()
+                {
+                    return Err(ContractError::MinAboveMax {
+                        clause,
+                        min,
+                        limit,
+                        max,
+                    });
+                }
+            }
+        }
         for (direction, clause) in [(Direction::Up, "min"), (Direction::Down, "min-down")] {
             if let (Some(min), Some(max)) = (self.min(direction), self.limit(direction))
                 && min > max

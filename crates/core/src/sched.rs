@@ -13,6 +13,7 @@
 //! | `Slice` | `sched::slice` | among the due while its slice lasts; then asleep, and with extra in the left-over too |
 //! | `Channel` | `sched::channel` | asleep, within the horizon among the early, then among the due |
 //! | `Share` | `sched::share` | in the left-over; with a minimum also asleep or among the due; above its limit only asleep |
+//! | `Limited` | `sched::limit` | above its limit asleep; else as without it |
 //!
 //! ```text
 //!             handle_head                      fall_due                      poll
@@ -68,6 +69,7 @@ mod fair;
 mod flow;
 mod gate;
 mod inside;
+mod limit;
 mod member;
 mod pace;
 mod pacer;
@@ -86,12 +88,15 @@ pub use deadline::kept;
 use fair::Fair;
 use flow::{Flag, Flow, Kind, MAX_LENGTH};
 pub use gate::{Gate, Overload, Verdict};
+use limit::{Limit, Limits};
 use member::Member;
 use pace::{Moment, Pace};
 pub use pacer::Pacer;
 use server::Server;
 pub use server::{Class, MAX_CLASSES};
-pub use service::{Departure, FlowId, Misuse, Next, NotServed, Packet, Service, Turn, Wire};
+pub use service::{
+    Departure, FlowId, Guarantee, Misuse, Next, NotServed, Packet, Service, Turn, Wire,
+};
 use share::Share;
 use slice::Slice;
 
@@ -117,6 +122,7 @@ pub struct Scheduler {
     early: Calendar<TIME_QUANTUM>,
     /// Overbooked slices; places of those that were removed are used again.
     servers: Vec<Option<Server>>,
+    limits: Limits,
 }
 
 /// The wire, in the units of the arithmetic.
@@ -146,6 +152,7 @@ impl Scheduler {
             fair: Fair::new(FAIR),
             early: Calendar::new(EARLY),
             servers: Vec::new(),
+            limits: Vec::new(),
         })
     }
 
@@ -169,7 +176,10 @@ impl Scheduler {
     /// A new flow, with nothing to send yet.
     pub fn insert(&mut self, service: Service, now: Instant) -> Result<FlowId, Misuse> {
         self.advance(now);
-        self.insert_flow(Flow::new(Kind::new(service)))
+        let (service, max) = service.parts();
+        let flow = self.insert_flow(Flow::new(Kind::new(service)))?;
+        self.set_limit(flow.0, max, Moment::at(0));
+        Ok(flow)
     }
 
     fn insert_flow(&mut self, flow: Flow) -> Result<FlowId, Misuse> {
@@ -208,7 +218,7 @@ impl Scheduler {
                 return Ok(());
             }
             (Kind::Member(_) | Kind::Server { .. }, _) => return Err(Misuse::OtherKind(flow)),
-            _ => self.flows[flow.index()].kind = kind.changed(service),
+            _ => self.change_flow(flow.0, service),
         }
         let state = &mut self.flows[flow.index()];
         if state.is(Flag::Waiting) {
@@ -223,6 +233,30 @@ impl Scheduler {
             self.place(flow.0);
         }
         Ok(())
+    }
+
+    /// Another contract for a flow outside of servers; of one of another kind only the limit
+    /// and what was used of it stay.
+    fn change_flow(&mut self, id: u32, service: Service) {
+        let (now, used) = (self.now, self.used(id));
+        let (service, max) = service.parts();
+        let flow = &mut self.flows[id as usize];
+        let old = core::mem::discriminant(&flow.kind);
+        flow.kind = flow.kind.changed(service, now);
+        let head = Packet::new(Bytes(u64::from(flow.length())));
+        if old != core::mem::discriminant(&flow.kind) {
+            if let Kind::Share(share) = &mut flow.kind {
+                share.set_used(used);
+            }
+            if flow.is(Flag::Waiting) {
+                flow.kind.wake(head, now);
+            }
+        }
+        self.set_limit(id, max, used);
+        let flow = &self.flows[id as usize];
+        if flow.is(Flag::Waiting) && flow.is(Flag::Limited) {
+            self.let_come(id, head, false);
+        }
     }
 
     /// The flow ends; what waited is forgotten.
@@ -274,8 +308,11 @@ impl Scheduler {
         let length = fitting(flow, packet.length, longest.min(state.kind.longest()))?;
         state.set(Flag::Waiting);
         state.set_length(length);
-        state.kind.wake(packet, now);
-        if state.is(Flag::Clock) {
+        match state.is(Flag::Limited) {
+            true => self.let_come(flow.0, packet, true),
+            false => state.kind.wake(packet, now),
+        }
+        if self.flows[flow.index()].is(Flag::Clock) {
             self.recall(flow.0);
         }
         self.set_active(flow.0, true);
@@ -303,7 +340,8 @@ impl Scheduler {
 
     /// Bytes of memory in use, with what is kept for flows that are idle.
     pub fn memory(&self) -> usize {
-        self.flows.len() * size_of::<Flow>() + self.pool.memory()
+        let limits = self.limits.len() * size_of::<Option<Limit>>();
+        self.flows.len() * size_of::<Flow>() + limits + self.pool.memory()
     }
 
     /// Panics if the scheduler contradicts itself. For tests; linear in everything.
@@ -328,6 +366,8 @@ impl Scheduler {
                 "flow {id} is kept for nothing"
             );
             assert!(!flow.is(Flag::Waiting) || flow.length() <= self.wire.longest);
+            let limit = self.limits.get(id).is_some_and(Option::is_some);
+            assert!(!flow.is(Flag::Limited) || limit, "flow {id} has no limit");
         }
     }
 
@@ -401,13 +441,14 @@ impl Kind {
                 extra: slice.extra(),
             },
             Service::Channel(channel) => Kind::Channel(Channel::new(&channel)),
+            Service::Limited { guarantee, .. } => Kind::new(guarantee.into()),
         }
     }
 
     /// The same past under another contract, as far as it has the same kind of past.
-    fn changed(&self, service: Service) -> Kind {
+    fn changed(&self, service: Service, now: u64) -> Kind {
         match (self, service, Kind::new(service)) {
-            (Kind::Share(old), _, Kind::Share(new)) => Kind::Share(old.changed(new)),
+            (Kind::Share(old), _, Kind::Share(new)) => Kind::Share(old.changed(new, now)),
             (Kind::Cell(old), Service::Cell(new), _) => Kind::Cell(old.changed(&new)),
             (Kind::Channel(old), Service::Channel(new), _) => Kind::Channel(old.changed(&new)),
             (Kind::Slice { slice, tag, .. }, Service::Slice { slice: new, weight }, _) => {

@@ -6,7 +6,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, Contract, Slice};
 use netnice_core::police::{Police, Seen};
-use netnice_core::sched::{Class, Misuse, Service, Turn, Wire};
+use netnice_core::sched::{Class, Guarantee, Misuse, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::report::{FlowReport, Report};
@@ -112,7 +112,11 @@ impl Flow {
 
     fn channel(&self) -> Option<Channel> {
         match self.service {
-            Service::Channel(channel) => Some(channel),
+            Service::Channel(channel)
+            | Service::Limited {
+                guarantee: Guarantee::Channel(channel),
+                ..
+            } => Some(channel),
             _ => None,
         }
     }

@@ -28,7 +28,7 @@ pub use cpu::{Divided, Processor, Work};
 pub use link::{Grain, Promise, Sizes, Transmitter};
 
 use crate::contract::MessageRate;
-use crate::units::{Nanos, Rate};
+use crate::units::{Amount, Nanos, Rate};
 use demand::{Demand, Scale, WHOLE};
 use edf::{Answer, InTheWay};
 
@@ -67,6 +67,20 @@ pub enum Fault {
     },
     /// Packets that no burst of the contract can hold.
     LongerThanBurst,
+    /// A channel's messages need more than its limit.
+    AboveLimit {
+        /// Mmax Rmax.
+        rate: Amount,
+        /// The limit.
+        max: Rate,
+    },
+    /// A limit may hold a channel's message up until it is late.
+    HeldUp {
+        /// What a message takes at the limit's rate.
+        takes: Nanos,
+        /// What may pass at once.
+        burst: Nanos,
+    },
 }
 
 impl fmt::Display for Fault {
@@ -96,6 +110,14 @@ impl fmt::Display for Fault {
                 write!(f, "the rate {rate} is above the link's {link}")
             }
             Fault::LongerThanBurst => f.write_str("its packets are longer than its burst"),
+            Fault::AboveLimit { rate, max } => {
+                write!(f, "its messages need {rate}, above its limit {max}")
+            }
+            Fault::HeldUp { takes, burst } => write!(
+                f,
+                "its limit may hold a message up until it is late: one takes {takes} of the \
+                 limit, of which {burst} may pass at once"
+            ),
         }
     }
 }
@@ -136,6 +158,8 @@ pub enum Instead {
     Slice(Nanos),
     /// A minimum, or a peak rate, of at most this.
     Rate(Rate),
+    /// A limit with a burst of at least this.
+    Burst(Nanos),
 }
 
 impl fmt::Display for Instead {
@@ -146,6 +170,7 @@ impl fmt::Display for Instead {
             Instead::Cdvt(time) => write!(f, "a cdvt of at least {time}"),
             Instead::Slice(time) => write!(f, "a slice of at most {time}"),
             Instead::Rate(rate) => write!(f, "a rate of at most {rate}"),
+            Instead::Burst(time) => write!(f, "a burst of at least {time}"),
         }
     }
 }

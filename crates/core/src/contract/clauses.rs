@@ -6,7 +6,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use super::ContractError;
-use crate::units::{Bytes, Nanos, Rate};
+use crate::units::{Amount, Bytes, Nanos, Rate};
 
 /// The name of a network interface, by the kernel's rules: 1 to 15 bytes, not `.` or `..`, no
 /// `/`, no `:`, no white space or control character (`dev_valid_name` in net/core/dev.c).
@@ -269,6 +269,12 @@ impl Channel {
     /// The bound on each message's delay.
     pub fn deadline(&self) -> Nanos {
         self.deadline
+    }
+
+    /// What the messages need at most: Mmax Rmax.
+    pub fn rate(&self) -> Amount {
+        let bits = self.mmax.0.saturating_mul(8);
+        Amount(bits.saturating_mul(u64::from(self.rmax.get())))
     }
 }
 

@@ -63,6 +63,8 @@ pub(super) enum Flag {
     FairOld = 1 << 28,
     /// The flow was removed; its place is free once no entry is left.
     Gone = 1 << 29,
+    /// It has a limit among the scheduler's `limits`.
+    Limited = 1 << 30,
 }
 
 impl Flow {

@@ -59,6 +59,41 @@ pub enum Service {
     Cell(contract::Cell),
     /// A deadline for every message.
     Channel(contract::Channel),
+    /// One of the last three, and no more than a limit lets through: what is promised counts from
+    /// when the limit lets a packet go.
+    Limited {
+        /// What is promised.
+        guarantee: Guarantee,
+        /// The limit, and how much of it may pass at once after silence, as time at its rate.
+        max: (Rate, Nanos),
+    },
+}
+
+/// What a limit can be put on. (A [`Service::Share`] has its own; a member of a server is limited
+/// by its peak rate.)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guarantee {
+    /// As [`Service::Slice`].
+    Slice {
+        /// Slice, period and extra.
+        slice: contract::Slice,
+        /// The share of the left-over.
+        weight: Weight,
+    },
+    /// As [`Service::Cell`].
+    Cell(contract::Cell),
+    /// As [`Service::Channel`].
+    Channel(contract::Channel),
+}
+
+impl From<Guarantee> for Service {
+    fn from(guarantee: Guarantee) -> Service {
+        match guarantee {
+            Guarantee::Slice { slice, weight } => Service::Slice { slice, weight },
+            Guarantee::Cell(cell) => Service::Cell(cell),
+            Guarantee::Channel(channel) => Service::Channel(channel),
+        }
+    }
 }
 
 impl Service {
@@ -77,27 +112,32 @@ impl Service {
         let burst = contract.burst().unwrap_or(Contract::DEFAULT_BURST);
         let max = contract.up().or(contract.both()).map(|rate| (rate, burst));
         let min = contract.min(Direction::Up);
-        let share = (min.is_some() || max.is_some()).then_some(Service::Share { min, max, weight });
         let slice = contract
             .slice()
-            .map(|slice| Service::Slice { slice, weight });
-        let cell = contract.cell().map(Service::Cell);
-        let channel = contract.channel().map(Service::Channel);
-        let mut asked = [share, slice, cell, channel].into_iter().flatten();
-        match (asked.next(), asked.next()) {
-            (None, _) => Ok(Service::Share { min, max, weight }),
-            (Some(service), None) => Ok(service),
-            (Some(_), Some(_)) => Err(NotServed),
+            .map(|slice| Guarantee::Slice { slice, weight });
+        let cell = contract.cell().map(Guarantee::Cell);
+        let channel = contract.channel().map(Guarantee::Channel);
+        let mut asked = [slice, cell, channel].into_iter().flatten();
+        match (asked.next(), asked.next(), min, max) {
+            (None, ..) => Ok(Service::Share { min, max, weight }),
+            (Some(guarantee), None, None, None) => Ok(guarantee.into()),
+            (Some(guarantee), None, None, Some(max)) => Ok(Service::Limited { guarantee, max }),
+            _ => Err(NotServed),
+        }
+    }
+
+    /// What is promised, and the limit that stands before it.
+    pub(super) fn parts(self) -> (Service, Option<(Rate, Nanos)>) {
+        match self {
+            Service::Limited { guarantee, max } => (guarantee.into(), Some(max)),
+            other => (other, None),
         }
     }
 }
 
 /// A contract of which two clauses say how its flow is to be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "a flow is served by one of slice, cell and channel, or by min and up together: make one flow \
-     for each"
-)]
+#[error("a flow is served by one of slice, cell, channel and min: make one flow for each")]
 pub struct NotServed;
 
 /// A flow of a scheduler. Numbers are used again after a flow is removed.

@@ -7,8 +7,8 @@
 //! Only what is sent within the minimum moves its deadline on; what a flow gets of the left-over
 //! is beside it. A limit counts both.
 
-use super::deadline;
 use super::pace::{Moment, Pace};
+use super::{deadline, limit};
 use crate::contract::Weight;
 use crate::units::{Nanos, Rate};
 
@@ -50,14 +50,19 @@ impl Share {
         }
     }
 
-    /// The same past under another contract: no credit comes from changing it.
-    pub(super) fn changed(&self, fresh: Share) -> Share {
+    /// The same past under another contract: no credit comes from changing it, and what a
+    /// minimum gives counts from `now` where there was none.
+    pub(super) fn changed(&self, fresh: Share, now: u64) -> Share {
+        let mut old = *self;
+        if old.min.is_none() {
+            old.wake(now);
+        }
         Share {
             min: fresh.min,
             max: fresh.max,
             weight: fresh.weight,
             burst: fresh.burst,
-            ..*self
+            ..old
         }
     }
 
@@ -74,14 +79,7 @@ impl Share {
     pub(super) fn gate(&self) -> u64 {
         match self.max {
             None => 0,
-            Some(_) => {
-                let tat = Moment {
-                    nanos: self.max_at,
-                    part: self.max_part,
-                };
-                tat.ceil()
-                    .saturating_sub(deadline::decode(u32::from(self.burst)))
-            }
+            Some(_) => limit::gate(self.used(), self.burst),
         }
     }
 
@@ -103,13 +101,23 @@ impl Share {
             (self.min_at, self.min_part) = (deadline.nanos, deadline.part);
         }
         if let Some(pace) = self.max {
-            let tat = Moment {
-                nanos: self.max_at,
-                part: self.max_part,
-            };
-            let tat = tat.max(Moment::at(at)).after(pace.span(length));
-            (self.max_at, self.max_part) = (tat.nanos, tat.part);
+            self.set_used(limit::after(self.used(), at, pace, length));
         }
+    }
+
+    /// TATm.
+    #[inline(always)]
+    pub(super) fn used(&self) -> Moment {
+        Moment {
+            nanos: self.max_at,
+            part: self.max_part,
+        }
+    }
+
+    /// What is used of the limit was used under another contract.
+    #[inline(always)]
+    pub(super) fn set_used(&mut self, tat: Moment) {
+        (self.max_at, self.max_part) = (tat.nanos, tat.part);
     }
 
     #[inline(always)]

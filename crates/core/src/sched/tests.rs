@@ -2,6 +2,7 @@
 
 mod cells;
 mod channels;
+mod limits;
 mod servers;
 mod shares;
 mod slices;

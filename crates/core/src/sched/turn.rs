@@ -163,9 +163,12 @@ impl Scheduler {
             let ahead = |id: u32| prefetch(flows, id);
             let id = self.fair.take(&mut self.pool, ahead)?;
             let now = self.now;
+            let is_limited = self.flows[id as usize].is(Flag::Limited);
+            let may_go = !is_limited || self.gate(id) <= now;
             let flow = &mut self.flows[id as usize];
             flow.clear(Flag::Fair);
             let wanted = flow.is(Flag::Waiting)
+                && may_go
                 && match &mut flow.kind {
                     Kind::Share(share) => share.gate() <= now,
                     Kind::Slice { slice, extra, .. } => *extra && slice.is_spent(now),
@@ -228,7 +231,10 @@ impl Scheduler {
         };
         let longest = self.wire.longest;
         let flow = &mut self.flows[id as usize];
-        if let Kind::Cell(cell) = &mut flow.kind {
+        let is_limited = flow.is(Flag::Limited);
+        if let Kind::Cell(cell) = &mut flow.kind
+            && !is_limited
+        {
             // The shortest way, for what there is most of.
             cell.sent(start, length);
             let Some(packet) = behind(FlowId(id)) else {
@@ -252,12 +258,19 @@ impl Scheduler {
             Turn::Early => {}
             Turn::Shared { .. } => self.member_sent(id, start, cost, length),
         }
+        if is_limited {
+            self.charge_limit(id, start, length);
+        }
         let flow = &mut self.flows[id as usize];
         match behind(FlowId(id)) {
             Some(packet) => {
                 let bytes = packet.length.0.min(u64::from(longest)) as u32;
                 flow.set_length(bytes.min(flow.kind.longest()));
-                if let (Kind::Channel(channel), Some(arrived)) = (&mut flow.kind, packet.message) {
+                if is_limited {
+                    self.let_come(id, packet, false);
+                } else if let (Kind::Channel(channel), Some(arrived)) =
+                    (&mut flow.kind, packet.message)
+                {
                     channel.begin_message(arrived.0);
                 }
                 self.place(id);
@@ -280,6 +293,9 @@ impl Scheduler {
     #[inline(always)]
     pub(super) fn place(&mut self, id: u32) {
         let now = self.now;
+        if self.flows[id as usize].is(Flag::Limited) && self.is_held(id) {
+            return;
+        }
         let flow = &mut self.flows[id as usize];
         let length = flow.length();
         match &mut flow.kind {
@@ -371,7 +387,7 @@ impl Scheduler {
     }
 
     /// Lets a flow sleep until some time, and look again where it should wait then.
-    fn sleep_and_ask(&mut self, id: u32, until: u64) {
+    pub(super) fn sleep_and_ask(&mut self, id: u32, until: u64) {
         match self.sleepers.not_before(until, self.now, u32::MAX) {
             Some(spot) => self.sleep_at(id, spot),
             None => self.sleep_before(id, until),

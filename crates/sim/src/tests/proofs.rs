@@ -7,7 +7,8 @@ use core::num::NonZeroU32;
 
 use netnice_core::admission::timing::{Grain, Processor, Promise, Sizes, Transmitter, Work};
 use netnice_core::contract::{Channel, Contract, MessageRate};
-use netnice_core::sched::{Service, Turn, Wire};
+use netnice_core::police::Police;
+use netnice_core::sched::{Guarantee, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Nanos, Rate};
 
 use crate::{Flow, Random, Sent, Source, World};
@@ -275,19 +276,45 @@ fn some_promise(random: &mut Random, until: u64) -> Promised {
             let times = at_its_most(&channel, random.within(0..=2_000_000), until);
             let flow = sender("channel".to_string(), channel, times);
             let promise = Promise::Channel(channel);
-            return Promised { promise, flow };
+            return match random.within(0..=1) {
+                0 => Promised { promise, flow },
+                _ => behind_limit(random, channel, flow),
+            };
         }
     };
     let flow = Flow::new("flow", &text, source).expect("a flow");
     Promised { promise, flow }
 }
 
+/// The channel under a limit of its rate to three times that, with a burst from hardly enough to
+/// more than matters.
+fn behind_limit(random: &mut Random, channel: Channel, flow: Flow) -> Promised {
+    let bits = channel.rate().0.max(1000);
+    let max = Rate::new(random.within(bits..=3 * bits)).expect("a rate");
+    let takes = max.time_for(channel.mmax()).0;
+    let most = takes + 2 * channel.deadline().0;
+    let burst = Nanos(random.within(takes + takes / 64 + 2_000..=most.max(takes * 2)));
+    let guarantee = Guarantee::Channel(channel);
+    let max_burst = (max, burst);
+    Promised {
+        promise: Promise::Limited(channel, max, burst),
+        flow: Flow {
+            service: Service::Limited {
+                guarantee,
+                max: max_burst,
+            },
+            judge: Some(Police::limit(max, burst)),
+            ..flow
+        },
+    }
+}
+
 /// Everything at once on one link, beside best effort that never ends: everybody has what was
 /// promised to them.
 fn mixtures_are_kept(seeds: core::ops::Range<u64>) {
     const UNTIL: u64 = 300_000_000;
-    // Channels, cells, slices, minimums that were played.
-    let mut kinds = [0_u64; 4];
+    // Channels (free and under a limit), cells, slices, minimums that were played.
+    let mut kinds = [0_u64; 5];
     let sets = seeds.end - seeds.start;
     for seed in seeds {
         let mut random = Random::new(seed);
@@ -327,12 +354,13 @@ fn mixtures_are_kept(seeds: core::ops::Range<u64>) {
                 Promise::Cell(..) => 1,
                 Promise::Slice(..) => 2,
                 Promise::Min(..) => 3,
+                Promise::Limited(..) => 4,
             }] += 1;
         }
     }
     // A proof about sets that are hardly there would be none.
     assert!(
-        kinds.iter().all(|kind| kind * 2 >= sets),
+        kinds.iter().all(|kind| kind * 4 >= sets),
         "{kinds:?} in {sets}"
     );
 }
@@ -350,7 +378,7 @@ fn kept(
     let bits: u64 = sent.iter().map(|one| one.length.0 * 8).sum();
     match promise {
         // By its deadlines.
-        Promise::Channel(_) => {}
+        Promise::Channel(_) | Promise::Limited(..) => {}
         Promise::Cell(cell, sizes) => {
             let late = |one: &&Sent| match one.turn {
                 Turn::Guaranteed { deadline } => one.end > deadline,

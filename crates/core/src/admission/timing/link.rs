@@ -119,6 +119,9 @@ impl Sizes {
 pub enum Promise {
     /// Each message of a channel has left by its logical arrival plus the channel's deadline.
     Channel(Channel),
+    /// The same behind a limit, with its burst as time at its rate. Limits on the others change
+    /// nothing of what is promised to them, or of what they ask of the link.
+    Limited(Channel, Rate, Nanos),
     /// Each packet has left by its theoretical time plus CDVT.
     Cell(Cell, Sizes),
     /// In every whole period in which the flow always has something to send, it sends for the
@@ -204,6 +207,19 @@ impl Transmitter {
                 let deadline = deadline.map(|d| Instead::Deadline(Nanos(d)));
                 deadline.or_else(|| messages().map(Instead::Messages))
             }
+            Promise::Limited(channel, max, burst) => {
+                let longer = least(burst.0..=LONGEST.0, |burst| {
+                    fits(Some(Promise::Limited(*channel, *max, Nanos(burst))))
+                });
+                let deadline = || {
+                    least(channel.deadline().0..=LONGEST.0, |d| {
+                        let with = at_deadline(channel, d);
+                        fits(with.map(|with| Promise::Limited(with, *max, *burst)))
+                    })
+                };
+                let longer = longer.map(|burst| Instead::Burst(Nanos(burst)));
+                longer.or_else(|| deadline().map(|d| Instead::Deadline(Nanos(d))))
+            }
             Promise::Cell(cell, sizes) => {
                 let (pcr, parts) = (cell.pcr(), cell.sustained());
                 let with = |cdvt| Cell::new(pcr, Nanos(cdvt), parts).ok();
@@ -234,6 +250,9 @@ impl Transmitter {
         let scale = self.scale();
         match promise {
             Promise::Channel(channel) => Ok(self.of_channel(channel)),
+            Promise::Limited(channel, max, burst) => self
+                .behind_limit(channel, *max, *burst)
+                .map(|channel| self.of_channel(&channel)),
             Promise::Cell(cell, sizes) => self.of_cell(cell, *sizes),
             Promise::Slice(slice, sizes) => {
                 let piece = self.packet(sizes.most.0);
@@ -288,6 +307,25 @@ impl Transmitter {
             in_leftover: false,
             wants_from: Some(deadline),
         }
+    }
+
+    /// The channel with what a limit leaves of its deadline: all packets of a message have come
+    /// through by its logical arrival + D + Mmax / max - burst (docs/contracts.md, theorem 2).
+    fn behind_limit(&self, channel: &Channel, max: Rate, burst: Nanos) -> Result<Channel, Fault> {
+        let rate = channel.rate();
+        if rate > max.into() {
+            return Err(Fault::AboveLimit { rate, max });
+        }
+        let takes = max.time_for(channel.mmax());
+        let grain = self.grain;
+        let part = |time: u64, parts: u32| time.checked_div(u64::from(parts)).unwrap_or(0);
+        let wait = channel.deadline().0.saturating_add(takes.0);
+        let late = part(wait, grain.wait).max(grain.least.0);
+        let short = part(burst.0, grain.early).saturating_add(grain.least.0);
+        let rest = burst.0.saturating_sub(short).saturating_sub(takes.0);
+        let rest = rest.saturating_sub(late).min(channel.deadline().0);
+        let held = Fault::HeldUp { takes, burst };
+        at_deadline(channel, rest).filter(|_| rest > 0).ok_or(held)
     }
 
     fn of_cell(&self, cell: &Cell, sizes: Sizes) -> Result<Demand, Fault> {

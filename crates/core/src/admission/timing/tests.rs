@@ -1,3 +1,4 @@
+use alloc::format;
 use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -53,6 +54,47 @@ fn promise(text: &str, least: u64, most: u64) -> Promise {
             sizes,
         ),
     }
+}
+
+/// A limit lets the last packet of a message through by its logical arrival + D + M/max - burst,
+/// if all before were in time; the rest of the deadline is the link's.
+#[test]
+fn a_limit_takes_its_part_of_the_deadline() {
+    // 6 ms of the limit for a message, 12 Mbit/s in all.
+    let clauses = "channel mmax=15kB,rmax=100/s,bmax=2,deadline=";
+    let Promise::Channel(asked) = channel(&format!("{clauses}20ms")) else {
+        unreachable!("a channel")
+    };
+    let link = gigabit();
+    let behind = |mbit: u64, burst: u64| {
+        let max = Rate::new(mbit * 1_000_000).expect("a rate");
+        Promise::Limited(asked, max, Nanos::from_micros(burst))
+    };
+    // What is left of the deadline decides, to the nanosecond.
+    let least = link.least_deadline(&[], &asked).expect("it fits alone");
+    let just = 6_000_000 + least.0;
+    let at = |burst| Promise::Limited(asked, Rate::new(20_000_000).expect("a rate"), Nanos(burst));
+    assert_eq!(link.admit(&[], &at(just)), Ok(()));
+    let misfit = link.admit(&[], &at(just - 1)).expect_err("too short");
+    assert_eq!(misfit.instead, Some(Instead::Burst(Nanos(just))));
+    // However long the burst is, the deadline is the channel's own.
+    let whole = channel(&format!("{clauses}20ms"));
+    let other = channel(&format!("{clauses}3ms"));
+    let both = [behind(20, 26_000), other];
+    assert_eq!(link.carries(&both), link.carries(&[whole, other]));
+    assert_eq!(
+        link.admit(&[], &behind(20, 6_000))
+            .expect_err("held up")
+            .to_string(),
+        format!(
+            "its limit may hold a message up until it is late: one takes 6ms of the limit, of \
+             which 6ms may pass at once; would fit: a burst of at least {}",
+            Nanos(just)
+        )
+    );
+    let slow = link.admit(&[], &behind(11, 100_000)).expect_err("too slow");
+    assert_eq!(slow.instead, None);
+    assert!(matches!(slow.fault, Fault::AboveLimit { rate, .. } if rate.0 == 12_000_000));
 }
 
 fn channel(text: &str) -> Promise {

@@ -9,13 +9,13 @@ use crate::contract::{Channel, MessageRate};
 use crate::sched::{FlowId, Packet, Service, Turn, Wire, kept};
 use crate::units::{Bytes, Instant, Nanos};
 
-fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: Nanos) -> Service {
+pub(super) fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: Nanos) -> Service {
     let rmax = MessageRate::new(rmax).unwrap();
     Service::Channel(Channel::new(Bytes(mmax), rmax, bmax, deadline).unwrap())
 }
 
 /// A message of some packets arrives now.
-fn message(world: &mut World, flow: FlowId, packets: &[u64]) {
+pub(super) fn message(world: &mut World, flow: FlowId, packets: &[u64]) {
     let arrived = Instant(world.now);
     for (k, length) in packets.iter().enumerate() {
         world.offer(

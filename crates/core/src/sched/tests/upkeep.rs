@@ -5,11 +5,26 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::limits::limited;
 use super::world::*;
 use crate::sched::{Misuse, Next, Packet, Scheduler, Service, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
+/// Every kind, two in five of those that are promised something under a limit too.
 fn services() -> impl Strategy<Value = Service> {
+    let limit = (
+        (1_u64..10_000),
+        (9_u32..34).prop_flat_map(|bits| 1_u64..1 << bits),
+    );
+    (promised(), prop::option::weighted(0.4, limit)).prop_map(|(service, limit)| {
+        match (service, limit) {
+            (Service::Share { .. }, _) | (_, None) => service,
+            (service, Some((kbit, burst))) => limited(service, kbit, Nanos(burst)),
+        }
+    })
+}
+
+fn promised() -> impl Strategy<Value = Service> {
     let rate = (3_u32..11).prop_flat_map(|e| 10_u64.pow(e)..=10_u64.pow(e + 1));
     let rate = rate.prop_map(|bits| Rate::new(bits).unwrap());
     let time = (9_u32..34).prop_flat_map(|bits| 1_u64..1 << bits);

@@ -1,0 +1,150 @@
+//! Limits (`max`) on flows that are promised something else: cells, slices, channels.
+//!
+//! ```text
+//! max r   not before TATm - burst; sent at t: TATm = max(t, TATm) + length / r
+//! ```
+//! **A limit stands before the contract.** To the contract the next packet comes when the limit
+//! lets it go, to a queue that was empty until then; so its eligible time is the later one of
+//! both. What admission says of others stays true, since a flow under a limit is one that offers
+//! less: a slice that is held up wakes by the rule of the constant-bandwidth server, a cell's
+//! silence is no credit, a message's logical arrival is not before its first packet may go. Of
+//! the packets of one message the last may be held up longer than the first: admission has what
+//! that takes of the deadline (`admission::timing`, `Promise::Limited`).
+//!
+//! All that leaves counts, whatever turn it was: guaranteed, left-over, early.
+//!
+//! A share has its limit in its own line (`sched::share`). For the others limits stand in a list
+//! of their own, 24 bytes for each flow; while nobody has one it is empty, and a packet without a
+//! limit costs one bit of a word that is read anyway.
+
+use alloc::vec::Vec;
+
+use super::Scheduler;
+use super::deadline;
+use super::flow::{Flag, Kind};
+use super::pace::{Moment, Pace};
+use super::service::Packet;
+use crate::units::{Instant, Nanos, Rate};
+
+/// The state of a flow's limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limit {
+    /// 1 / max.
+    pace: Pace,
+    /// TATm, whole nanoseconds.
+    at: u64,
+    part: u16,
+    /// As a word of `deadline`: rounded down.
+    burst: u16,
+}
+
+/// The limits of flows, by their numbers; shorter where the last ones have none.
+pub(super) type Limits = Vec<Option<Limit>>;
+
+const _: () = assert!(size_of::<Option<Limit>>() == 24);
+
+impl Limit {
+    fn new((rate, burst): (Rate, Nanos), used: Moment) -> Limit {
+        Limit {
+            pace: Pace::of(rate),
+            at: used.nanos,
+            part: used.part,
+            // Below 2^12.
+            burst: deadline::encode(burst.0) as u16,
+        }
+    }
+
+    fn tat(&self) -> Moment {
+        Moment {
+            nanos: self.at,
+            part: self.part,
+        }
+    }
+}
+
+/// From when on a limit lets the next packet go.
+#[inline(always)]
+pub(super) fn gate(tat: Moment, burst: u16) -> u64 {
+    tat.ceil()
+        .saturating_sub(deadline::decode(u32::from(burst)))
+}
+
+/// TATm after a packet of this length left at `at`.
+#[inline(always)]
+pub(super) fn after(tat: Moment, at: u64, pace: Pace, length: u32) -> Moment {
+    tat.max(Moment::at(at)).after(pace.span(length))
+}
+
+impl Scheduler {
+    /// Gives a flow a limit of which so much is used, or takes it away.
+    pub(super) fn set_limit(&mut self, id: u32, max: Option<(Rate, Nanos)>, used: Moment) {
+        let flow = &mut self.flows[id as usize];
+        let Some(max) = max else {
+            return flow.clear(Flag::Limited);
+        };
+        flow.set(Flag::Limited);
+        let places = self.limits.len().max(id as usize + 1);
+        self.limits.resize(places, None);
+        self.limits[id as usize] = Some(Limit::new(max, used));
+    }
+
+    /// TATm of a flow's limit; 0 if it has none.
+    pub(super) fn used(&self, id: u32) -> Moment {
+        let flow = &self.flows[id as usize];
+        match (&flow.kind, self.limit(id)) {
+            (Kind::Share(share), _) => share.used(),
+            (_, Some(limit)) => limit.tat(),
+            (_, None) => Moment::at(0),
+        }
+    }
+
+    /// The head of a flow with a limit is another one: it comes to the contract now, or when the
+    /// limit lets it go.
+    #[cold]
+    pub(super) fn let_come(&mut self, id: u32, packet: Packet, was_empty: bool) {
+        let (now, gate) = (self.now, self.gate(id));
+        let kind = &mut self.flows[id as usize].kind;
+        if gate > now {
+            let message = packet.message.map(|arrived| arrived.max(Instant(gate)));
+            kind.wake(Packet { message, ..packet }, gate);
+        } else if was_empty {
+            kind.wake(packet, now);
+        } else if let (Kind::Channel(channel), Some(arrived)) = (kind, packet.message) {
+            channel.begin_message(arrived.0);
+        }
+    }
+
+    /// Whether the limit of a flow lets nothing go yet. Then it sleeps until it does.
+    #[cold]
+    pub(super) fn is_held(&mut self, id: u32) -> bool {
+        let gate = self.gate(id);
+        let is_held = gate > self.now;
+        if is_held {
+            self.recall(id);
+            self.sleep_and_ask(id, gate);
+        }
+        is_held
+    }
+
+    /// From when on the limit of a flow lets the next packet go.
+    #[cold]
+    pub(super) fn gate(&self, id: u32) -> u64 {
+        self.limit(id)
+            .map_or(0, |limit| gate(limit.tat(), limit.burst))
+    }
+
+    /// A packet of a flow with a limit left.
+    #[cold]
+    pub(super) fn charge_limit(&mut self, id: u32, at: u64, length: u32) {
+        if let Some(Some(limit)) = self.limits.get_mut(id as usize) {
+            let tat = after(limit.tat(), at, limit.pace, length);
+            (limit.at, limit.part) = (tat.nanos, tat.part);
+        }
+    }
+
+    fn limit(&self, id: u32) -> Option<&Limit> {
+        let flow = &self.flows[id as usize];
+        let limit = self.limits.get(id as usize)?.as_ref();
+        limit.filter(|_| flow.is(Flag::Limited))
+    }
+}
