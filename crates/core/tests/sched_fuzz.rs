@@ -1,0 +1,389 @@
+//! Whatever happens to a scheduler, packets are conserved: in = out + flushed + queued, each flow's
+//! in order, and nothing that waits is ever forgotten.
+//!
+//! A story is a hundred thousand random operations on one link: flows of every kind (servers and
+//! their members, limits) come, change and go; packets come and are flushed; time goes on, stands,
+//! jumps and goes back; the link gets another rate. It begins at 0, somewhere, or just before the
+//! end of time. The short form runs with every test; ten million operations are
+//! `cargo test --release -p netnice-core --test sched_fuzz -- --ignored`, part of
+//! `cargo xtask long`. A story that fails names its seed.
+
+use std::collections::VecDeque;
+
+use netnice_core::contract::{self, Bucket, MessageRate, Sustained, Weight};
+use netnice_core::sched::{Class, FlowId, Guarantee, Misuse, Next, Packet, Scheduler, Service};
+use netnice_core::sched::{Departure, Wire};
+use netnice_core::units::{Bytes, Instant, Nanos, Rate};
+
+/// xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 11) % end
+    }
+
+    fn one_in(&mut self, many: u64) -> bool {
+        self.below(many) == 0
+    }
+
+    /// Of every order of magnitude up to so many binary digits.
+    fn any_size(&mut self, digits: u64) -> u64 {
+        let digits = 1 + self.below(digits);
+        1 + self.below(1 << digits)
+    }
+
+    fn rate(&mut self) -> Rate {
+        Rate::new(999 + self.any_size(39)).expect("1 kbit/s to 1 Tbit/s")
+    }
+
+    fn cell(&mut self) -> contract::Cell {
+        let (pcr, cdvt) = (self.rate(), Nanos(self.any_size(34)));
+        let bucket = [Bucket::Single, Bucket::Dual][self.below(2) as usize];
+        let sustained = Sustained {
+            scr: pcr.portion(1 + self.below(99), 100).unwrap_or(pcr),
+            mbs: Bytes(LONGEST / 2 + self.any_size(20)),
+            bucket,
+        };
+        let sustained = (!self.one_in(3)).then_some(sustained);
+        contract::Cell::new(pcr, cdvt, sustained).expect("a cell contract")
+    }
+
+    fn slice(&mut self) -> contract::Slice {
+        let period = self.any_size(32).max(1000);
+        let part = (period / 1000 * (1 + self.below(999))).max(1);
+        let extra = self.one_in(2);
+        contract::Slice::new(Nanos(part), Nanos(period), extra).expect("a slice")
+    }
+
+    fn channel(&mut self) -> contract::Channel {
+        let rmax = MessageRate::new(1 + self.below(100_000) as u32).expect("a rate");
+        let bmax = 1 + self.below(8) as u32;
+        let deadline = Nanos(self.any_size(36));
+        contract::Channel::new(Bytes(4000), rmax, bmax, deadline).expect("a channel")
+    }
+
+    fn service(&mut self) -> Service {
+        let weight = Weight::new(1 + self.below(1000) as u16).expect("a weight");
+        let max = (self.rate(), Nanos(self.any_size(33)));
+        let guarantee = match self.below(4) {
+            0 => Guarantee::Cell(self.cell()),
+            1 => Guarantee::Channel(self.channel()),
+            2 => Guarantee::Slice {
+                slice: self.slice(),
+                weight,
+            },
+            _ => {
+                return Service::Share {
+                    min: self.one_in(2).then(|| self.rate()),
+                    max: self.one_in(2).then_some(max),
+                    weight,
+                };
+            }
+        };
+        match self.one_in(3) {
+            true => Service::Limited { guarantee, max },
+            false => guarantee.into(),
+        }
+    }
+}
+
+/// What the owner of a flow knows.
+#[derive(Default)]
+struct Queue {
+    /// Of each packet its number and its length.
+    packets: VecDeque<(u64, u64)>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    Gone,
+    Free,
+    Server,
+    Member,
+}
+
+struct Story {
+    random: Random,
+    link: Scheduler,
+    now: u64,
+    queues: Vec<Queue>,
+    /// Who is there.
+    flows: Vec<FlowId>,
+    offered: u64,
+    sent: u64,
+    flushed: u64,
+}
+
+impl Story {
+    fn new(seed: u64) -> Story {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let wire = Wire {
+            overhead: Bytes(24),
+            ahead: Nanos([0, random.any_size(17)][random.below(2) as usize]),
+            horizon: Nanos([0, random.any_size(26)][random.below(2) as usize]),
+            longest: Bytes(LONGEST),
+            ..Wire::new(random.rate())
+        };
+        let now = match seed % 4 {
+            0 => u64::MAX - random.any_size(45),
+            1 => random.any_size(62),
+            _ => 0,
+        };
+        Story {
+            link: Scheduler::new(wire).expect("a link"),
+            random,
+            now,
+            queues: Vec::new(),
+            flows: Vec::new(),
+            offered: 0,
+            sent: 0,
+            flushed: 0,
+        }
+    }
+
+    fn tell(&mut self, operations: u64, look_each: u64) {
+        for number in 0..operations {
+            self.step();
+            if number % look_each == 0 {
+                self.look();
+            }
+        }
+        self.look();
+    }
+
+    fn look(&self) {
+        self.link.invariants();
+        let queued: usize = self.queues.iter().map(|queue| queue.packets.len()).sum();
+        assert_eq!(self.offered, self.sent + self.flushed + queued as u64);
+        if self.link.poll_timeout().is_none() {
+            assert_eq!(queued, 0, "nothing to wait for, and packets wait");
+        }
+    }
+
+    fn step(&mut self) {
+        let now = Instant(self.now);
+        match self.random.below(100) {
+            0..3 if self.flows.len() < MOST => {
+                let service = self.random.service();
+                let flow = self.link.insert(service, now).expect("room");
+                self.note(flow, Kind::Free);
+            }
+            3 if self.flows.len() < MOST => self.insert_inside(now),
+            4 | 5 => self.with_one(Story::remove),
+            6..10 => self.with_one(Story::change),
+            10..45 => self.with_one(Story::offer),
+            45..48 => self.with_one(Story::flush),
+            48 => self.rewire(),
+            49 => self.now = self.now.saturating_sub(self.random.any_size(20)),
+            50..60 => self.now = self.now.saturating_add(self.random.any_size(30)),
+            _ => self.poll(),
+        }
+    }
+
+    fn note(&mut self, flow: FlowId, kind: Kind) {
+        if flow.index() == self.queues.len() {
+            self.queues.push(Queue::default());
+        }
+        assert!(
+            self.queues[flow.index()].kind == Kind::Gone,
+            "two are {flow}"
+        );
+        self.queues[flow.index()].kind = kind;
+        self.flows.push(flow);
+    }
+
+    fn with_one(&mut self, what: fn(&mut Story, FlowId)) {
+        if !self.flows.is_empty() {
+            let which = self.random.below(self.flows.len() as u64) as usize;
+            what(self, self.flows[which]);
+        }
+    }
+
+    /// A server, or a member of one.
+    fn insert_inside(&mut self, now: Instant) {
+        let is_server = |flow: &&FlowId| self.queues[flow.index()].kind == Kind::Server;
+        let servers: Vec<FlowId> = self.flows.iter().filter(is_server).copied().collect();
+        if servers.len() < 4 {
+            let (slice, count) = (self.random.slice(), 1 + self.random.below(8));
+            let mut class = || Class {
+                min: self.random.one_in(2).then(|| self.random.rate()),
+            };
+            let classes: Vec<Class> = (0..count).map(|_| class()).collect();
+            let flow = self.link.insert_server(slice, &classes, now);
+            self.note(flow.expect("room"), Kind::Server);
+            return;
+        }
+        let server = servers[self.random.below(4) as usize];
+        let (class, cell) = (self.random.below(8) as usize, self.random.cell());
+        match self.link.insert_member(server, class, cell, now) {
+            Ok(flow) => self.note(flow, Kind::Member),
+            Err(error) => assert_eq!(error, Misuse::NoClass { server, class }),
+        }
+    }
+
+    fn remove(&mut self, flow: FlowId) {
+        self.flush(flow);
+        match self.link.remove(flow, Instant(self.now)) {
+            Ok(()) => {
+                self.queues[flow.index()].kind = Kind::Gone;
+                self.flows.retain(|one| *one != flow);
+                let again = self.link.withdraw(flow, Instant(self.now));
+                assert_eq!(again, Err(Misuse::Unknown(flow)));
+            }
+            Err(Misuse::Members { .. }) => {}
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    fn change(&mut self, flow: FlowId) {
+        let service = match self.queues[flow.index()].kind {
+            Kind::Server => Service::Slice {
+                slice: self.random.slice(),
+                weight: Weight::default(),
+            },
+            Kind::Member => Service::Cell(self.random.cell()),
+            _ => self.random.service(),
+        };
+        let changed = self.link.change(flow, service, Instant(self.now));
+        changed.expect("a contract of the same kind");
+    }
+
+    fn offer(&mut self, flow: FlowId) {
+        if self.queues[flow.index()].kind == Kind::Server {
+            let refused = self
+                .link
+                .handle_head(flow, Packet::new(Bytes(1)), Instant(self.now));
+            return assert_eq!(refused, Err(Misuse::Server(flow)));
+        }
+        for _ in 0..=self.random.below(3) {
+            let length = 1 + self.random.below(LONGEST);
+            self.offered += 1;
+            self.queues[flow.index()]
+                .packets
+                .push_back((self.offered, length));
+            if self.queues[flow.index()].packets.len() == 1 {
+                let packet = packet(self.queues[flow.index()].packets[0], self.now);
+                match self.link.handle_head(flow, packet, Instant(self.now)) {
+                    Ok(()) => {}
+                    Err(Misuse::TooLong { longest, .. }) if longest.0 < length => {
+                        self.queues[flow.index()].packets.clear();
+                        self.offered -= 1;
+                    }
+                    Err(other) => panic!("the queue was empty: {other}"),
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self, flow: FlowId) {
+        let queue = &mut self.queues[flow.index()];
+        let had_head = self.link.withdraw(flow, Instant(self.now));
+        assert_eq!(had_head, Ok(!queue.packets.is_empty()), "{flow}");
+        self.flushed += queue.packets.len() as u64;
+        queue.packets.clear();
+    }
+
+    fn rewire(&mut self) {
+        let wire = Wire {
+            overhead: Bytes(self.random.below(64)),
+            ahead: Nanos(self.random.any_size(17)),
+            horizon: Nanos([0, self.random.any_size(26)][self.random.below(2) as usize]),
+            longest: Bytes(LONGEST),
+            ..Wire::new(self.random.rate())
+        };
+        self.link.rewire(wire).expect("a link");
+    }
+
+    /// A few packets; or time goes on to when there is one.
+    fn poll(&mut self) {
+        for _ in 0..=self.random.below(4) {
+            let (queues, now) = (&self.queues, self.now);
+            let mut asked = 0;
+            let next = self.link.turn(Instant(now), |flow| {
+                asked += 1;
+                queues[flow.index()]
+                    .packets
+                    .get(1)
+                    .map(|one| packet(*one, now))
+            });
+            match next {
+                Next::Send(departure) => {
+                    assert_eq!(asked, 1, "asked once for each departure");
+                    self.leave(&departure);
+                }
+                Next::Wait(at) => {
+                    assert!(asked == 0 && at.0 >= now, "{at:?} is before {now}");
+                    self.now = at.0;
+                }
+                Next::Idle => assert_eq!(asked, 0),
+            }
+        }
+    }
+
+    fn leave(&mut self, departure: &Departure) {
+        let queue = &mut self.queues[departure.flow.index()];
+        assert!(queue.kind != Kind::Gone, "{departure:?} of nobody");
+        let (_, length) = queue
+            .packets
+            .pop_front()
+            .expect("a packet that was offered");
+        // A contract that changed may have a shorter longest packet.
+        assert!(departure.length.0 <= length, "{departure:?} of {length}");
+        assert!(departure.start <= departure.end && departure.start.0 >= self.now);
+        self.sent += 1;
+    }
+}
+
+/// Every third begins a message, where that means something.
+fn packet((number, length): (u64, u64), now: u64) -> Packet {
+    match number % 3 {
+        0 => Packet::first(Bytes(length), Instant(now)),
+        _ => Packet::new(Bytes(length)),
+    }
+}
+
+/// Tells so many stories, and says how much happened in them.
+fn stories(seeds: core::ops::Range<u64>, operations: u64, look_each: u64) -> (u64, u64) {
+    let (mut offered, mut sent) = (0, 0);
+    for seed in seeds {
+        let mut story = Story::new(seed);
+        let told = std::panic::AssertUnwindSafe(|| story.tell(operations, look_each));
+        if let Err(reason) = std::panic::catch_unwind(told) {
+            eprintln!("the story of seed {seed}, at {}", story.now);
+            std::panic::resume_unwind(reason);
+        }
+        offered += story.offered;
+        sent += story.sent;
+    }
+    // Stories in which hardly anything leaves would prove nothing.
+    assert!(sent * 4 > offered, "{sent} of {offered}");
+    (offered, sent)
+}
+
+const LONGEST: u64 = 1514;
+
+/// Flows at once.
+const MOST: usize = 300;
+
+#[test]
+fn packets_are_conserved() {
+    let (seeds, operations) = if cfg!(miri) {
+        (0..2, 150)
+    } else {
+        (0..8, 6_000)
+    };
+    stories(seeds, operations, 25);
+}
+
+#[test]
+#[ignore = "ten million operations"]
+fn packets_are_conserved_for_ten_million_operations() {
+    let (offered, sent) = stories(1000..1100, 100_000, 20);
+    println!("{offered} packets came, {sent} left");
+}
