@@ -34,6 +34,7 @@
 #define MAX_FLOWS 65536
 #define MAX_CGROUP_LEVELS 24
 #define MAX_GROUP_NAME 256	/* with the zero at its end */
+#define PORT_WORDS 2048		/* 32 ports each */
 
 /* A packet longer than this is never sparse. */
 #define MAX_SPARSE 3028

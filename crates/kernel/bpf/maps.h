@@ -13,6 +13,7 @@
 	} name SEC(".maps")
 
 MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct settings, 0, settings);
+MAP(BPF_MAP_TYPE_ARRAY, PORT_WORDS, __u32, __u32, 0, ports);
 MAP(BPF_MAP_TYPE_HASH, MAX_PROCESSES, __u32, struct proc, BPF_F_NO_PREALLOC, procs);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u32, struct target, BPF_F_NO_PREALLOC, targets);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, struct app_key, __u32, BPF_F_NO_PREALLOC, apps);

@@ -116,6 +116,16 @@ int on_exit(__u64 *ctx)
 	return 0;
 }
 
+/* Remembers that a TCP socket of a target has this local port (see expected() in path.h). */
+static __always_inline void learn_port(__u32 port)
+{
+	__u32 word = port / 32 % PORT_WORDS, bit = 1U << port % 32;
+	__u32 *known = bpf_map_lookup_elem(&ports, &word);
+
+	if (known && !(*known & bit))
+		__sync_fetch_and_or(known, bit);
+}
+
 /* Tags a socket with the membership of the program that runs now, unless it has an owner already. */
 static __always_inline void tag(struct bpf_sock *sk)
 {
@@ -167,37 +177,40 @@ int on_sock_create(struct bpf_sock *ctx)
 	return 1;
 }
 
-static __always_inline int on_sock_addr(struct bpf_sock_addr *ctx)
+static __always_inline int on_sock_addr(struct bpf_sock_addr *ctx, bool bind)
 {
 	struct settings *now = current_settings();
 
-	if (now && ctx->sk && ctx->protocol == IPPROTO_TCP && bpf_get_netns_cookie(ctx) == now->netns_cookie)
-		tag(ctx->sk);
+	if (!now || !ctx->sk || ctx->protocol != IPPROTO_TCP || bpf_get_netns_cookie(ctx) != now->netns_cookie)
+		return 1;
+	tag(ctx->sk);
+	if (bind && ctx->user_port && bpf_sk_storage_get(&sock_owns, ctx->sk, 0, 0))
+		learn_port(bpf_ntohs(ctx->user_port));	/* a listener's, for its first packet */
 	return 1;
 }
 
 SEC("cgroup/bind4")
 int on_bind4(struct bpf_sock_addr *ctx)
 {
-	return on_sock_addr(ctx);
+	return on_sock_addr(ctx, true);
 }
 
 SEC("cgroup/bind6")
 int on_bind6(struct bpf_sock_addr *ctx)
 {
-	return on_sock_addr(ctx);
+	return on_sock_addr(ctx, true);
 }
 
 SEC("cgroup/connect4")
 int on_connect4(struct bpf_sock_addr *ctx)
 {
-	return on_sock_addr(ctx);
+	return on_sock_addr(ctx, false);
 }
 
 SEC("cgroup/connect6")
 int on_connect6(struct bpf_sock_addr *ctx)
 {
-	return on_sock_addr(ctx);
+	return on_sock_addr(ctx, false);
 }
 
 /* The cgroup target around a socket: the deepest of its birth cgroup and that one's ancestors. Answers from the

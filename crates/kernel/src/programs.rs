@@ -602,8 +602,9 @@ impl std::os::fd::AsRawFd for SocketRef<'_> {
 /// The folder of the pins inside the runtime folder.
 pub const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 16] = [
+const MAPS: [&str; 17] = [
     "settings",
+    "ports",
     "procs",
     "targets",
     "apps",

@@ -239,15 +239,54 @@ impl std::fmt::Display for Cell {
     }
 }
 
+/// A cell with its limit set, about to be measured. What is first here goes first.
+struct Prepared {
+    far: Running,
+    _limiter: Limiter,
+    world: World,
+}
+
+/// Worlds come and go one at a time: each change of a link waits for the whole kernel, and ten
+/// daemons that change theirs at once keep each other waiting for longer than a client waits.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
 fn measure(context: &Context, cell: &Cell, tolerance: f64) -> Result<Measured> {
+    let alone = || ONE_AT_A_TIME.lock().expect("no thread panics with it");
+    let (program, mut prepared) = {
+        let _alone = alone();
+        prepare(context, cell)?
+    };
+    let measured = measure_prepared(context, cell, tolerance, program, &mut prepared);
+    let _alone = alone();
+    drop(prepared);
+    measured
+}
+
+fn prepare(context: &Context, cell: &Cell) -> Result<(Running, Prepared)> {
     let world = World::pair(Pair {
         offloads: cell.offloads,
         ..Pair::default()
     })?;
     let limiter = Limiter::start(&world, context.subject)?;
-    let (client, server) = (&world.client().ns, &world.server().ns);
-    let (mut far, mut program) = programs(&world, cell)?;
+    let (far, program) = programs(&world, cell)?;
     limiter.set(&world, program.pid(), cell.direction, cell.limit)?;
+    let rest = Prepared {
+        far,
+        _limiter: limiter,
+        world,
+    };
+    Ok((program, rest))
+}
+
+fn measure_prepared(
+    context: &Context,
+    cell: &Cell,
+    tolerance: f64,
+    mut program: Running,
+    prepared: &mut Prepared,
+) -> Result<Measured> {
+    let Prepared { far, world, .. } = prepared;
+    let (client, server) = (&world.client().ns, &world.server().ns);
     let tap = Tap::start(server, "eth0")?;
     let (settle, span) = cell.times(context.quick);
     far.go()?;
