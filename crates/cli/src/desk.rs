@@ -2,6 +2,9 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use netnice_api::{Client, ClientError, Confirm, Exit, Own, Request, Response, RuntimeDir};
 use netnice_core::units::Nanos;
@@ -14,6 +17,9 @@ use crate::check::{self, CheckError};
 use crate::render::{self, Style};
 use crate::start::{self, StartError};
 use crate::{doctor, inetd, pages, run, shell, top};
+
+/// How long a person is left without a word.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// What keeps a command from its answer.
 #[derive(Debug, thiserror::Error)]
@@ -128,7 +134,8 @@ fn ask(
     request: &Request,
     process: Option<BorrowedFd<'_>>,
 ) -> Result<Exit, Trouble> {
-    let response = connect(dir)?.call(request, process)?;
+    let mut daemon = connect(dir)?;
+    let response = patiently(|| daemon.call(request, process))?;
     match (&response, one_target(request)) {
         (Response::Shown(doc), Some(who)) if !json => {
             say(&render::one(doc, &who, &Style::of_stdout()))?;
@@ -155,6 +162,24 @@ fn ask(
             Ok(Exit::Done)
         }
     }
+}
+
+/// Does what may take long, and says so when it does.
+fn patiently<T>(work: impl FnOnce() -> T) -> T {
+    let (done, waits) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if waits.recv_timeout(SILENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!(
+                    "netnice: still waiting for the daemon, at most {:?}",
+                    Client::TIMEOUT
+                );
+            }
+        });
+        let result = work();
+        drop(done);
+        result
+    })
 }
 
 /// Connects to the daemon; as root starts one where there is none.
