@@ -435,6 +435,9 @@ struct TypedCheck {
     /// Patience beyond what the contract allows [default: none]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     tolerance: Option<String>,
+    /// Of a channel: packets less than this behind the one before are of one message with it
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    gap: Option<String>,
 }
 
 impl TypedVerb {
@@ -600,12 +603,19 @@ impl TypedCheck {
         let contract = Contract::default().apply(&change)?;
         let tolerance = self.tolerance.as_deref();
         let tolerance = tolerance.map(|text| quantity("--tolerance", text));
+        let gap = self.gap.as_deref().map(|text| quantity("--gap", text));
+        if gap.is_some() && contract.channel().is_none() {
+            return Err(BadUsage::Nonsense(
+                "--gap is about the messages of --channel",
+            ));
+        }
         Ok(Verb::Check(Box::new(Check {
             police: Police::contract(&contract)?,
             file: self.file,
             contract,
             flow: self.flow.as_deref().map(str::parse).transpose()?,
             tolerance: tolerance.transpose()?.unwrap_or_default(),
+            gap: gap.transpose()?,
         })))
     }
 }
@@ -702,8 +712,9 @@ Exit status: 0 done, 1 error, 2 bad usage, 3 refused, 4 no daemon; 126, 127 as e
 
 const CHECK_HELP: &str = "\
 One of --cell, --channel, --up, --down and --both (with --burst) says what is allowed; every packet
-of the capture, or of the flow, counts with its length on the wire. Of a channel each packet counts
-as a message.
+of the capture, or of the flow, counts with its length on the wire. Of a channel messages count: the
+fragments of one IP datagram are one, and with --gap also packets that come that close together. A
+message comes with its first packet, and is as long as if it had come in one.
 
 Exit status: 0 every packet conforms; 3 at least one does not, the first is named;
 1 the capture cannot be read or has no packet to check; 2 bad usage.";

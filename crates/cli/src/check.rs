@@ -1,14 +1,17 @@
 //! `netnice check`: does the traffic in a capture keep to a contract?
 //!
 //! The judge is [`netnice_core::police`]; here its words are read, a file is turned into packets
-//! ([`capture`]), those that are meant are picked out ([`flow`]), and the verdict is told. No
-//! daemon is asked, and nothing but the one file is touched.
+//! ([`capture`]), those that are meant are picked out ([`flow`]), of a channel put together to
+//! messages ([`messages`]), and the verdict is told. No daemon is asked, and nothing but the one
+//! file is touched.
 
 pub(crate) mod capture;
 pub(crate) mod flow;
+mod messages;
 #[cfg(test)]
 mod tests;
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -21,7 +24,8 @@ use serde::Serialize;
 
 use crate::desk::{Trouble, say};
 use capture::{CaptureError, Go};
-use flow::{Flow, UnknownLink};
+use flow::{Flow, Key, Piece, UnknownLink};
+use messages::{Message, Messages};
 
 /// What is asked.
 #[derive(Debug)]
@@ -36,6 +40,8 @@ pub(crate) struct Check {
     pub flow: Option<Flow>,
     /// The patience beyond the contract.
     pub tolerance: Nanos,
+    /// Of a channel: packets that are nearer to each other than this are one message.
+    pub gap: Option<Nanos>,
 }
 
 /// What keeps a capture from being judged.
@@ -91,6 +97,8 @@ struct Verdict {
     packets: u64,
     /// Of these, the ones that were judged.
     judged: u64,
+    /// Of a channel, the messages that these are.
+    messages: Option<u64>,
     bytes: u64,
     /// Times of the first and the last packet that was judged.
     span: Option<(u64, u64)>,
@@ -98,21 +106,24 @@ struct Verdict {
     longest: u32,
     /// How many were earlier than the one before them in the file.
     back: u64,
-    /// How many do not conform.
+    /// How many (packets, or messages of a channel) do not conform.
     wrong: u64,
     first: Option<Wrong>,
 }
 
-/// The first packet that does not conform.
+/// The first packet, or message of a channel, that does not conform.
 #[derive(Debug)]
 struct Wrong {
     violation: Violation,
-    /// Its number in the file.
+    /// The number of it, or of its first packet, in the file.
     number: u64,
 }
 
 fn judge<R: Read + Send>(asked: Check, source: R) -> Result<Verdict, CheckFault> {
     let mut police = asked.police.with_tolerance(asked.tolerance);
+    let is_channel = asked.contract.channel().is_some();
+    let mut messages = Messages::new(asked.gap);
+    let mut meant = Meant::default();
     let mut verdict = Verdict {
         file: asked.file,
         contract: asked.contract,
@@ -120,6 +131,7 @@ fn judge<R: Read + Send>(asked: Check, source: R) -> Result<Verdict, CheckFault>
         tolerance: asked.tolerance,
         packets: 0,
         judged: 0,
+        messages: is_channel.then_some(0),
         bytes: 0,
         span: None,
         longest: 0,
@@ -130,20 +142,36 @@ fn judge<R: Read + Send>(asked: Check, source: R) -> Result<Verdict, CheckFault>
     let mut unknown = None;
     capture::read(source, |packet| {
         verdict.packets += 1;
-        let meant = match &verdict.flow {
+        let piece = Piece::read(packet.link, packet.data);
+        let is_meant = match &verdict.flow {
             None => Ok(true),
-            Some(flow) => flow.has(packet.link, packet.data),
+            Some(flow) => flow
+                .has(packet.link, packet.data)
+                .map(|has| meant.with_fragments(has, piece.as_ref().ok().and_then(Option::as_ref))),
         };
-        match meant {
-            Ok(true) => verdict.count(&mut police, packet.at, packet.length),
-            Ok(false) => {}
+        match is_meant {
+            Ok(false) => return Go::On,
+            Ok(true) => verdict.count(packet.at, packet.length),
             Err(link) => {
                 unknown = Some(link);
                 return Go::Enough;
             }
         }
+        let (number, at, length) = (verdict.packets, packet.at, packet.length);
+        match verdict.messages {
+            None => verdict.show(&mut police, Message::packet(number, at, length)),
+            Some(_) => {
+                messages.handle(number, at, length, piece.ok().flatten());
+                while let Some(message) = messages.poll(at) {
+                    verdict.show(&mut police, message);
+                }
+            }
+        }
         Go::On
     })?;
+    while let Some(message) = messages.rest() {
+        verdict.show(&mut police, message);
+    }
     if let Some(link) = unknown {
         return Err(link.into());
     }
@@ -157,21 +185,50 @@ fn judge<R: Read + Send>(asked: Check, source: R) -> Result<Verdict, CheckFault>
     }
 }
 
+/// Datagrams of which the fragment with the ports was meant.
+#[derive(Default)]
+struct Meant {
+    last: VecDeque<Key>,
+}
+
+impl Meant {
+    /// Whether a packet is meant that has, or has not, what is asked for.
+    fn with_fragments(&mut self, has: bool, piece: Option<&Piece>) -> bool {
+        let Some(key) = piece.and_then(Piece::fragment_of) else {
+            return has;
+        };
+        let is_known = self.last.contains(&key);
+        if has && !is_known {
+            self.last.truncate(MOST_DATAGRAMS - 1);
+            self.last.push_front(key);
+        }
+        has || is_known
+    }
+}
+
 impl Verdict {
-    fn count(&mut self, police: &mut Police, at: u64, length: u32) {
+    /// A packet that is meant.
+    fn count(&mut self, at: u64, length: u32) {
         let (first, last) = self.span.unwrap_or((at, at));
         self.back += u64::from(at < last);
         self.span = Some((first, at));
         self.judged += 1;
         self.bytes += u64::from(length);
         self.longest = self.longest.max(length);
+    }
+
+    /// What is judged: a packet, or a message.
+    fn show(&mut self, police: &mut Police, message: Message) {
+        if let Some(messages) = &mut self.messages {
+            *messages += 1;
+        }
         let seen = Seen {
-            at: Instant(at),
-            length: Bytes(u64::from(length)),
+            at: Instant(message.at),
+            length: Bytes(message.length),
         };
         if let Err(violation) = police.handle(seen) {
             self.wrong += 1;
-            let number = self.packets;
+            let number = message.number;
             self.first.get_or_insert(Wrong { violation, number });
         }
     }
@@ -206,15 +263,24 @@ impl Verdict {
                 false => format!(", packet {} of the file", wrong.number),
             };
             lines.push(format!("            {at} after the first packet{number}"));
-            lines.push(format!(
-                "  in all    {} of {} packets do not conform",
-                self.wrong, self.judged
-            ));
+            lines.push(match self.messages {
+                None => format!(
+                    "  in all    {} of {} packets do not conform",
+                    self.wrong, self.judged
+                ),
+                Some(all) => format!(
+                    "  in all    {} of {all} messages do not conform",
+                    self.wrong
+                ),
+            });
         }
         let span = seconds(self.since_first(last));
         let (judged, of) = (self.judged, self.packets);
+        let messages = self
+            .messages
+            .map_or(String::new(), |all| format!(", which are {all} messages"));
         lines.push(format!(
-            "  checked   {judged} of {of} packets, {} bytes, in {span}",
+            "  checked   {judged} of {of} packets, {} bytes, in {span}{messages}",
             self.bytes
         ));
         if self.back > 0 {
@@ -240,6 +306,7 @@ impl Verdict {
             conforms: self.first.is_none(),
             packets: self.packets,
             judged: self.judged,
+            messages: self.messages,
             bytes: self.bytes,
             wrong: self.wrong,
             out_of_order: self.back,
@@ -266,6 +333,9 @@ struct VerdictDoc<'a> {
     conforms: bool,
     packets: u64,
     judged: u64,
+    /// Of a channel.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<u64>,
     bytes: u64,
     wrong: u64,
     out_of_order: u64,
@@ -311,6 +381,9 @@ fn seconds(nanos: i128) -> String {
         size % 1_000_000_000
     )
 }
+
+/// Datagrams whose later fragments are looked out for.
+const MOST_DATAGRAMS: usize = 256;
 
 /// Jumbo frames with everything around them. What is longer was never on a wire in one piece.
 const LONGEST_WHOLE: u32 = 9_216 + 40;

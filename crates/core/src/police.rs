@@ -86,7 +86,7 @@ impl Police {
         })
     }
 
-    /// A judge of a channel's messages. Where all that is seen are packets, each counts as one.
+    /// A judge of a channel's messages: each that is shown counts as one.
     pub fn channel(channel: Channel) -> Police {
         let arrivals = VirtualScheduling::new(messages(channel.rmax()));
         Police::of(Law::Channel { channel, arrivals })
@@ -210,7 +210,7 @@ impl Law {
 
 /// A packet that does not conform.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("packet {number}, {} long, {fault}", seen.length)]
+#[error("{} {number}, {} long, {fault}", fault.noun(), seen.length)]
 pub struct Violation {
     /// Which one, the first that was shown being 1.
     pub number: u64,
@@ -272,6 +272,14 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// What it is that does not conform.
+    fn noun(&self) -> &'static str {
+        match self {
+            Fault::AboveArrivals { .. } | Fault::LongerThanMessage { .. } => "message",
+            _ => "packet",
+        }
+    }
+
     /// How much too early the packet is; nothing if its length is what is wrong.
     pub fn by(&self) -> Option<Nanos> {
         match *self {

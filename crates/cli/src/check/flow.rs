@@ -1,14 +1,14 @@
 //! Which packets of a capture are meant: `udp from 10.0.0.1:5000 to [fd00::2]:6000`.
 //!
 //! Each part may be left out, an address or a port too (`to :443`). A packet without what is
-//! asked for (no IP, another protocol, a fragment behind the first where a port is asked) is not
-//! meant.
+//! asked for (no IP, another protocol) is not meant. Of a datagram in fragments only the first has
+//! ports: the others are meant if that one was.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use etherparse::{EtherType, IpNumber, LaxNetSlice, LaxSlicedPacket};
+use etherparse::{EtherType, IpNumber, Ipv6ExtensionSlice, LaxNetSlice, LaxSlicedPacket};
 use netnice_core::Quoted;
 use pcap_parser::Linktype;
 
@@ -56,6 +56,95 @@ impl Flow {
     }
 }
 
+/// What of an IP packet can tell what it is a part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Bytes behind the IP headers, as these say.
+    pub bytes: u32,
+    /// Of a fragment, where it begins in its datagram.
+    pub offset: u32,
+    /// Whether nothing of the datagram is behind it.
+    pub is_last: bool,
+    key: Key,
+}
+
+/// By what fragments of one datagram are told from others (RFC 791, RFC 8200 section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    from: IpAddr,
+    to: IpAddr,
+    protocol: u8,
+    number: u32,
+}
+
+impl Piece {
+    /// Which datagram it is a fragment of, if it is one.
+    pub(super) fn fragment_of(&self) -> Option<Key> {
+        (self.offset > 0 || !self.is_last).then_some(self.key)
+    }
+
+    /// Reads it; nothing of what is no IP.
+    pub(super) fn read(link: Linktype, data: &[u8]) -> Result<Option<Piece>, UnknownLink> {
+        let packet = sliced(link, data)?;
+        Ok(packet.and_then(|packet| Piece::of(packet.net.as_ref()?)))
+    }
+
+    fn of(net: &LaxNetSlice<'_>) -> Option<Piece> {
+        match net {
+            LaxNetSlice::Ipv4(ip) => {
+                let header = ip.header();
+                Some(Piece {
+                    bytes: u32::from(header.payload_len().ok()?),
+                    offset: u32::from(header.fragments_offset().byte_offset()),
+                    is_last: !header.more_fragments(),
+                    key: Key {
+                        from: IpAddr::V4(header.source_addr()),
+                        to: IpAddr::V4(header.destination_addr()),
+                        protocol: header.protocol().0,
+                        number: u32::from(header.identification()),
+                    },
+                })
+            }
+            LaxNetSlice::Ipv6(ip) => {
+                let (header, more) = (ip.header(), ip.extensions());
+                let fragment = more.clone().into_iter().find_map(|one| match one {
+                    Ipv6ExtensionSlice::Fragment(fragment) => Some(fragment),
+                    _ => None,
+                });
+                let behind =
+                    usize::from(header.payload_length()).checked_sub(more.slice().len())?;
+                let offset = fragment
+                    .as_ref()
+                    .map(|one| one.fragment_offset().byte_offset());
+                Some(Piece {
+                    bytes: u32::try_from(behind).ok()?,
+                    offset: u32::from(offset.unwrap_or(0)),
+                    is_last: fragment.as_ref().is_none_or(|one| !one.more_fragments()),
+                    key: Key {
+                        from: IpAddr::V6(header.source_addr()),
+                        to: IpAddr::V6(header.destination_addr()),
+                        protocol: 0,
+                        number: fragment.map_or(0, |one| one.identification()),
+                    },
+                })
+            }
+            LaxNetSlice::Arp(_) => None,
+        }
+    }
+}
+
+/// The packet as far as it can be read.
+fn sliced(link: Linktype, data: &[u8]) -> Result<Option<LaxSlicedPacket<'_>>, UnknownLink> {
+    Ok(match link {
+        Linktype::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
+        Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 => LaxSlicedPacket::from_ip(data).ok(),
+        Linktype::NULL | Linktype::LOOP => behind(data, 4, None),
+        Linktype::LINUX_SLL => behind(data, 16, Some(14)),
+        Linktype::LINUX_SLL2 => behind(data, 20, Some(0)),
+        other => return Err(UnknownLink(other.0)),
+    })
+}
+
 /// What of a packet can tell its flow.
 struct Headers {
     protocol: IpNumber,
@@ -67,15 +156,7 @@ struct Headers {
 
 impl Headers {
     fn read(link: Linktype, data: &[u8]) -> Result<Option<Headers>, UnknownLink> {
-        let packet = match link {
-            Linktype::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
-            Linktype::RAW | Linktype::IPV4 | Linktype::IPV6 => LaxSlicedPacket::from_ip(data).ok(),
-            Linktype::NULL | Linktype::LOOP => behind(data, 4, None),
-            Linktype::LINUX_SLL => behind(data, 16, Some(14)),
-            Linktype::LINUX_SLL2 => behind(data, 20, Some(0)),
-            other => return Err(UnknownLink(other.0)),
-        };
-        Ok(packet.and_then(|packet| Headers::of(&packet)))
+        Ok(sliced(link, data)?.and_then(|packet| Headers::of(&packet)))
     }
 
     fn of(packet: &LaxSlicedPacket<'_>) -> Option<Headers> {
@@ -94,9 +175,9 @@ impl Headers {
         };
         let protocol = payload.ip_number;
         // TCP and UDP begin with both ports; whatever else was cut off does not matter. Of
-        // fragments only the first has them, and which one it is does not matter either: a flow
-        // with fragments is better meant by its addresses.
-        let has_ports = matches!(protocol, IpNumber::TCP | IpNumber::UDP) && !payload.fragmented;
+        // fragments only the first has them.
+        let is_first = Piece::of(packet.net.as_ref()?).is_none_or(|piece| piece.offset == 0);
+        let has_ports = matches!(protocol, IpNumber::TCP | IpNumber::UDP) && is_first;
         let ports = match payload.payload {
             [a, b, c, d, ..] if has_ports => {
                 Some((u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])))

@@ -159,6 +159,7 @@ fn asked(contract: &str, flow: Option<&str>) -> Check {
         contract,
         flow: flow.map(|text| text.parse().expect("a flow")),
         tolerance: Nanos(0),
+        gap: None,
     }
 }
 
@@ -433,6 +434,100 @@ fn only_the_flow_that_is_meant_is_judged() {
     let empty = Writer::pcap(false, 0xa1b2_c3d4);
     let fault = verdict("up 8mbit", None, &empty.bytes).expect_err("nothing to judge");
     assert_eq!(fault.to_string(), "has no packet to check");
+}
+
+/// A fragment of a datagram of 3,000 bytes behind the IP header: bytes from `offset` on.
+fn fragment(number: u16, offset: u16, bytes: u16, is_last: bool) -> Vec<u8> {
+    let mut packet = udp([10, 0, 0, 1], [10, 0, 0, 2], (5000, 6000));
+    packet[16..18].copy_from_slice(&(bytes + 20).to_be_bytes());
+    packet[18..20].copy_from_slice(&number.to_be_bytes());
+    let more = if is_last { 0 } else { 0x2000 };
+    let field = (offset / 8) | more;
+    packet[20..22].copy_from_slice(&field.to_be_bytes());
+    if offset > 0 {
+        // What stands there is no port.
+        packet[34..38].fill(0x77);
+    }
+    packet
+}
+
+const CHANNEL: &str = "channel mmax=3034B,rmax=100/s,bmax=1,deadline=5ms";
+
+#[test]
+fn fragments_of_a_datagram_are_one_message_of_a_channel() {
+    let mut file = Writer::pcap(false, 0xa1b2_3c4d);
+    for n in 0..5_u16 {
+        let at = u32::from(n) * 10_000_000;
+        for (behind, offset, bytes) in [(0, 0, 1480), (100, 1480, 1480), (200, 2960, 40)] {
+            let data = fragment(n, offset, bytes, offset == 2960);
+            file.record((7, at + behind), u32::from(bytes) + 34, &data);
+        }
+        // Of another flow.
+        let other = udp([10, 0, 0, 3], [10, 0, 0, 2], (5000, 6001));
+        file.record((7, at + 300), 1000, &other);
+    }
+    for flow in ["from 10.0.0.1", "udp to 10.0.0.2:6000"] {
+        let found = verdict(CHANNEL, Some(flow), &file.bytes).expect("a verdict");
+        assert_eq!(
+            (found.messages, found.judged, found.wrong),
+            (Some(5), 15, 0)
+        );
+        assert!(
+            found.text().contains("15 of 20 packets, "),
+            "{}",
+            found.text()
+        );
+        assert!(
+            found.text().ends_with("which are 5 messages"),
+            "{}",
+            found.text()
+        );
+    }
+    // Its length is that of one packet with all of it.
+    let short = CHANNEL.replace("3034", "3033");
+    let found = verdict(&short, Some("from 10.0.0.1"), &file.bytes).expect("a verdict");
+    assert_eq!(found.wrong, 5);
+    let text = found.text();
+    let first = "message 1, 3034B long, is longer than mmax 3033B";
+    assert!(text.contains(first), "{text}");
+    assert!(text.contains("5 of 5 messages do not conform"), "{text}");
+}
+
+#[test]
+fn a_datagram_that_lacks_a_fragment_is_a_message_too() {
+    let mut file = Writer::pcap(false, 0xa1b2_3c4d);
+    file.record((7, 0), 1514, &fragment(1, 0, 1480, false));
+    // Two in between each other.
+    file.record((7, 10_000_000), 1514, &fragment(2, 0, 1480, false));
+    file.record((7, 20_000_000), 1514, &fragment(3, 0, 1480, false));
+    file.record((7, 20_100_000), 74, &fragment(2, 1480, 40, true));
+    file.record((7, 20_200_000), 74, &fragment(3, 1480, 40, true));
+    file.record((90, 0), 74, &fragment(4, 0, 40, true));
+    let found = verdict(CHANNEL, None, &file.bytes).expect("a verdict");
+    assert_eq!((found.messages, found.wrong), (Some(4), 0));
+    let faster = CHANNEL.replace("100/s", "50/s");
+    let found = verdict(&faster, None, &file.bytes).expect("a verdict");
+    let wrong = found.first.expect("too early");
+    assert_eq!((wrong.number, wrong.violation.number), (2, 2));
+}
+
+#[test]
+fn packets_that_come_together_are_one_message_where_that_is_said() {
+    // Messages of three packets 1 ms apart, 10 ms from the last of one to the first of the next.
+    let (ms, tens) = (1_000_000, 10_000_000);
+    let file = steady(&[0, ms, ms, tens, ms, ms, tens, ms, ms]);
+    let judged = |gap: Option<u64>| {
+        let asked = Check {
+            gap: gap.map(Nanos::from_millis),
+            ..asked(&CHANNEL.replace("100/s", "84/s"), None)
+        };
+        let found = judge(asked, Cursor::new(&file.bytes)).expect("a verdict");
+        (found.messages, found.wrong)
+    };
+    assert_eq!(judged(Some(2)), (Some(3), 0));
+    // Each by itself: 1 ms is too soon, 10 ms behind the last is not behind the first.
+    assert_eq!(judged(None), (Some(9), 6));
+    assert_eq!(judged(Some(11)), (Some(1), 0));
 }
 
 #[test]
