@@ -15,6 +15,7 @@ use anyhow::{Result, bail};
 use crate::closing::Ledger;
 use crate::deb;
 use crate::lock::MachineLock;
+use crate::miri;
 use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tree::Tree;
@@ -75,10 +76,11 @@ pub fn bench(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Every test, then those that are too long for every day (`#[ignore]`, optimised), then the package, then every
-/// experiment of the lab.
+/// Every test, those of core under Miri, then those that are too long for every day (`#[ignore]`, optimised), then
+/// the package, then every experiment of the lab.
 pub fn long(tree: &Tree) -> Result<()> {
     test(tree, &[])?;
+    miri::run(tree, &[])?;
     deb::run(tree, &["--try"])?;
     let _lock = ready(tree, "make test-long")?;
     let started = Instant::now();

@@ -78,6 +78,7 @@ fn conformance(flows: u64, packets: u64) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "200,000 packets")]
 fn a_thousand_flows_conform() {
     conformance(1_000, 200_000);
 }
@@ -138,6 +139,7 @@ fn overload(packets: u64) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "200,000 packets")]
 fn overload_keeps_its_ratios() {
     overload(200_000);
 }

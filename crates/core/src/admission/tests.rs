@@ -494,7 +494,7 @@ fn with_min(entry: &Entry, direction: Direction, min: Rate) -> Option<Entry> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::fuzz::cases(512))]
 
     /// Theorem 1 of docs/contracts.md, first half: whatever is asked in whatever order, what is
     /// held is admissible; and nothing admissible is refused. Judged by a recomputation that

@@ -234,7 +234,7 @@ fn packets() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(crate::fuzz::cases(512))]
 
     /// I.371 says that its two forms are equal: so they are, whatever comes, times that go back
     /// included.

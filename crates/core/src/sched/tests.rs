@@ -7,4 +7,4 @@ mod servers;
 mod shares;
 mod slices;
 mod upkeep;
-pub(super) mod world;
+mod world;

@@ -465,7 +465,7 @@ fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
+    #![proptest_config(crate::fuzz::cases(256))]
 
     /// What is offered instead fits, and a nanosecond, or one message in a second, better does not.
     #[test]

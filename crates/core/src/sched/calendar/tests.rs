@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::sched::tests::world::cases;
+use crate::fuzz::cases;
 
 /// What can be done to a calendar of times.
 #[derive(Clone, Copy, Debug)]

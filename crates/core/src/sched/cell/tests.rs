@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::contract::Sustained;
-use crate::sched::tests::world::cases;
+use crate::fuzz::cases;
 use crate::units::{Bytes, Nanos, Rate};
 
 /// Time as a fraction of nanoseconds with one denominator: PCR times SCR.

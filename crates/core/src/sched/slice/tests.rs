@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::sched::tests::world::cases;
+use crate::fuzz::cases;
 use crate::units::Nanos;
 
 /// As a person would do it: every period that begins is gone through.

@@ -3,19 +3,10 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use proptest::prelude::ProptestConfig;
-
 use crate::contract::{self, Bucket, Sustained, Weight};
+pub(super) use crate::fuzz::cases;
 use crate::sched::{Departure, FlowId, Packet, Scheduler, Service, Turn, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
-
-/// So many cases, or as many as `make fuzz` asks for.
-pub(in crate::sched) fn cases(usual: u32) -> ProptestConfig {
-    match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => ProptestConfig::default(),
-        None => ProptestConfig::with_cases(usual),
-    }
-}
 
 pub(super) fn mbit(rate: u64) -> Rate {
     Rate::new(rate * 1_000_000).unwrap()

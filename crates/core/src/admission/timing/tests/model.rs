@@ -116,7 +116,7 @@ const FREE: InTheWay = InTheWay {
 };
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1000))]
+    #![proptest_config(crate::fuzz::cases(1000))]
 
     /// Both halves of the theorem, on sets small enough to be played out: what is refused misses
     /// a deadline in one of the worst patterns, what is granted in none of them.

@@ -1,0 +1,49 @@
+//! The tests of core under Miri, which interprets them and stops where Rust defines nothing: a read of what was
+//! never written, references that contradict each other, an index that leads out of bounds.
+//!
+//! Core's one room of `unsafe` is the prefetch hint, which is left out under Miri; the rest says that it needs
+//! none, and here that is tried, down into the standard library. Interpreting takes some hundred times as long as
+//! running. So properties are tried with [`CASES`] cases each, and what is marked `cfg_attr(miri, ignore)` is
+//! left out.
+//!
+//! Miri is a component of the nightly toolchain; rustup brings both where they are missing.
+
+use anyhow::{Context, Result, bail};
+
+use crate::setup::{self, Use};
+use crate::step::{self, Step};
+use crate::tree::Tree;
+
+/// `miri [FILTER]`: every test of core, or those whose name has the filter.
+pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
+    let filter = match words {
+        [] => None,
+        [filter] if !filter.starts_with('-') => Some(*filter),
+        _ => bail!("miri takes one filter; got '{}'", words.join(" ")),
+    };
+    setup::ensure(tree, Use::Build)?;
+    let rustup = step::find_program("rustup");
+    let rustup = rustup.context("Miri comes with a nightly toolchain, and there is no rustup")?;
+    let cargo = || {
+        Step::new(&rustup)
+            .folder(&tree.root)
+            .args(["run", NIGHTLY, "cargo", "miri"])
+    };
+    if cargo().args(["--version"]).capture().is_err() {
+        Step::new(&rustup)
+            .args(["toolchain", "install", NIGHTLY, "--profile", "minimal"])
+            .args(["--component", "miri", "--component", "rust-src"])
+            .run()?;
+    }
+    cargo()
+        .args(["test", "--package", CORE, "--lib", "--tests", "--"])
+        .args(filter)
+        // Properties read from the environment how many cases they try.
+        .env("MIRIFLAGS", "-Zmiri-disable-isolation")
+        .env("PROPTEST_CASES", CASES)
+        .run()
+}
+
+const CORE: &str = "netnice-core";
+const NIGHTLY: &str = "nightly";
+const CASES: &str = "1";
