@@ -356,6 +356,18 @@ pub const REGISTRY: &[Experiment] = &[
         run: cell::figure4,
     },
     Experiment {
+        id: "cell-fig5",
+        what: "CELL, figure 5: cycles per cell, 65,536 connections that all start in one instant",
+        minutes: (1.5, 0.1),
+        run: cell::cycles::figure5,
+    },
+    Experiment {
+        id: "cell-fig6",
+        what: "CELL, figure 6: cycles per cell of 1 to 1,048,576 connections",
+        minutes: (1.5, 0.2),
+        run: cell::cycles::figure6,
+    },
+    Experiment {
         id: "cell-dma",
         what: "CELL, section 4.4, simulated: cells are fetched from host memory just in time",
         minutes: (0.2, 0.05),

@@ -1,6 +1,8 @@
 //! CELL (Schiller, Gunningberg: Feasibility of a software-based ATM cell-level scheduler with
 //! advanced shaping), in the simulator. A slot is the time of one cell of 53 bytes on the link.
 
+pub mod cycles;
+
 use std::collections::BTreeMap;
 
 use anyhow::Result;
