@@ -117,18 +117,25 @@ proptest! {
     /// Any weights and lengths, always backlogged, beside guaranteed traffic that comes and goes.
     #[test]
     fn nobody_is_ahead_by_more_than_a_packet(
-        raw in prop::collection::vec((1_u16..=1000, 40_u64..=1500), 2..12),
+        raw in prop::collection::vec((1_u16..=1000, 40_u64..=1500, any::<bool>()), 2..12),
         bursts in prop::collection::vec((1_usize..10, 0_u64..3_000_000), 0..40),
     ) {
         let mut world = World::new(Wire::new(mbit(1000)));
         let guaranteed = world.flow(slice(ms(3), ms(10), false));
-        let flows: Vec<_> = raw.iter().map(|(parts, length)| {
-            let flow = world.flow(share(None, None, *parts));
+        // Best effort, or the extra time of a slice that is spent from the first packet on.
+        let flows: Vec<_> = raw.iter().map(|(parts, length, extra)| {
+            let flow = world.flow(match extra {
+                false => share(None, None, *parts),
+                true => spent(*parts),
+            });
             (flow, *parts, *length)
         }).collect();
         for (flow, _, length) in &flows {
             world.greedy(*flow, *length);
         }
+        // The first packet of a slice is guaranteed; from then on all are in the left-over.
+        world.run(1_000_000);
+        world.sent.clear();
         for (packets, gap) in bursts {
             for _ in 0..packets {
                 world.offer(guaranteed, Packet::new(Bytes(1500)));
@@ -139,5 +146,14 @@ proptest! {
         world.run(world.now + 3_000_000);
         fairness_bound(&world, &flows);
         prop_assert_eq!(world.misses(), 0);
+    }
+}
+
+/// A slice of next to nothing, with extra.
+fn spent(parts: u16) -> Service {
+    let ten_seconds = Nanos::from_secs(10);
+    Service::Slice {
+        slice: crate::contract::Slice::new(Nanos(1), ten_seconds, true).unwrap(),
+        weight: weight(parts),
     }
 }
