@@ -15,6 +15,7 @@
 pub mod demo;
 pub mod desk;
 pub mod experiment;
+pub mod play;
 pub mod plot;
 pub mod process;
 pub mod stats;

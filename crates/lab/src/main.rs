@@ -42,6 +42,14 @@ enum Verb {
         #[command(flatten)]
         options: Options,
     },
+    /// Play a scenario file in virtual time (a link, contracts, sources; no root needed)
+    Play {
+        /// The scenario, TOML; see crates/sim/scenarios
+        file: PathBuf,
+        /// Draw what was sent over time (SVG) into this folder
+        #[arg(long, value_name = "DIR")]
+        plot: Option<PathBuf>,
+    },
     /// Play the same traffic twice, without and with netnice, and write a one-page report
     Demo {
         /// Where the report goes
@@ -104,6 +112,7 @@ fn carry_out(verb: Verb) -> Result<bool> {
             world::begin()?;
             return netnice_lab::demo::run(&out);
         }
+        Verb::Play { file, plot } => return netnice_lab::play::run(&file, plot.as_deref()),
         Verb::World { seconds } => {
             world::begin()?;
             stand(seconds)?;

@@ -269,3 +269,29 @@ fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
     let twice = format!("{}[[flow]]\nname = 'a'\n{source}", one(source));
     assert!(error(&twice).contains("two flows are named `a`"));
 }
+
+#[test]
+fn the_scenarios_beside_this_crate_keep_their_promises() {
+    let play = |text: &str| {
+        let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
+        let report = scenario
+            .world
+            .run(scenario.duration, |_| ())
+            .expect("played");
+        assert_eq!((report.missed(), report.violations()), (0, 0), "{report}");
+        report
+    };
+    let found = play(include_str!("../scenarios/slices.toml"));
+    let packets = |name| found.flow(name).map_or(0, |flow| flow.packets);
+    assert_eq!(packets("video"), 2 * 40);
+    // 5 Mbit/s for two seconds, and a burst of 5 ms.
+    assert!((832..=837).contains(&packets("backup")), "{found}");
+    assert!(packets("download") > 500, "{found}");
+    let found = play(include_str!("../scenarios/channels.toml"));
+    let camera = found.flow("camera").expect("it is there");
+    assert!(camera.messages >= 146, "{found}");
+    assert!(
+        found.flow("control").is_some_and(|one| one.messages > 1000),
+        "{found}"
+    );
+}
