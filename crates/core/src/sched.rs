@@ -499,6 +499,14 @@ fn fitting(flow: FlowId, length: Bytes, longest: u32) -> Result<u32, Misuse> {
     })
 }
 
+/// How wide the place of a wait may be, as a binary logarithm, if so much time is between eligible
+/// and deadline.
+#[inline(always)]
+fn finest(patience: u64) -> u32 {
+    let digits = (patience | 1).ilog2();
+    digits.saturating_sub(PATIENCE_DIGITS).max(TIME_QUANTUM)
+}
+
 /// How many entries one call moves at most.
 pub const DUE_PER_CALL: u32 = 32;
 

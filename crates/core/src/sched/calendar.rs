@@ -39,7 +39,8 @@ mod pool;
 use alloc::boxed::Box;
 use alloc::vec;
 
-pub(super) use pool::{NOWHERE, Place, Pool};
+use pool::{Home, NOWHERE};
+pub(super) use pool::{Place, Pool};
 
 /// A flow and what is to be known of it when its time comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,84 +71,101 @@ impl Entry {
 /// `QUANTUM` is the binary logarithm of the width of the finest place.
 #[derive(Debug)]
 pub(super) struct Calendar<const QUANTUM: u32> {
-    /// Tells the calendars of one pool apart.
-    name: u8,
     /// Keys are compared by their distance from here.
     pub(super) base: u64,
-    /// Entries in all.
-    len: usize,
     /// The first place of all, if there are entries.
     next: Spot,
-    /// One bit for each ring that is not empty.
-    live: u32,
-    /// Of each ring, which words of `summary` are not zero.
-    groups: [u32; RINGS],
+    /// The first chunk of its bucket.
+    front: u32,
+    /// What was told of entries that are still to be taken.
+    scout: Scout,
+    /// One bit for each word of `summary` that is not zero: four for each ring.
+    groups: u32,
+    /// Entries in all.
+    len: u32,
+    /// The least key of the rings beside that of `next`, if any of them has entries.
+    rest: u64,
     /// The key of each ring's first bucket, if it is not empty.
     first: [u64; RINGS],
-    /// Of each ring, which words of `masks` are not zero.
-    summary: [[u64; GROUPS]; RINGS],
+    /// One bit for each word of `masks` that is not zero.
+    summary: [u64; RINGS * GROUPS],
     /// One bit for each bucket that is not empty.
-    masks: Box<[[u64; WORDS]; RINGS]>,
-    /// The last chunk of each bucket, or none; its `next` is the first chunk.
-    tails: Box<[[u32; BUCKETS]; RINGS]>,
+    masks: Box<[u64; RINGS * WORDS]>,
+    /// The last chunk of each bucket, or none; behind it is the first chunk.
+    tails: Box<[u32; RINGS * BUCKETS]>,
+    /// Tells the calendars of one pool apart.
+    name: u8,
 }
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
     /// An empty calendar.
     pub(super) fn new(name: u8) -> Calendar<QUANTUM> {
         Calendar {
-            name,
             base: 0,
-            len: 0,
             next: Spot::default(),
-            live: 0,
-            groups: [0; RINGS],
+            front: NOWHERE,
+            scout: Scout::default(),
+            groups: 0,
+            len: 0,
+            rest: 0,
             first: [0; RINGS],
-            summary: [[0; GROUPS]; RINGS],
+            summary: [0; RINGS * GROUPS],
             masks: zeroed(),
             tails: zeroed(),
+            name,
         }
     }
 
     /// How many entries there are.
     #[inline(always)]
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> u32 {
         self.len
     }
 
+    /// Whether there are no entries.
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// A place not before `key`, as near as a distance from `now` so long can have. `finest` is
-    /// a binary logarithm: of how wide the place may be beyond that. Nothing if there is no such
-    /// place; then one before it must do, see [`Calendar::before`].
+    /// a binary logarithm, at least `QUANTUM`: of how wide the place may be beyond that. Nothing
+    /// if there is no such place; then one before it must do, see [`Calendar::before`].
     #[inline(always)]
     pub(super) fn not_before(&self, key: u64, now: u64, finest: u32) -> Option<Spot> {
-        let bits = self.bits(key.saturating_sub(now));
-        let ring = RING_OF[bits as usize % RING_OF.len()];
-        let digits = (bits.saturating_sub(DIGITS + 1) + QUANTUM).min(finest.max(QUANTUM));
-        let width = (1_u64 << digits) - 1;
-        let rounded = key.wrapping_add(width) & !width;
-        let spot = self.spot(ring, rounded);
-        let fits = usize::from(ring) < RINGS && digits >= spot.shift::<QUANTUM>();
-        (fits && rounded >= key && self.inside(spot, now)).then_some(spot)
+        let shape = Self::shape(key.saturating_sub(now));
+        let digits = shape.digits().min(finest);
+        let narrow = u64::MAX << (digits % u64::BITS);
+        let rounded = key.wrapping_add(!narrow) & narrow;
+        let spot = shape.spot(rounded);
+        let fits = digits >= shape.shift() && rounded >= key;
+        (fits && self.inside(spot, now)).then_some(spot)
     }
 
     /// The place of `key` or, where that is too far away or not free to have, one before it.
     /// Never before the place of `now`.
     #[inline(always)]
     pub(super) fn before(&self, key: u64, now: u64) -> Spot {
-        let distance = key.wrapping_sub(now);
-        let bits = self.bits(distance);
-        let ring = RING_OF[bits as usize % RING_OF.len()].min(RINGS as u8 - 1);
-        let shift = QUANTUM + STEP * u32::from(ring);
         // A distance is at least 2^10 of what it is rounded to, or below one bucket: so the place
         // of now is the earliest.
-        let digits = (bits.saturating_sub(DIGITS + 1) + QUANTUM).clamp(shift, shift + STEP - 1);
-        let far = distance.min((1 << (shift + SPAN)) - 1);
-        let spot = self.spot(ring, now.wrapping_add(far) & (u64::MAX << digits));
+        let shape = Self::shape(key.wrapping_sub(now));
+        let spot = shape.spot(key & u64::MAX << shape.digits());
+        match shape.digits() >= shape.shift() && self.inside(spot, now) {
+            true => spot,
+            false => self.before_that(key, now),
+        }
+    }
+
+    #[cold]
+    fn before_that(&self, key: u64, now: u64) -> Spot {
+        let far = key.wrapping_sub(now).min((1 << (QUANTUM + LONGEST)) - 1);
+        let shape = Self::shape(far);
+        let spot = shape.spot(now.wrapping_add(far) & u64::MAX << shape.digits());
         match self.inside(spot, now) {
             true => spot,
             false => {
-                let last = ((BUCKETS - 1) as u64) << shift;
-                self.spot(ring, self.first[spot.ring()].wrapping_add(last))
+                let last = ((BUCKETS - 1) as u64) << shape.shift();
+                shape.spot(self.first[spot.ring()].wrapping_add(last))
             }
         }
     }
@@ -155,56 +173,96 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     /// Puts an entry at a place that this calendar gave. Says where it stands now.
     #[inline(always)]
     pub(super) fn push(&mut self, pool: &mut Pool, spot: Spot, entry: Entry) -> Place {
-        let tail = &mut self.tails[spot.ring()][spot.bucket()];
+        let tail = &mut self.tails[spot.slot()];
         self.len += 1;
-        if *tail != NOWHERE {
-            return match pool.append(*tail, entry.0) {
-                Some(place) => place,
-                None => {
-                    let (new, place) = pool.grow(*tail, entry.0);
-                    *tail = new;
-                    place
-                }
-            };
+        if let Some(place) = pool.append(*tail, entry.0) {
+            return place;
         }
-        let home = pool::Home::new(self.name, spot.ring, spot.bucket);
-        let (new, place) = pool.start(home, entry.0);
+        if *tail != NOWHERE {
+            let (new, place) = pool.grow(*tail, entry.0);
+            *tail = new;
+            return place;
+        }
+        let (new, place) = pool.start(Home::new(self.name, spot.slot), entry.0);
         *tail = new;
-        self.opened(spot);
+        self.opened(spot, new);
         place
     }
 
     /// Where the next entry stands.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<Spot> {
-        (self.len > 0).then_some(self.next)
+        (!self.is_empty()).then_some(self.next)
     }
 
-    /// Takes the next entry. `ahead` is called with the id that stands some places behind it,
-    /// if it is known.
+    /// Takes the next entry.
     #[inline(always)]
-    pub(super) fn take(&mut self, pool: &mut Pool, ahead: impl FnOnce(u32)) -> Option<Entry> {
-        let spot = self.peek()?;
-        let tail = &mut self.tails[spot.ring()][spot.bucket()];
-        let (entry, left) = pool.take_first(*tail, |raw| ahead(Entry(raw).id()))?;
+    pub(super) fn take(&mut self, pool: &mut Pool) -> Option<Entry> {
+        if self.is_empty() {
+            return None;
+        }
+        let (entry, left) = pool.take(self.front);
         self.len -= 1;
         if !left {
-            *tail = NOWHERE;
-            self.emptied(spot.ring(), spot.bucket());
+            self.next_chunk(pool);
         }
         Some(Entry(entry))
     }
 
+    /// Takes the next entry. Where there are many, `ahead` is called with each entry and its key
+    /// some time before it is taken, but for those that [`Calendar::push_ahead`] has told of.
+    #[inline(always)]
+    pub(super) fn take_ahead(
+        &mut self,
+        pool: &mut Pool,
+        ahead: impl Fn(Entry, u64),
+    ) -> Option<Entry> {
+        if self.is_deep() && pool.is_large() {
+            self.scout.lead = self.scout.lead.saturating_sub(1);
+            if self.scout.lead.wrapping_sub(AHEAD) > TOO_FAR {
+                self.look_ahead(pool, ahead);
+            }
+        }
+        self.take(pool)
+    }
+
+    /// Whether what is put in at a key now comes before what was told of already (or would be
+    /// if there were enough).
+    #[inline(always)]
+    pub(super) fn is_soon(&self, key: u64) -> bool {
+        !self.is_deep() || self.order(key) <= self.order(self.scout.reached)
+    }
+
+    /// Puts an entry at a place. Says whether it comes before what was told of already: then it
+    /// will not be told of any more.
+    #[inline(always)]
+    pub(super) fn push_ahead(&mut self, pool: &mut Pool, spot: Spot, entry: Entry) -> bool {
+        let soon = self.is_soon(spot.key);
+        self.scout.lead = self.scout.lead.wrapping_add(u32::from(soon));
+        self.push(pool, spot, entry);
+        soon
+    }
+
+    /// Whether there are so many entries that it is worth looking ahead.
+    #[inline(always)]
+    fn is_deep(&self) -> bool {
+        self.len > AHEAD
+    }
+
     /// Takes away a certain entry. Says which other one stands in its place now, if any.
     pub(super) fn remove(&mut self, pool: &mut Pool, place: Place) -> Option<Entry> {
-        let home = pool.home(place);
-        let (ring, bucket) = (usize::from(home.ring()), usize::from(home.bucket()));
-        let tail = &mut self.tails[ring][bucket];
-        let (moved, left) = pool.remove(*tail, place);
+        let slot = pool.home(place).slot();
+        let tail = self.tails[slot as usize];
+        let first = pool.behind(tail);
+        let (moved, left) = pool.remove(first, place);
         self.len -= 1;
         if !left {
-            *tail = NOWHERE;
-            self.emptied(ring, bucket);
+            match (pool.drop_first(first, tail), slot == self.next.slot) {
+                (Some(next), true) => self.front = next,
+                (Some(_), false) => {}
+                (None, true) => self.emptied(pool),
+                (None, false) => self.emptied_elsewhere(slot),
+            }
         }
         moved.map(Entry)
     }
@@ -215,46 +273,58 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
             .is_some_and(|raw| Entry(raw).id() == id && pool.home(place).name() == self.name)
     }
 
-    /// Panics if anything is not as the module says. Linear in what the calendar holds.
+    /// Panics if anything is not as the module says. Linear in what the calendar holds; that is
+    /// how many entries there are.
     pub(super) fn invariants(&self, pool: &Pool) -> usize {
-        let mut found = 0;
+        let (mut found, mut rest) = (0, None);
         for ring in 0..RINGS {
             let mut least = None;
-            for word in 0..WORDS {
-                let mut mask = self.masks[ring][word];
-                let summary = self.summary[ring][word / 64] & (1 << (word % 64)) != 0;
-                assert_eq!(summary, mask != 0, "summary of ring {ring} word {word}");
+            for word in ring * WORDS..(ring + 1) * WORDS {
+                let mut mask = self.masks[word];
+                let summary = self.summary[word / 64] & (1 << (word % 64)) != 0;
+                assert_eq!(summary, mask != 0, "summary of word {word}");
                 while mask != 0 {
-                    let bucket = word * 64 + mask.trailing_zeros() as usize;
+                    let slot = word * 64 + mask.trailing_zeros() as usize;
                     mask &= mask - 1;
-                    let tail = self.tails[ring][bucket];
-                    assert_ne!(tail, NOWHERE, "ring {ring} bucket {bucket} is marked");
-                    found += pool.invariants(tail, self.name, ring as u8, bucket as u16);
-                    let first = self.spot(ring as u8, self.first[ring]);
-                    let distance = bucket.wrapping_sub(first.bucket()) % BUCKETS;
+                    let tail = self.tails[slot];
+                    assert_ne!(tail, NOWHERE, "slot {slot} is marked");
+                    found += pool.invariants(tail, Home::new(self.name, slot as u32));
+                    let first = Shape::<QUANTUM>::of_ring(ring).spot(self.first[ring]);
+                    let distance = slot.wrapping_sub(first.slot()) % BUCKETS;
                     least = Some(least.map_or(distance, |l: usize| l.min(distance)));
                 }
             }
-            let live = self.live & (1 << ring) != 0;
-            assert_eq!(least.is_some(), live, "live bit of ring {ring}");
+            let live = self.is_live(ring);
+            assert_eq!(least.is_some(), live, "live bits of ring {ring}");
             assert_eq!(least.unwrap_or(0), 0, "first bucket of ring {ring}");
-            for (group, word) in self.summary[ring].iter().enumerate() {
-                assert_eq!(self.groups[ring] & (1 << group) != 0, *word != 0, "groups");
+            let order = self.order(self.first[ring]);
+            if live && ring != self.next.ring() {
+                rest = Some(rest.map_or(order, |rest: u64| rest.min(order)));
             }
-            assert!(
-                !live || self.order(self.next.key) <= self.order(self.first[ring]),
-                "ring {ring} is before the next"
-            );
+            let next = self.order(self.next.key);
+            assert!(!live || next <= order, "ring {ring} is before the next");
         }
+        for (group, word) in self.summary.iter().enumerate() {
+            assert_eq!(self.groups & (1 << group) != 0, *word != 0, "groups");
+        }
+        if !self.is_empty() {
+            assert_eq!(self.first[self.next.ring()], self.next.key, "next");
+            let front = pool.behind(self.tails[self.next.slot()]);
+            assert_eq!(self.front, front, "front");
+        }
+        assert!(
+            rest.is_none_or(|rest| rest == self.order(self.rest)),
+            "rest"
+        );
         // A bucket with entries that is not marked would be missing here.
-        assert_eq!(found, self.len, "entries");
+        assert_eq!(found, self.len as usize, "entries");
         found
     }
 
-    /// How many binary digits a distance is longer than the quantum.
+    /// Which places a distance can have.
     #[inline(always)]
-    fn bits(&self, distance: u64) -> u32 {
-        ((distance | 1).ilog2() + 1).saturating_sub(QUANTUM)
+    fn shape(distance: u64) -> Shape<QUANTUM> {
+        Shape::OF[(distance | 1).ilog2() as usize % 64]
     }
 
     /// Whether a key that lies ahead of `now` is less than one round behind the first of its
@@ -269,17 +339,14 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     fn is_inside(&self, spot: Spot) -> bool {
         let first = self.order(self.first[spot.ring()]);
         let behind = self.order(spot.key).wrapping_sub(first);
-        self.live & (1 << spot.ring()) == 0
+        !self.is_live(spot.ring())
             || (behind as i64) < 0
-            || behind >> spot.shift::<QUANTUM>() < BUCKETS as u64
+            || behind >> Shape::<QUANTUM>::of_ring(spot.ring()).shift() < BUCKETS as u64
     }
 
-    /// The place of a key in a ring.
     #[inline(always)]
-    fn spot(&self, ring: u8, key: u64) -> Spot {
-        let shift = QUANTUM + STEP * u32::from(ring);
-        let bucket = (key >> (shift % u64::BITS)) as u16 % BUCKETS as u16;
-        Spot { key, bucket, ring }
+    fn is_live(&self, ring: usize) -> bool {
+        self.groups >> (ring * GROUPS) & RING != 0
     }
 
     #[inline(always)]
@@ -287,128 +354,330 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         key.wrapping_sub(self.base)
     }
 
-    /// Notes that a bucket is not empty any more.
+    /// Notes that a bucket is not empty any more; it begins with the chunk `front`.
     #[inline(always)]
-    fn opened(&mut self, spot: Spot) {
-        let (ring, bucket, word) = (spot.ring(), spot.bucket(), spot.bucket() / 64);
-        self.masks[ring][word] |= 1 << (bucket % 64);
-        self.summary[ring][word / 64] |= 1 << (word % 64);
-        self.groups[ring] |= 1 << (word / 64);
-        let empty = self.live & (1 << ring) == 0;
-        if empty || self.order(spot.key) < self.order(self.first[ring]) {
-            self.first[ring] = spot.key;
-            if self.live == 0 || self.order(spot.key) < self.order(self.next.key) {
-                self.next = spot;
-            }
-            self.live |= 1 << ring;
+    fn opened(&mut self, spot: Spot, front: u32) {
+        let (ring, slot) = (spot.ring(), spot.slot());
+        let (groups, live) = (self.groups, self.is_live(ring));
+        let mask = &mut self.masks[slot / 64];
+        if *mask == 0 {
+            let (word, group) = (slot / 64, slot / 64 / 64);
+            self.summary[group] |= 1 << (word % 64);
+            self.groups |= 1 << group;
         }
-    }
-
-    /// Notes that a bucket is empty, and finds the next one.
-    #[inline(always)]
-    fn emptied(&mut self, ring: usize, bucket: usize) {
-        // Without branches: which of the levels become empty cannot be predicted.
-        let (word, group) = (bucket / 64, bucket / 64 / 64);
-        self.masks[ring][word] &= !(1 << (bucket % 64));
-        let gone = u64::from(self.masks[ring][word] == 0);
-        self.summary[ring][group] &= !(gone << (word % 64));
-        let gone = u32::from(self.summary[ring][group] == 0);
-        self.groups[ring] &= !(gone << group);
-        let first = self.spot(ring as u8, self.first[ring]);
-        if first.bucket() != bucket {
+        *mask |= 1 << (slot % 64);
+        let order = self.order(spot.key);
+        if live && order >= self.order(self.first[ring]) {
             return;
         }
-        match self.groups[ring] {
-            0 => self.live &= !(1 << ring),
-            _ => {
-                let next = self.next_from(ring, bucket);
-                let steps = (next.wrapping_sub(bucket) % BUCKETS) as u64;
-                self.first[ring] = first.key.wrapping_add(steps << first.shift::<QUANTUM>());
+        self.first[ring] = spot.key;
+        let own = self.next.ring();
+        if groups == 0 {
+            (self.next, self.front) = (spot, front);
+        } else if order < self.order(self.next.key) {
+            if ring != own {
+                self.rest = self.next.key;
             }
-        }
-        if self.next.ring() == ring {
-            self.find_next();
+            (self.next, self.front) = (spot, front);
+        } else if ring != own {
+            let others = groups & !(RING << (own * GROUPS));
+            if others == 0 || order < self.order(self.rest) {
+                self.rest = spot.key;
+            }
         }
     }
 
-    /// The first place of all rings.
+    /// The chunk at the front is used up.
     #[inline(always)]
-    fn find_next(&mut self) {
-        let mut rings = self.live;
-        let mut least = u64::MAX;
-        while rings != 0 {
-            let ring = rings.trailing_zeros() as usize % RINGS;
-            let key = self.first[ring];
-            if self.order(key) <= least {
-                least = self.order(key);
-                self.next = self.spot(ring as u8, key);
-            }
-            rings &= rings - 1;
+    fn next_chunk(&mut self, pool: &mut Pool) {
+        let tail = self.tails[self.next.slot()];
+        match pool.drop_first(self.front, tail) {
+            Some(next) => self.front = next,
+            None => self.emptied(pool),
         }
+    }
+
+    /// Tells of one chunk more.
+    #[inline(never)]
+    fn look_ahead(&mut self, pool: &Pool, ahead: impl Fn(Entry, u64)) {
+        if self.scout.turns == 0 || self.scout.lead > TOO_FAR {
+            self.scout = Scout {
+                turns: AFRESH,
+                reached: self.next.key,
+                from: self.first,
+                ..Scout::default()
+            };
+        }
+        let (chunk, slot) = (self.scout.chunk, self.scout.slot);
+        if chunk != NOWHERE && pool.belongs(chunk, Home::new(self.name, slot)) {
+            let key = self.scout.reached;
+            self.scout.lead += pool.announce(chunk, |raw| ahead(Entry(raw), key));
+            self.scout.chunk = match chunk == self.tails[slot as usize] {
+                true => NOWHERE,
+                false => pool.behind(chunk),
+            };
+            return;
+        }
+        let mut least: Option<(usize, u64)> = None;
+        let mut groups = self.groups;
+        while groups != 0 {
+            let ring = groups.trailing_zeros() as usize / GROUPS % RINGS;
+            let shift = Shape::<QUANTUM>::of_ring(ring).shift();
+            let first = self.order(self.first[ring]);
+            let behind = self.scout.from[ring].wrapping_sub(self.first[ring]) as i64;
+            let behind = behind.max(0) as u64;
+            let order = first.wrapping_add(behind);
+            let inside = behind < (BUCKETS as u64) << shift;
+            if inside && least.is_none_or(|(_, least)| order < least) {
+                least = Some((ring, order));
+            }
+            groups &= !(RING << (ring * GROUPS));
+        }
+        let Some((ring, order)) = least else {
+            self.scout.turns = 0;
+            return;
+        };
+        self.scout.turns -= 1;
+        let shape = Shape::<QUANTUM>::of_ring(ring);
+        let spot = shape.spot(order.wrapping_add(self.base));
+        let slot = spot.slot();
+        let tail = self.tails[slot];
+        if tail != NOWHERE {
+            let first = pool.behind(tail);
+            self.scout.lead += pool.announce(first, |raw| ahead(Entry(raw), spot.key));
+            (self.scout.reached, self.scout.slot) = (spot.key, spot.slot);
+            self.scout.chunk = match first == tail {
+                true => NOWHERE,
+                false => pool.behind(first),
+            };
+        }
+        let next = self.next_from(slot & !(BUCKETS - 1) | (slot + 1) % BUCKETS);
+        let steps = (next.wrapping_sub(slot).wrapping_sub(1) % BUCKETS + 1) as u64;
+        self.scout.from[ring] = spot.key.wrapping_add(steps << shape.shift());
+    }
+
+    /// Notes that the next bucket is empty, and finds the one that is next now.
+    #[inline(always)]
+    fn emptied(&mut self, pool: &Pool) {
+        let (ring, slot) = (self.next.ring(), self.next.slot());
+        self.tails[slot] = NOWHERE;
+        let mask = &mut self.masks[slot / 64];
+        *mask &= !(1 << (slot % 64));
+        let here = *mask & u64::MAX << (slot % 64);
+        if here != 0 {
+            let next = slot & !63 | here.trailing_zeros() as usize;
+            let shift = Shape::<QUANTUM>::of_ring(ring).shift();
+            let key = self.next.key.wrapping_add(((next - slot) as u64) << shift);
+            self.first[ring] = key;
+            self.next = Spot {
+                key,
+                slot: next as u32,
+            };
+        } else if self.following(slot, self.next.key) {
+            let key = self.first[ring];
+            self.next = Shape::<QUANTUM>::of_ring(ring).spot(key);
+        } else {
+            return self.find_next(pool);
+        }
+        let others = self.groups & !(RING << (ring * GROUPS));
+        if others != 0 && self.order(self.next.key) > self.order(self.rest) {
+            return self.find_next(pool);
+        }
+        self.front = pool.behind(self.tails[self.next.slot()]);
+    }
+
+    /// Notes that a bucket is empty which is not the next.
+    #[cold]
+    fn emptied_elsewhere(&mut self, slot: u32) {
+        let (slot, ring) = (slot as usize, slot as usize / BUCKETS);
+        self.tails[slot] = NOWHERE;
+        self.masks[slot / 64] &= !(1 << (slot % 64));
+        let first = Shape::<QUANTUM>::of_ring(ring).spot(self.first[ring]);
+        if first.slot() != slot {
+            // Its mask may have become zero.
+            self.summarize(slot);
+            return;
+        }
+        self.following(slot, first.key);
+        self.find_rest(self.next.ring());
+    }
+
+    /// The bucket at `slot`, the first of its ring, is empty, and so is the rest of its word of
+    /// `masks` behind it: finds the ring's first bucket, if there is one. `key` is the key of `slot`.
+    #[inline(never)]
+    fn following(&mut self, slot: usize, key: u64) -> bool {
+        self.summarize(slot);
+        let ring = slot / BUCKETS;
+        if !self.is_live(ring) {
+            return false;
+        }
+        let next = self.next_from(slot);
+        let steps = (next.wrapping_sub(slot) % BUCKETS) as u64;
+        let shift = Shape::<QUANTUM>::of_ring(ring).shift();
+        self.first[ring] = key.wrapping_add(steps << shift);
+        true
+    }
+
+    /// A bit of a word of `masks` was cleared.
+    #[inline(always)]
+    fn summarize(&mut self, slot: usize) {
+        let (word, group) = (slot / 64, slot / 64 / 64);
+        let gone = u64::from(self.masks[word] == 0);
+        self.summary[group] &= !(gone << (word % 64));
+        let gone = u32::from(self.summary[group] == 0);
+        self.groups &= !(gone << group);
+    }
+
+    /// The first place of all rings, and the first of the rest.
+    #[inline(never)]
+    fn find_next(&mut self, pool: &Pool) {
+        let Some(ring) = self.least(None) else { return };
+        self.next = Shape::<QUANTUM>::of_ring(ring).spot(self.first[ring]);
+        self.front = pool.behind(self.tails[self.next.slot()]);
+        self.find_rest(ring);
+    }
+
+    #[inline(always)]
+    fn find_rest(&mut self, ring: usize) {
+        if let Some(rest) = self.least(Some(ring)) {
+            self.rest = self.first[rest];
+        }
+    }
+
+    /// The ring of the least key, but for a certain one.
+    #[inline(always)]
+    fn least(&self, but: Option<usize>) -> Option<usize> {
+        let mut least = None;
+        let mut groups = self.groups & !but.map_or(0, |ring| RING << (ring * GROUPS));
+        while groups != 0 {
+            let ring = groups.trailing_zeros() as usize / GROUPS % RINGS;
+            let order = self.order(self.first[ring]);
+            if least.is_none_or(|(_, least)| order <= least) {
+                least = Some((ring, order));
+            }
+            groups &= !(RING << (ring * GROUPS));
+        }
+        least.map(|(ring, _)| ring)
     }
 
     /// The first bucket of a ring that is not empty, from `start` on and around. There is one.
     #[inline(always)]
-    fn next_from(&self, ring: usize, start: usize) -> usize {
+    fn next_from(&self, start: usize) -> usize {
         let (word, group) = (start / 64, start / 64 / 64);
-        let here = self.masks[ring][word] & (u64::MAX << (start % 64));
-        // This word if something is behind `start` in it, else the words behind it; then the
-        // next group, around to this one again.
+        let here = self.masks[word] & u64::MAX << (start % 64);
+        if here != 0 {
+            return word * 64 + here.trailing_zeros() as usize;
+        }
+        // The words behind this one; then the next group, around to this one again.
         let this = 1_u64 << (word % 64);
-        let behind = self.summary[ring][group] & !(this | (this - 1));
-        let behind = behind | if here != 0 { this } else { 0 };
+        let behind = self.summary[group] & !(this | (this - 1));
         let found = match behind {
             0 => {
-                let around = self.groups[ring] | self.groups[ring] << GROUPS;
-                let step = (around >> (group + 1)).trailing_zeros() as usize;
-                let group = (group + 1 + step) % GROUPS;
-                group * 64 + self.summary[ring][group].trailing_zeros() as usize
+                let ring = group / GROUPS * GROUPS;
+                let groups = self.groups >> ring & RING;
+                let around = groups | groups << GROUPS;
+                let step = (around >> (group % GROUPS + 1)).trailing_zeros() as usize;
+                let group = ring + (group + 1 + step) % GROUPS;
+                group * 64 + self.summary[group].trailing_zeros() as usize
             }
             words => group * 64 + words.trailing_zeros() as usize,
         };
-        let found = found % WORDS;
-        let mask = if here != 0 {
-            here
-        } else {
-            self.masks[ring][found]
-        };
-        found * 64 + mask.trailing_zeros() as usize
+        found * 64 + self.masks[found % (RINGS * WORDS)].trailing_zeros() as usize
     }
+}
+
+/// How far entries are known before they are taken. All of it is a hint: what comes in between is
+/// missed, and now and then it begins afresh.
+#[derive(Clone, Copy, Debug, Default)]
+struct Scout {
+    /// About so many entries were told of and are still to be taken.
+    lead: u32,
+    /// How many buckets more are told of before it begins afresh.
+    turns: u32,
+    /// The chunk to go on with in the bucket at `slot`, or none.
+    chunk: u32,
+    slot: u32,
+    /// The key of the last bucket that was told of.
+    reached: u64,
+    /// Of each ring, the key of the bucket to go on with.
+    from: [u64; RINGS],
 }
 
 /// All of it zero, without ever being on the stack.
-fn zeroed<T: Copy + From<u8>, const N: usize>() -> Box<[[T; N]; RINGS]> {
-    let rows = vec![[T::from(0); N]; RINGS].into_boxed_slice();
-    match rows.try_into() {
-        Ok(rows) => rows,
-        Err(_) => unreachable!("there are RINGS rows"),
+fn zeroed<T: Copy + From<u8>, const N: usize>() -> Box<[T; N]> {
+    match vec![T::from(0); N].into_boxed_slice().try_into() {
+        Ok(all) => all,
+        Err(_) => unreachable!("there are N of them"),
     }
 }
 
-/// A place for a key: a ring, a bucket of it, and the bucket's key.
+/// A place for a key: a bucket of a ring, and the bucket's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spot {
     /// When the place is due.
     pub(super) key: u64,
-    bucket: u16,
-    ring: u8,
+    /// Ring and bucket.
+    slot: u32,
 }
 
 impl Spot {
     #[inline(always)]
     fn ring(self) -> usize {
-        usize::from(self.ring) % RINGS
+        self.slot() / BUCKETS
     }
 
     #[inline(always)]
-    fn bucket(self) -> usize {
-        usize::from(self.bucket) % BUCKETS
+    fn slot(self) -> usize {
+        self.slot as usize % (RINGS * BUCKETS)
+    }
+}
+
+/// Which places distances of some length have: bits 0 to 5 are the binary logarithm of a bucket's
+/// width, bits 6 to 11 of what a key is rounded to, bits 14 to 16 the ring.
+#[derive(Clone, Copy, Debug)]
+struct Shape<const QUANTUM: u32>(u32);
+
+impl<const QUANTUM: u32> Shape<QUANTUM> {
+    /// By the binary logarithm of the distance. What is too far away is rounded to less than its
+    /// bucket, so that no place fits it.
+    const OF: [Shape<QUANTUM>; 64] = {
+        let mut shapes = [Shape(63); 64];
+        let mut log = 0;
+        while log < QUANTUM + LONGEST {
+            let bits = (log + 1).saturating_sub(QUANTUM);
+            let ring = bits.saturating_sub(SPAN).div_ceil(STEP);
+            let digits = bits.saturating_sub(DIGITS + 1) + QUANTUM;
+            shapes[log as usize] = Shape(QUANTUM + STEP * ring | digits << 6 | ring << 14);
+            log += 1;
+        }
+        shapes
+    };
+
+    /// Keys as near as a ring has them.
+    #[inline(always)]
+    const fn of_ring(ring: usize) -> Shape<QUANTUM> {
+        let shift = QUANTUM + STEP * ring as u32;
+        Shape(shift | shift << 6 | (ring as u32) << 14)
     }
 
     /// Binary logarithm of a bucket's width.
     #[inline(always)]
-    fn shift<const QUANTUM: u32>(self) -> u32 {
-        QUANTUM + STEP * u32::from(self.ring)
+    fn shift(self) -> u32 {
+        self.0 % 64
+    }
+
+    /// Binary logarithm of what keys are rounded to.
+    #[inline(always)]
+    fn digits(self) -> u32 {
+        self.0 / 64 % 64
+    }
+
+    /// The place of a key that is rounded already.
+    #[inline(always)]
+    fn spot(self, key: u64) -> Spot {
+        let bucket = (key >> self.shift()) as u32 % BUCKETS as u32;
+        let slot = bucket | self.0 & ((RINGS - 1) * BUCKETS) as u32;
+        Spot { key, slot }
     }
 }
 
@@ -420,6 +689,9 @@ const BUCKETS: usize = 1 << 14;
 const WORDS: usize = BUCKETS / 64;
 const GROUPS: usize = WORDS / 64;
 
+/// The bits of the first ring in `groups`.
+const RING: u32 = (1 << GROUPS) - 1;
+
 /// Binary logarithm of how many buckets of a ring are in use ahead of now: half of them, so that
 /// what is overdue and what is far ahead do not meet.
 const SPAN: u32 = 13;
@@ -428,23 +700,20 @@ const SPAN: u32 = 13;
 /// every distance at least ten binary digits.
 const STEP: u32 = 3;
 
+/// Binary logarithm of the shortest distance that no ring is long enough for, in quanta.
+const LONGEST: u32 = SPAN + STEP * (RINGS as u32 - 1);
+
 /// To how many binary digits a distance is rounded.
 const DIGITS: u32 = 10;
 
-/// The ring of a distance, by how many binary digits it is longer than the quantum.
-const RING_OF: [u8; 128] = {
-    let mut rings = [RINGS as u8; 128];
-    let mut bits = 0;
-    while bits < 64 {
-        rings[bits as usize] = bits_to_ring(bits);
-        bits += 1;
-    }
-    rings
-};
+/// How many entries are known before they are taken, if there are so many.
+const AHEAD: u32 = 16;
 
-const fn bits_to_ring(bits: u32) -> u8 {
-    bits.saturating_sub(SPAN).div_ceil(STEP) as u8
-}
+/// If it seems to be so many, what is known is not what comes next.
+const TOO_FAR: u32 = 128;
+
+/// After how many buckets looking ahead begins afresh.
+const AFRESH: u32 = 64;
 
 #[cfg(test)]
 mod tests;

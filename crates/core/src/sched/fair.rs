@@ -35,10 +35,10 @@ impl Fair {
         fair
     }
 
-    /// How many entries there are.
+    /// Whether there are no entries.
     #[inline(always)]
-    pub(super) fn len(&self) -> usize {
-        self.calendar.len()
+    pub(super) fn is_empty(&self) -> bool {
+        self.calendar.is_empty()
     }
 
     /// Where a flow starts whose last packet ended at `tag`.
@@ -59,9 +59,11 @@ impl Fair {
 
     /// The flow of the least tag. If its entry is old, it has to join again.
     #[inline(always)]
-    pub(super) fn take(&mut self, pool: &mut Pool, ahead: impl FnOnce(u32)) -> Option<u32> {
+    pub(super) fn take(&mut self, pool: &mut Pool, ahead: impl Fn(u32)) -> Option<u32> {
         let spot = self.calendar.peek()?;
-        let entry = self.calendar.take(pool, ahead)?;
+        let entry = self
+            .calendar
+            .take_ahead(pool, |entry, _| ahead(entry.id()))?;
         if signed(spot.key, self.time) > 0 {
             self.set_time(spot.key);
         }
@@ -79,7 +81,7 @@ impl Fair {
     /// The end of a busy period, if it is one: nobody is ahead of anybody.
     #[inline(always)]
     pub(super) fn settle(&mut self) {
-        if self.calendar.len() == 0 && signed(self.finish, self.time) > 0 {
+        if self.calendar.is_empty() && signed(self.finish, self.time) > 0 {
             self.set_time(self.finish);
         }
     }

@@ -13,7 +13,7 @@
 
 use super::flow::{Flag, Flow, Kind};
 use super::server::{Class, MAX_CLASSES, Server};
-use super::{Entry, FAIR, FlowId, Member, Misuse, PATIENCE_DIGITS, Scheduler, Slice, deadline};
+use super::{Entry, FAIR, FlowId, Member, Misuse, Scheduler, Slice, deadline, finest};
 use crate::contract;
 use crate::sched::member::Home;
 use crate::sched::turn::prefetch;
@@ -152,14 +152,13 @@ impl Scheduler {
             return;
         };
         let eligible = member.plan(length);
-        let patience = (member.patience() | 1).ilog2();
+        let finest = finest(member.patience());
         if eligible <= now {
             return self.make_ready(id);
         }
         if flow.is(Flag::Clock) {
             return;
         }
-        let finest = patience.saturating_sub(PATIENCE_DIGITS);
         let Some(spot) = self.sleepers.not_before(eligible, now, finest) else {
             return self.sleep_before(id, eligible);
         };

@@ -12,7 +12,7 @@ use super::cell::Cell;
 use super::deadline::ASK;
 use super::flow::MAX_LENGTH;
 use super::service::{FlowId, Misuse};
-use super::{PATIENCE_DIGITS, TIME_QUANTUM, fitting};
+use super::{TIME_QUANTUM, finest, fitting};
 use crate::contract;
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
@@ -164,12 +164,12 @@ impl Pacer {
         loop {
             self.sleepers.peek().filter(|spot| spot.key <= self.now)?;
             let flows = &self.flows;
-            let ahead = |id: u32| {
-                if let Some(flow) = flows.get(id as usize) {
+            let ahead = |entry: Entry, _| {
+                if let Some(flow) = flows.get(entry.id() as usize) {
                     prefetch::soon(flow);
                 }
             };
-            let entry = self.sleepers.take(&mut self.pool, ahead)?;
+            let entry = self.sleepers.take_ahead(&mut self.pool, ahead)?;
             let id = entry.id();
             let flow = &mut self.flows[id as usize];
             if entry.word() == ASK {
@@ -222,8 +222,7 @@ impl Paced {
     #[inline(always)]
     fn place(&mut self, sleepers: &mut Calendar<TIME_QUANTUM>, pool: &mut Pool, id: u32, now: u64) {
         let (eligible, deadline) = self.cell.plan(self.length);
-        let patience = (deadline.saturating_sub(eligible) | 1).ilog2();
-        let finest = patience.saturating_sub(PATIENCE_DIGITS);
+        let finest = finest(deadline.saturating_sub(eligible));
         let (spot, word) = match sleepers.not_before(eligible.max(now), now, finest) {
             Some(spot) => (spot, 0),
             None => (sleepers.before(eligible.max(now), now), ASK),

@@ -177,12 +177,7 @@ impl Server {
 
     /// Whose turn it is: an entry of some class, which may be old.
     #[inline(always)]
-    pub(super) fn take(
-        &mut self,
-        pool: &mut Pool,
-        now: u64,
-        ahead: impl FnOnce(u32),
-    ) -> Option<u32> {
+    pub(super) fn take(&mut self, pool: &mut Pool, now: u64, ahead: impl Fn(u32)) -> Option<u32> {
         let owed = |class: &Inside| class.min.is_some() && class.owed_at.ceil() <= now;
         let ready = |class: &&mut Inside| class.ready > 0;
         let mut classes = self.classes.iter_mut().filter(ready);

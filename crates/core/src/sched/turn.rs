@@ -4,7 +4,7 @@ use super::calendar::Spot;
 use super::flow::{Flag, Flow, Kind};
 use super::pace::Moment;
 use super::service::{Departure, FlowId, Next, Packet, Turn};
-use super::{DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, PATIENCE_DIGITS, Scheduler, deadline};
+use super::{DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, Scheduler, deadline, finest};
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
 
@@ -45,7 +45,7 @@ impl Scheduler {
     /// Any later call but `poll_timeout` itself may change the answer.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let soonest = self.wire.busy.ceil().saturating_sub(self.wire.ahead);
-        let ready = self.due.len() + self.fair.len() + self.early.len() > 0;
+        let ready = !(self.due.is_empty() && self.fair.is_empty() && self.early.is_empty());
         let waits = match ready {
             true => self.now,
             false => self.sleepers.peek()?.key,
@@ -72,12 +72,19 @@ impl Scheduler {
             && let Some(spot) = self.sleepers.peek()
             && spot.key <= self.now
         {
-            let flows = &self.flows;
-            let ahead = |id: u32| prefetch(flows, id);
-            let entry = self.sleepers.take(&mut self.pool, ahead)?;
+            let (flows, due) = (&self.flows, &self.due);
+            let ahead = |entry: Entry, key: u64| {
+                // The others will be told of when it is nearly their turn.
+                let bound = deadline::decode(entry.word());
+                if entry.word() >= deadline::JOIN || due.is_soon(key.saturating_add(bound)) {
+                    prefetch(flows, entry.id());
+                }
+            };
+            let entry = self.sleepers.take_ahead(&mut self.pool, ahead)?;
             let others = self.sleepers.peek();
             if budget == DUE_PER_CALL
-                && self.due.len() + self.early.len() == 0
+                && self.due.is_empty()
+                && self.early.is_empty()
                 && others.is_none_or(|other| other.key > self.now)
                 && entry.word() < deadline::JOIN
             {
@@ -90,7 +97,7 @@ impl Scheduler {
             && let Some(spot) = self.early.peek()
             && spot.key <= self.now
         {
-            let entry = self.early.take(&mut self.pool, |_| ())?;
+            let entry = self.early.take(&mut self.pool)?;
             self.wake_up(entry, spot);
             budget -= 1;
         }
@@ -107,10 +114,11 @@ impl Scheduler {
         if entry.word() == deadline::ASK {
             return self.look_again(id);
         }
-        prefetch(&self.flows, id);
         let deadline = spot.key.saturating_add(deadline::decode(entry.word()));
         let to = self.due.before(deadline.max(self.now), self.now);
-        self.due.push(&mut self.pool, to, Entry::new(id, 0));
+        if self.due.push_ahead(&mut self.pool, to, Entry::new(id, 0)) {
+            prefetch(&self.flows, id);
+        }
     }
 
     /// The entry of a flow is gone, without a packet: where does it wait now?
@@ -131,12 +139,12 @@ impl Scheduler {
     fn next_due(&mut self, alone: Option<u32>, dropped: &mut u32) -> Option<(u32, Instant)> {
         let mut alone = alone;
         while *dropped > 0 {
-            let flows = &self.flows;
             let id = match alone.take() {
                 Some(id) => id,
                 None => {
-                    let ahead = |id: u32| prefetch(flows, id);
-                    self.due.take(&mut self.pool, ahead)?.id()
+                    let flows = &self.flows;
+                    let ahead = |entry: Entry, _| prefetch(flows, entry.id());
+                    self.due.take_ahead(&mut self.pool, ahead)?.id()
                 }
             };
             let now = self.now;
@@ -158,7 +166,7 @@ impl Scheduler {
     /// The flow of the least start tag, if any is in the left-over.
     #[inline(always)]
     fn next_fair(&mut self, dropped: &mut u32) -> Option<u32> {
-        while *dropped > 0 && self.due.len() == 0 {
+        while *dropped > 0 && self.due.is_empty() {
             let flows = &self.flows;
             let ahead = |id: u32| prefetch(flows, id);
             let id = self.fair.take(&mut self.pool, ahead)?;
@@ -191,11 +199,11 @@ impl Scheduler {
     /// The flow of the earliest logical arrival, if any is early.
     #[inline(always)]
     fn next_early(&mut self, dropped: &mut u32) -> Option<u32> {
-        while self.early.len() > 0 {
-            if *dropped == 0 || self.due.len() + self.fair.len() > 0 {
+        while !self.early.is_empty() {
+            if *dropped == 0 || !self.due.is_empty() || !self.fair.is_empty() {
                 return None;
             }
-            let entry = self.early.take(&mut self.pool, |_| ())?;
+            let entry = self.early.take(&mut self.pool)?;
             let id = entry.id();
             let flow = &mut self.flows[id as usize];
             flow.clear(Flag::Clock);
@@ -350,11 +358,10 @@ impl Scheduler {
         if eligible <= now {
             flow.set(Flag::Clock);
             let to = self.due.before(deadline.max(now), now);
-            self.due.push(&mut self.pool, to, Entry::new(id, 0));
+            self.due.push_ahead(&mut self.pool, to, Entry::new(id, 0));
             return;
         }
-        let patience = deadline.saturating_sub(eligible).max(1).ilog2();
-        let finest = patience.saturating_sub(PATIENCE_DIGITS);
+        let finest = finest(deadline.saturating_sub(eligible));
         let Some(spot) = self.sleepers.not_before(eligible, now, finest) else {
             return self.sleep_before(id, eligible);
         };
@@ -376,8 +383,7 @@ impl Scheduler {
         if logical - now > horizon {
             return self.sleep_and_ask(id, logical - horizon);
         }
-        let patience = deadline.saturating_sub(logical).max(1).ilog2();
-        let finest = patience.saturating_sub(PATIENCE_DIGITS);
+        let finest = finest(deadline.saturating_sub(logical));
         let Some(spot) = self.early.not_before(logical, now, finest) else {
             return self.clock(id, logical, deadline);
         };

@@ -2,7 +2,7 @@
 //!
 //! A bucket is a ring of chunks, known by its last one: `tail.next` is the first. Entries are
 //! appended at the tail and taken from the front; only the first and the last chunk of a bucket
-//! are ever partly used. Chunk 0 stands for "none".
+//! are ever partly used. Chunk 0 stands for "none": it is full and stays so.
 
 use alloc::vec::Vec;
 
@@ -16,15 +16,11 @@ pub(in crate::sched) struct Pool {
     reserved: usize,
 }
 
+/// [`ENTRIES`] entries, the link at [`NEXT`] and a description at [`ABOUT`]: one array, so that
+/// any four bits are an index.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Chunk {
-    entries: [u32; ENTRIES],
-    /// The next chunk of the bucket; of the last one, the first.
-    next: u32,
-    /// Where the first entry stands, and behind the last one (4 bits each); home (24 bits).
-    about: u32,
-}
+struct Chunk([u32; 16]);
 
 /// No chunk.
 pub(in crate::sched) const NOWHERE: u32 = 0;
@@ -53,34 +49,35 @@ impl Place {
 pub(super) struct Home(u32);
 
 impl Home {
-    /// Calendar (up to 64), ring (up to 8) and bucket (up to 2^14), in 23 bits; never zero.
+    /// Calendar (up to 64) and slot (up to 2^17), in 24 bits; never zero.
     #[inline(always)]
-    pub(super) fn new(name: u8, ring: u8, bucket: u16) -> Home {
-        Home(u32::from(bucket) | u32::from(ring) << 14 | u32::from(name) << 17 | 1 << 23)
+    pub(super) fn new(name: u8, slot: u32) -> Home {
+        Home(slot | u32::from(name) << 17 | 1 << 23)
     }
 
     pub(super) fn name(self) -> u8 {
         (self.0 >> 17 & 63) as u8
     }
 
-    pub(super) fn ring(self) -> u8 {
-        (self.0 >> 14 & 7) as u8
-    }
-
-    pub(super) fn bucket(self) -> u16 {
-        (self.0 & 0x3fff) as u16
+    pub(super) fn slot(self) -> u32 {
+        self.0 & 0x1_ffff
     }
 }
 
 impl Chunk {
     #[inline(always)]
     fn start(&self) -> usize {
-        (self.about & 15) as usize
+        (self.0[ABOUT] & 15) as usize
     }
 
     #[inline(always)]
     fn end(&self) -> usize {
-        (self.about >> 4 & 15) as usize
+        (self.0[ABOUT] >> 4 & 15) as usize
+    }
+
+    #[inline(always)]
+    fn entry(&self, position: usize) -> u32 {
+        self.0[position % 16]
     }
 }
 
@@ -102,7 +99,7 @@ impl Pool {
         self.chunks
             .reserve(wanted.saturating_sub(self.chunks.len()));
         if self.chunks.is_empty() {
-            self.chunks.push(Chunk::EMPTY);
+            self.chunks.push(Chunk::FULL);
         }
     }
 
@@ -111,13 +108,17 @@ impl Pool {
         self.chunks.len() * size_of::<Chunk>()
     }
 
-    /// Appends to the bucket of this tail, if the tail has room.
+    /// Appends to the bucket of this tail, if the tail has room. (No tail has none.)
     #[inline(always)]
     pub(super) fn append(&mut self, tail: u32, entry: u32) -> Option<Place> {
         let chunk = &mut self.chunks[tail as usize];
+        let about = chunk.0[ABOUT];
         let end = chunk.end();
-        *chunk.entries.get_mut(end)? = entry;
-        chunk.about += 1 << 4;
+        if end >= ENTRIES {
+            return None;
+        }
+        chunk.0[end % 16] = entry;
+        chunk.0[ABOUT] = about + (1 << 4);
         Some(Place::new(tail, end))
     }
 
@@ -126,8 +127,8 @@ impl Pool {
     pub(super) fn grow(&mut self, tail: u32, entry: u32) -> (u32, Place) {
         let new = self.allocate();
         let old = &mut self.chunks[tail as usize];
-        let (first, home) = (old.next, old.about >> 8);
-        old.next = new;
+        let (first, home) = (old.0[NEXT], old.0[ABOUT] >> 8);
+        old.0[NEXT] = new;
         self.fill(new, first, home, entry)
     }
 
@@ -138,71 +139,89 @@ impl Pool {
         self.fill(new, new, home.0, entry)
     }
 
-    /// Takes the first entry of a bucket; says whether there are more. `ahead` gets the entry
-    /// that stands [`AHEAD`] places behind.
+    /// The first chunk of the bucket of this tail, which is the chunk behind the tail.
     #[inline(always)]
-    pub(super) fn take_first(&mut self, tail: u32, ahead: impl FnOnce(u32)) -> Option<(u32, bool)> {
-        let first = self.chunks[tail as usize].next;
+    pub(super) fn behind(&self, chunk: u32) -> u32 {
+        self.chunks[chunk as usize].0[NEXT]
+    }
+
+    /// Takes the first entry of a chunk that is the first of its bucket; says whether there are
+    /// more in it. If not, [`Pool::drop_first`] has to follow.
+    #[inline(always)]
+    pub(super) fn take(&mut self, first: u32) -> (u32, bool) {
         let chunk = &mut self.chunks[first as usize];
-        let (start, end) = (chunk.start(), chunk.end());
-        let entry = *chunk.entries.get(start)?;
-        chunk.about += 1;
-        let next = chunk.next;
-        if start + 1 < end {
-            if start + AHEAD < end {
-                ahead(chunk.entries[(start + AHEAD) % ENTRIES]);
-            } else if first != tail {
-                let next = &self.chunks[next as usize];
-                let position = next.start() + start + AHEAD - end;
-                ahead(next.entries[position % ENTRIES]);
-            }
-            return Some((entry, true));
-        }
+        let about = chunk.0[ABOUT];
+        let start = chunk.start();
+        chunk.0[ABOUT] = about + 1;
+        (chunk.entry(start), start + 1 < (about >> 4 & 15) as usize)
+    }
+
+    /// The first chunk of the bucket of this tail is used up. The chunk behind it, if any.
+    #[inline(always)]
+    pub(super) fn drop_first(&mut self, first: u32, tail: u32) -> Option<u32> {
+        let next = self.behind(first);
         self.release(first);
         if first == tail {
-            return Some((entry, false));
+            return None;
         }
-        self.chunks[tail as usize].next = next;
-        let behind = &self.chunks[next as usize];
-        crate::prefetch::soon(&self.chunks[behind.next as usize]);
-        ahead(behind.entries[(behind.start() + AHEAD - 1) % ENTRIES]);
-        Some((entry, true))
+        self.chunks[tail as usize].0[NEXT] = next;
+        Some(next)
+    }
+
+    /// Whether so many entries may be there that their flows are not all near.
+    #[inline(always)]
+    pub(super) fn is_large(&self) -> bool {
+        self.reserved > LARGE
+    }
+
+    /// Whether a chunk is in use in a bucket.
+    #[inline(always)]
+    pub(super) fn belongs(&self, chunk: u32, home: Home) -> bool {
+        self.chunks[chunk as usize].0[ABOUT] >> 8 == home.0
+    }
+
+    /// Tells `ahead` of the entries of a chunk, and how many there are.
+    #[inline(always)]
+    pub(super) fn announce(&self, chunk: u32, ahead: impl Fn(u32)) -> u32 {
+        let chunk = &self.chunks[chunk as usize];
+        crate::prefetch::soon(&self.chunks[chunk.0[NEXT] as usize]);
+        for position in chunk.start()..chunk.end() {
+            ahead(chunk.entry(position));
+        }
+        (chunk.end() - chunk.start()) as u32
     }
 
     /// The entry at a place, if the place is in use.
     pub(super) fn get(&self, place: Place) -> Option<u32> {
         let chunk = self.chunks.get(place.chunk())?;
         let inside = (chunk.start()..chunk.end()).contains(&place.position());
-        inside.then(|| chunk.entries[place.position()])
+        inside.then(|| chunk.entry(place.position()))
     }
 
     pub(super) fn home(&self, place: Place) -> Home {
-        Home(self.chunks[place.chunk()].about >> 8)
+        Home(self.chunks[place.chunk()].0[ABOUT] >> 8)
     }
 
-    /// Takes away the entry at a place of this tail's bucket: the bucket's first entry moves
-    /// there. Says which one that is, unless it is the one taken away, and whether any is left.
-    pub(super) fn remove(&mut self, tail: u32, place: Place) -> (Option<u32>, bool) {
-        let first = self.chunks[tail as usize].next;
+    /// Takes away the entry at a place: the first entry of its bucket, which begins with the
+    /// chunk `first`, moves there. Says which one that is, unless it is the one taken away, and
+    /// whether any is left in that chunk, as [`Pool::take`] does.
+    pub(super) fn remove(&mut self, first: u32, place: Place) -> (Option<u32>, bool) {
         let front = Place::new(first, self.chunks[first as usize].start());
-        let Some((entry, left)) = self.take_first(tail, |_| ()) else {
-            return (None, false);
-        };
+        let (entry, left) = self.take(first);
         let moved = (front != place).then(|| {
-            self.chunks[place.chunk()].entries[place.position()] = entry;
+            self.chunks[place.chunk()].0[place.position()] = entry;
             entry
         });
         (moved, left)
     }
 
     /// Panics if a bucket is not as the module says; how many entries it has.
-    pub(super) fn invariants(&self, tail: u32, name: u8, ring: u8, bucket: u16) -> usize {
-        let home = Home::new(name, ring, bucket).0;
-        let first = self.chunks[tail as usize].next;
+    pub(super) fn invariants(&self, tail: u32, home: Home) -> usize {
+        let first = self.behind(tail);
         let (mut at, mut entries) = (first, 0);
         loop {
             let chunk = &self.chunks[at as usize];
-            assert_eq!(chunk.about >> 8, home, "a chunk of another bucket");
+            assert_eq!(chunk.0[ABOUT] >> 8, home.0, "a chunk of another bucket");
             assert!(chunk.start() < chunk.end(), "an empty chunk in a bucket");
             assert!(at == first || chunk.start() == 0, "a gap in the middle");
             assert!(
@@ -213,16 +232,16 @@ impl Pool {
             if at == tail {
                 return entries;
             }
-            at = chunk.next;
+            at = self.behind(at);
         }
     }
 
     #[inline(always)]
     fn fill(&mut self, new: u32, first: u32, home: u32, entry: u32) -> (u32, Place) {
         let chunk = &mut self.chunks[new as usize];
-        chunk.entries[0] = entry;
-        chunk.next = first;
-        chunk.about = home << 8 | 1 << 4;
+        chunk.0[0] = entry;
+        chunk.0[NEXT] = first;
+        chunk.0[ABOUT] = home << 8 | 1 << 4;
         (new, Place::new(new, 0))
     }
 
@@ -230,31 +249,40 @@ impl Pool {
     fn allocate(&mut self) -> u32 {
         let free = self.free;
         if free != NOWHERE {
-            self.free = self.chunks[free as usize].next;
+            self.free = self.behind(free);
             return free;
         }
-        self.chunks.push(Chunk::EMPTY);
+        self.chunks.push(Chunk::FULL);
         (self.chunks.len() - 1) as u32
     }
 
     #[inline(always)]
     fn release(&mut self, chunk: u32) {
-        self.chunks[chunk as usize].about = 0;
-        self.chunks[chunk as usize].next = self.free;
-        self.free = chunk;
+        let free = core::mem::replace(&mut self.free, chunk);
+        let chunk = &mut self.chunks[chunk as usize];
+        chunk.0[ABOUT] = 0;
+        chunk.0[NEXT] = free;
     }
 }
 
 impl Chunk {
-    const EMPTY: Chunk = Chunk {
-        entries: [0; ENTRIES],
-        next: NOWHERE,
-        about: 0,
+    /// A chunk without entries and without room for any.
+    const FULL: Chunk = {
+        let mut words = [0; 16];
+        words[ABOUT] = (ENTRIES << 4 | ENTRIES) as u32;
+        Chunk(words)
     };
 }
+
+/// From so many entries on flows are prefetched: half a megabyte of them is near anyway.
+const LARGE: usize = 8192;
 
 /// Entries of a chunk: what 64 bytes hold beside a link and a word.
 const ENTRIES: usize = 14;
 
-/// How far behind the first entry the one stands whose flow is prefetched.
-const AHEAD: usize = 10;
+/// Where the next chunk of the bucket stands; in the last one, the first.
+const NEXT: usize = 14;
+
+/// Where it stands where the first entry is, and where behind the last one (4 bits each); and
+/// home (24 bits).
+const ABOUT: usize = 15;
