@@ -116,6 +116,8 @@ pub struct Scheduler {
     sleepers: Calendar<TIME_QUANTUM>,
     /// By deadline.
     due: Calendar<TIME_QUANTUM>,
+    /// Who fell due last is served soon: it is worth prefetching sleepers.
+    hurried: bool,
     /// The left-over.
     fair: Fair,
     /// By logical arrival.
@@ -149,6 +151,7 @@ impl Scheduler {
             pool: Pool::new(),
             sleepers: Calendar::new(SLEEPERS),
             due: Calendar::new(DUE),
+            hurried: true,
             fair: Fair::new(FAIR),
             early: Calendar::new(EARLY),
             servers: Vec::new(),

@@ -19,6 +19,7 @@
 //! TAT is never more than CDVT ahead of ours (it takes max(t, TAT) + T where we take TAT + T or
 //! t + T), and we send at or after ours.
 
+use super::finest;
 use super::pace::{Moment, Pace};
 use crate::contract::{self, Bucket};
 
@@ -29,6 +30,8 @@ pub(super) struct Cell {
     peak_at: u64,
     /// TATs, whole nanoseconds; the rest is in `bucket_part`.
     bucket_at: u64,
+    /// When the packet that was planned last may go.
+    eligible: u64,
     /// 1 / PCR.
     peak: Pace,
     /// 1 / SCR. Without a sustained rate it is the peak's, and the bucket never lacks anything.
@@ -39,6 +42,8 @@ pub(super) struct Cell {
     cdvt: u32,
     peak_part: u16,
     bucket_part: u16,
+    /// How wide the place of a wait may be.
+    finest: u8,
     /// The bucket is spent as a whole.
     dual: bool,
     /// It is spent: nothing before it is full.
@@ -53,13 +58,17 @@ impl Cell {
             None => (peak, u32::MAX, false),
             Some(s) => (Pace::of(s.scr), clamp(s.mbs.0), s.bucket == Bucket::Dual),
         };
+        let cdvt = clamp(contract.cdvt().0);
         Cell {
             peak_at: 0,
             bucket_at: 0,
+            eligible: 0,
             peak,
             sustained,
             mbs,
-            cdvt: clamp(contract.cdvt().0),
+            cdvt,
+            // Below 64.
+            finest: finest(u64::from(cdvt)) as u8,
             peak_part: 0,
             bucket_part: 0,
             dual,
@@ -106,8 +115,20 @@ impl Cell {
         // What only arithmetic rounded away is waited for.
         let spent = self.refill | (enough > peak.saturating_add(ROUNDING));
         self.refill = self.dual & spent;
-        let eligible = peak.max(if self.refill { full } else { enough });
-        (eligible, eligible.saturating_add(u64::from(self.cdvt)))
+        self.eligible = peak.max(if self.refill { full } else { enough });
+        (self.eligible, self.deadline())
+    }
+
+    /// By when the packet that was planned last must go.
+    #[inline(always)]
+    pub(super) fn deadline(&self) -> u64 {
+        self.eligible.saturating_add(u64::from(self.cdvt))
+    }
+
+    /// How wide the place of a wait may be, as a binary logarithm.
+    #[inline(always)]
+    pub(super) fn finest(&self) -> u32 {
+        u32::from(self.finest)
     }
 
     /// A packet of this length left at `at`.

@@ -12,7 +12,7 @@ use super::cell::Cell;
 use super::deadline::ASK;
 use super::flow::MAX_LENGTH;
 use super::service::{FlowId, Misuse};
-use super::{TIME_QUANTUM, finest, fitting};
+use super::{TIME_QUANTUM, fitting};
 use crate::contract;
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
@@ -50,19 +50,19 @@ pub struct Pacer {
 #[repr(align(64))]
 struct Paced {
     cell: Cell,
-    /// Length of the head.
-    length: u32,
+    /// Length of the head in bytes (24 bits), and the state.
+    about: u32,
     place: Place,
-    state: State,
 }
 
 const _: () = assert!(size_of::<Paced>() == 64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 enum State {
-    Gone,
-    Idle,
-    Waiting,
+    Gone = 0,
+    Idle = 1 << 24,
+    Waiting = 2 << 24,
 }
 
 impl Default for Pacer {
@@ -87,9 +87,8 @@ impl Pacer {
     pub fn insert(&mut self, contract: contract::Cell) -> Result<FlowId, Misuse> {
         let flow = Paced {
             cell: Cell::new(&contract),
-            length: 0,
+            about: State::Idle as u32,
             place: Place::default(),
-            state: State::Idle,
         };
         if let Some(id) = self.vacant.pop() {
             self.flows[id as usize] = flow;
@@ -108,8 +107,8 @@ impl Pacer {
     pub fn change(&mut self, flow: FlowId, contract: contract::Cell) -> Result<(), Misuse> {
         let state = self.known(flow)?;
         state.cell = state.cell.changed(&contract);
-        state.length = state.length.min(state.cell.longest());
-        if state.state == State::Waiting {
+        state.set_length(state.length().min(state.cell.longest()));
+        if state.is(State::Waiting) {
             self.recall(flow.0);
             let now = self.now;
             self.flows[flow.index()].place(&mut self.sleepers, &mut self.pool, flow.0, now);
@@ -120,7 +119,7 @@ impl Pacer {
     /// The flow ends; what waited is forgotten.
     pub fn remove(&mut self, flow: FlowId) -> Result<(), Misuse> {
         self.withdraw(flow)?;
-        self.known(flow)?.state = State::Gone;
+        self.known(flow)?.set(State::Gone);
         self.vacant.push(flow.0);
         Ok(())
     }
@@ -130,11 +129,12 @@ impl Pacer {
         self.now = self.now.max(now.0);
         let now = self.now;
         let state = self.known(flow)?;
-        if state.state == State::Waiting {
+        if state.is(State::Waiting) {
             return Err(Misuse::Waiting(flow));
         }
-        state.length = fitting(flow, length, MAX_LENGTH.min(state.cell.longest()))?;
-        state.state = State::Waiting;
+        let length = fitting(flow, length, MAX_LENGTH.min(state.cell.longest()))?;
+        state.set_length(length);
+        state.set(State::Waiting);
         state.cell.wake(now);
         self.flows[flow.index()].place(&mut self.sleepers, &mut self.pool, flow.0, now);
         Ok(())
@@ -143,9 +143,9 @@ impl Pacer {
     /// The queue of a flow was emptied without sending. Says whether there was a head.
     pub fn withdraw(&mut self, flow: FlowId) -> Result<bool, Misuse> {
         let state = self.known(flow)?;
-        let waited = state.state == State::Waiting;
+        let waited = state.is(State::Waiting);
         if waited {
-            state.state = State::Idle;
+            state.set(State::Idle);
             self.recall(flow.0);
         }
         Ok(waited)
@@ -177,21 +177,22 @@ impl Pacer {
                 flow.place(&mut self.sleepers, &mut self.pool, id, self.now);
                 continue;
             }
-            let sent = Bytes(u64::from(flow.length));
-            flow.cell.sent(self.now, flow.length);
+            let length = flow.length();
+            flow.cell.sent(self.now, length);
             match behind(FlowId(id)) {
                 Some(next) => {
                     let most = MAX_LENGTH.min(flow.cell.longest());
-                    flow.length = next.0.min(u64::from(most)) as u32;
+                    flow.set_length(next.0.min(u64::from(most)) as u32);
                     flow.place(&mut self.sleepers, &mut self.pool, id, self.now);
                 }
-                None => flow.state = State::Idle,
+                None => flow.set(State::Idle),
             }
-            return Some((FlowId(id), sent));
+            return Some((FlowId(id), Bytes(u64::from(length))));
         }
     }
 
     /// When [`Pacer::poll`] can next have something; nothing if a packet has to come first.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         Some(Instant(self.sleepers.peek()?.key.max(self.now)))
     }
@@ -212,20 +213,41 @@ impl Pacer {
     fn known(&mut self, flow: FlowId) -> Result<&mut Paced, Misuse> {
         let state = self.flows.get_mut(flow.index());
         state
-            .filter(|state| state.state != State::Gone)
+            .filter(|state| !state.is(State::Gone))
             .ok_or(Misuse::Unknown(flow))
     }
 }
 
 impl Paced {
+    #[inline(always)]
+    fn is(&self, state: State) -> bool {
+        self.about & !MAX_LENGTH == state as u32
+    }
+
+    #[inline(always)]
+    fn set(&mut self, state: State) {
+        self.about = self.about & MAX_LENGTH | state as u32;
+    }
+
+    /// Length of the head.
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        self.about & MAX_LENGTH
+    }
+
+    #[inline(always)]
+    fn set_length(&mut self, length: u32) {
+        debug_assert!(length <= MAX_LENGTH);
+        self.about = self.about & !MAX_LENGTH | length;
+    }
+
     /// Lets the flow sleep until it is eligible.
     #[inline(always)]
     fn place(&mut self, sleepers: &mut Calendar<TIME_QUANTUM>, pool: &mut Pool, id: u32, now: u64) {
-        let (eligible, deadline) = self.cell.plan(self.length);
-        let finest = finest(deadline.saturating_sub(eligible));
-        let (spot, word) = match sleepers.not_before(eligible.max(now), now, finest) {
+        let eligible = self.cell.plan(self.length()).0.max(now);
+        let (spot, word) = match sleepers.not_before(eligible, now, self.cell.finest()) {
             Some(spot) => (spot, 0),
-            None => (sleepers.before(eligible.max(now), now), ASK),
+            None => (sleepers.before(eligible, now), ASK),
         };
         self.place = sleepers.push(pool, spot, Entry::new(id, word));
     }

@@ -43,6 +43,7 @@ impl Scheduler {
 
     /// When [`Scheduler::poll`] can next have something; nothing if a packet has to come first.
     /// Any later call but `poll_timeout` itself may change the answer.
+    #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let soonest = self.wire.busy.ceil().saturating_sub(self.wire.ahead);
         let ready = !(self.due.is_empty() && self.fair.is_empty() && self.early.is_empty());
@@ -80,7 +81,10 @@ impl Scheduler {
                     prefetch(flows, entry.id());
                 }
             };
-            let entry = self.sleepers.take_ahead(&mut self.pool, ahead)?;
+            let entry = match self.hurried {
+                true => self.sleepers.take_ahead(&mut self.pool, ahead),
+                false => self.sleepers.take(&mut self.pool),
+            }?;
             let others = self.sleepers.peek();
             if budget == DUE_PER_CALL
                 && self.due.is_empty()
@@ -116,7 +120,8 @@ impl Scheduler {
         }
         let deadline = spot.key.saturating_add(deadline::decode(entry.word()));
         let to = self.due.before(deadline.max(self.now), self.now);
-        if self.due.push_ahead(&mut self.pool, to, Entry::new(id, 0)) {
+        self.hurried = self.due.push_ahead(&mut self.pool, to, Entry::new(id, 0));
+        if self.hurried {
             prefetch(&self.flows, id);
         }
     }
@@ -251,8 +256,9 @@ impl Scheduler {
             };
             let bytes = packet.length.0.min(u64::from(longest.min(cell.longest()))) as u32;
             let (eligible, deadline) = cell.plan(bytes);
+            let finest = cell.finest();
             flow.set_length(bytes);
-            self.clock(id, eligible, deadline);
+            self.clock_within(id, eligible, deadline, finest);
             return departure;
         }
         match turn {
@@ -350,6 +356,13 @@ impl Scheduler {
     /// Lets a flow sleep until it is eligible, if it is not, and then be due by its deadline.
     #[inline(always)]
     fn clock(&mut self, id: u32, eligible: u64, deadline: u64) {
+        let finest = finest(deadline.saturating_sub(eligible));
+        self.clock_within(id, eligible, deadline, finest);
+    }
+
+    /// The same, with how wide the place of the wait may be.
+    #[inline(always)]
+    fn clock_within(&mut self, id: u32, eligible: u64, deadline: u64, finest: u32) {
         let flow = &mut self.flows[id as usize];
         if flow.is(Flag::Clock) {
             return;
@@ -361,7 +374,6 @@ impl Scheduler {
             self.due.push_ahead(&mut self.pool, to, Entry::new(id, 0));
             return;
         }
-        let finest = finest(deadline.saturating_sub(eligible));
         let Some(spot) = self.sleepers.not_before(eligible, now, finest) else {
             return self.sleep_before(id, eligible);
         };
@@ -441,7 +453,7 @@ impl Flow {
         let length = self.length();
         match &mut self.kind {
             Kind::Vacant { .. } | Kind::Member(_) => None,
-            Kind::Cell(cell) => Some(cell.plan(length).1),
+            Kind::Cell(cell) => Some(cell.deadline()),
             Kind::Channel(channel) => Some(channel.plan().1),
             Kind::Slice { slice, .. } | Kind::Server { slice, .. } => {
                 let (eligible, deadline) = slice.plan(now);

@@ -159,19 +159,14 @@ impl Pool {
     /// The first chunk of the bucket of this tail is used up. The chunk behind it, if any.
     #[inline(always)]
     pub(super) fn drop_first(&mut self, first: u32, tail: u32) -> Option<u32> {
-        let next = self.behind(first);
-        self.release(first);
         if first == tail {
+            self.release(first);
             return None;
         }
+        let next = self.behind(first);
+        self.release(first);
         self.chunks[tail as usize].0[NEXT] = next;
         Some(next)
-    }
-
-    /// Whether so many entries may be there that their flows are not all near.
-    #[inline(always)]
-    pub(super) fn is_large(&self) -> bool {
-        self.reserved > LARGE
     }
 
     /// Whether a chunk is in use in a bucket.
@@ -273,9 +268,6 @@ impl Chunk {
         Chunk(words)
     };
 }
-
-/// From so many entries on flows are prefetched: half a megabyte of them is near anyway.
-const LARGE: usize = 8192;
 
 /// Entries of a chunk: what 64 bytes hold beside a link and a word.
 const ENTRIES: usize = 14;
