@@ -25,6 +25,7 @@
 #define IFACE_MANAGED_UP 4
 #define IFACE_MANAGED_DOWN 8
 #define IFACE_PORT 16		/* of a bridge, bond or team: packets of sockets belong to the master */
+#define IFACE_BELOW 32		/* what arrives here was seen on the interface that this one lies over */
 
 #define MAX_TARGETS 8190
 #define MAX_PROCESSES 262144

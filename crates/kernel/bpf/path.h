@@ -219,12 +219,13 @@ static __always_inline int leave(struct __sk_buff *skb, struct iface *iface)
 	return GO_ON;
 }
 
-/* Do packets of sockets first appear here? A VLAN's are seen on the VLAN's own interface, a port's on its master. A tag
+/* Do packets of sockets first appear here? A VLAN's are seen on the VLAN's own interface, a port's on its master, and
+ * what an ipvlan receives on the interface below, whose address it has. A tag
  * of VLAN 0 that arrives tells a priority and no VLAN (IEEE 802.1Q 9.6), the stack takes it for none: a sender must not
  * escape a limit by one. */
 static __always_inline bool seen_here_first(struct __sk_buff *skb, struct iface *iface, __u32 dir)
 {
-	if (iface->flags & IFACE_PORT)
+	if (iface->flags & IFACE_PORT || (dir == DIR_DOWN && iface->flags & IFACE_BELOW))
 		return false;
 	return !skb->vlan_present || (dir == DIR_DOWN && !(skb->vlan_tci & VLAN_ID));
 }

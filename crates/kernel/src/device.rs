@@ -31,6 +31,8 @@ pub struct Device {
     pub port_of: String,
     /// Index of the interface of this namespace to which it hands its packets down as they are, with their sockets.
     pub lies_over: Option<u32>,
+    /// Whether that one takes what arrives for its own, because the two have one address of layer 2.
+    pub shares_address: bool,
 }
 
 impl Device {
@@ -170,6 +172,9 @@ fn device(head: &[u8; LINK_HEAD], row: &[(u16, Vec<u8>)]) -> Device {
     let kind = word(libc::IFLA_INFO_KIND);
     let elsewhere = find(row, libc::IFLA_LINK_NETNSID).is_some();
     let below = find(row, libc::IFLA_LINK).and_then(number);
+    let over = below.filter(|_| !elsewhere && LIE_OVER.contains(&kind.as_str()));
+    let mode = find(&info, libc::IFLA_INFO_DATA)
+        .and_then(|data| find(&attributes(data), IFLA_MACVLAN_MODE).and_then(number));
     Device {
         index: u32::from_ne_bytes([head[4], head[5], head[6], head[7]]),
         name: find(row, libc::IFLA_IFNAME).map(text).unwrap_or_default(),
@@ -178,7 +183,9 @@ fn device(head: &[u8; LINK_HEAD], row: &[(u16, Vec<u8>)]) -> Device {
             .unwrap_or_default(),
         up: u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) & libc::IFF_UP as u32 != 0,
         hardware: u16::from_ne_bytes([head[2], head[3]]),
-        lies_over: below.filter(|_| !elsewhere && LIE_OVER.contains(&kind.as_str())),
+        shares_address: over.is_some()
+            && (kind.starts_with("ipv") || mode == Some(MACVLAN_MODE_PASSTHRU)),
+        lies_over: over,
         kind,
         port_of: word(libc::IFLA_INFO_SLAVE_KIND),
     }
@@ -206,4 +213,6 @@ const ARPHRD_LOOPBACK: u16 = 772;
 const HEADERLESS: [u16; 10] = [768, 769, 776, 778, 779, 823, 519, 512, 0xFFFE, 0xFFFF];
 /// Kinds that lie over another interface. (A VLAN does too, but its packets carry its tag.)
 const LIE_OVER: [&str; 4] = ["macvlan", "macvtap", "ipvlan", "ipvtap"];
+const IFLA_MACVLAN_MODE: u16 = 1;
+const MACVLAN_MODE_PASSTHRU: u32 = 8;
 const PORT_MASTERS: [&str; 5] = ["bridge", "bond", "team", "openvswitch", "batadv"];

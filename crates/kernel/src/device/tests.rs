@@ -13,6 +13,7 @@ fn only_pairs_of_ours_are_ours() {
         kind: kind.into(),
         port_of: String::new(),
         lies_over: None,
+        shares_address: false,
     };
     for name in ["nn0", "nn1", "nnd12", "nne3"] {
         assert!(device(name, "veth").is_ours());

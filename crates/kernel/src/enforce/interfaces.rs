@@ -108,6 +108,7 @@ impl Kernel {
             flags: flag(device.is_loopback(), abi::IFACE_LOOPBACK)
                 | flag(device.is_headerless(), abi::IFACE_NO_MAC)
                 | flag(device.is_port(), abi::IFACE_PORT)
+                | flag(device.shares_address, abi::IFACE_BELOW)
                 | flag(managed(0), abi::IFACE_MANAGED_UP)
                 | flag(managed(1), abi::IFACE_MANAGED_DOWN),
             link_stage: self
