@@ -36,6 +36,7 @@ impl From<&Response> for Exit {
             | Response::Done(_)
             | Response::Shown(_)
             | Response::Explained(_)
+            | Response::Found(_)
             | Response::Doctor(_)
             | Response::Log(_) => Exit::Done,
             Response::Refused(_) => Exit::Refused,

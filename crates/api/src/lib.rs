@@ -25,12 +25,12 @@ mod wire;
 pub use client::{Client, ClientError};
 pub use exit::Exit;
 pub use request::{
-    Clear, ClearWhat, Confirm, Doctor, Explain, LinkChange, Log, Own, Ping, Reload, Request, Set,
-    Show,
+    Clear, ClearWhat, Confirm, Doctor, Explain, Find, LinkChange, Log, Own, Ping, Reload, Request,
+    Set, Show,
 };
 pub use response::{
-    DoctorItem, DoctorReport, Done, Explained, Failed, Gate, LogLine, LogLines, Pong, Refused,
-    Response, Status,
+    DoctorItem, DoctorReport, Done, Explained, Failed, Found, Gate, LogLine, LogLines, Pong,
+    Refused, Response, Status,
 };
 pub use runtime_dir::RuntimeDir;
 pub use show::{

@@ -23,6 +23,8 @@ pub enum Request {
     Link(LinkChange),
     /// Say how a target is served, by whom it was asked for, and what is not covered.
     Explain(Explain),
+    /// Say what a target is made of on this machine, whether or not it is held.
+    Find(Find),
     /// Say what this kernel offers and what is used.
     Doctor(Doctor),
     /// Tell what happened.
@@ -147,6 +149,14 @@ pub struct LinkChange {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Explain {
+    /// The target.
+    pub target: String,
+}
+
+/// [`Request::Find`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Find {
     /// The target.
     pub target: String,
 }

@@ -16,6 +16,8 @@ pub enum Response {
     Shown(ShowDoc),
     /// How a target is served.
     Explained(Explained),
+    /// What a target is made of.
+    Found(Found),
     /// What this kernel offers.
     Doctor(DoctorReport),
     /// What happened.
@@ -67,6 +69,20 @@ pub struct Done {
 pub struct Explained {
     /// Lines for a person.
     pub lines: Vec<String>,
+}
+
+/// What a target is made of on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Found {
+    /// Processes, and what descends from them.
+    Processes(Vec<u32>),
+    /// A control group and all below it, by its path below the root of the cgroup2 tree.
+    Cgroup(String),
+    /// Whatever executes the file at this path.
+    App(String),
+    /// Whatever runs as this user.
+    User(u32),
 }
 
 /// What this kernel offers and what is used. `netniced --probe --json` prints one, so that it can

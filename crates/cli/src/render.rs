@@ -65,6 +65,7 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
             let lines: Vec<String> = explained.lines.iter().map(|line| plain(line)).collect();
             lines.join("\n")
         }
+        Response::Found(found) => pretty(found),
         Response::Doctor(report) => lines::doctor(report, style),
         Response::Log(log) => lines::log(log),
         Response::Refused(refused) => plain(&refused.text),
@@ -87,6 +88,7 @@ pub(crate) fn json(response: &Response) -> String {
         Response::Done(done) => pretty(done),
         Response::Shown(doc) => pretty(doc),
         Response::Explained(explained) => pretty(explained),
+        Response::Found(found) => pretty(found),
         Response::Doctor(report) => pretty(report),
         Response::Log(log) => pretty(log),
         Response::Refused(_) | Response::Failed(_) => pretty(response),

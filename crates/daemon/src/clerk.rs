@@ -165,6 +165,7 @@ impl<H: Host> Clerk<H> {
             Request::Explain(explain) => {
                 self.explain(&explain.target, now).map(Response::Explained)
             }
+            Request::Find(find) => self.find(&find.target).map(Response::Found),
             Request::Doctor(_) => self.doctor(now).map(Response::Doctor),
         };
         answer.unwrap_or_else(|denied| {

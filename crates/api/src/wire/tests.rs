@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use super::{WireError, decode_request, decode_response, encode_request, encode_response};
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
-    Clear, ClearWhat, Confirm, Doctor, Done, Exit, Explain, Failed, Gate, LinkChange, Log, Own,
-    Ping, Refused, Reload, Request, Response, Set, Show, ShowDoc,
+    Clear, ClearWhat, Confirm, Doctor, Done, Exit, Explain, Failed, Find, Found, Gate, LinkChange,
+    Log, Own, Ping, Refused, Reload, Request, Response, Set, Show, ShowDoc,
 };
 
 /// The JSON inside a frame.
@@ -53,6 +53,9 @@ fn requests() -> Vec<Request> {
             ..LinkChange::default()
         }),
         Request::Explain(Explain { target: "7".into() }),
+        Request::Find(Find {
+            target: "unit:web".into(),
+        }),
         Request::Doctor(Doctor {}),
         Request::Log(Log {
             since_ns: Some(1),
@@ -173,6 +176,7 @@ fn every_answer_comes_back_and_has_its_exit_status() {
     let cases = [
         (Response::Done(Done::default()), Exit::Done),
         (Response::Shown(ShowDoc::default()), Exit::Done),
+        (Response::Found(Found::Processes(vec![7])), Exit::Done),
         (
             Response::Refused(Refused {
                 by: Gate::Admission,

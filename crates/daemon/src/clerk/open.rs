@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use netnice_api::Found;
 use netnice_core::admission::TargetId;
 use netnice_core::target::Target;
 
@@ -180,6 +181,31 @@ impl<H: Host> Clerk<H> {
         let id = draft.ledger.get(slot).map_or(0, |held| held.id);
         draft.acts.push(bind(id));
         Ok(slot)
+    }
+
+    /// Tells what a target is made of, whether or not it is held.
+    pub(super) fn find(&mut self, text: &str) -> Result<Found, Denied> {
+        let target: Target = text.parse()?;
+        let body = match &target {
+            Target::Pid(pid) => {
+                let gone = || Denied::Failed(format!("process {} does not exist", pid.get()));
+                let process = self.host.process(pid.get()).ok_or_else(gone)?;
+                return Ok(Found::Processes(vec![process.root.pid]));
+            }
+            Target::Name(_) => self.lookup(&target)?.body.clone(),
+            other => self.find_thing(other)?.0,
+        };
+        Ok(match (body, target) {
+            (Body::Processes { roots, .. }, _) => {
+                Found::Processes(roots.iter().map(|root| root.pid).collect())
+            }
+            (Body::Cgroup(Some(bound)), _) => Found::Cgroup(bound.path),
+            (Body::User(uid), _) => Found::User(uid),
+            (Body::App(_), Target::App(path)) => Found::App(path.to_string()),
+            (_, target) => {
+                return Err(Denied::Failed(format!("{target} is not there now")));
+            }
+        })
     }
 
     /// Finds what a target that is no process is made of, where it is, and how it is bound.

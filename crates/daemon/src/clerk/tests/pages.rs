@@ -1,6 +1,6 @@
 //! What explain and doctor say.
 
-use netnice_api::{Doctor, DoctorReport, Explain, Status};
+use netnice_api::{Doctor, DoctorReport, Explain, Find, Found, Status};
 
 use super::*;
 use crate::clerk::Record;
@@ -156,4 +156,30 @@ fn doctor_says_what_a_person_should_look_at() {
         detail.contains("500") && detail.contains("4096"),
         "{detail}"
     );
+}
+
+#[test]
+fn find_says_what_a_target_is_made_of_whether_or_not_it_is_held() {
+    let mut desk = Desk::new();
+    desk.machine().groups.insert("/s/web.service".to_owned(), 7);
+    desk.machine().spawn(10, 1000);
+    let mut find = |target: &str| {
+        let target = target.to_owned();
+        match desk.ask(&ANN, Request::Find(Find { target }), None) {
+            Response::Found(found) => Ok(found),
+            Response::Failed(failed) => Err(failed.text),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(find("pid:10"), Ok(Found::Processes(vec![10])));
+    let web = Found::Cgroup("/s/web.service".to_owned());
+    assert_eq!(find("unit:web"), Ok(web.clone()));
+    assert_eq!(find("cgroup:/s/web.service"), Ok(web));
+    assert_eq!(find("user:1000"), Ok(Found::User(1000)));
+    assert!(find("name:n").is_err_and(|why| why.contains("nothing is set for name:n")));
+    assert!(find("pid:99").is_err_and(|why| why.contains("does not exist")));
+    ok(desk.run_named(&ANN, "n", 10, "up 1mbit"));
+    let target = "name:n".to_owned();
+    let found = desk.ask(&ANN, Request::Find(Find { target }), None);
+    assert_eq!(found, Response::Found(Found::Processes(vec![10])));
 }
