@@ -19,7 +19,7 @@ MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u32, struct target, BPF_F_NO_PREALLOC, tar
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, struct app_key, __u32, BPF_F_NO_PREALLOC, apps);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u64, __u32, BPF_F_NO_PREALLOC, cgroups);
 MAP(BPF_MAP_TYPE_HASH, 2 * MAX_TARGETS, struct group_name, __u32, BPF_F_NO_PREALLOC, awaited);
-MAP(BPF_MAP_TYPE_PERCPU_ARRAY, 1, __u32, struct group_name, 0, made);
+MAP(BPF_MAP_TYPE_PERCPU_ARRAY, 2, __u32, struct group_name, 0, made);
 MAP(BPF_MAP_TYPE_HASH, MAX_TARGETS, __u32, __u32, BPF_F_NO_PREALLOC, users);
 MAP(BPF_MAP_TYPE_HASH, MAX_IFACES, __u32, struct iface, BPF_F_NO_PREALLOC, ifaces);
 MAP(BPF_MAP_TYPE_HASH, MAX_SLOTS, __u16, struct slot, BPF_F_NO_PREALLOC, slots);

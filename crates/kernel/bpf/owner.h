@@ -240,11 +240,17 @@ static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_soc
 	return fresh.target;
 }
 
-/* Where the last name of a path begins; 0 if anything above it is no slice. */
+/* Where the last name of a path begins; 0 if anything above it is no slice. What is found is kept in a map meanwhile: of a
+ * register the verifier would follow each value that it can have, and take seconds for it. */
 static __always_inline int name_below_slices(const char *path)
 {
 	static const char slice[] = ".slice";
-	int start = 0;
+	__u32 second = 1;
+	volatile struct group_name *found = bpf_map_lookup_elem(&made, &second);
+
+	if (!found)
+		return 0;
+	found->text[0] = 0;
 
 	for (int i = 0; i < MAX_GROUP_NAME; i++) {
 		if (!path[i])
@@ -255,9 +261,9 @@ static __always_inline int name_below_slices(const char *path)
 			if (i < 7 || path[i - 6 + j] != slice[j])
 				return 0;
 		}
-		start = i + 1;
+		found->text[0] = i + 1;
 	}
-	return start;
+	return found->text[0] & (MAX_GROUP_NAME - 1);
 }
 
 /* A cgroup has been made, and nobody can be in it yet: if a target waits for one of this name, it is the target's from
