@@ -6,6 +6,7 @@
 //! verb.
 
 mod contract;
+mod share;
 mod short;
 
 use std::ffi::OsString;
@@ -23,6 +24,7 @@ use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
 
 use crate::check::Check;
 use crate::check::flow::FlowError;
+use crate::share::Share;
 use crate::{inetd, shell};
 pub(crate) use contract::ContractArgs;
 
@@ -56,6 +58,8 @@ pub(crate) enum Verb {
     Check(Box<Check>),
     /// The super-server.
     Inetd(inetd::Asked),
+    /// The manager of existing processes.
+    Share(Box<Share>),
     /// Something about `@rate` in a shell.
     Shell(shell::Asked),
     /// Print the completions of a shell.
@@ -320,6 +324,8 @@ enum TypedVerb {
         #[arg(long)]
         check: bool,
     },
+    /// Divide a total among the sessions of what runs already, and keep it divided
+    Share(share::TypedShare),
     /// Wait at the gate of a session, then become a program
     #[command(hide = true)]
     InetdSession(inetd::TypedSession),
@@ -483,6 +489,7 @@ impl TypedVerb {
                 total: total.as_deref().map(total_rate).transpose()?,
                 check,
             })),
+            TypedVerb::Share(share) => share.means(common),
             TypedVerb::InetdSession(session) => Ok(Verb::Inetd(inetd::Asked::Session(session))),
             TypedVerb::ShellInit { shell } => Ok(Verb::Shell(shell::Asked::Init(shell))),
             TypedVerb::At { words } => Ok(match shell::at(words) {
@@ -509,6 +516,7 @@ impl TypedVerb {
     fn reading(&self) -> Option<&'static str> {
         match self {
             TypedVerb::Run(_) | TypedVerb::Set(_) | TypedVerb::Clear { .. } => None,
+            TypedVerb::Share(_) => None,
             TypedVerb::Link(link) if link.iface.is_some() => None,
             TypedVerb::Link(_) => Some("link without an interface"),
             TypedVerb::Show { .. } => Some("show"),

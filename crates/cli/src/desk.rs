@@ -16,7 +16,7 @@ use crate::args::{Command, Verb};
 use crate::check::{self, CheckError};
 use crate::render::{self, Style};
 use crate::start::{self, StartError};
-use crate::{doctor, inetd, pages, run, shell, top};
+use crate::{doctor, inetd, pages, run, share, shell, top};
 
 /// How long a person is left without a word.
 const SILENCE: Duration = Duration::from_secs(5);
@@ -120,6 +120,7 @@ fn answer(command: Command) -> Result<Exit, Trouble> {
         Verb::Doctor => doctor::serve(&dir, json),
         Verb::Check(asked) => check::serve(*asked, json),
         Verb::Inetd(asked) => inetd::serve(&dir, asked),
+        Verb::Share(asked) => share::serve(&dir, json, *asked),
         Verb::Shell(asked) => shell::serve(&dir, asked),
         Verb::Completions(shell) => say(&pages::completions(shell)).map(|()| Exit::Done),
         Verb::Man(folder) => pages::man(&folder).map(|()| Exit::Done),

@@ -24,6 +24,7 @@ mod inetd;
 mod pages;
 mod render;
 mod run;
+mod share;
 mod shell;
 mod start;
 mod top;

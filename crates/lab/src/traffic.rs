@@ -32,6 +32,7 @@ pub mod clients;
 mod echo;
 mod family;
 mod fetch;
+pub mod ftp;
 pub mod program;
 mod session;
 mod tcp;

@@ -31,6 +31,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 pub use names::User;
+pub(crate) use names::user;
 
 /// What is to be served, all of it possible as far as can be seen beforehand.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -529,15 +530,15 @@ struct RawService {
 }
 
 /// The least share unless another is named, in bit/s: enough for a key stroke and its echo each 150 ms.
-const FLOOR: u64 = 8_000;
+pub const FLOOR: u64 = 8_000;
 
 /// Sessions at once unless another number is named, and the most that may be: well below the daemon's number of
 /// targets.
 const SESSIONS: usize = 4096;
 
 /// The weight that has no need to be named, and the largest, as on a link.
-const WEIGHT: u16 = 100;
-const MOST_WEIGHT: usize = 1000;
+pub(crate) const WEIGHT: u16 = 100;
+pub(crate) const MOST_WEIGHT: usize = 1000;
 
 #[cfg(test)]
 mod tests;

@@ -16,6 +16,10 @@
 //! over and an eighth of its share, and the rest is lent. It counts as busy again, and has its whole share back, as soon as it uses
 //! half of what it kept. A fixed rate is not lent: configuration C reserves it.
 //!
+//! **Groups.** Where users or services are to be equal, and not sessions, the total is divided among them by the same rule, and
+//! the share of each among its sessions ([`divide_groups`]). So what a session lends goes to its own group first; a group of which
+//! all are idle lends to the others.
+//!
 //! **What does not fit.** No share falls below the floor. A session whose coming would make one fall below it, or whose fixed
 //! rate is more than what is left, is refused ([`fits`]).
 
@@ -119,6 +123,22 @@ pub fn divide(pool: Pool, demands: &[Demand]) -> Vec<Option<u64>> {
         shares[*i] = Some(share.max(pool.floor).min(at_most(u64::MAX, &demands[*i])));
     }
     shares
+}
+
+/// The shares of the sessions of each group; each group has a weight.
+pub fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Vec<Option<u64>>> {
+    let as_one = |(weight, members): &(u64, Vec<Demand>)| Demand {
+        fixed: None,
+        weight: *weight,
+        most: None,
+        idle: members.iter().map(|member| member.idle).sum(),
+    };
+    let whole: Vec<Demand> = groups.iter().map(as_one).collect();
+    let shares = divide(pool, &whole);
+    let inside = shares.into_iter().zip(groups);
+    inside
+        .map(|(total, (_, members))| divide(Pool { total, ..pool }, members))
+        .collect()
 }
 
 /// What an idle session keeps of its share.

@@ -477,3 +477,33 @@ proptest! {
         let _ = parse(words.collect()).map_err(|bad| bad.to_string());
     }
 }
+
+#[test]
+fn share_divides_among_targets_by_weight() {
+    let words =
+        "share @512Kbyte/sec unit:ftp 12 --per user --weight unit:ftp=300 --no-lend --for 1h";
+    let Ok(Verb::Share(share)) = means(words) else {
+        panic!("not understood");
+    };
+    let crate::share::Share { asked, dry_run } = *share;
+    assert!(!dry_run && !asked.lend);
+    assert_eq!(asked.total.bits_per_second(), 512 * 1024 * 8);
+    let targets: Vec<String> = asked.targets.iter().map(ToString::to_string).collect();
+    assert_eq!(targets, ["unit:ftp.service", "pid:12"]);
+    assert_eq!(asked.per, netnice_share::manager::Per::User);
+    assert_eq!(asked.weights.len(), 1);
+    assert_eq!(asked.for_, Some(std::time::Duration::from_secs(3600)));
+    for (line, part) in [
+        ("share 512 12", "no unit"),
+        ("share 1mbit 12 --weight 12=1001", "1 to 1000"),
+        ("share 1mbit 12 --weight 12", "1 to 1000"),
+        (
+            "share 1mbit 12 --weight user:no-such-user=2",
+            "no such user",
+        ),
+        ("share 1mbit 12 --confirm 3s", "--confirm"),
+    ] {
+        let bad = means(line).expect_err(line).to_string();
+        assert!(bad.contains(part), "{line}: {bad}");
+    }
+}

@@ -5,7 +5,6 @@
 //! so its control and its data connection count together, as they do for netnice.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,19 +14,16 @@ use serde_json::json;
 use super::bench::{MBIT, R512K, SECOND, netnice_only, wait_until};
 use super::{Bound, Context, Outcome};
 use crate::plot::{Chart, Series, palette};
-use crate::process::{self, Proc};
+use crate::process::Proc;
 use crate::sys;
-use crate::wire::{Flow, Record, Tap};
+use crate::traffic::ftp;
+use crate::wire::{Record, Tap};
 use crate::world::{Offloads, Pair, World};
 
 /// Runs it.
 pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     netnice_only(context.subject)?;
-    for program in ["vsftpd", "curl"] {
-        if !process::installed(program) {
-            bail!("this experiment needs {program}; `cargo xtask setup` brings it");
-        }
-    }
+    ftp::needed()?;
     let step = if context.quick { 5 } else { 10 };
     let run = measure(context, step * SECOND)?;
     outcome.paper = json!({
@@ -41,7 +37,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let here: Vec<u16> = (0..3).filter(|i| runs_in(*i, phase)).collect();
         let rates: Vec<f64> = here
             .iter()
-            .map(|i| run.record.rate(of_session(*i), from, to))
+            .map(|i| run.record.rate(ftp::of_session(*i), from, to))
             .collect();
         let aim = R512K.bits as f64 / here.len() as f64;
         for (session, rate) in here.iter().zip(&rates) {
@@ -70,7 +66,9 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let (from, to) = (run.changes[0], run.changes[5]);
         let mut chart = Chart::new(title, "seconds", "Kbyte/s on the wire, each 500 ms");
         for (session, colour) in (0..3).zip(colours) {
-            let bins = run.record.bins(of_session(session), from, to, SECOND / 2);
+            let bins = run
+                .record
+                .bins(ftp::of_session(session), from, to, SECOND / 2);
             let point = |(i, bits): (usize, f64)| (i as f64 / 2.0 + 0.25, bits / 8192.0);
             let points = bins.into_iter().enumerate().map(point).collect();
             chart = chart.with(Series::new(
@@ -102,21 +100,14 @@ fn measure(context: &Context, step: u64) -> Result<Run> {
     await_service(&mut inetd)?;
     let server = &world.server().ns;
     let tap = Tap::start(server, "eth0")?;
-    let url = format!("ftp://{}/file", world.client().port().v4);
     let seconds = (3 * step) as f64 / SECOND as f64;
     let mut changes = Vec::new();
     let mut clients = Vec::new();
     let began = sys::now_ns() + SECOND / 10;
     for session in 0..3_u16 {
         wait_until(began + u64::from(session) * step);
-        let mut curl = server.command("curl");
-        let ports = ports(session);
-        curl.args(["-sS", "-o", "/dev/null", "--max-time", &seconds.to_string()])
-            .args([
-                "--local-port",
-                &format!("{}-{}", ports.start, ports.end - 1),
-            ])
-            .arg(&url);
+        let from = world.client().port().v4;
+        let curl = ftp::fetch(server, from, &ftp::ports(session), seconds);
         changes.push(sys::now_ns());
         clients.push(Proc::start(curl)?);
         context.say(format!("session {} starts", session + 1));
@@ -136,40 +127,14 @@ fn runs_in(session: u16, phase: usize) -> bool {
     (session..session + 3).contains(&phase)
 }
 
-/// The ports of a session's client.
-fn ports(session: u16) -> std::ops::Range<u16> {
-    let first = 41_000 + session * 100;
-    first..first + 100
-}
-
-/// Both directions of a session's connections.
-fn of_session(session: u16) -> impl Fn(&Flow) -> bool + Copy {
-    move |flow| {
-        let client = if flow.inbound {
-            flow.target.1
-        } else {
-            flow.source.1
-        };
-        ports(session).contains(&client)
-    }
-}
-
 /// Writes what vsftpd and inetd read, and a file to fetch; returns inetd's configuration.
 fn configure(folder: &Path) -> Result<PathBuf> {
-    let (root, empty) = (folder.join("ftp"), folder.join("empty"));
-    for folder in [&root, &empty] {
-        fs::create_dir_all(folder)?;
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o555))?;
-    }
-    fs::File::create(root.join("file"))?.set_len(FILE)?;
-    let vsftpd = folder.join("vsftpd.conf");
-    let (root, empty) = (root.display(), empty.display());
-    let text = format!(
-        "listen=NO\nanonymous_enable=YES\nlocal_enable=NO\nno_anon_password=YES\nftp_username=daemon\n\
-         nopriv_user=nobody\nanon_root={root}\nsecure_chroot_dir={empty}\nseccomp_sandbox=NO\n\
-         xferlog_enable=NO\nconnect_from_port_20=NO\n"
-    );
-    fs::write(&vsftpd, text)?;
+    let vsftpd = ftp::Server {
+        folder,
+        bytes: FILE,
+        listen: None,
+    };
+    let vsftpd = vsftpd.configure()?;
     let config = folder.join("inetd.conf");
     // Configuration [C]; who logs in is nobody here, so any program will do.
     let text = format!(
@@ -181,7 +146,7 @@ fn configure(folder: &Path) -> Result<PathBuf> {
 }
 
 /// Waits until the super-server serves.
-fn await_service(inetd: &mut Proc) -> Result<()> {
+pub(super) fn await_service(inetd: &mut Proc) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(20);
     let mut said = String::new();
     while !said.contains("telnet is served") {

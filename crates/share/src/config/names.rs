@@ -39,7 +39,7 @@ pub(super) fn port(service: &str, protocol: &str) -> Result<u16, Fault> {
 }
 
 /// `user`, `user.group` or `user:group`; numbers will do.
-pub(super) fn user(text: &str) -> Result<User, Fault> {
+pub(crate) fn user(text: &str) -> Result<User, Fault> {
     let (name, group) = match text.split_once([':', '.']) {
         Some((name, group)) => (name, Some(group)),
         None => (text, None),

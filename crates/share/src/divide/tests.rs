@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Demand, Full, Pool, divide, fits};
+use super::{Demand, Full, Pool, divide, divide_groups, fits};
 
 /// Kbyte/s as the paper counts them.
 const K: u64 = 1024 * 8;
@@ -88,6 +88,27 @@ fn an_idle_share_is_lent_and_kept_where_nobody_wants_it() {
         ..fixed(32)
     };
     assert_eq!(shares(pool(512), &[quiet, shared()]), [32, 480]);
+}
+
+#[test]
+fn groups_are_equal_whatever_the_number_of_their_sessions_and_lend_inside_first() {
+    let shares = |groups: &[(u64, Vec<Demand>)]| -> Vec<Vec<u64>> {
+        let shares = divide_groups(pool(512), groups).into_iter();
+        let inside = |group: Vec<Option<u64>>| group.into_iter().flatten().map(|bits| bits / K);
+        shares.map(|group| inside(group).collect()).collect()
+    };
+    let even = shares(&[(100, vec![shared(); 4]), (100, vec![shared()])]);
+    assert_eq!(even, [vec![64; 4], vec![256]]);
+    let weighed = shares(&[(300, vec![shared(); 2]), (100, vec![shared()])]);
+    assert_eq!(weighed, [vec![192; 2], vec![128]]);
+    let idle = Demand {
+        idle: Some(0),
+        ..shared()
+    };
+    let inside = shares(&[(100, vec![idle, shared()]), (100, vec![shared()])]);
+    assert_eq!(inside, [vec![16, 240], vec![256]]);
+    let outside = shares(&[(100, vec![idle]), (100, vec![shared(); 2])]);
+    assert_eq!(outside, [vec![32], vec![240; 2]]);
 }
 
 #[test]

@@ -1,0 +1,144 @@
+//! `netnice share`: the manager of existing processes of `netnice-share`.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use netnice_api::{Exit, RuntimeDir};
+use netnice_core::units::Amount;
+use netnice_share::manager::{self, Asked, ManagerError, SessionDoc, Shares, Told};
+use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::desk::{self, Trouble};
+use crate::render;
+
+/// What is asked.
+#[derive(Debug)]
+pub(crate) struct Share {
+    /// What is divided among whom.
+    pub asked: Asked,
+    /// Only say what the shares would be.
+    pub dry_run: bool,
+}
+
+/// Divides until it is told to stop.
+pub(crate) fn serve(dir: &RuntimeDir, json: bool, share: Share) -> Result<Exit, Trouble> {
+    // Starts the daemon where there is none.
+    drop(desk::connect(dir)?);
+    let ended = match share.dry_run {
+        true => manager::preview(&share.asked, dir).map(|shares| say(&shares, json)),
+        false => manage(dir, json, share.asked)?,
+    };
+    match ended {
+        Ok(said) => said.map(|()| Exit::Done),
+        Err(error) => {
+            let text = error.to_string();
+            eprintln!("netnice: {}", desk::plain(&text));
+            Ok(error.exit())
+        }
+    }
+}
+
+/// What came of it: the inner result is whether all could be said.
+type Ended = Result<Result<(), Trouble>, ManagerError>;
+
+fn manage(dir: &RuntimeDir, json: bool, asked: Asked) -> Result<Ended, Trouble> {
+    let (stop, told) = UnixStream::pair().map_err(no_signals)?;
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let told = told.try_clone().map_err(no_signals)?;
+        signal_hook::low_level::pipe::register(signal, told).map_err(no_signals)?;
+    }
+    let mut said = Ok(());
+    let mut tell = |what: Told<'_>| match what {
+        Told::Line(line) => eprintln!("netnice: {}", desk::plain(line)),
+        Told::Shares(shares) => {
+            if said.is_ok() {
+                said = say(shares, json);
+            }
+            // Whoever read the lines has gone: the shares go on.
+        }
+    };
+    let ended = manager::manage(asked, dir, stop.as_fd(), &mut tell);
+    Ok(ended.map(|()| said))
+}
+
+fn no_signals(source: std::io::Error) -> Trouble {
+    Trouble::Io {
+        what: "signals".to_string(),
+        source,
+    }
+}
+
+/// The shares as they are: one line, or one line of JSON.
+fn say(shares: &Shares, json: bool) -> Result<(), Trouble> {
+    match json {
+        true => desk::say(&render::json_line(shares)),
+        false => desk::say(&desk::plain(&line(shares))),
+    }
+}
+
+/// `2 sessions share 4 Mbit/s (500 kB/s): 11 vsftpd 2 Mbit/s, 12 vsftpd 2 Mbit/s`
+fn line(shares: &Shares) -> String {
+    let total = Amount(shares.total);
+    let count = shares.sessions.len();
+    let heads = match count {
+        0 => return format!("no session; {total} for all that come"),
+        1 => format!("1 session has {total}: "),
+        _ => format!("{count} sessions share {total}: "),
+    };
+    let one = |session: &SessionDoc| {
+        let pid = session.session.trim_start_matches("pid:");
+        let idle = if session.idle { ", idle" } else { "" };
+        format!(
+            "{pid} {} {}{idle}",
+            session.name,
+            Amount(session.share).bits_text()
+        )
+    };
+    let named: Vec<String> = shares.sessions.iter().take(MOST_NAMED).map(one).collect();
+    let more = match count.saturating_sub(MOST_NAMED) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    format!("{heads}{}{more}", named.join("; "))
+}
+
+/// Sessions that one line names.
+const MOST_NAMED: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(pid: u32, share: u64) -> SessionDoc {
+        SessionDoc {
+            session: format!("pid:{pid}"),
+            service: "unit:ftp.service".to_string(),
+            name: "vsftpd".to_string(),
+            user: 0,
+            share,
+            idle: pid == 12,
+        }
+    }
+
+    #[test]
+    fn the_shares_are_one_line() {
+        let mut shares = Shares {
+            total: 4_000_000,
+            sessions: Vec::new(),
+        };
+        assert_eq!(
+            line(&shares),
+            "no session; 4 Mbit/s (500 kB/s) for all that come"
+        );
+        shares.sessions = vec![session(11, 3_000_000), session(12, 1_000_000)];
+        let two =
+            "2 sessions share 4 Mbit/s (500 kB/s): 11 vsftpd 3 Mbit/s; 12 vsftpd 1 Mbit/s, idle";
+        assert_eq!(line(&shares), two);
+        shares.sessions = (20..40).map(|pid| session(pid, 200_000)).collect();
+        assert!(
+            line(&shares).ends_with("27 vsftpd 200 kbit/s; and 12 more"),
+            "{}",
+            line(&shares)
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! FTP with real programs: vsftpd at one end, curl at the other.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::ops::Range;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+use crate::process;
+use crate::wire::Flow;
+use crate::world::Netns;
+
+/// Fails with one clear sentence where the programs are missing.
+pub fn needed() -> Result<()> {
+    for program in ["vsftpd", "curl"] {
+        if !process::installed(program) {
+            bail!("this needs {program}; `cargo xtask setup` brings it");
+        }
+    }
+    Ok(())
+}
+
+/// What a vsftpd serves: a file of so many bytes, without a disk behind it (it is a hole).
+#[derive(Debug, Clone, Copy)]
+pub struct Server<'a> {
+    /// A folder of the world.
+    pub folder: &'a Path,
+    /// Bytes of the file that [`fetch`] fetches.
+    pub bytes: u64,
+    /// Where it listens by itself; none: a super-server starts it for each session.
+    pub listen: Option<Ipv4Addr>,
+}
+
+impl Server<'_> {
+    /// Writes what it reads; returns its configuration, the one argument of vsftpd.
+    pub fn configure(self) -> Result<PathBuf> {
+        let (root, empty) = (self.folder.join("ftp"), self.folder.join("empty"));
+        for folder in [&root, &empty] {
+            fs::create_dir_all(folder)?;
+            fs::set_permissions(folder, fs::Permissions::from_mode(0o555))?;
+        }
+        fs::File::create(root.join("file"))?.set_len(self.bytes)?;
+        let (root, empty) = (root.display(), empty.display());
+        let mut text = format!(
+            "anonymous_enable=YES\nlocal_enable=NO\nno_anon_password=YES\nftp_username=daemon\n\
+             nopriv_user=nobody\nanon_root={root}\nsecure_chroot_dir={empty}\nseccomp_sandbox=NO\n\
+             xferlog_enable=NO\nconnect_from_port_20=NO\n"
+        );
+        let _ = match self.listen {
+            None => writeln!(text, "listen=NO"),
+            Some(address) => writeln!(text, "listen=YES\nbackground=NO\nlisten_address={address}"),
+        };
+        let file = self.folder.join("vsftpd.conf");
+        fs::write(&file, text)?;
+        Ok(file)
+    }
+}
+
+/// A curl that fetches the file for so long, from client ports by which its session is known: control and data connection
+/// together, as they count for netnice.
+pub fn fetch(client: &Netns, from: Ipv4Addr, ports: &Range<u16>, seconds: f64) -> Command {
+    let mut curl = client.command("curl");
+    let local = format!("{}-{}", ports.start, ports.end - 1);
+    curl.args(["-sS", "-o", "/dev/null"])
+        .args(["--max-time", &seconds.to_string()])
+        .args(["--local-port", &local])
+        .arg(format!("ftp://{from}/file"));
+    curl
+}
+
+/// The ports of the n-th session's client.
+pub fn ports(session: u16) -> Range<u16> {
+    let first = 41_000 + session * 100;
+    first..first + 100
+}
+
+/// Both directions of a session's connections, as they are seen at the client's end.
+pub fn of_session(session: u16) -> impl Fn(&Flow) -> bool + Copy {
+    move |flow| {
+        let client = match flow.inbound {
+            true => flow.target.1,
+            false => flow.source.1,
+        };
+        ports(session).contains(&client)
+    }
+}

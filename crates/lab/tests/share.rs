@@ -1,0 +1,344 @@
+//! `netnice share`: a total is divided among the sessions of what runs already, follows them, and leaves nothing behind.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{SECOND, functional, pause, wait_until};
+use netnice_lab::process::Proc;
+use netnice_lab::sys;
+use netnice_lab::traffic::{self, Running, Tcp, ftp};
+use netnice_lab::wire::{Flow, Tap};
+use netnice_lab::world::Cgroup;
+use serde_json::Value;
+
+/// Kbyte/s of the paper, in bit/s.
+const K: f64 = 1024.0 * 8.0;
+
+/// `netnice share WORDS…` on a desk.
+struct Share(Proc);
+
+impl Share {
+    fn start(desk: &Desk, line: &str) -> Share {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let command = desk
+            .netnice
+            .command(&[&["share", "--json"], &words[..]].concat());
+        Share(Proc::start(command).expect("it starts"))
+    }
+
+    /// Waits until there are so many sessions; the shares in bit/s, by session.
+    fn until(&mut self, sessions: usize) -> BTreeMap<String, u64> {
+        loop {
+            let line = self.0.next_json("sessions", Duration::from_secs(20));
+            let shares = of_line(&line.expect("shares"));
+            if shares.len() == sessions {
+                return shares;
+            }
+        }
+    }
+
+    /// Ends it as a person does (SIGINT); it must end well and at once.
+    fn end(mut self) {
+        sys::kill(self.0.pid() as i32, libc::SIGINT).expect("it runs");
+        let status = self.0.wait(Duration::from_secs(5)).expect("it ends");
+        assert!(status.success(), "{status:?}: {}", self.0.complaints());
+    }
+}
+
+fn of_line(line: &Value) -> BTreeMap<String, u64> {
+    let sessions = line["sessions"].as_array().expect("a list").iter();
+    let one = |session: &Value| {
+        let share = session["share"].as_u64().expect("a number");
+        (
+            session["session"].as_str().expect("text").to_string(),
+            share,
+        )
+    };
+    sessions.map(one).collect()
+}
+
+/// A program on the client that sends to a port of the server as fast as it can.
+fn sends(desk: &Desk, port: u16) -> Running {
+    let to = desk.sink(port).expect("a sink");
+    traffic::eager(desk.world.client(), &Tcp::connect(to, 1).source()).expect("a program")
+}
+
+/// Fails unless `rate` is within some share of so many Kbyte/s.
+fn near(what: &str, rate: f64, kbytes: f64, share: f64) {
+    let share = if functional() { 0.5 } else { share };
+    let off = rate / K / kbytes - 1.0;
+    assert!(
+        off.abs() <= share,
+        "{what}: {:.2} Kbyte/s for {kbytes}",
+        rate / K
+    );
+}
+
+/// Everything that the daemon holds.
+fn targets(desk: &Desk) -> Vec<String> {
+    let shown = desk.netnice.show().expect("a show");
+    let targets = shown["targets"].as_array().expect("a list").iter();
+    targets
+        .filter_map(|t| Some(t["target"].as_str()?.to_string()))
+        .collect()
+}
+
+#[test]
+fn sessions_of_a_running_ftp_server_share_and_follow() {
+    if let Err(missing) = ftp::needed() {
+        eprintln!("not tested: {missing}");
+        return;
+    }
+    let desk = Desk::new().expect("a desk");
+    let (server, client) = (desk.world.client(), &desk.world.server().ns);
+    let address = server.port().v4;
+    let conf = ftp::Server {
+        folder: desk.world.folder(),
+        bytes: 1 << 30,
+        listen: Some(address),
+    };
+    let conf = conf.configure().expect("a configuration");
+    let unit = Cgroup::create("vsftpd.service").expect("a control group");
+    let mut vsftpd = server.ns.command("sh");
+    vsftpd.args([
+        "-c",
+        &format!(
+            "echo 0 > {}; exec vsftpd {}",
+            unit.procs().display(),
+            conf.display()
+        ),
+    ]);
+    let mut vsftpd = Proc::start(vsftpd).expect("vsftpd");
+    pause(0.5);
+    assert!(vsftpd.running(), "{}", vsftpd.complaints());
+    let curl = |session, seconds| {
+        Proc::start(ftp::fetch(client, address, &ftp::ports(session), seconds)).expect("curl")
+    };
+    // One session is older than the manager.
+    let tap = Tap::start(client, "eth0").expect("a tap");
+    let _first = curl(0, 60.0);
+    pause(0.5);
+    let mut share = Share::start(&desk, &format!("512Kbyte/s unit:{}", unit.name()));
+    share.until(1);
+    let alone = sys::now_ns();
+    pause(2.5);
+    let came = sys::now_ns();
+    let mut second = curl(1, 4.0);
+    second.wait(Duration::from_secs(8)).expect("curl ends");
+    let left = sys::now_ns();
+    wait_until(left + 3 * SECOND);
+    let record = tap.stop(client).expect("a record");
+    record.sound().expect("a sound record");
+    let half = SECOND / 2;
+    let of = |session, from, to| record.rate(ftp::of_session(session), from, to);
+    near("alone", of(0, alone + half, came), 512.0, 0.05);
+    near("the first of two", of(0, came + half, left), 256.0, 0.05);
+    near("the second", of(1, came + half, left), 256.0, 0.05);
+    near(
+        "alone again",
+        of(0, left + half, left + 3 * SECOND),
+        512.0,
+        0.05,
+    );
+    share.end();
+    assert!(
+        soon(3.0, || targets(&desk).is_empty()),
+        "{:?} stay",
+        targets(&desk)
+    );
+    desk.freed(
+        (0.3, 0.7),
+        netnice_lab::experiment::bench::R512K,
+        "nothing is limited any more",
+    );
+}
+
+#[test]
+fn services_have_weights_and_what_was_set_before_comes_back() {
+    let desk = Desk::new().expect("a desk");
+    let (light, heavy) = (sends(&desk, 5001), sends(&desk, 5002));
+    let [light, heavy] = [&light, &heavy].map(|program| format!("pid:{}", program.pid()));
+    // Somebody had limited one of them.
+    desk.types(&format!("set {light} --both 2mbit"));
+    let line = format!("512Kbyte/s {light} {heavy} --weight {heavy}=300");
+    // First only asked.
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let asked = desk
+        .netnice
+        .run(&[&["share", "--dry-run", "--json"], &words[..]].concat());
+    let asked = asked.expect("it runs").ok().expect("good");
+    let planned = of_line(&serde_json::from_str(&asked.stdout).expect("JSON"));
+    let aims = BTreeMap::from([(light.clone(), 1_048_576), (heavy.clone(), 3_145_728)]);
+    assert_eq!(planned, aims);
+    assert_eq!(targets(&desk), [light.as_str()], "nothing was changed");
+    let mut share = Share::start(&desk, &line);
+    assert_eq!(share.until(2), aims);
+    let (record, from, to) = desk.record(0.7, 3.0).expect("a record");
+    let of = |port| record.rate(|flow: &Flow| flow.has_port(port), from, to);
+    near("weight 100", of(5001), 128.0, 0.03);
+    near("weight 300", of(5002), 384.0, 0.03);
+    share.end();
+    assert!(
+        soon(3.0, || targets(&desk) == [light.as_str()]),
+        "{:?}",
+        targets(&desk)
+    );
+    assert!(
+        soon(3.0, || desk.target(&light)["effective"]["both"]
+            == 2_000_000),
+        "{}",
+        desk.target(&light)
+    );
+}
+
+#[test]
+fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
+    let desk = Desk::new().expect("a desk");
+    let to = [5001, 5002, 5003].map(|port| desk.sink(port).expect("a sink"));
+    // A parent with two senders of one user, and one of another that is quiet at first.
+    let lab = desk.copy_for_all("netnice-lab").expect("a copy");
+    let source = |at: usize| {
+        format!(
+            "{} traffic tcp --connect {} --flows 1 --source",
+            lab.display(),
+            to[at]
+        )
+    };
+    let as_user = |user: u32, what: &str| {
+        format!("perl -e '$) = $( = {user}; $< = $> = {user}; exec @ARGV' sh -c \"{what}\" & ")
+    };
+    let (a, b, c) = (source(0), source(1), source(2));
+    let flag = desk.world.folder().join("go");
+    let script = [
+        as_user(4001, &format!("exec {a} < /dev/zero")),
+        as_user(4001, &format!("exec {b} < /dev/zero")),
+        as_user(
+            4002,
+            &format!(
+                "until [ -e {} ]; do sleep 0.1; done; exec {c} < /dev/zero",
+                flag.display()
+            ),
+        ),
+    ]
+    .concat();
+    let mut parent = desk.world.client().ns.command("sh");
+    parent.args(["-c", &format!("{script} wait")]);
+    let parent = Proc::start(parent).expect("a parent");
+    pause(0.5);
+    let mut share = Share::start(&desk, &format!("512Kbyte/s {} --per user", parent.pid()));
+    let shares: Vec<u64> = share.until(3).into_values().collect();
+    let quarter = 512 * 8192 / 4;
+    let mut sorted = shares.clone();
+    sorted.sort_unstable();
+    assert_eq!(sorted, [quarter, quarter, 2 * quarter], "by user");
+    // After two quiet seconds the second user keeps an eighth of its half, and lends the rest to the first.
+    let rates = |settle, span| {
+        let (record, from, to) = desk.record(settle, span).expect("a record");
+        [5001, 5002, 5003].map(|port| record.rate(|flow: &Flow| flow.has_port(port), from, to))
+    };
+    let [one, two, _] = rates(3.5, 2.0);
+    near("lent, the first", one, 240.0, 0.05);
+    near("lent, the second", two, 240.0, 0.05);
+    // And has it back when it wants it.
+    std::fs::write(&flag, []).expect("written");
+    let [one, two, three] = rates(2.0, 3.0);
+    near("the first of two", one, 128.0, 0.05);
+    near("the second of two", two, 128.0, 0.05);
+    near("the other user", three, 256.0, 0.05);
+    // It ends with what it was told to divide.
+    drop(parent);
+    let status = share.0.wait(Duration::from_secs(10)).expect("it ends");
+    assert!(status.success(), "{}", share.0.complaints());
+    assert!(
+        soon(5.0, || targets(&desk).is_empty()),
+        "{:?} stay",
+        targets(&desk)
+    );
+}
+
+#[test]
+fn a_manager_that_is_killed_leaves_limits_that_end() {
+    let desk = Desk::new().expect("a desk");
+    let program = sends(&desk, 5001);
+    let target = format!("pid:{}", program.pid());
+    let group = Cgroup::create("shared").expect("a control group");
+    group.take(program.pid()).expect("it moves");
+    let mut share = Share::start(&desk, &format!("1mbit cgroup:{}", group.path()));
+    share.until(1);
+    share.0.kill();
+    for target in [&target, &format!("cgroup:{}", group.path())] {
+        let said = desk.types(&format!("explain {target}")).stdout;
+        let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("then both none in 59"), "{said}");
+    }
+    // A new one goes on where it left, and takes all back.
+    let mut share = Share::start(&desk, &format!("1mbit cgroup:{}", group.path()));
+    share.until(1);
+    share.end();
+    assert!(
+        soon(3.0, || targets(&desk).is_empty()),
+        "{:?} stay",
+        targets(&desk)
+    );
+}
+
+#[test]
+fn what_cannot_be_divided_is_refused_with_the_reason() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    let pid = sleeper.pid();
+    for (line, status, part) in [
+        ("share 512 pid:1".to_string(), 2, "no unit"),
+        ("share 512Kbyte/s".to_string(), 2, "TARGET"),
+        ("share 1mbit nonsense".to_string(), 2, "nonsense"),
+        (format!("share 1mbit {pid} {pid}"), 2, "named twice"),
+        (
+            format!("share 1mbit {pid} --floor 2mbit"),
+            2,
+            "more than the total",
+        ),
+        (
+            format!("share 1mbit {pid} --weight unit:web=2"),
+            2,
+            "unit:web.service",
+        ),
+        (
+            format!("share 1mbit {pid} --weight {pid}=0"),
+            2,
+            "1 to 1000",
+        ),
+        (
+            format!("share 1mbit {pid} --per host"),
+            2,
+            "session, user, service",
+        ),
+        (format!("share 1mbit {pid} --confirm 30s"), 2, "--confirm"),
+        (
+            "share 1mbit unit:no-such-unit".to_string(),
+            1,
+            "no-such-unit",
+        ),
+        ("share 1mbit name:nobody".to_string(), 1, "name:nobody"),
+    ] {
+        let said = desk.answers(&line, status).stderr;
+        assert!(said.contains(part), "{line}: {said}");
+    }
+    // One-way limits and a total of both ways do not go together.
+    desk.types(&format!("set {pid} --up 1mbit"));
+    let said = desk
+        .answers(&format!("share 1mbit {pid} --dry-run"), 2)
+        .stderr;
+    assert!(said.contains("both"), "{said}");
+    // By itself after a time.
+    let other = desk.sleeper();
+    let said = desk
+        .types(&format!("share 1mbit {} --for 300ms", other.pid()))
+        .stdout;
+    assert!(said.starts_with("no session; 1 Mbit/s"), "{said}");
+    assert!(
+        soon(3.0, || targets(&desk).len() == 1),
+        "{:?}",
+        targets(&desk)
+    );
+}

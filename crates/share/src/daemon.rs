@@ -1,0 +1,158 @@
+//! The daemon, asked over one connection that is renewed when it breaks.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use netnice_api::{
+    Clear, ClearWhat, Client, ClientError, Exit, Find, Found, Request, Response, RuntimeDir, Set,
+    Show, ShowDoc,
+};
+
+/// A connection to it.
+pub(crate) struct Daemon {
+    dir: RuntimeDir,
+    client: Option<Client>,
+    /// Limits are set for so long, and what was there before comes back after it; none: they last.
+    lease: Option<Duration>,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// In words.
+    pub text: String,
+    /// How a process ends that can do nothing without it.
+    pub exit: Exit,
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A target that is limited, with its process where it is one.
+#[derive(Clone, Copy)]
+pub(crate) struct Whom<'a> {
+    /// The target.
+    pub target: &'a str,
+    /// A pidfd of its process.
+    pub pidfd: Option<BorrowedFd<'a>>,
+}
+
+impl Daemon {
+    pub(crate) fn connect(
+        dir: &RuntimeDir,
+        lease: Option<Duration>,
+    ) -> Result<Daemon, ClientError> {
+        let client = Some(Client::connect(dir)?);
+        let dir = dir.clone();
+        Ok(Daemon { dir, client, lease })
+    }
+
+    /// Limits a target, in the short form's way; `rate` is text.
+    pub(crate) fn limit(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
+        let lease = self.lease;
+        self.limit_for(whom, rate, lease, false)
+    }
+
+    /// Only asks whether it could be limited.
+    pub(crate) fn try_limit(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
+        self.limit_for(whom, rate, None, true)
+    }
+
+    /// Brings back what was there before the first limit that was set for a lease. `rate` is that of the last.
+    pub(crate) fn lift(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
+        // Whatever is set for a time gives way, when its time is over, to what was there before the first such change.
+        self.limit_for(whom, rate, Some(Duration::from_nanos(1)), false)
+    }
+
+    fn limit_for(
+        &mut self,
+        whom: Whom<'_>,
+        rate: &str,
+        time: Option<Duration>,
+        dry_run: bool,
+    ) -> Result<(), Denial> {
+        let set = Request::Set(Set {
+            target: whom.target.to_string(),
+            change: Some(format!("both {rate}")),
+            short: true,
+            for_ns: time.and_then(|time| u64::try_from(time.as_nanos()).ok()),
+            dry_run,
+            ..Set::default()
+        });
+        match self.call(&set, whom.pidfd) {
+            Ok(Response::Done(_)) => Ok(()),
+            other => Err(denial(other)),
+        }
+    }
+
+    /// Takes back what was set for a target. If that fails, it is shown as it is.
+    pub(crate) fn clear(&mut self, target: String) {
+        let clear = Request::Clear(Clear {
+            what: ClearWhat::Target(target),
+            dry_run: false,
+            confirm_ns: None,
+            for_ns: None,
+        });
+        let _ = self.call(&clear, None);
+    }
+
+    /// The state.
+    pub(crate) fn show(&mut self) -> Result<ShowDoc, ClientError> {
+        match self.call(&Request::Show(Show { target: None }), None)? {
+            Response::Shown(doc) => Ok(doc),
+            _ => Err(ClientError::HungUp),
+        }
+    }
+
+    /// What a target is made of.
+    pub(crate) fn find(&mut self, target: &str) -> Result<Found, Denial> {
+        let target = target.to_string();
+        match self.call(&Request::Find(Find { target }), None) {
+            Ok(Response::Found(found)) => Ok(found),
+            other => Err(denial(other)),
+        }
+    }
+
+    /// Asks; once more where the connection was closed meanwhile (an idle one may be).
+    fn call(
+        &mut self,
+        request: &Request,
+        about: Option<BorrowedFd<'_>>,
+    ) -> Result<Response, ClientError> {
+        let had = self.client.is_some();
+        match self.call_once(request, about) {
+            Err(ClientError::HungUp | ClientError::Io(_)) if had => self.call_once(request, about),
+            other => other,
+        }
+    }
+
+    fn call_once(
+        &mut self,
+        request: &Request,
+        about: Option<BorrowedFd<'_>>,
+    ) -> Result<Response, ClientError> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(&self.dir)?,
+        };
+        let answer = client.call(request, about)?;
+        self.client = Some(client);
+        Ok(answer)
+    }
+}
+
+/// Why an answer is not the one that was asked for.
+fn denial(answer: Result<Response, ClientError>) -> Denial {
+    let exit = answer.as_ref().map_or_else(Exit::from, Exit::from);
+    let text = match answer {
+        Ok(Response::Refused(refused)) => refused.text,
+        Ok(Response::Failed(failed)) => failed.text,
+        Ok(_) => "the daemon's answer is not understood".to_string(),
+        Err(error) => error.to_string(),
+    };
+    Denial { text, exit }
+}

@@ -1,0 +1,164 @@
+//! What /proc and the control groups say of processes. Nothing is changed.
+
+use std::fs;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use netnice_api::Found;
+use rustix::net::sockopt;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+/// Where processes are read; tests have a table of their own.
+pub(super) trait Processes {
+    /// The processes that something is made of; of processes and their descendants only those that were named.
+    fn members(&self, of: &Found) -> Vec<u32>;
+    /// The parent of a process; none if it is gone.
+    fn parent(&self, pid: u32) -> Option<u32>;
+    /// The children of a process.
+    fn children(&self, pid: u32) -> Vec<u32>;
+    /// Whether a process listens for connections.
+    fn listens(&self, pid: u32) -> bool;
+    /// The real user of a process.
+    fn user(&self, pid: u32) -> Option<u32>;
+    /// The command name of a process.
+    fn name(&self, pid: u32) -> Option<String>;
+}
+
+/// The machine's.
+pub(super) struct Machine;
+
+impl Processes for Machine {
+    fn members(&self, of: &Found) -> Vec<u32> {
+        match of {
+            Found::Processes(named) => named.clone(),
+            Found::Cgroup(path) => {
+                let folder = cgroup_root().map(|root| root.join(path.trim_start_matches('/')));
+                folder.map_or_else(Vec::new, |folder| in_cgroup(&folder))
+            }
+            Found::App(path) => {
+                let Some(file) = file(Path::new(path)) else {
+                    return Vec::new();
+                };
+                let runs = |pid: &u32| self::file(&entry(*pid, "exe")) == Some(file);
+                all().into_iter().filter(runs).collect()
+            }
+            Found::User(uid) => {
+                let theirs = |pid: &u32| self.user(*pid) == Some(*uid);
+                all().into_iter().filter(theirs).collect()
+            }
+        }
+    }
+
+    fn parent(&self, pid: u32) -> Option<u32> {
+        field(pid, "PPid:")
+    }
+
+    fn children(&self, pid: u32) -> Vec<u32> {
+        let Ok(threads) = fs::read_dir(entry(pid, "task")) else {
+            return Vec::new();
+        };
+        let mut children = Vec::new();
+        for thread in threads.flatten() {
+            let Ok(text) = fs::read_to_string(thread.path().join("children")) else {
+                // A kernel that does not list them (CONFIG_PROC_CHILDREN), or a thread that has just ended.
+                return all()
+                    .into_iter()
+                    .filter(|p| self.parent(*p) == Some(pid))
+                    .collect();
+            };
+            children.extend(
+                text.split_whitespace()
+                    .filter_map(|word| word.parse::<u32>().ok()),
+            );
+        }
+        children
+    }
+
+    fn listens(&self, pid: u32) -> bool {
+        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let Some(Ok(process)) = raw.map(|raw| pidfd_open(raw, PidfdFlags::empty())) else {
+            return false;
+        };
+        let Ok(entries) = fs::read_dir(entry(pid, "fd")) else {
+            return false;
+        };
+        entries.flatten().any(|one| {
+            let is_socket = fs::read_link(one.path())
+                .is_ok_and(|link| link.to_string_lossy().starts_with("socket:["));
+            let number = one.file_name().to_string_lossy().parse();
+            let (true, Ok(number)) = (is_socket, number) else {
+                return false;
+            };
+            pidfd_getfd(process.as_fd(), number, PidfdGetfdFlags::empty())
+                .is_ok_and(|socket| is_listener(socket.as_fd()))
+        })
+    }
+
+    fn user(&self, pid: u32) -> Option<u32> {
+        field(pid, "Uid:")
+    }
+
+    fn name(&self, pid: u32) -> Option<String> {
+        let name = fs::read_to_string(entry(pid, "comm")).ok()?;
+        Some(name.trim_end().to_string())
+    }
+}
+
+/// Whether a socket waits for connections from the network.
+fn is_listener(socket: std::os::fd::BorrowedFd<'_>) -> bool {
+    use rustix::net::AddressFamily;
+    let family = sockopt::socket_domain(socket);
+    let internet = matches!(family, Ok(AddressFamily::INET | AddressFamily::INET6));
+    internet && sockopt::socket_acceptconn(socket).unwrap_or(false)
+}
+
+fn entry(pid: u32, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/{name}"))
+}
+
+/// The first number of a line of /proc/PID/status.
+fn field(pid: u32, name: &str) -> Option<u32> {
+    let status = fs::read_to_string(entry(pid, "status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn all() -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// Which file a path leads to.
+fn file(path: &Path) -> Option<(u64, u64)> {
+    let file = fs::metadata(path).ok()?;
+    Some((file.dev(), file.ino()))
+}
+
+/// Where the cgroup2 tree is mounted: proc_pid_mountinfo(5), the fifth field of the line whose type it is.
+fn cgroup_root() -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    mounts.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let is_ours = right.split(' ').next()? == "cgroup2";
+        let mount = left.split(' ').nth(4)?;
+        is_ours.then(|| PathBuf::from(mount))
+    })
+}
+
+/// The processes of a control group and of all below it.
+fn in_cgroup(folder: &Path) -> Vec<u32> {
+    let listed = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    let mut found: Vec<u32> = listed
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect();
+    for below in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if below.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(in_cgroup(&below.path()));
+        }
+    }
+    found
+}

@@ -1,0 +1,89 @@
+use super::*;
+
+const K: u64 = 8 * 1024;
+
+fn asked(per: Per, weights: Vec<(Whose, u16)>) -> Asked {
+    Asked {
+        total: Rate::new(512 * K).expect("a rate"),
+        targets: ["unit:ftp", "unit:web"]
+            .map(|text| text.parse().expect("a target"))
+            .to_vec(),
+        per,
+        weights,
+        floor: Rate::new(8_000).expect("a rate"),
+        lend: true,
+        for_: None,
+    }
+}
+
+/// Sessions by target and user.
+fn sessions(all: &[(usize, u32)]) -> BTreeMap<u64, Session> {
+    let one = |(number, (crowd, user)): (usize, &(usize, u32))| {
+        let session = Session {
+            crowd: *crowd,
+            pid: 100 + number as u32,
+            name: "program".to_string(),
+            user: *user,
+            looked: Instant::now(),
+            trouble: None,
+        };
+        (number as u64, session)
+    };
+    all.iter().enumerate().map(one).collect()
+}
+
+fn shares(asked: &Asked, all: &[(usize, u32)]) -> Vec<u64> {
+    let shares = divided(asked, &sessions(all), |_| None);
+    let kbytes = |share: Option<u64>| (share.expect("limited") + K / 2) / K;
+    shares.into_values().map(kbytes).collect()
+}
+
+#[test]
+fn sessions_users_or_services_are_equal() {
+    let all = [(0, 1000), (0, 1000), (0, 1001), (1, 1000)];
+    assert_eq!(shares(&asked(Per::Session, vec![]), &all), [128; 4]);
+    assert_eq!(shares(&asked(Per::User, vec![]), &all), [85, 85, 256, 85]);
+    assert_eq!(
+        shares(&asked(Per::Service, vec![]), &all),
+        [85, 85, 85, 256]
+    );
+}
+
+#[test]
+fn weights_are_of_users_and_of_services() {
+    let web = Whose::Service("unit:web".parse().expect("a target"));
+    let weights = vec![(web, 300), (Whose::User(1001), 200)];
+    let all = [(0, 1000), (0, 1001), (1, 1000), (1, 1001)];
+    // 1 : 2 : 3 : 6.
+    assert_eq!(
+        shares(&asked(Per::Session, weights.clone()), &all),
+        [43, 85, 128, 256]
+    );
+    // Users 1 : 2, in each services 1 : 3.
+    assert_eq!(
+        shares(&asked(Per::User, weights.clone()), &all),
+        [43, 85, 128, 256]
+    );
+    // Services 1 : 3, in each users 1 : 2; one session is a whole service.
+    let all = [(0, 1000), (1, 1000), (1, 1001)];
+    assert_eq!(shares(&asked(Per::Service, weights), &all), [128, 128, 256]);
+}
+
+#[test]
+fn who_cannot_be_limited_has_no_share_for_a_while() {
+    let asked = asked(Per::Session, vec![]);
+    let mut sessions = sessions(&[(0, 0), (0, 0)]);
+    let trouble = Some((Instant::now(), "no".to_string()));
+    sessions.get_mut(&1).expect("there").trouble = trouble;
+    let shares = divided(&asked, &sessions, |_| None);
+    assert_eq!(shares, BTreeMap::from([(0, Some(512 * K))]));
+}
+
+#[test]
+fn a_weight_is_that_of_a_target_or_of_a_user() {
+    let targets: Vec<Target> = vec!["user:root".parse().expect("a target")];
+    let of = |text: &str| Whose::of(text.parse().expect("a target"), &targets);
+    assert_eq!(of("user:root"), Some(Whose::Service(targets[0].clone())));
+    assert_eq!(of("user:4711"), Some(Whose::User(4711)));
+    assert_eq!(of("user:no-such-user"), None);
+}
