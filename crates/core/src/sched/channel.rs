@@ -67,6 +67,18 @@ impl Channel {
         }
     }
 
+    /// A packet comes at `at` and not before, of a message that begins with it or that goes on.
+    pub(super) fn come(&mut self, begins: Option<u64>, at: u64) {
+        if let Some(arrived) = begins {
+            self.begin_message(arrived);
+        }
+        if !self.begun || at > self.plan().1 {
+            self.logical = at;
+            self.next = at.saturating_add(self.spacing);
+            self.begun = true;
+        }
+    }
+
     /// The logical arrival and the deadline of the message.
     #[inline(always)]
     pub(super) fn plan(&self) -> (u64, u64) {

@@ -6,10 +6,11 @@
 //! **A limit stands before the contract.** To the contract the next packet comes when the limit
 //! lets it go, to a queue that was empty until then; so its eligible time is the later one of
 //! both. What admission says of others stays true, since a flow under a limit is one that offers
-//! less: a slice that is held up wakes by the rule of the constant-bandwidth server, a cell's
-//! silence is no credit, a message's logical arrival is not before its first packet may go. Of
-//! the packets of one message the last may be held up longer than the first: admission has what
-//! that takes of the deadline (`admission::timing`, `Promise::Limited`).
+//! less: a slice that is held up wakes by the rule of the constant-bandwidth server, and a cell's
+//! silence is no credit. A message keeps its logical arrival and its deadline, as one that was
+//! processed for long does; admission counts what the limit may take of the deadline
+//! (`admission::timing`, `Promise::Limited`). One that the limit lets come only after its
+//! deadline counts as if it had arrived then: it must not pass those who can be in time.
 //!
 //! All that leaves counts, whatever turn it was: guaranteed, left-over, early.
 //!
@@ -24,7 +25,7 @@ use super::deadline;
 use super::flow::{Flag, Kind};
 use super::pace::{Moment, Pace};
 use super::service::Packet;
-use crate::units::{Instant, Nanos, Rate};
+use crate::units::{Nanos, Rate};
 
 /// The state of a flow's limit.
 #[derive(Clone, Copy, Debug)]
@@ -103,14 +104,13 @@ impl Scheduler {
     #[cold]
     pub(super) fn let_come(&mut self, id: u32, packet: Packet, was_empty: bool) {
         let (now, gate) = (self.now, self.gate(id));
-        let kind = &mut self.flows[id as usize].kind;
-        if gate > now {
-            let message = packet.message.map(|arrived| arrived.max(Instant(gate)));
-            kind.wake(Packet { message, ..packet }, gate);
-        } else if was_empty {
-            kind.wake(packet, now);
-        } else if let (Kind::Channel(channel), Some(arrived)) = (kind, packet.message) {
-            channel.begin_message(arrived.0);
+        let begins = packet.message.map(|arrived| arrived.0);
+        match (&mut self.flows[id as usize].kind, begins) {
+            (Kind::Channel(channel), _) if gate > now => channel.come(begins, gate),
+            (kind, _) if gate > now => kind.wake(packet, gate),
+            (kind, _) if was_empty => kind.wake(packet, now),
+            (Kind::Channel(channel), Some(arrived)) => channel.begin_message(arrived),
+            _ => {}
         }
     }
 

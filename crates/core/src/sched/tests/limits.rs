@@ -119,6 +119,30 @@ fn a_message_that_is_held_up_stays_one() {
     assert!((7_000_000..7_200_000).contains(&starts[3]), "{starts:?}");
 }
 
+/// It must not pass those who can still be in time, with a deadline that is over.
+#[test]
+fn a_message_that_comes_through_behind_its_deadline_counts_from_then() {
+    let mut world = World::new(Wire::new(mbit(100)));
+    // 12 ms of the limit for each, 10 ms apart and to be away 5 ms later.
+    let flow = world.flow(limited(channel(1500, 100, 3, ms(5)), 1_000, us(10)));
+    for _ in 0..4 {
+        message(&mut world, flow, &[1500]);
+    }
+    world.run(100_000_000);
+    let late: Vec<u64> = (0..4)
+        .zip(world.sent_by(flow))
+        .map(|(number, one)| match one.turn {
+            Turn::Guaranteed { deadline } => deadline.0.abs_diff(5_000_000 + number * 12_000_000),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    // The second and the third are late by 2 and by 4 ms and keep their deadlines, the fourth
+    // by 6: its deadline is 5 ms from then.
+    let near = [0, 2_000_000, 4_000_000, 0];
+    let apart = late.iter().zip(near).all(|(a, b)| a.abs_diff(b) < 50_000);
+    assert!(apart, "{late:?}");
+}
+
 #[test]
 fn a_limit_comes_and_goes_and_what_is_used_stays_used() {
     let mut world = World::new(Wire::new(mbit(100)));
@@ -207,9 +231,9 @@ fn same_as_coming_later(service: Service, kbit: u64, burst: u64, lengths: &[u64]
         let flood = world.flow(Service::best_effort(weight(1)));
         world.greedy(flood, 1514);
     };
+    // Messages keep their arrival.
     let offer = |world: &mut World, flow: FlowId, length: u64| {
-        let arrived = Instant(world.now);
-        world.offer(flow, Packet::first(Bytes(length), arrived));
+        world.offer(flow, Packet::first(Bytes(length), Instant(0)));
     };
     let mut held = World::new(Wire::new(mbit(100)));
     busy(&mut held);
@@ -267,7 +291,7 @@ proptest! {
     ) {
         let service = match kind {
             0 => Service::Cell(cell(mbit(promised), ms(1))),
-            1 => channel(1500, 10 * promised as u32, 3, ms(5)),
+            1 => channel(1500, 10 * promised as u32, 3, ms(60_000)),
             _ => slice(ms(promised), ms(40), false),
         };
         same_as_coming_later(service, kbit, burst, &lengths);
