@@ -286,6 +286,7 @@ fn what_makes_no_sense_on_this_link_is_refused_with_its_reason() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn slices_leave_room_for_one_packet_that_overdraws_each() {
     // 100 Mbit/s, a full packet is 120 us; VERT's six slices are 84 % of it.
     let link = Transmitter {
@@ -408,6 +409,7 @@ fn a_deadline_is_divided_between_processor_and_link() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
     let slow = Transmitter {
         rate: Rate::MIN,

@@ -98,6 +98,7 @@ proptest! {
     /// Random contracts of a link that carries them all, with packets of any size: the policer is
     /// silent, whoever is always ready gets its rate, and nothing is lost.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes")]
     fn no_policer_ever_speaks(
         flows in prop::collection::vec((contracts(), 64_u64..1500, any::<bool>()), 1..20),
         arrivals in prop::collection::vec((0_usize..20, 40_u64..1500, 0_u64..400_000), 0..400),

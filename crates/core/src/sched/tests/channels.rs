@@ -166,6 +166,7 @@ fn earliest_deadline_first_among_the_due() {
 /// However many flows fall due in one instant, a call moves a bounded number of them, says that
 /// it is not finished, and in the end they leave in the order of their deadlines.
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn a_thousand_flows_due_at_once_leave_by_deadline() {
     let mut world = World::new(Wire::new(mbit(10_000)));
     let flows: Vec<FlowId> = (0..1000_u64)

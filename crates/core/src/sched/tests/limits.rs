@@ -33,6 +33,7 @@ fn policed(world: &World, flow: FlowId, kbit: u64, burst: Nanos) {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn a_cell_keeps_to_the_stricter_one() {
     let mut world = World::new(Wire::new(mbit(100)));
     let flood = world.flow(Service::best_effort(weight(1000)));
@@ -57,6 +58,7 @@ fn a_cell_keeps_to_the_stricter_one() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn the_extra_of_a_slice_is_limited_too() {
     let mut world = World::new(Wire::new(mbit(100)));
     // 20 Mbit/s of slice and all that is left over, but 30 Mbit/s in all.
@@ -178,6 +180,7 @@ fn a_limit_comes_and_goes_and_what_is_used_stays_used() {
 
 /// Rates that are promised anew count from then on, however long the flow has been busy.
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn a_promise_to_a_busy_flow_is_no_credit() {
     let seconds = 1_000_000_000;
     let min = Service::Share {
@@ -282,6 +285,7 @@ proptest! {
     #![proptest_config(cases(48))]
 
     #[test]
+    #[cfg_attr(miri, ignore = "minutes")]
     fn a_limit_stands_before_the_contract(
         kind in 0..3,
         kbit in 200_u64..20_000,

@@ -49,6 +49,7 @@ fn close(a: f64, b: f64, percent: f64) -> bool {
 /// The paper's figure 4: connection 3 above, 1, 4, 5 and 6 in the middle, of which the last three
 /// ask for everything from some moment on, 2 below.
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn figure_4() {
     let (mut world, server) = overbooked(&[NO_MIN; 3]);
     let third = world.member(server, 0, 20);
@@ -112,6 +113,7 @@ fn figure_4() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn a_class_keeps_its_minimum() {
     let least = Class { min: Some(mbit(5)) };
     let (mut world, server) = overbooked(&[NO_MIN, least]);
@@ -126,6 +128,7 @@ fn a_class_keeps_its_minimum() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn the_admitted_do_not_notice() {
     let mut world = World::new(Wire::new(mbit(100)));
     let half = contract::Slice::new(ms(5), ms(10), false).unwrap();
@@ -150,6 +153,7 @@ fn the_admitted_do_not_notice() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn without_overload_a_member_has_its_contract() {
     let (mut world, server) = overbooked(&[NO_MIN, NO_MIN]);
     let flows: Vec<FlowId> = [10, 20, 30, 35]
@@ -207,6 +211,7 @@ proptest! {
 
     /// Members come, change, fall silent and go in any order; packets are conserved.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes")]
     fn members_are_conserved(
         steps in prop::collection::vec((0_u8..8, any::<usize>(), 1_u64..1500, 0_u64..2_000_000), 1..150),
     ) {

@@ -18,6 +18,7 @@ fn share(min: Option<u64>, max: Option<u64>, parts: u16) -> Service {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn weights_are_kept_and_minimums_come_first() {
     let mut world = World::new(Wire::new(mbit(100)));
     let a = world.flow(share(Some(60), None, 100));
@@ -65,6 +66,7 @@ fn a_limit_holds_in_the_left_over_and_in_the_minimum() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn a_minimum_holds_from_the_moment_somebody_wakes() {
     let mut world = World::new(Wire::new(mbit(100)));
     let flood = world.flow(share(None, None, 1000));
@@ -116,6 +118,7 @@ proptest! {
 
     /// Any weights and lengths, always backlogged, beside guaranteed traffic that comes and goes.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes")]
     fn nobody_is_ahead_by_more_than_a_packet(
         raw in prop::collection::vec((1_u16..=1000, 40_u64..=1500, any::<bool>()), 2..12),
         bursts in prop::collection::vec((1_usize..10, 0_u64..3_000_000), 0..40),

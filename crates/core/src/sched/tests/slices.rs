@@ -81,6 +81,7 @@ fn a_debt_larger_than_the_slice_is_slept_off() {
 /// With the naive rule (an old deadline kept, a full slice) a flow that wakes just before its
 /// deadline takes two slices in a row, and at 80 % load somebody loses a whole period.
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn who_wakes_at_the_worst_moment_harms_nobody() {
     let mut world = ethernet();
     let victim = world.flow(slice(ms(6), ms(15), false));
@@ -119,6 +120,7 @@ proptest! {
     /// A backlogged flow has got its slice, but for one packet, at the end of every whole period,
     /// whatever the others do, if the slices and one packet of overrun each fit.
     #[test]
+    #[cfg_attr(miri, ignore = "minutes")]
     fn an_admitted_slice_is_kept(
         raw in prop::collection::vec((1_u64..100, 5_u64..60), 2..8),
         naps in prop::collection::vec((0_usize..8, 1_u64..30_000_000), 1..60),
