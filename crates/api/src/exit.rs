@@ -35,6 +35,8 @@ impl From<&Response> for Exit {
             Response::Pong(_)
             | Response::Done(_)
             | Response::Shown(_)
+            | Response::Watched(_)
+            | Response::Connections(_)
             | Response::Explained(_)
             | Response::Found(_)
             | Response::Doctor(_)

@@ -20,13 +20,14 @@ mod request;
 mod response;
 mod runtime_dir;
 mod show;
+mod watch;
 mod wire;
 
 pub use client::{Client, ClientError};
 pub use exit::Exit;
 pub use request::{
-    Clear, ClearWhat, Confirm, Doctor, Explain, Find, LinkChange, Log, Own, Ping, Reload, Request,
-    Set, Show,
+    Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, LinkChange, Log, Own, Ping,
+    Reload, Request, Set, Show, Watch,
 };
 pub use response::{
     DoctorItem, DoctorReport, Done, Explained, Failed, Found, Gate, LogLine, LogLines, Pong,
@@ -37,6 +38,7 @@ pub use show::{
     CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc,
     SliceDoc, TargetDoc,
 };
+pub use watch::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
 pub use wire::{
     VERSION, WireError, decode_request, decode_response, encode_request, encode_response,
 };

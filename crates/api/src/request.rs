@@ -15,6 +15,10 @@ pub enum Request {
     Set(Set),
     /// Tell the state.
     Show(Show),
+    /// Tell what moves, for a table that is drawn again and again.
+    Watch(Watch),
+    /// Tell the connections of a target.
+    Connections(Connections),
     /// Tell the state of the target that the caller itself belongs to.
     Own(Own),
     /// Take back what was asked.
@@ -81,6 +85,22 @@ pub struct Show {
     /// Only this target; a process that belongs to a target shows that one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
+}
+
+/// [`Request::Watch`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Watch {
+    /// Counts that were read within so long before now are new enough.
+    pub within_ns: u64,
+}
+
+/// [`Request::Connections`]. Root and the group `netnice` are told all, others those of their own sockets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Connections {
+    /// The target.
+    pub target: String,
 }
 
 /// [`Request::Own`]; a pidfd of the caller travels with it.

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::show::ShowDoc;
+use crate::watch::{ConnectionsDoc, WatchDoc};
 
 /// One answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -14,6 +15,10 @@ pub enum Response {
     Done(Done),
     /// The state.
     Shown(ShowDoc),
+    /// What moves.
+    Watched(WatchDoc),
+    /// The connections of a target.
+    Connections(ConnectionsDoc),
     /// How a target is served.
     Explained(Explained),
     /// What a target is made of.

@@ -8,6 +8,7 @@
 mod contract;
 mod share;
 mod short;
+mod top;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -27,6 +28,7 @@ use crate::check::flow::FlowError;
 use crate::share::Share;
 use crate::{inetd, shell};
 pub(crate) use contract::ContractArgs;
+pub(crate) use top::Top;
 
 /// What is to be done, with what holds for every verb.
 #[derive(Debug)]
@@ -81,15 +83,6 @@ pub(crate) struct Run {
     pub command: Vec<OsString>,
     /// Say nothing if all is well.
     pub quiet: bool,
-}
-
-/// [`Verb::Top`].
-#[derive(Debug)]
-pub(crate) struct Top {
-    /// Time between two tables.
-    pub interval: Nanos,
-    /// How many tables; no end if none is given.
-    pub rounds: Option<u32>,
 }
 
 /// Why a command line makes no sense, or is answered by the parser itself (`--help`).
@@ -275,15 +268,9 @@ enum TypedVerb {
         #[arg(long, conflicts_with = "target")]
         all: bool,
     },
-    /// Show targets by rate, again and again
-    Top {
-        /// Time between two tables
-        #[arg(long, short = 'd', value_name = "TIME", default_value = "1s")]
-        interval: String,
-        /// End after so many tables
-        #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-        rounds: Option<u32>,
-    },
+    /// Show who does what now; limits can be changed in it
+    #[command(after_help = top::HELP)]
+    Top(top::TypedTop),
     /// Say how a target is served, who asked for it, and what is not covered
     Explain {
         /// The target
@@ -460,13 +447,7 @@ impl TypedVerb {
                 Ok(Verb::Ask(Request::Show(Show { target })))
             }
             TypedVerb::Clear { target, .. } => clear(target.as_deref(), common),
-            TypedVerb::Top { interval, rounds } => {
-                let interval = quantity("--interval", &interval)?;
-                if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
-                    return Err(BadUsage::Nonsense("--interval: write 100ms to 1h"));
-                }
-                Ok(Verb::Top(Top { interval, rounds }))
-            }
+            TypedVerb::Top(top) => top.means(),
             TypedVerb::Explain { target } => {
                 let target = full_target(&target)?;
                 Ok(Verb::Ask(Request::Explain(Explain { target })))
@@ -520,7 +501,7 @@ impl TypedVerb {
             TypedVerb::Link(link) if link.iface.is_some() => None,
             TypedVerb::Link(_) => Some("link without an interface"),
             TypedVerb::Show { .. } => Some("show"),
-            TypedVerb::Top { .. } => Some("top"),
+            TypedVerb::Top(_) => Some("top"),
             TypedVerb::Explain { .. } => Some("explain"),
             TypedVerb::Doctor => Some("doctor"),
             TypedVerb::Log { .. } => Some("log"),
@@ -736,10 +717,6 @@ Exit status: 2 the configuration makes no sense (file, line and reason are told)
 
 /// More than any link layer adds to a packet.
 const MOST_OVERHEAD: u64 = 256;
-
-/// Faster tables cannot be read; slower ones are no tables.
-const SHORTEST_INTERVAL: Nanos = Nanos::from_millis(100);
-const LONGEST_INTERVAL: Nanos = Nanos::from_secs(3600);
 
 #[cfg(test)]
 mod tests;

@@ -61,6 +61,9 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
         }
         Response::Done(done) => self::done(done),
         Response::Shown(doc) => show::shown(doc, style),
+        // These are asked for by `top` only, which draws them itself.
+        Response::Watched(doc) => json_line(doc),
+        Response::Connections(doc) => json_line(doc),
         Response::Explained(explained) => {
             let lines: Vec<String> = explained.lines.iter().map(|line| plain(line)).collect();
             lines.join("\n")
@@ -87,6 +90,8 @@ pub(crate) fn json(response: &Response) -> String {
         Response::Pong(pong) => pretty(pong),
         Response::Done(done) => pretty(done),
         Response::Shown(doc) => pretty(doc),
+        Response::Watched(doc) => pretty(doc),
+        Response::Connections(doc) => pretty(doc),
         Response::Explained(explained) => pretty(explained),
         Response::Found(found) => pretty(found),
         Response::Doctor(report) => pretty(report),

@@ -1,111 +1,83 @@
-//! `netnice top`: targets by rate, again and again.
+//! `netnice top`: who does what now, and whom a limit holds back.
 //!
-//! The rate of a target is what it sent between two answers of the daemon, by the daemon's own
-//! clock; in the first table it is what the daemon measured over the last second.
+//! | asked for | where | what |
+//! |---|---|---|
+//! | nothing | a terminal | the full screen ([`live`]): a table that can be moved about in, and in which limits are changed |
+//! | `--once` | anywhere | one frame of it, with all rows, as text |
+//! | nothing, or `-n` | no terminal, or `TERM=dumb` | plain tables one after the other ([`repeat`]) |
+//! | `--json` | anywhere | `show --json` on a line, again and again |
+//!
+//! The daemon measures once a second while somebody looks; a table shows what passed between the last two readings.
 
-use std::collections::BTreeMap;
+mod draw;
+mod live;
+mod peers;
+mod prompt;
+mod repeat;
+mod screen;
+mod table;
+
 use std::io::IsTerminal;
-use std::thread;
-use std::time::{Duration, Instant};
 
-use netnice_api::{CountersDoc, Exit, Request, Response, RuntimeDir, Show, ShowDoc};
-use netnice_core::contract::Direction;
-use netnice_core::units::Amount;
+use netnice_api::{Exit, Response, RuntimeDir, WatchDoc};
+use netnice_core::units::Nanos;
+use rustix::termios::tcgetwinsize;
 
 use crate::args::Top;
 use crate::desk::{self, Trouble};
-use crate::render::{self, Style};
+use draw::Looks;
+use screen::Screen;
 
-/// What passed of one target in one direction between two answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pace {
-    /// Bits per second.
-    pub rate: Amount,
-    /// Packets dropped per second, rounded down.
-    pub drops: u64,
-}
-
-/// Prints tables until told to stop.
+/// Shows targets until told to stop.
 pub(crate) fn serve(dir: &RuntimeDir, json: bool, asked: &Top) -> Result<Exit, Trouble> {
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
+    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    match (json, asked.once, asked.rounds) {
+        (false, true, _) => once(dir, asked.interval),
+        (false, false, None) if terminal && !dumb => live::serve(dir, asked.interval),
+        _ => repeat::serve(dir, json, asked),
+    }
+}
+
+/// One frame, with what happens between two looks.
+fn once(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> {
     let mut client = desk::connect(dir)?;
-    let style = Style::of_stdout();
-    let clear = !json && std::io::stdout().is_terminal();
-    let interval = Duration::from(asked.interval);
-    let mut next = Instant::now();
-    let mut before: Option<ShowDoc> = None;
-    let mut round = 0;
-    loop {
-        let response = client.call(&Request::Show(Show { target: None }), None)?;
-        let Response::Shown(now) = response else {
-            desk::print(&response, json)?;
-            return Ok(Exit::from(&response));
-        };
-        let text = match json {
-            true => render::json_line(&now),
-            false => render::top(&now, &paces(before.as_ref(), &now), &style),
-        };
-        let start = if clear { HOME_AND_CLEAR } else { "" };
-        let gap = if json || clear { "" } else { "\n" };
-        desk::say(&format!("{start}{}", text.trim_end()))?;
-        round += 1;
-        if asked.rounds == Some(round) {
-            return Ok(Exit::Done);
+    let mut screen = Screen::new(interval);
+    // The first look makes the daemon measure, if nobody has looked before; a rate takes two readings.
+    for round in 0..2 {
+        if round > 0 {
+            std::thread::sleep(interval.into());
         }
-        if !gap.is_empty() {
-            desk::say(gap)?;
+        match look(&mut client, interval)? {
+            Ok(doc) => screen.table.take(doc),
+            Err(other) => {
+                desk::print(&other, false)?;
+                return Ok(Exit::from(&other));
+            }
         }
-        before = Some(now);
-        next += interval;
-        thread::sleep(next.saturating_duration_since(Instant::now()));
     }
+    let lines = draw::once(&mut screen, Looks::of_environment(), width());
+    desk::say(&lines.join("\n"))?;
+    Ok(Exit::Done)
 }
 
-/// The pace of every target, sending and receiving.
-pub(crate) fn paces(before: Option<&ShowDoc>, now: &ShowDoc) -> BTreeMap<String, [Pace; 2]> {
-    let earlier = |target: &str| {
-        let targets = &before?.targets;
-        let found = targets.iter().find(|doc| doc.target == target)?;
-        Some(&found.counters)
-    };
-    let pace = |doc: &netnice_api::TargetDoc| {
-        let earlier = earlier(&doc.target);
-        let paces = Direction::ALL.map(|direction| pace(earlier, &doc.counters, direction));
-        (doc.target.clone(), paces)
-    };
-    now.targets.iter().map(pace).collect()
+/// Asks for the table; the answer may be another one.
+fn look(
+    client: &mut netnice_api::Client,
+    interval: Nanos,
+) -> Result<Result<WatchDoc, Response>, Trouble> {
+    Ok(match client.call(&screen::look(interval), None)? {
+        Response::Watched(doc) => Ok(doc),
+        other => Err(other),
+    })
 }
 
-/// What passed between two readings; without the first, or if the counters began anew, what the
-/// daemon measured.
-fn pace(before: Option<&CountersDoc>, now: &CountersDoc, direction: Direction) -> Pace {
-    let measured = Pace {
-        rate: now.rate(direction).unwrap_or_default(),
-        drops: 0,
-    };
-    let Some(before) = before.filter(|before| before.at_ns < now.at_ns) else {
-        return measured;
-    };
-    let per_second = |name: &str, factor: u128| -> Option<u64> {
-        let grown = now
-            .get(direction, name)
-            .checked_sub(before.get(direction, name))?;
-        let time = u128::from(now.at_ns - before.at_ns);
-        u64::try_from(u128::from(grown) * factor * 1_000_000_000 / time).ok()
-    };
-    match (
-        per_second("sent_bytes", 8),
-        per_second("dropped_packets", 1),
-    ) {
-        (Some(rate), Some(drops)) => Pace {
-            rate: Amount(rate),
-            drops,
-        },
-        _ => measured,
-    }
+/// The width of the terminal, or of `COLUMNS`, or what fits everywhere.
+fn width() -> u16 {
+    let said = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse().ok());
+    let there = tcgetwinsize(std::io::stdout()).ok().map(|size| size.ws_col);
+    let known = there.filter(|columns| *columns > 0).or(said);
+    known.unwrap_or(80).clamp(80, 400)
 }
-
-/// The cursor to the corner, and an empty screen (ECMA-48 CUP, ED).
-const HOME_AND_CLEAR: &str = "\x1b[H\x1b[2J";
-
-#[cfg(test)]
-mod tests;

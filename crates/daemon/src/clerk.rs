@@ -22,6 +22,7 @@ mod show;
 mod start;
 mod tick;
 mod units;
+mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -158,6 +159,10 @@ impl<H: Host> Clerk<H> {
             Request::Confirm(confirm) => self.confirm(peer, confirm, now).map(Response::Done),
             Request::Reload(_) => self.reload(peer, now).map(Response::Done),
             Request::Show(show) => self.show(show.target.as_deref(), now).map(Response::Shown),
+            Request::Watch(watch) => self.watch(watch, now).map(Response::Watched),
+            Request::Connections(asked) => self
+                .connections(peer, &asked.target, now)
+                .map(Response::Connections),
             Request::Own(_) => self.show_own(named.as_ref(), now).map(Response::Shown),
             Request::Log(log) => Ok(Response::Log(LogLines {
                 lines: self.journal.read(now, log.since_ns, log.lines),

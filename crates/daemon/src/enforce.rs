@@ -15,6 +15,7 @@ pub mod machine;
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Instant, Rate};
+use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{Adoption, Found, Sample, Whereabouts};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
@@ -40,6 +41,17 @@ pub type Members = BTreeMap<u32, (u32, u32)>;
 
 /// Bytes received so far, by the name of the interface.
 pub type Seen = BTreeMap<String, u64>;
+
+/// Whose sockets are meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Those of these processes.
+    Processes(BTreeSet<u32>),
+    /// Those of the processes of a control group and of all below it.
+    Group(Bound),
+    /// Those that a user has made.
+    User(u32),
+}
 
 /// An interface of the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,6 +222,8 @@ pub trait Host {
     fn whereabouts(&self, id: u32) -> Vec<Whereabouts>;
     /// What this kernel offers.
     fn probe(&mut self) -> Vec<Finding>;
+    /// The sockets of some processes or of a user.
+    fn connections(&mut self, of: &Whose) -> Result<Vec<Connection>, Denied>;
     /// What the interfaces have received.
     fn seen(&mut self) -> Result<Seen, Denied>;
 }

@@ -16,7 +16,7 @@ use netnice_core::meter::{Flow, Meter};
 use netnice_core::units::{Bytes, Rate};
 use netnice_kernel::enforce::{DirectionCounts, TargetCounts};
 
-pub use rates::Rates;
+pub use rates::{Pace, Rates};
 
 /// The counters of one target.
 pub fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {

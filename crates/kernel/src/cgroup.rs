@@ -95,6 +95,25 @@ pub fn units() -> BTreeSet<String> {
     names
 }
 
+/// The processes of a cgroup and of all below it.
+pub fn processes(group: &Cgroup) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut folders = vec![group.folder.clone()];
+    while let Some(folder) = folders.pop() {
+        // What is removed meanwhile has no processes any more.
+        let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+        found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
+        let Ok(entries) = fs::read_dir(&folder) else {
+            continue;
+        };
+        let below = entries
+            .flatten()
+            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
+        folders.extend(below.map(|entry| entry.path()));
+    }
+    found
+}
+
 /// Finds the cgroup of a systemd unit: the folder of this name, wherever slices put it.
 pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     let root = root()?;

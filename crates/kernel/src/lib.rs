@@ -4,6 +4,7 @@
 
 pub mod abi;
 pub mod cgroup;
+pub mod connections;
 pub mod device;
 pub mod enforce;
 pub mod error;

@@ -13,7 +13,10 @@ use netlink_packet_core::{
     DefaultNla, Emitable, NLA_F_NESTED, NLA_TYPE_MASK, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST,
     NetlinkBuffer, NlasIterator,
 };
-use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use netlink_sys::{
+    Socket, SocketAddr,
+    protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG},
+};
 
 /// Why a request to the kernel failed.
 #[derive(Debug, thiserror::Error)]
@@ -184,16 +187,26 @@ pub struct Route {
 impl Route {
     /// Opens a connection.
     pub fn open() -> Result<Self, NetlinkError> {
-        open()
-            .map(|socket| Self {
+        Self::open_to(NETLINK_ROUTE, "open a route netlink socket")
+    }
+
+    /// Opens a connection to what answers questions about sockets (sock_diag(7)); it is spoken to in the same way.
+    pub fn open_diagnosis() -> Result<Self, NetlinkError> {
+        Self::open_to(NETLINK_SOCK_DIAG, "open a socket diagnosis socket")
+    }
+
+    fn open_to(protocol: isize, what: &str) -> Result<Self, NetlinkError> {
+        match open(protocol) {
+            Ok(socket) => Ok(Self {
                 socket,
                 sequence: 0,
-            })
-            .map_err(|source| NetlinkError {
-                what: "open a route netlink socket".into(),
+            }),
+            Err(source) => Err(NetlinkError {
+                what: what.to_owned(),
                 message: None,
                 source,
-            })
+            }),
+        }
     }
 
     /// The number by which listeners know what this connection asked for.
@@ -387,8 +400,8 @@ fn request_length(payload: &[u8]) -> usize {
     (length as usize).next_multiple_of(4)
 }
 
-fn open() -> io::Result<Socket> {
-    let mut socket = Socket::new(NETLINK_ROUTE)?;
+fn open(protocol: isize) -> io::Result<Socket> {
+    let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
     socket.set_ext_ack(true)?;
     socket.set_rx_buf_sz(RECEIVE_BUFFER)?;

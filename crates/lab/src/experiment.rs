@@ -37,6 +37,7 @@ mod vert;
 mod weights;
 
 pub use bench::Subject;
+pub use scale::sleepers;
 
 /// One experiment of the registry.
 pub struct Experiment {

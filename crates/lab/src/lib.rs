@@ -20,6 +20,7 @@ pub mod plot;
 pub mod process;
 pub mod stats;
 pub mod sys;
+pub mod terminal;
 pub mod traffic;
 pub mod wire;
 pub mod world;

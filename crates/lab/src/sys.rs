@@ -285,3 +285,56 @@ fn check(result: libc::c_int) -> io::Result<()> {
         Ok(())
     }
 }
+
+/// A terminal of this size: the end that a person would sit at, and the one for a program.
+pub fn open_terminal(columns: u16, rows: u16) -> io::Result<(File, File)> {
+    let (mut ours, mut theirs) = (-1, -1);
+    // SAFETY: openpty writes the two descriptors, which nobody else owns yet; no name and no settings are passed.
+    unsafe {
+        check(libc::openpty(
+            &raw mut ours,
+            &raw mut theirs,
+            std::ptr::null_mut(),
+            std::ptr::null(),
+            &size(columns, rows),
+        ))?;
+        let (ours, theirs) = (File::from_raw_fd(ours), File::from_raw_fd(theirs));
+        for end in [&ours, &theirs] {
+            check(libc::fcntl(
+                end.as_raw_fd(),
+                libc::F_SETFD,
+                libc::FD_CLOEXEC,
+            ))?;
+        }
+        Ok((ours, theirs))
+    }
+}
+
+/// Gives a terminal another size; who runs in it is told.
+pub fn resize_terminal(terminal: &File, columns: u16, rows: u16) -> io::Result<()> {
+    // SAFETY: the kernel reads a winsize.
+    check(unsafe { libc::ioctl(terminal.as_raw_fd(), libc::TIOCSWINSZ, &size(columns, rows)) })
+}
+
+/// Makes the terminal that is the command's standard input its controlling one, in a session of its own. After
+/// [`start_in_netns`].
+pub fn start_in_terminal(command: &mut Command) {
+    // SAFETY: between fork and exec only system calls without allocation or locks are made.
+    unsafe {
+        command.pre_exec(|| {
+            // The leader of a group cannot begin a session: back to the group of who started us.
+            check(libc::setpgid(0, libc::getpgid(libc::getppid())))?;
+            check(libc::setsid())?;
+            check(libc::ioctl(0, libc::TIOCSCTTY, 0))
+        });
+    }
+}
+
+fn size(columns: u16, rows: u16) -> libc::winsize {
+    libc::winsize {
+        ws_row: rows,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    }
+}

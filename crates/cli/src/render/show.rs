@@ -1,8 +1,8 @@
 //! Links and targets as tables, for `show` and `top`.
 
-use std::collections::BTreeMap;
-
-use netnice_api::{CapacityDoc, ContractDoc, CountersDoc, LinkDoc, ShowDoc, TargetDoc};
+use netnice_api::{
+    CapacityDoc, ContractDoc, CountersDoc, LinkDoc, ShowDoc, TargetDoc, WatchDoc, Watched,
+};
 use netnice_core::contract::Direction;
 use netnice_core::units::{Amount, Nanos};
 
@@ -10,7 +10,6 @@ use super::Style;
 use super::contract::sharing;
 use super::table::{Cell, Table, wrap};
 use crate::desk::plain;
-use crate::top::Pace;
 
 /// The state of links and targets.
 pub(super) fn shown(doc: &ShowDoc, style: &Style) -> String {
@@ -172,34 +171,31 @@ fn rows(contract: &ContractDoc) -> Vec<Row> {
 }
 
 /// Targets by rate.
-pub(crate) fn top(doc: &ShowDoc, paces: &BTreeMap<String, [Pace; 2]>, style: &Style) -> String {
-    let pace = |target: &TargetDoc| paces.get(&target.target).copied().unwrap_or_default();
-    let mut by_rate: Vec<&TargetDoc> = doc.targets.iter().collect();
-    by_rate.sort_by_key(|target| {
-        let [up, down] = pace(target);
-        (
-            std::cmp::Reverse(up.rate.plus(down.rate)),
-            target.target.clone(),
-        )
-    });
+pub(crate) fn top(doc: &WatchDoc, style: &Style) -> String {
+    let rate = |target: &Watched| target.sends.rate.saturating_add(target.receives.rate);
+    let mut by_rate: Vec<&Watched> = doc.targets.iter().collect();
+    by_rate.sort_by_key(|target| (std::cmp::Reverse(rate(target)), &target.target));
     let mut table = Table::new(&["TARGET", "DIR", "NOW", "LIMIT", "WAIT", "DROPS/S"]);
     for target in by_rate {
         let mut name = plain(&target.target);
-        for row in rows(&target.effective) {
-            let paces = row.directions.iter().map(|d| pace(target)[*d as usize]);
-            let paces: Vec<Pace> = paces.collect();
-            let wait = row
-                .directions
-                .iter()
-                .map(|d| target.counters.get(*d, "queue_delay_ns"));
-            let drops: u64 = paces.iter().map(|pace| pace.drops).sum();
+        let limits = ContractDoc {
+            up: target.up,
+            down: target.down,
+            both: target.both,
+            min: target.min,
+            min_down: target.min_down,
+            ..ContractDoc::default()
+        };
+        for row in rows(&limits) {
+            let moving = || row.directions.iter().map(|d| target.moving(*d));
+            let wait = moving().map(|moving| moving.wait_ns).max();
             table.row(vec![
                 Cell::new(std::mem::take(&mut name)),
                 Cell::new(row.word),
-                amount(Some(paces.iter().map(|pace| pace.rate).sum())),
+                amount(Some(moving().map(|moving| Amount(moving.rate)).sum())),
                 amount(row.limit),
-                Cell::new(rough(Nanos(wait.max().unwrap_or(0)))),
-                Cell::new(drops.to_string()),
+                Cell::new(rough(Nanos(wait.unwrap_or(0)))),
+                Cell::new(moving().map(|moving| moving.drops).sum::<u64>().to_string()),
             ]);
         }
         for why in &target.degraded {
@@ -208,10 +204,9 @@ pub(crate) fn top(doc: &ShowDoc, paces: &BTreeMap<String, [Pace; 2]>, style: &St
     }
     let mut lines = Vec::new();
     for link in &doc.links {
-        let [up, down] = Direction::ALL.map(|direction| now(link.counters.rate(direction)));
-        lines.push(format!("{}  up {up}  down {down}", plain(&link.link)));
         for why in &link.degraded {
-            lines.extend(wrap(&format!("degraded: {}", plain(why)), "  ", "    "));
+            let why = format!("{} degraded: {}", plain(&link.link), plain(why));
+            lines.extend(wrap(&why, "", "  "));
         }
     }
     lines.push(match doc.targets.is_empty() {

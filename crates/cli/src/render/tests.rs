@@ -1,15 +1,13 @@
-use std::collections::BTreeMap;
-
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, DoctorItem, DoctorReport, Done, Explained, InstalledDoc,
-    LinkDoc, LogLine, LogLines, Response, ShowDoc, Status, TargetDoc,
+    LinkDoc, LogLine, LogLines, Moving, Response, ShowDoc, Status, TargetDoc, WatchDoc, Watched,
+    WatchedLink,
 };
-use netnice_core::contract::Contract;
+use netnice_core::contract::{Contract, Direction};
 use netnice_core::units::Amount;
 use proptest::prelude::*;
 
 use super::{Style, json, lines, one, text, top};
-use crate::top::{Pace, paces};
 
 const PLAIN: Style = Style { bold: false };
 
@@ -32,6 +30,40 @@ fn capacity(rate: u64, usable: u64, held: u64) -> Option<CapacityDoc> {
         usable,
         held,
     })
+}
+
+/// What `top` is told of the same state.
+fn watched(doc: &ShowDoc) -> WatchDoc {
+    let target = |target: &TargetDoc| {
+        let moving = |direction| Moving {
+            rate: target.counters.rate(direction).unwrap_or_default().0,
+            wait_ns: target.counters.get(direction, "queue_delay_ns"),
+            ..Moving::default()
+        };
+        let limits = &target.effective;
+        Watched {
+            target: target.target.clone(),
+            up: limits.up,
+            down: limits.down,
+            both: limits.both,
+            min: limits.min,
+            min_down: limits.min_down,
+            sends: moving(Direction::Up),
+            receives: moving(Direction::Down),
+            degraded: target.degraded.clone(),
+            ..Watched::default()
+        }
+    };
+    let link = |link: &LinkDoc| WatchedLink {
+        link: link.link.clone(),
+        degraded: link.degraded.clone(),
+        ..WatchedLink::default()
+    };
+    WatchDoc {
+        at_ns: 1,
+        links: doc.links.iter().map(link).collect(),
+        targets: doc.targets.iter().map(target).collect(),
+    }
 }
 
 fn shown(doc: ShowDoc) -> String {
@@ -283,7 +315,7 @@ fn top_sorts_by_rate() {
         targets: vec![slow, idle, fast],
         ..ShowDoc::default()
     };
-    let text = top(&doc, &paces(None, &doc), &PLAIN);
+    let text = top(&watched(&doc), &PLAIN);
     let first: Vec<&str> = text
         .lines()
         .filter_map(|line| line.split_whitespace().next())
@@ -398,8 +430,7 @@ fn documents() -> impl Strategy<Value = ShowDoc> {
 proptest! {
     #[test]
     fn everything_fits_80_columns(doc in documents()) {
-        let paces: BTreeMap<String, [Pace; 2]> = paces(None, &doc);
-        for text in [top(&doc, &paces, &PLAIN), shown(doc.clone())] {
+        for text in [top(&watched(&doc), &PLAIN), shown(doc.clone())] {
             for line in text.lines() {
                 prop_assert!(line.chars().count() <= 80, "{} columns: {line}\n{text}", line.chars().count());
                 prop_assert_eq!(line.trim_end(), line);

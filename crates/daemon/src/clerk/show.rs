@@ -41,7 +41,7 @@ impl<H: Host> Clerk<H> {
     }
 
     /// The target that holds a process: its own, else the nearest one around it.
-    fn of_process(&mut self, target: &Target, pid: u32) -> Result<Option<Held>, Denied> {
+    pub(super) fn of_process(&mut self, target: &Target, pid: u32) -> Result<Option<Held>, Denied> {
         let place = self.host.place(pid);
         if let Some(own) = self.ledger.find(target) {
             return Ok(Some(own.clone()));

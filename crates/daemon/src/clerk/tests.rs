@@ -5,6 +5,7 @@ mod pages;
 mod policy;
 mod restarts;
 mod stories;
+mod watching;
 
 use netnice_api::{Clear, ClearWhat, LinkChange, Request, Response, Set, Show, ShowDoc};
 use netnice_core::units::{Instant, Nanos};

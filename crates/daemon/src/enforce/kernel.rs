@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
+use netnice_kernel::connections::{self, Connection};
 use netnice_kernel::enforce::{Adoption, Exits, Found, Kernel, Membership, Sample, Whereabouts};
 use netnice_kernel::netlink::Route;
 use netnice_kernel::plan::{Desired, Leaves};
 use netnice_kernel::probe::{self, Finding};
 use netnice_kernel::{KernelError, device, process, speed, traffic};
 
-use super::{Act, Host, Interface, Members, Process, Seen};
+use super::{Act, Host, Interface, Members, Process, Seen, Whose};
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
 
@@ -319,6 +320,23 @@ impl Host for KernelHost {
 
     fn probe(&mut self) -> Vec<Finding> {
         probe::probe()
+    }
+
+    fn connections(&mut self, of: &Whose) -> Result<Vec<Connection>, Denied> {
+        let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
+        let mut all = listed.map_err(KernelError::from)?;
+        let pids = match of {
+            Whose::User(uid) => {
+                all.retain(|connection| connection.uid == *uid);
+                return Ok(all);
+            }
+            Whose::Processes(pids) => pids.iter().copied().collect(),
+            Whose::Group(bound) => cgroup::processes(&self.find_group(bound)?),
+        };
+        let sockets = pids.into_iter().flat_map(process::sockets);
+        let theirs: BTreeSet<u64> = sockets.map(|(_, inode)| inode).collect();
+        all.retain(|connection| theirs.contains(&connection.inode));
+        Ok(all)
     }
 
     fn seen(&mut self) -> Result<Seen, Denied> {

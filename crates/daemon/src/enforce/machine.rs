@@ -4,11 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Instant, Rate};
+use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{Adoption, Found, Sample, Whereabouts};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
 
-use super::{Act, Host, Interface, Members, Process, Seen};
+use super::{Act, Host, Interface, Members, Process, Seen, Whose};
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
 
@@ -35,6 +36,8 @@ pub struct Machine {
     pub fails_in: Option<usize>,
     /// What is to be read as received.
     pub seen: Seen,
+    /// Connections, each with the process that has it.
+    pub connections: Vec<(u32, Connection)>,
     /// What is to be read as counted.
     pub sample: Sample,
     /// The control groups that it was told to wait for.
@@ -448,6 +451,24 @@ impl Host for Machine {
 
     fn probe(&mut self) -> Vec<Finding> {
         Vec::new()
+    }
+
+    fn connections(&mut self, of: &Whose) -> Result<Vec<Connection>, Denied> {
+        let of = match of {
+            Whose::Processes(pids) => pids.clone(),
+            Whose::Group(bound) => {
+                let inside = |l: &&Living| l.cgroup.starts_with(&bound.path);
+                let inside = self.processes.values().filter(inside);
+                inside.map(|living| living.process.root.pid).collect()
+            }
+            Whose::User(uid) => {
+                let theirs = self.processes.values().filter(|l| l.process.uid == *uid);
+                theirs.map(|living| living.process.root.pid).collect()
+            }
+        };
+        let theirs =
+            |(pid, connection): &(u32, Connection)| of.contains(pid).then(|| connection.clone());
+        Ok(self.connections.iter().filter_map(theirs).collect())
     }
 
     fn seen(&mut self) -> Result<Seen, Denied> {

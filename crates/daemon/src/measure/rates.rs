@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use netnice_core::meter::Meter;
+use netnice_core::contract::Direction;
+use netnice_core::meter::{Flow, Meter};
 use netnice_core::units::{Amount, Instant, Nanos, Rate};
 
 use crate::enforce::Seen;
@@ -12,14 +13,25 @@ use crate::enforce::Seen;
 #[derive(Debug, Default)]
 pub struct Rates {
     read_at: Option<Instant>,
-    /// Bytes sent and received by then, by the target's number.
-    bytes: BTreeMap<u32, [u64; 2]>,
-    /// Bit/s between the last two readings.
-    rates: BTreeMap<u32, [Amount; 2]>,
+    /// What was counted by then, by the target's number.
+    meters: BTreeMap<u32, Meter>,
+    /// What happened between the last two readings, sending and receiving.
+    paces: BTreeMap<u32, [Pace; 2]>,
     links_at: Option<Instant>,
     links: BTreeMap<String, Wire>,
     asked_at: Option<Instant>,
     audited_at: Option<Instant>,
+}
+
+/// What happened of one target in one direction between two readings, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// Bit/s that went on.
+    pub rate: Amount,
+    /// Packets that were dropped, rounded up.
+    pub drops: u64,
+    /// Times that a packet waited because the limit was reached, rounded up.
+    pub held: u64,
 }
 
 /// What a managed link has received.
@@ -57,26 +69,38 @@ impl Rates {
         if self.read_at.is_some() && passed < SHORTEST {
             return;
         }
-        let bytes: BTreeMap<u32, [u64; 2]> = meters
-            .iter()
-            .map(|(id, meter)| (*id, [meter.up.sent_bytes, meter.down.sent_bytes]))
-            .collect();
-        self.rates = bytes
+        let meters: BTreeMap<u32, Meter> = meters.iter().copied().collect();
+        self.paces = meters
             .iter()
             .filter_map(|(id, now)| {
-                let before = self.bytes.get(id).filter(|_| passed <= LONGEST)?;
-                let rate = |dir: usize| per_second(before[dir], now[dir], passed);
-                Some((*id, [rate(0), rate(1)]))
+                let before = self.meters.get(id).filter(|_| passed <= LONGEST)?;
+                let pace = |d: Direction| Pace::between(before.flow(d), now.flow(d), passed);
+                Some((*id, Direction::ALL.map(pace)))
             })
             .collect();
-        self.bytes = bytes;
+        self.meters = meters;
         self.read_at = Some(now);
+    }
+
+    /// When counts were read last, if that was within so long before now.
+    pub fn read_within(&self, most: Nanos, now: Instant) -> Option<Instant> {
+        self.read_at.filter(|at| now.since(*at) <= most)
+    }
+
+    /// What was counted of a target when counts were read last.
+    pub fn meter(&self, id: u32) -> Meter {
+        self.meters.get(&id).copied().unwrap_or_default()
+    }
+
+    /// What a target does, if that is known.
+    pub fn pace(&self, id: u32, now: Instant) -> Option<[Pace; 2]> {
+        self.read_within(LONGEST, now)?;
+        self.paces.get(&id).copied()
     }
 
     /// What a target sends and receives, if that is known.
     pub fn of(&self, id: u32, now: Instant) -> Option<[Amount; 2]> {
-        let fresh = self.read_at.is_some_and(|at| now.since(at) <= LONGEST);
-        self.rates.get(&id).copied().filter(|_| fresh)
+        self.pace(id, now).map(|paces| paces.map(|pace| pace.rate))
     }
 
     /// Takes in what the interfaces of managed links have received; with each link what its receive stage passes.
@@ -112,6 +136,18 @@ impl Rates {
     pub fn overload(&self, link: &str) -> Option<Amount> {
         let wire = self.links.get(link)?;
         (wire.above >= IN_A_ROW).then_some(wire.rate)
+    }
+}
+
+impl Pace {
+    fn between(before: &Flow, now: &Flow, passed: Nanos) -> Pace {
+        // Eight times as many are a rate in bits: per second of what is counted one by one, an eighth of that.
+        let times = |before, now| per_second(before, now, passed).0.div_ceil(8);
+        Pace {
+            rate: per_second(before.sent_bytes, now.sent_bytes, passed),
+            drops: times(before.dropped_packets, now.dropped_packets),
+            held: times(before.held_back, now.held_back),
+        }
     }
 }
 
@@ -165,6 +201,19 @@ mod tests {
             None,
             "the reading before was too long ago"
         );
+    }
+
+    #[test]
+    fn one_drop_in_a_long_time_is_not_none() {
+        let mut rates = Rates::default();
+        let mut meter = Meter::default();
+        rates.targets(second(1), &[(1, meter)]);
+        meter.up.dropped_packets = 1;
+        meter.up.held_back = 30;
+        rates.targets(second(4), &[(1, meter)]);
+        let [up, down] = rates.pace(1, second(4)).expect("two readings");
+        assert_eq!((up.drops, up.held, up.rate), (1, 10, Amount(0)));
+        assert_eq!(down, Pace::default());
     }
 
     #[test]

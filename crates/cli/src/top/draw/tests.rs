@@ -1,0 +1,382 @@
+use netnice_api::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
+use netnice_core::units::Nanos;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::words::{cut, history, rate, round, wait, wrapped};
+use super::{Looks, draw, once};
+use crate::top::peers::Peers;
+use crate::top::prompt::Prompt;
+use crate::top::screen::{Mode, Screen, Subject};
+
+const ASCII: Looks = Looks {
+    colour: false,
+    unicode: false,
+};
+const UNICODE: Looks = Looks {
+    colour: false,
+    unicode: true,
+};
+
+/// The screen in a terminal of this size, without blanks at the ends of lines.
+fn drawn(screen: &mut Screen, looks: Looks, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal");
+    terminal
+        .draw(|frame| draw(screen, looks, frame))
+        .expect("drawn");
+    let buffer = terminal.backend().buffer();
+    let line = |y: u16| -> String {
+        let line: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+        line.trim_end().to_string()
+    };
+    (0..height).map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn moving(rate: u64, wait_ns: u64, drops: u64, held: u64) -> Moving {
+    Moving {
+        rate,
+        wait_ns,
+        drops,
+        held,
+    }
+}
+
+/// A unit with a process in it, one limit for both directions, and somebody who is not served.
+fn targets() -> Vec<Watched> {
+    vec![
+        Watched {
+            target: "name:backup".into(),
+            both: Some(4_194_304),
+            sends: moving(4_193_000, 21_500_000, 3, 190),
+            ..Watched::default()
+        },
+        Watched {
+            target: "pid:4711".into(),
+            inside: Some(2),
+            up: Some(8_000_000),
+            sends: moving(7_998_000, 400_000, 0, 70),
+            receives: moving(120_000, 0, 0, 0),
+            ..Watched::default()
+        },
+        Watched {
+            target: "unit:nginx.service".into(),
+            up: Some(20_000_000),
+            down: Some(50_000_000),
+            sends: moving(1_200_000, 0, 0, 0),
+            receives: moving(3_000_000, 0, 0, 0),
+            ..Watched::default()
+        },
+        Watched {
+            target: "user:ann".into(),
+            up: Some(1_000_000),
+            degraded: vec![
+                "what was promised does not fit eth0 any more: 40 Mbit/s of 100 are free".into(),
+            ],
+            ..Watched::default()
+        },
+    ]
+}
+
+fn screen(targets: Vec<Watched>) -> Screen {
+    let mut screen = Screen::new(Nanos::from_secs(1));
+    for at_ns in 1..=3 {
+        let mut targets = targets.clone();
+        for target in &mut targets {
+            target.sends.rate = target.sends.rate * at_ns / 3;
+        }
+        screen.table.take(WatchDoc {
+            at_ns,
+            links: vec![WatchedLink {
+                link: "eth0".into(),
+                up: Some(100_000_000),
+                up_held: 60_000_000,
+                ..WatchedLink::default()
+            }],
+            targets,
+        });
+    }
+    screen.selected = Some("name:backup".into());
+    screen
+}
+
+#[test]
+fn eighty_by_twenty_four_shows_all_there_is() {
+    let text = drawn(&mut screen(targets()), ASCII, 80, 24);
+    let expected = "\
+netnice top  4 targets  3 moving  up 13.4Mbit/s  down 3.12Mbit/s  every 1s
+eth0  up 100Mbit/s, 60M promised
+TARGET                   UP        LIMIT   DOWN        LIMIT   WAIT DROP/s HELD
+  unit:nginx.service  9.20M   ,:-    20M  3.12M   ...    50M  0.4ms      - up
+  - pid:4711          8.00M   :+#     8M   120k   ###      -  0.4ms      - up
+> name:backup         4.19M   :+#  4.19M   both                21ms      3 both
+! user:ann                0           1M      0            -      -      -";
+    assert_eq!(
+        text.lines().take(7).collect::<Vec<_>>().join("\n"),
+        expected,
+        "\n{text}"
+    );
+    let foot: Vec<&str> = text.lines().skip(21).collect();
+    assert_eq!(
+        foot,
+        [
+            "",
+            "name:backup  both 4.194 Mbit/s (524.288 kB/s)",
+            "u d b limit  x remove  Enter peers  s sort  / filter  p pause  ? help  q quit"
+        ],
+        "\n{text}"
+    );
+}
+
+#[test]
+fn minimums_have_a_place_where_there_are_any() {
+    let mut targets = targets();
+    targets[2].min = Some(5_000_000);
+    targets[3].min_down = Some(1_000_000);
+    let text = drawn(&mut screen(targets), ASCII, 80, 24);
+    for word in ["MIN-LIMIT", "5M-20M", " 1M-  "] {
+        assert!(text.contains(word), "{word}\n{text}");
+    }
+}
+
+#[test]
+fn a_wide_terminal_shows_longer_histories_and_letters_of_any_kind() {
+    let text = drawn(&mut screen(targets()), UNICODE, 200, 50);
+    assert!(text.contains("▃▆█"), "{text}");
+    assert!(text.contains("  └ pid:4711"), "{text}");
+    assert_eq!(text.lines().count(), 50);
+    let heading = text
+        .lines()
+        .find(|line| line.starts_with("TARGET"))
+        .expect("a heading");
+    assert!(
+        heading.ends_with("HELD") && heading.len() > 150,
+        "{heading}"
+    );
+}
+
+#[test]
+fn why_somebody_is_not_served_stands_below() {
+    let mut screen = screen(targets());
+    screen.selected = Some("user:ann".into());
+    let text = drawn(&mut screen, ASCII, 80, 24);
+    assert!(text.contains(">!user:ann"), "{text}");
+    assert!(
+        text.contains("degraded: what was promised does not fit eth0 any more"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_page_goes_with_the_selection() {
+    let target = |n: usize| Watched {
+        target: format!("pid:{n:03}"),
+        ..Watched::default()
+    };
+    let mut screen = screen((0..500).map(target).collect());
+    for (selected, first, last) in [
+        (0, 0, 18),
+        (18, 0, 18),
+        (19, 1, 19),
+        (499, 481, 499),
+        (490, 481, 499),
+        (3, 3, 21),
+    ] {
+        screen.selected = Some(format!("pid:{selected:03}"));
+        let text = drawn(&mut screen, ASCII, 80, 24);
+        let pids: Vec<&str> = text
+            .lines()
+            .filter_map(|l| l.get(2..9))
+            .filter(|l| l.starts_with("pid:"))
+            .collect();
+        assert_eq!(
+            pids.first().copied(),
+            Some(format!("pid:{first:03}").as_str()),
+            "{text}"
+        );
+        assert_eq!(
+            pids.last().copied(),
+            Some(format!("pid:{last:03}").as_str()),
+            "{text}"
+        );
+        assert!(text.contains(&format!("> pid:{selected:03}")), "{text}");
+    }
+}
+
+#[test]
+fn connections_stand_below_their_target() {
+    let mut screen = screen(targets());
+    let connection = |inode, peer: Option<&str>, sent| Connection {
+        inode,
+        protocol: "tcp".into(),
+        local: "10.0.0.2:40000".into(),
+        peer: peer.map(Into::into),
+        state: Some(
+            if peer.is_some() {
+                "established"
+            } else {
+                "listen"
+            }
+            .into(),
+        ),
+        sent: Some(sent),
+        received: Some(0),
+    };
+    let doc = |at_ns, sent| ConnectionsDoc {
+        target: "pid:4711".into(),
+        at_ns,
+        connections: vec![
+            connection(1, None, 0),
+            connection(2, Some("203.0.113.9:443"), sent),
+        ],
+        more: 7,
+        of_others: 2,
+    };
+    let before = Peers::new(doc(1_000_000_000, 0), None);
+    let now = Peers::new(doc(3_000_000_000, 1_000_000), Some(&before));
+    screen.open = Some(("pid:4711".into(), Some(now)));
+    let text = drawn(&mut screen, ASCII, 80, 24);
+    let below: Vec<&str> = text
+        .lines()
+        .skip_while(|l| !l.contains("pid:4711"))
+        .skip(1)
+        .take(4)
+        .collect();
+    assert_eq!(
+        below,
+        [
+            "      tcp  up  4.00M  down      0  10.0.0.2:40000 > 203.0.113.9:443",
+            "      tcp  up      0  down      0  10.0.0.2:40000 > -  listen",
+            "      and 7 more",
+            "      and 2 of other users"
+        ],
+        "\n{text}"
+    );
+    screen.open = Some(("pid:4711".into(), Some(Peers::default())));
+    assert!(drawn(&mut screen, ASCII, 80, 24).contains("no connection"));
+}
+
+#[test]
+fn what_is_typed_stands_last_with_what_holds_now() {
+    let mut screen = screen(targets());
+    let subject = Subject::Clause(Some("both"), "name:backup".into());
+    screen.mode = Mode::Prompt(subject, Prompt::with("8mb"));
+    screen.news.text = "both: mb is no unit of a rate".into();
+    screen.news.bad = true;
+    let text = drawn(&mut screen, ASCII, 80, 24);
+    let last: Vec<&str> = text.lines().skip(22).collect();
+    assert_eq!(
+        last,
+        [
+            "both: mb is no unit of a rate",
+            "limit both of name:backup (4.194 Mbit/s): 8mb"
+        ],
+        "\n{text}"
+    );
+    screen.mode = Mode::Sure("name:backup".into());
+    assert!(
+        drawn(&mut screen, ASCII, 80, 24)
+            .contains("take back what you asked for name:backup? y or n")
+    );
+    screen.mode = Mode::Help;
+    let help = drawn(&mut screen, ASCII, 80, 24);
+    assert!(help.is_ascii() && help.contains("WAIT"), "{help}");
+    assert!(
+        super::HELP.lines().count() <= 24 && super::HELP.lines().all(|l| l.chars().count() <= 80)
+    );
+    assert!(super::KEYS.len() <= 80);
+}
+
+#[test]
+fn nothing_has_a_colour_where_none_is_wanted() {
+    let colours = |colour| {
+        let mut screen = screen(targets());
+        screen.news.text = "something".into();
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal");
+        let looks = Looks {
+            colour,
+            unicode: true,
+        };
+        terminal
+            .draw(|frame| draw(&mut screen, looks, frame))
+            .expect("drawn");
+        let cells = terminal.backend().buffer().content.iter();
+        cells
+            .filter(|c| {
+                c.fg != ratatui::style::Color::Reset || c.bg != ratatui::style::Color::Reset
+            })
+            .count()
+    };
+    assert_eq!(colours(false), 0);
+    assert!(colours(true) > 10);
+}
+
+#[test]
+fn one_frame_has_every_target() {
+    let target = |n: usize| Watched {
+        target: format!("pid:{n}"),
+        ..Watched::default()
+    };
+    let lines = once(&mut screen((0..500).map(target).collect()), ASCII, 80);
+    assert_eq!(lines.len(), 3 + 500);
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.chars().count() <= 80 && !line.contains('>'))
+    );
+    let lines = once(&mut screen(Vec::new()), ASCII, 80);
+    assert!(
+        lines.iter().any(|line| line.contains("no target")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_screen_that_is_too_small_says_so() {
+    for (width, height) in [(1, 1), (20, 24), (59, 24), (80, 5)] {
+        let text = drawn(&mut screen(targets()), ASCII, width, height);
+        assert!(
+            "at least 60 x 6".starts_with(text.lines().next().unwrap_or("?")),
+            "{text}"
+        );
+    }
+    assert!(drawn(&mut screen(targets()), ASCII, 60, 6).contains("TARGET"));
+}
+
+#[test]
+fn numbers_are_short_and_right() {
+    for (bits, short, trimmed) in [
+        (0, "0", "0"),
+        (999, "999", "999"),
+        (1000, "1.00k", "1k"),
+        (4_194_304, "4.19M", "4.19M"),
+        (9_994, "9.99k", "9.99k"),
+        (9_996, "10.0k", "10k"),
+        (99_960, "100k", "100k"),
+        (999_499, "999k", "999k"),
+        (999_500, "1.00M", "1M"),
+        (400_000_000_000, "400G", "400G"),
+        (u64::MAX, "18.4E", "18.4E"),
+    ] {
+        assert_eq!(
+            (rate(bits).as_str(), round(bits).as_str()),
+            (short, trimmed),
+            "{bits}"
+        );
+    }
+    for (ns, text) in [
+        (0, "-"),
+        (1, "0.1ms"),
+        (9_900_000, "9.9ms"),
+        (9_900_001, "10ms"),
+        (999_900_000, "999ms"),
+        (1_000_000_000, "1.0s"),
+        (83_250_000_000, "83.2s"),
+    ] {
+        assert_eq!(wait(Nanos(ns)), text, "{ns}");
+    }
+    let steps = ASCII.steps();
+    assert_eq!(history(&[0, 1, 4, 8, 9], Some(8), 6, steps), "  .-##");
+    assert_eq!(history(&[1, 2, 3], None, 2, steps), "+#");
+    assert_eq!(cut("abcdef", 4), "abc~");
+    assert_eq!(wrapped("one two three four", 9, 2), ["one two", "three ~"]);
+}

@@ -1,0 +1,76 @@
+//! The connections of one target, with their rates between two answers.
+
+use std::collections::BTreeMap;
+
+use netnice_api::{Connection, ConnectionsDoc};
+
+/// What one connection has sent and received so far, by its number; and when that was read.
+type Passed = BTreeMap<u64, [Option<u64>; 2]>;
+
+/// The connections of one target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Peers {
+    /// What moved most first.
+    pub lines: Vec<Line>,
+    /// How many more there are.
+    pub more: u64,
+    /// How many are others' own business.
+    pub of_others: u64,
+    passed: Passed,
+    at_ns: u64,
+}
+
+/// One connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Line {
+    /// What the daemon says of it.
+    pub connection: Connection,
+    /// Bit/s sent and received, as far as that is known.
+    pub rates: [Option<u64>; 2],
+}
+
+impl Peers {
+    /// From an answer and the one before it.
+    pub(super) fn new(doc: ConnectionsDoc, before: Option<&Peers>) -> Peers {
+        let rates = |connection: &Connection| -> [Option<u64>; 2] {
+            let Some(before) = before.filter(|before| before.at_ns < doc.at_ns) else {
+                return [None; 2];
+            };
+            let Some(then) = before.passed.get(&connection.inode) else {
+                return [None; 2];
+            };
+            let time = u128::from(doc.at_ns - before.at_ns);
+            let rate = |then: Option<u64>, now: Option<u64>| {
+                let bits = u128::from(now?.checked_sub(then?)?) * 8 * 1_000_000_000;
+                u64::try_from(bits / time).ok()
+            };
+            [
+                rate(then[0], connection.sent),
+                rate(then[1], connection.received),
+            ]
+        };
+        let passed = |c: &Connection| (c.inode, [c.sent, c.received]);
+        let mut lines: Vec<Line> = doc
+            .connections
+            .iter()
+            .map(|connection| Line {
+                rates: rates(connection),
+                connection: connection.clone(),
+            })
+            .collect();
+        let moves = |line: &Line| {
+            line.rates
+                .iter()
+                .flatten()
+                .fold(0, |sum: u64, rate| sum.saturating_add(*rate))
+        };
+        lines.sort_by_key(|line| std::cmp::Reverse(moves(line)));
+        Peers {
+            lines,
+            more: doc.more,
+            of_others: doc.of_others,
+            passed: doc.connections.iter().map(passed).collect(),
+            at_ns: doc.at_ns,
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! The connections of this namespace, as sock_diag(7) tells them: who is at the other end, and of TCP how much has
+//! passed.
+//!
+//! One dump for each protocol and family, whatever is asked for: the kernel has no filter by inode. So this is asked
+//! only while somebody looks at the connections of a target.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use crate::netlink::{self, Answer, Message, NetlinkError, Route};
+
+/// The socket of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Its number; 0 where no process has it any more.
+    pub inode: u64,
+    /// The user who made it.
+    pub uid: u32,
+    /// `tcp` or `udp`.
+    pub protocol: &'static str,
+    /// Address and port here.
+    pub local: SocketAddr,
+    /// Address and port there; none while there is no peer.
+    pub peer: Option<SocketAddr>,
+    /// Of TCP its state, by the name that ss(8) gives it.
+    pub state: Option<&'static str>,
+    /// Bytes that the peer has confirmed; UDP does not count them.
+    pub sent: Option<u64>,
+    /// Bytes received.
+    pub received: Option<u64>,
+}
+
+/// All TCP and UDP sockets that are bound or connected.
+pub fn list(diag: &mut Route) -> Result<Vec<Connection>, NetlinkError> {
+    let mut found = Vec::new();
+    for (number, protocol) in [(libc::IPPROTO_TCP, "tcp"), (libc::IPPROTO_UDP, "udp")] {
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            let what = format!("list the {protocol} sockets");
+            let needed = number == libc::IPPROTO_TCP && family == libc::AF_INET;
+            let answers = match diag.dump(&what, request(family as u8, number as u8)) {
+                // A kernel without diagnosis of UDP, or without IPv6.
+                Err(error) if error.is_gone() && !needed => continue,
+                answers => answers?,
+            };
+            found.extend(answers.iter().filter_map(|answer| read(answer, protocol)));
+        }
+    }
+    Ok(found)
+}
+
+/// `struct inet_diag_req_v2`: any socket of this family and protocol, in any state, with its `tcp_info`.
+fn request(family: u8, protocol: u8) -> Message {
+    let mut head = [0; REQUEST_LEN];
+    head[0] = family;
+    head[1] = protocol;
+    head[2] = 1 << (INET_DIAG_INFO - 1);
+    head[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    Message::new(SOCK_DIAG_BY_FAMILY, 0, &head)
+}
+
+/// `struct inet_diag_msg`: family, state, two bytes that do not matter here; ports and addresses in network order;
+/// interface, cookie, timers and queues; user and inode.
+fn read(answer: &Answer, protocol: &'static str) -> Option<Connection> {
+    let head = answer.head::<ANSWER_LEN>()?;
+    let port = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let address = |at: usize| -> Option<IpAddr> {
+        let bytes = head.get(at..at + 16)?;
+        match i32::from(head[0]) {
+            libc::AF_INET => Some(Ipv4Addr::from(*bytes.first_chunk::<4>()?).into()),
+            libc::AF_INET6 => Some(Ipv6Addr::from(*bytes.first_chunk::<16>()?).to_canonical()),
+            _ => None,
+        }
+    };
+    let row = answer.attributes(ANSWER_LEN);
+    let info = netlink::find(&row, INET_DIAG_INFO).unwrap_or_default();
+    let count = |at: usize| {
+        let bytes = info.get(at..)?.first_chunk::<8>()?;
+        Some(u64::from_ne_bytes(*bytes))
+    };
+    let tcp = protocol == "tcp";
+    let peer = SocketAddr::new(address(24)?, port(6));
+    Some(Connection {
+        inode: netlink::number(&head[68..])?.into(),
+        uid: netlink::number(&head[64..])?,
+        protocol,
+        local: SocketAddr::new(address(8)?, port(4)),
+        peer: (peer.port() != 0).then_some(peer),
+        state: STATES.get(usize::from(head[1])).copied().filter(|_| tcp),
+        sent: count(BYTES_ACKED).filter(|_| tcp),
+        received: count(BYTES_RECEIVED).filter(|_| tcp),
+    })
+}
+
+/// linux/sock_diag.h
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+/// linux/inet_diag.h
+const INET_DIAG_INFO: u16 = 2;
+const REQUEST_LEN: usize = 56;
+const ANSWER_LEN: usize = 72;
+/// Where `struct tcp_info` (linux/tcp.h) has `tcpi_bytes_acked` and `tcpi_bytes_received`.
+const BYTES_ACKED: usize = 120;
+const BYTES_RECEIVED: usize = 128;
+
+/// By number (net/tcp_states.h).
+const STATES: [&str; 13] = [
+    "unknown",
+    "established",
+    "syn-sent",
+    "syn-recv",
+    "fin-wait-1",
+    "fin-wait-2",
+    "time-wait",
+    "closed",
+    "close-wait",
+    "last-ack",
+    "listen",
+    "closing",
+    "new-syn-recv",
+];
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    fn inode(socket: &impl AsRawFd) -> u64 {
+        let own = crate::process::sockets(std::process::id());
+        let found = own.iter().find(|(fd, _)| *fd == socket.as_raw_fd());
+        found.expect("a descriptor of ours").1
+    }
+
+    #[test]
+    fn sockets_of_ours_are_told_with_their_peers_and_what_has_passed() {
+        for any in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(any) else {
+                eprintln!("left out: nothing can be bound at {any}");
+                continue;
+            };
+            let there = listener.local_addr().expect("an address");
+            let mut client = TcpStream::connect(there).expect("a connection");
+            let (mut server, _) = listener.accept().expect("its other end");
+            client.write_all(&[7; 5000]).expect("room");
+            server.read_exact(&mut [0; 5000]).expect("5000 bytes");
+            let udp = UdpSocket::bind(any).expect("a UDP socket");
+            let mut diag = Route::open_diagnosis().expect("a netlink socket");
+            let all = list(&mut diag).expect("a list");
+            let of = |inode: u64| all.iter().find(|c| c.inode == inode).expect("one of ours");
+            let sender = of(inode(&client));
+            assert_eq!((sender.protocol, sender.peer), ("tcp", Some(there)));
+            assert_eq!(sender.state, Some("established"));
+            let receiver = of(inode(&server));
+            assert_eq!(receiver.received, Some(5000), "{receiver:?}");
+            assert_eq!(receiver.peer, client.local_addr().ok());
+            let waits = of(inode(&listener));
+            assert_eq!((waits.state, waits.peer), (Some("listen"), None));
+            let datagrams = of(inode(&udp));
+            assert_eq!((datagrams.protocol, datagrams.state), ("udp", None));
+            assert_eq!(Some(datagrams.local), udp.local_addr().ok());
+            assert_eq!((datagrams.peer, datagrams.sent), (None, None));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! A terminal that nobody sits at: it starts a program, types keys, and says what is on the screen.
+//!
+//! What the program writes goes through an emulator, so a test sees what a person would: letters in their places.
+//! [`Terminal::picture`] draws it as a PNG with the machine's own monospaced font, for documents and for people who
+//! want to look at what a test saw.
+
+mod picture;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::num::NonZeroU16;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use crate::sys;
+
+/// A program in a terminal. Dropping it ends the program and all it has started.
+pub struct Terminal {
+    child: Child,
+    ours: File,
+    /// Kept open, so that the settings can be read when the program has ended.
+    theirs: File,
+    /// Its settings before anything ran in it.
+    initial: String,
+    parser: Arc<Mutex<vt100::Parser>>,
+}
+
+impl Terminal {
+    /// Starts a command (of [`crate::world::Netns::command`] or [`crate::process::own_group`]) in a terminal.
+    pub fn start(mut command: Command, columns: u16, rows: u16) -> Result<Terminal> {
+        let (ours, theirs) = sys::open_terminal(columns, rows).context("cannot make a terminal")?;
+        let initial = settings(&theirs)?;
+        sys::start_in_terminal(&mut command);
+        let child = command
+            .env("TERM", "xterm-256color")
+            .stdin(theirs.try_clone()?)
+            .stdout(theirs.try_clone()?)
+            .stderr(theirs.try_clone()?)
+            .spawn()
+            .with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        let (high, wide) = (size(rows)?, size(columns)?);
+        let parser = Arc::new(Mutex::new(vt100::Parser::new(high, wide, 0)));
+        follow(ours.try_clone()?, parser.clone());
+        Ok(Terminal {
+            child,
+            ours,
+            theirs,
+            initial,
+            parser,
+        })
+    }
+
+    /// The program's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Types keys; `\r` is Enter, `\x1b` Esc.
+    pub fn types(&mut self, keys: &str) -> Result<()> {
+        self.ours
+            .write_all(keys.as_bytes())
+            .with_context(|| format!("the terminal does not take {keys:?}"))
+    }
+
+    /// Gives the terminal another size.
+    pub fn resize(&mut self, columns: u16, rows: u16) -> Result<()> {
+        let (high, wide) = (size(rows)?, size(columns)?);
+        self.parser().screen_mut().set_size(high, wide);
+        sys::resize_terminal(&self.ours, columns, rows).context("cannot resize the terminal")
+    }
+
+    /// What is on the screen, in lines.
+    pub fn text(&self) -> String {
+        self.parser().screen().contents()
+    }
+
+    /// The first line with this in it.
+    pub fn line(&self, with: &str) -> Option<String> {
+        let text = self.text();
+        let found = text.lines().find(|line| line.contains(with));
+        found.map(ToString::to_string)
+    }
+
+    /// Whether the program has the screen for itself, and gives it back when it ends.
+    pub fn is_full_screen(&self) -> bool {
+        self.parser().screen().alternate_screen()
+    }
+
+    /// Whether the cursor is hidden.
+    pub fn hides_cursor(&self) -> bool {
+        self.parser().screen().hide_cursor()
+    }
+
+    /// Whether anything on the screen has a colour.
+    pub fn has_colour(&self) -> bool {
+        let parser = self.parser();
+        let screen = parser.screen();
+        let (rows, columns) = screen.size();
+        let coloured = |(row, column): (u16, u16)| {
+            screen.cell(row, column).is_some_and(|cell| {
+                cell.fgcolor() != vt100::Color::Default || cell.bgcolor() != vt100::Color::Default
+            })
+        };
+        let places = (0..rows.get()).flat_map(|row| (0..columns.get()).map(move |c| (row, c)));
+        places.into_iter().any(coloured)
+    }
+
+    /// Waits until the screen is as wanted; fails with what is there instead.
+    pub fn wait_for(&self, what: &str, within: Duration, is: impl Fn(&str) -> bool) -> Result<()> {
+        let until = Instant::now() + within;
+        loop {
+            let text = self.text();
+            if is(&text) {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                bail!("no {what} within {within:?}; the screen has:\n{text}");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Whether the settings of the line are what they were before the program was started.
+    pub fn is_as_before(&self) -> Result<bool> {
+        Ok(settings(&self.theirs)? == self.initial)
+    }
+
+    /// Waits for the program to end.
+    pub fn wait(&mut self, within: Duration) -> Result<ExitStatus> {
+        let until = Instant::now() + within;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                // What it wrote last is still on its way through the terminal.
+                std::thread::sleep(Duration::from_millis(50));
+                return Ok(status);
+            }
+            if Instant::now() > until {
+                bail!(
+                    "it still runs after {within:?}; the screen has:\n{}",
+                    self.text()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Draws the screen into a PNG file.
+    pub fn picture(&self, file: &Path) -> Result<()> {
+        picture::draw(self.parser().screen(), file)
+    }
+
+    fn parser(&self) -> MutexGuard<'_, vt100::Parser> {
+        self.parser.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            let _ = sys::kill(-(self.child.id().cast_signed()), libc::SIGKILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+fn size(lines: u16) -> Result<NonZeroU16> {
+    NonZeroU16::new(lines).context("a terminal of no size")
+}
+
+/// The settings of a line, as stty(1) prints them.
+fn settings(line: &File) -> Result<String> {
+    let output = Command::new("stty")
+        .arg("-g")
+        .stdin(line.try_clone()?)
+        .output()
+        .context("cannot start stty")?;
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Feeds the emulator until the terminal is closed.
+fn follow(mut from: File, parser: Arc<Mutex<vt100::Parser>>) {
+    std::thread::spawn(move || {
+        let mut bytes = vec![0; 64 * 1024];
+        while let Ok(read) = from.read(&mut bytes)
+            && read > 0
+        {
+            let mut parser = parser.lock().unwrap_or_else(PoisonError::into_inner);
+            parser.process(&bytes[..read]);
+        }
+    });
+}

@@ -1,0 +1,237 @@
+//! `netnice top` as a person uses it: on a terminal, with keys.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::{self, Rate};
+use netnice_lab::experiment::sleepers;
+use netnice_lab::sys;
+use netnice_lab::terminal::Terminal;
+use netnice_lab::traffic::{self, Tcp};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// `netnice ARGS` on a terminal; colours and letters as asked.
+fn terminal(desk: &Desk, args: &[&str], size: (u16, u16), colour: bool) -> Terminal {
+    let mut command = desk.netnice.command(args);
+    command.env("LC_ALL", "C.UTF-8");
+    if colour {
+        command.env_remove("NO_COLOR");
+    }
+    Terminal::start(command, size.0, size.1).expect("a terminal")
+}
+
+fn wait(terminal: &Terminal, what: &str) {
+    let shown = terminal.wait_for(what, PATIENCE, |text| text.contains(what));
+    shown.unwrap_or_else(|error| panic!("{error:#}"));
+}
+
+/// Where pictures go, if anybody wants some.
+fn picture(terminal: &Terminal, name: &str) {
+    if let Some(folder) = std::env::var_os("NETNICE_PICTURES") {
+        let file = PathBuf::from(folder).join(name);
+        terminal.picture(&file).expect("a picture");
+    }
+}
+
+#[test]
+fn a_limit_that_is_changed_on_the_screen_holds() {
+    const R8M: Rate = Rate {
+        bits: 8_000_000,
+        text: "8mbit",
+    };
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 2).source();
+    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    let name = format!("pid:{}", program.pid());
+    desk.types(&format!("set {name} --up 4mbit"));
+    let mut top = terminal(&desk, &["top"], (80, 24), true);
+    wait(&top, &format!("> {name}"));
+    assert!(top.is_full_screen() && top.hides_cursor() && top.has_colour());
+    assert!(
+        !top.is_as_before().expect("settings"),
+        "keys come one by one"
+    );
+    // The rate, the history and who is held back appear with the second reading.
+    let busy = |text: &str| {
+        let line = text.lines().find(|line| line.contains(&name));
+        line.is_some_and(|line| line.contains('█') && line.trim_end().ends_with("up"))
+    };
+    top.wait_for("busy row", PATIENCE, busy)
+        .unwrap_or_else(|error| panic!("{error:#}"));
+
+    top.types("u8mbps\r").expect("typed");
+    wait(&top, "mbps");
+    assert_eq!(
+        desk.target(&name)["effective"]["up"],
+        4_000_000,
+        "what is no rate changes nothing"
+    );
+    top.types("\x7f\x7f\x7fbit\r").expect("typed");
+    wait(&top, "up 8 Mbit/s (1 MB/s)");
+    assert_eq!(desk.target(&name)["effective"]["up"], 8_000_000);
+    desk.held(desk.sent(1.5, 3.0).expect("a rate"), R8M, "changed in top");
+    picture(&top, "changed.png");
+
+    top.types("\r").expect("typed");
+    wait(&top, "10.77.0.2:5001");
+    let rates = |text: &str| {
+        let peers: Vec<&str> = text.lines().filter(|line| line.contains(":5001")).collect();
+        peers.len() == 2 && peers.iter().all(|line| line.contains("M  down"))
+    };
+    top.wait_for("rates of both connections", PATIENCE, rates)
+        .unwrap_or_else(|error| panic!("{error:#}"));
+    picture(&top, "peers.png");
+
+    top.types("xy").expect("typed");
+    wait(&top, "no target is limited");
+    assert!(desk.target(&name).is_null(), "taken back");
+    top.types("q").expect("typed");
+    assert!(top.wait(PATIENCE).expect("an end").success());
+    assert!(!top.is_full_screen() && !top.hides_cursor());
+    assert!(top.is_as_before().expect("settings"));
+}
+
+#[test]
+fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    desk.types(&format!(
+        "set pid:{} --up 4mbit --down 8mbit",
+        sleeper.pid()
+    ));
+    let name = format!("pid:{}", sleeper.pid());
+    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
+        let mut top = terminal(&desk, &["top"], (80, 24), false);
+        wait(&top, &name);
+        assert!(!top.has_colour(), "NO_COLOR is set");
+        top.resize(120, 30).expect("resized");
+        let wide = |text: &str| text.lines().any(|line| line.trim_end().len() > 90);
+        top.wait_for("wide heading", PATIENCE, wide)
+            .unwrap_or_else(|error| panic!("{error:#}"));
+        sys::kill(top.pid().cast_signed(), signal).expect("signalled");
+        let status = top.wait(PATIENCE).expect("an end");
+        let ended = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(ended, Some(signal), "who started it sees how it ended");
+        assert!(!top.is_full_screen() && !top.hides_cursor());
+        assert!(top.is_as_before().expect("settings"));
+    }
+    // A daemon that goes away and comes back is told and found again.
+    let mut desk = desk;
+    let mut top = terminal(&desk, &["top", "-d", "200ms"], (80, 24), false);
+    wait(&top, &name);
+    desk.netnice.stop_daemon();
+    wait(&top, "trying again");
+    desk.netnice.start_daemon().expect("a daemon");
+    let again = |text: &str| !text.contains("trying again") && text.contains(&name);
+    top.wait_for("the table again", PATIENCE, again)
+        .unwrap_or_else(|error| panic!("{error:#}"));
+    top.types("\x03").expect("Ctrl-C");
+    assert!(top.wait(PATIENCE).expect("an end").success());
+}
+
+#[test]
+fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed() {
+    let desk = Desk::new().expect("a desk");
+    let sleeper = desk.sleeper();
+    let name = format!("pid:{}", sleeper.pid());
+    desk.types(&format!("set {name} --up 4mbit"));
+    let mut command = desk.netnice.command(&["top", "-d", "200ms"]);
+    // Beside the one that the terminal sets.
+    command.arg("--runtime-dir").arg(desk.netnice.runtime());
+    let mut wrapped = netnice_lab::process::own_group("env");
+    wrapped
+        .arg("TERM=dumb")
+        .arg(command.get_program())
+        .args(command.get_args());
+    let top = Terminal::start(wrapped, 80, 24).expect("a terminal");
+    let twice = |text: &str| text.matches(&name).count() >= 2;
+    top.wait_for("two tables", PATIENCE, twice)
+        .unwrap_or_else(|error| panic!("{error:#}"));
+    assert!(!top.is_full_screen());
+    let frame = desk.types("top --once -d 300ms").stdout;
+    let line = frame.lines().find(|line| line.contains(&name));
+    assert!(line.is_some_and(|line| line.contains("4M")), "{frame}");
+    assert!(
+        frame.is_ascii() && frame.lines().all(|line| line.len() <= 80),
+        "{frame}"
+    );
+}
+
+#[test]
+fn connections_are_told_to_their_owner_and_to_root() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 1).source();
+    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    let netnice = desk.copy_for_all("netnice").expect("a copy");
+    let mut command = desk.world.client().ns.command("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .arg(netnice)
+        .arg("top")
+        .env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+    let mut top = Terminal::start(command, 80, 24).expect("a terminal");
+    wait(&top, &format!("> pid:{}", program.pid()));
+    top.types("\r").expect("typed");
+    wait(&top, "and 1 of other users");
+    assert!(!top.text().contains(":5001"));
+    // Nor may they change what is not theirs, and are told why.
+    top.types("u1mbit\r").expect("typed");
+    wait(&top, "belongs to root");
+    top.types("xy").expect("typed");
+    wait(&top, "nothing on this target was set by you");
+}
+
+/// Processor time of a process and all its threads, in nanoseconds.
+fn spent(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process");
+    let spent = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.ok()?.path().join("schedstat");
+        let text = std::fs::read_to_string(path).ok()?;
+        text.split(' ').next()?.parse::<u64>().ok()
+    };
+    tasks.filter_map(spent).sum()
+}
+
+/// What 500 targets cost: the daemon's and the client's processor time together, beyond what the daemon takes when
+/// nobody looks.
+#[test]
+#[ignore = "takes a minute, and a quiet machine"]
+fn five_hundred_targets_cost_less_than_three_hundredths_of_a_core() {
+    let desk = Desk::new().expect("a desk");
+    let (_parent, pids) = sleepers(desk.world.client(), 500).expect("sleepers");
+    for (n, pid) in pids.iter().enumerate() {
+        let contract = ["--up 4mbit", "--down 8mbit", "--up 2mbit --down 3mbit"][n % 3];
+        desk.types(&format!("set pid:{pid} {contract}"));
+    }
+    let daemon = desk.netnice.pid().expect("a daemon");
+    let share = |pids: &[u32], seconds: f64| {
+        let sum = || pids.iter().map(|pid| spent(*pid)).sum::<u64>();
+        let (from, before) = (sys::now_ns(), sum());
+        bench::pause(seconds);
+        (sum() - before) as f64 * 100.0 / (sys::now_ns() - from) as f64
+    };
+    // Whoever looked before: the daemon measures for ten seconds more.
+    bench::pause(11.0);
+    let alone = share(&[daemon], 10.0);
+    for size in [(80, 24), (200, 50)] {
+        let top = terminal(&desk, &["top"], size, true);
+        wait(&top, "500 targets");
+        bench::pause(2.0);
+        let daemons = share(&[daemon], 5.0);
+        let both = share(&[daemon, top.pid()], 10.0);
+        println!(
+            "{} x {}: daemon {daemons:.2} % of a core, with top {both:.2} %; nobody looking {alone:.2} %",
+            size.0, size.1
+        );
+        picture(&top, &format!("500-{}x{}.png", size.0, size.1));
+        assert!(
+            both - alone < 3.0,
+            "{both:.2} % of a core, of which {alone:.2} % without top"
+        );
+    }
+}
