@@ -303,6 +303,7 @@ const fn wish(proof: Proof, package: &'static str, uses: &'static [Use]) -> Need
     }
 }
 
+const PROMETHEUS: &[&str] = &["/usr/lib/python3/dist-packages/prometheus_client/parser.py"];
 const LIBWRAP: &[&str] = &[
     "/lib/x86_64-linux-gnu/libwrap.so.0",
     "/lib/aarch64-linux-gnu/libwrap.so.0",
@@ -330,6 +331,8 @@ const NEEDS: &[Need] = &[
     need(Program("bash"), "bash", &[Run, Vm]),
     need(Program("zsh"), "zsh", &[Run, Vm]),
     need(Program("script"), "bsdutils", &[Run, Vm]),
+    // The reader of what is exported.
+    need(File(PROMETHEUS), "python3-prometheus-client", &[Run]),
     // What the FTP server of an experiment is linked with.
     wish(File(LIBWRAP), "libwrap0", &[Run]),
     // The C library, as programs find it.

@@ -37,6 +37,7 @@ impl From<&Response> for Exit {
             | Response::Shown(_)
             | Response::Watched(_)
             | Response::Connections(_)
+            | Response::History(_)
             | Response::Explained(_)
             | Response::Found(_)
             | Response::Doctor(_)

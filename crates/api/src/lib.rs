@@ -16,6 +16,7 @@ mod client;
 mod exit;
 pub mod fds;
 pub mod frame;
+mod history;
 mod request;
 mod response;
 mod runtime_dir;
@@ -25,9 +26,10 @@ mod wire;
 
 pub use client::{Client, ClientError};
 pub use exit::Exit;
+pub use history::{HistoryDoc, TargetHistory};
 pub use request::{
-    Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, LinkChange, Log, Own, Ping,
-    Reload, Request, Set, Show, Watch,
+    Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Own,
+    Ping, Reload, Request, Set, Show, Watch,
 };
 pub use response::{
     DoctorItem, DoctorReport, Done, Explained, Failed, Found, Gate, LogLine, LogLines, Pong,

@@ -19,6 +19,8 @@ pub enum Request {
     Watch(Watch),
     /// Tell the connections of a target.
     Connections(Connections),
+    /// Tell what targets did a while ago.
+    History(History),
     /// Tell the state of the target that the caller itself belongs to.
     Own(Own),
     /// Take back what was asked.
@@ -101,6 +103,17 @@ pub struct Watch {
 pub struct Connections {
     /// The target.
     pub target: String,
+}
+
+/// [`Request::History`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct History {
+    /// Only this target; a process that belongs to a target means that one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
+    /// How long before now. Up to two minutes are told second by second, more minute by minute.
+    pub last_ns: u64,
 }
 
 /// [`Request::Own`]; a pidfd of the caller travels with it.

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::history::HistoryDoc;
 use crate::show::ShowDoc;
 use crate::watch::{ConnectionsDoc, WatchDoc};
 
@@ -19,6 +20,8 @@ pub enum Response {
     Watched(WatchDoc),
     /// The connections of a target.
     Connections(ConnectionsDoc),
+    /// What targets did a while ago.
+    History(HistoryDoc),
     /// How a target is served.
     Explained(Explained),
     /// What a target is made of.

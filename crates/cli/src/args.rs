@@ -15,8 +15,8 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use netnice_api::{
-    Clear, ClearWhat, Confirm, Exit, Explain, LinkChange, Log, Reload, Request, RuntimeDir, Set,
-    Show,
+    Clear, ClearWhat, Confirm, Exit, Explain, History, LinkChange, Log, Reload, Request,
+    RuntimeDir, Set, Show,
 };
 use netnice_core::contract::{Contract, ContractError, IfName};
 use netnice_core::police::{NotJudged, Police};
@@ -258,6 +258,9 @@ enum TypedVerb {
     Show {
         /// The target [default: all]
         target: Option<String>,
+        /// What it did in the last TIME: two minutes second by second, up to six hours by minutes
+        #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2min")]
+        history: Option<String>,
     },
     /// Take back what you asked for a target; as root what anybody asked
     Clear {
@@ -442,9 +445,13 @@ impl TypedVerb {
         match self {
             TypedVerb::Run(run) => run.means(common),
             TypedVerb::Set(set) => set.means(common),
-            TypedVerb::Show { target } => {
+            TypedVerb::Show { target, history } => {
                 let target = target.as_deref().map(full_target).transpose()?;
-                Ok(Verb::Ask(Request::Show(Show { target })))
+                let last_ns = nanos("--history", history.as_deref())?;
+                Ok(Verb::Ask(match last_ns {
+                    None => Request::Show(Show { target }),
+                    Some(last_ns) => Request::History(History { target, last_ns }),
+                }))
             }
             TypedVerb::Clear { target, .. } => clear(target.as_deref(), common),
             TypedVerb::Top(top) => top.means(),

@@ -5,8 +5,10 @@
 //! there is none where standard output is no terminal or `NO_COLOR` is set.
 
 mod contract;
+mod history;
 mod lines;
 mod show;
+pub(crate) mod spark;
 mod table;
 
 use std::io::IsTerminal;
@@ -61,6 +63,9 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
         }
         Response::Done(done) => self::done(done),
         Response::Shown(doc) => show::shown(doc, style),
+        Response::History(doc) => {
+            history::history(doc, spark::Steps::new(spark::unicode_locale()), style)
+        }
         // These are asked for by `top` only, which draws them itself.
         Response::Watched(doc) => json_line(doc),
         Response::Connections(doc) => json_line(doc),
@@ -90,6 +95,7 @@ pub(crate) fn json(response: &Response) -> String {
         Response::Pong(pong) => pretty(pong),
         Response::Done(done) => pretty(done),
         Response::Shown(doc) => pretty(doc),
+        Response::History(doc) => pretty(doc),
         Response::Watched(doc) => pretty(doc),
         Response::Connections(doc) => pretty(doc),
         Response::Explained(explained) => pretty(explained),

@@ -7,7 +7,7 @@
 //! | nothing, or `-n` | no terminal, or `TERM=dumb` | plain tables one after the other ([`repeat`]) |
 //! | `--json` | anywhere | `show --json` on a line, again and again |
 //!
-//! The daemon measures once a second while somebody looks; a table shows what passed between the last two readings.
+//! The daemon measures once a second; a table shows what passed between the last two readings.
 
 mod draw;
 mod live;
@@ -55,6 +55,9 @@ fn once(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> {
                 return Ok(Exit::from(&other));
             }
         }
+    }
+    if let Response::History(doc) = client.call(&screen::past(), None)? {
+        screen.table.remember(&doc);
     }
     let lines = draw::once(&mut screen, Looks::of_environment(), width());
     desk::say(&lines.join("\n"))?;

@@ -15,6 +15,7 @@ pub mod doctor;
 mod explain;
 mod link;
 mod open;
+mod past;
 mod reload;
 mod repair;
 mod set;
@@ -30,6 +31,7 @@ use std::path::PathBuf;
 use netnice_api::{Done, LogLines, Pong, Request, Response};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::target::Target;
+use netnice_core::units::Instant;
 use netnice_kernel::enforce::Adoption;
 use netnice_kernel::plan::Desired;
 
@@ -37,9 +39,12 @@ use crate::clock::Now;
 use crate::denied::Denied;
 use crate::desired::{awaited, desired};
 use crate::enforce::{self, Act, Host};
+use crate::history::History;
 use crate::journal::Journal;
 use crate::ledger::{Body, Closed, Held, Ledger};
 use crate::measure::Rates;
+use crate::metrics::Tally;
+use crate::metrics::serve::Page;
 use crate::peer::Peer;
 use crate::policy::Policy;
 use crate::state::Store;
@@ -67,6 +72,10 @@ pub struct Clerk<H: Host> {
     broken: BTreeMap<IfName, String>,
     repairs: repair::Repairs,
     rates: Rates,
+    history: History,
+    tally: Tally,
+    /// The page for Prometheus that was made last, and when.
+    page: Option<(Instant, Page)>,
     /// What a person should know who asks the doctor.
     notices: Vec<String>,
     policy: Policy,
@@ -104,6 +113,9 @@ impl<H: Host> Clerk<H> {
             broken: BTreeMap::new(),
             repairs: repair::Repairs::default(),
             rates: Rates::default(),
+            history: History::default(),
+            tally: Tally::default(),
+            page: None,
             notices: Vec::new(),
             policy: Policy::default(),
             policy_path: None,
@@ -163,6 +175,7 @@ impl<H: Host> Clerk<H> {
             Request::Connections(asked) => self
                 .connections(peer, &asked.target, now)
                 .map(Response::Connections),
+            Request::History(asked) => self.past(asked, now).map(Response::History),
             Request::Own(_) => self.show_own(named.as_ref(), now).map(Response::Shown),
             Request::Log(log) => Ok(Response::Log(LogLines {
                 lines: self.journal.read(now, log.since_ns, log.lines),
@@ -193,6 +206,7 @@ impl<H: Host> Clerk<H> {
             Denied::BadUsage(_) => false,
         };
         if is_news {
+            self.tally.refusals += u64::from(!matches!(denied, Denied::Failed(_)));
             let who = crate::authority::user(peer.uid);
             self.journal.warn(now, format!("{who}, {what}: {denied}"));
         }

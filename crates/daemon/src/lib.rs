@@ -17,10 +17,12 @@ pub mod clock;
 pub mod denied;
 pub mod desired;
 pub mod enforce;
+pub mod history;
 pub mod journal;
 pub mod ledger;
 pub mod lineage;
 pub mod measure;
+pub mod metrics;
 pub mod peer;
 pub mod policy;
 pub mod run;
@@ -32,4 +34,5 @@ pub mod units;
 pub mod watch;
 
 pub use denied::Denied;
+pub use metrics::serve::Address;
 pub use run::{Options, examine, run};

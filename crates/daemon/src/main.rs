@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use netnice_api::{RuntimeDir, Status};
-use netnice_daemon::Options;
+use netnice_api::{Exit, RuntimeDir, Status};
+use netnice_daemon::{Address, Options};
 use tracing_subscriber::EnvFilter;
 
 /// Keeps network contracts on this host: serves netnice(1), and keeps limits and guarantees in the kernel.
@@ -24,6 +24,12 @@ struct Arguments {
     /// With --probe: in JSON
     #[arg(long, requires = "probe")]
     json: bool,
+    /// Serve metrics for Prometheus, over HTTP at /metrics [default ADDR: 127.0.0.1:9469]
+    #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = "127.0.0.1:9469")]
+    metrics: Option<Address>,
+    /// With --metrics: at an address that other machines can reach
+    #[arg(long, requires = "metrics")]
+    metrics_open: bool,
     /// Stay in the foreground; it always does, the option is for unit files that say so
     #[arg(long)]
     foreground: bool,
@@ -42,10 +48,21 @@ fn main() -> ExitCode {
     if arguments.probe {
         return probe(arguments.json);
     }
+    let metrics = arguments
+        .metrics
+        .map(|address| address.check(arguments.metrics_open));
+    let metrics = match metrics.transpose() {
+        Ok(metrics) => metrics,
+        Err(error) => {
+            eprintln!("netniced: --metrics: {error}");
+            return ExitCode::from(Exit::BadUsage.code());
+        }
+    };
     let variable = std::env::var_os(RuntimeDir::VARIABLE);
     let options = Options {
         runtime: RuntimeDir::choose(arguments.runtime_dir, variable),
         policy: arguments.policy,
+        metrics,
     };
     match netnice_daemon::run(&options) {
         Ok(()) => ExitCode::SUCCESS,

@@ -20,7 +20,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::task::LocalSet;
+use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::clerk::doctor::item;
@@ -28,6 +28,7 @@ use crate::clerk::{Clerk, Named, Record};
 use crate::clock::Now;
 use crate::enforce::Host;
 use crate::enforce::kernel::KernelHost;
+use crate::metrics::serve::{self, Address, Scrape};
 use crate::runtime::Runtime;
 use crate::server::{Ask, Server};
 use crate::state::{StateError, Store};
@@ -41,6 +42,8 @@ pub struct Options {
     pub runtime: RuntimeDir,
     /// The policy file.
     pub policy: PathBuf,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<Address>,
 }
 
 /// Why the daemon could not start, or not go on.
@@ -96,7 +99,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         .enable_all()
         .build()
         .during("start the runtime")?;
-    LocalSet::new().block_on(&executor, serve(options, clerk))?;
+    LocalSet::new().block_on(&executor, live(options, clerk))?;
     runtime.leave();
     Ok(())
 }
@@ -127,7 +130,7 @@ fn read(store: &Store) -> Result<Record, RunError> {
     }
 }
 
-async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), RunError> {
+async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).during("hear signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).during("hear signals")?;
     let mut hangup = signal(SignalKind::hangup()).during("hear signals")?;
@@ -154,6 +157,13 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Ru
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let listening = server.serve(to_clerk);
     tokio::pin!(listening);
+    let (to_page, mut scrapes) = mpsc::channel::<Scrape>(WAITING);
+    if let Some(address) = options.metrics {
+        let what = format!("serve metrics at {}", address.0);
+        let listener = serve::listen(address).await.during(&what)?;
+        tracing::info!(address = %address.0, "serving metrics");
+        spawn_local(serve::serve(listener, to_page));
+    }
     loop {
         listen_to_ends(&mut clerk, &mut ends);
         let due = clerk.next_due().map(from_monotonic);
@@ -184,6 +194,10 @@ async fn serve(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Ru
                 unit_files.watch(clerk.unit_folders());
             }
             Some(ask) = asks.recv() => answer(&mut clerk, ask),
+            Some(scrape) = scrapes.recv() => {
+                // Who has gone meanwhile misses the page.
+                let _ = scrape.send(clerk.metrics(Now::read()));
+            }
             heard = links.changed() => {
                 heard.during("listen to netlink any more")?;
                 look_at.get_or_insert(Instant::now() + LINKS_SETTLE);

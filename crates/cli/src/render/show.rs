@@ -230,7 +230,7 @@ fn now(rate: Option<Amount>) -> String {
 }
 
 /// A waiting time to a tenth of a millisecond.
-fn rough(time: Nanos) -> String {
+pub(super) fn rough(time: Nanos) -> String {
     let tenths = time.0 / 100_000;
     format!("{}.{} ms", tenths / 10, tenths % 10)
 }

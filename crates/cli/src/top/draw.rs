@@ -26,6 +26,7 @@ use ratatui::style::{Color, Modifier, Style};
 use super::screen::{Mode, Screen, Subject};
 use super::table::{KEPT, Row};
 use crate::desk::plain;
+use crate::render::spark::{Steps, unicode_locale};
 use words::{cut, rate, wait, wrapped};
 
 /// What the terminal can show.
@@ -40,12 +41,10 @@ pub(super) struct Looks {
 impl Looks {
     /// From the environment: `NO_COLOR`, and the character set of the locale.
     pub(super) fn of_environment() -> Looks {
-        let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
-        let locale = locale.unwrap_or_default().to_lowercase();
+        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Looks {
-            colour: set("NO_COLOR").is_none(),
-            unicode: locale.contains("utf-8") || locale.contains("utf8"),
+            colour: !unwanted,
+            unicode: unicode_locale(),
         }
     }
 
@@ -53,13 +52,6 @@ impl Looks {
         match self.colour {
             true => Style::new().fg(colour),
             false => Style::new(),
-        }
-    }
-
-    fn steps(self) -> [char; 9] {
-        match self.unicode {
-            true => [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
-            false => [' ', '.', ',', ':', '-', '=', '+', '*', '#'],
         }
     }
 }
@@ -275,13 +267,13 @@ enum What {
 }
 
 impl What {
-    fn heading(self, minimums: bool) -> &'static str {
+    fn heading(self, minimums: [bool; 2]) -> &'static str {
         match self {
             What::Name => "TARGET",
             What::Rate(Direction::Up) => "UP",
             What::Rate(Direction::Down) => "DOWN",
             What::Past(_) => "",
-            What::Limit(_) if minimums => "MIN-LIMIT",
+            What::Limit(direction) if minimums[direction as usize] => "MIN-LIMIT",
             What::Limit(_) => "LIMIT",
             What::Wait => "WAIT",
             What::Drops => "DROP/s",
@@ -295,12 +287,14 @@ impl What {
 }
 
 /// The columns for a width.
-fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Column>, bool) {
+fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Column>, [bool; 2]) {
     let targets = &screen.table.doc().targets;
-    let guaranteed = |t: &Watched| t.min.is_some() || t.min_down.is_some();
-    let minimums = width >= WIDTH_FOR_MINIMUMS && targets.iter().any(guaranteed);
-    let limit = if minimums { 10 } else { 6 };
-    let fixed = 2 * (6 + limit) + 6 + 6 + 4;
+    let is_there = |of: fn(&Watched) -> Option<u64>| {
+        width >= WIDTH_FOR_MINIMUMS && targets.iter().any(|target| of(target).is_some())
+    };
+    let minimums = [is_there(|t| t.min), is_there(|t| t.min_down)];
+    let limits = minimums.map(|there| if there { 10 } else { 6 });
+    let fixed = 2 * 6 + limits[0] + limits[1] + 6 + 6 + 4;
     // Between the columns.
     let gaps = 9;
     let left = width.saturating_sub(fixed + gaps);
@@ -331,7 +325,7 @@ fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Column>, bool) {
             },
             Column {
                 what: What::Limit(direction),
-                width: limit,
+                width: limits[direction as usize],
             },
         ]);
     }
@@ -478,7 +472,7 @@ fn cell(
         }
         What::Past(direction) => {
             let past: Vec<u64> = screen.table.past(&target.target, direction).collect();
-            let text = words::history(&past, target.limit(direction), column.width, looks.steps());
+            let text = Steps::new(looks.unicode).row(&past, target.limit(direction), column.width);
             (text, looks.coloured(Color::Cyan))
         }
         What::Limit(direction) => (limits(target, direction), plain_style),

@@ -14,9 +14,10 @@
 //! and is judged by the daemon as they are.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 use netnice_api::{
-    Clear, ClearWhat, Connections, ConnectionsDoc, Request, Response, Set, Watch, WatchDoc,
+    Clear, ClearWhat, Connections, ConnectionsDoc, History, Request, Response, Set, Watch, WatchDoc,
 };
 use netnice_core::contract::Change;
 use netnice_core::target::Target;
@@ -25,7 +26,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::peers::Peers;
 use super::prompt::{Prompt, Typed};
-use super::table::{Row, Table, View};
+use super::table::{KEPT, Row, Table, View};
 use crate::desk::plain;
 use crate::render;
 
@@ -154,6 +155,9 @@ impl Screen {
     fn look(&mut self) {
         self.looking = true;
         self.orders.push_back(Order::Ask(look(self.interval), None));
+        if self.table.doc().at_ns == 0 && SEEDED.contains(&self.interval) {
+            self.orders.push_back(Order::Ask(past(), None));
+        }
         if let Some((target, _)) = &self.open {
             let target = target.clone();
             let request = Request::Connections(Connections { target });
@@ -168,6 +172,7 @@ impl Screen {
         match answer {
             Ok(Response::Watched(doc)) => self.seen(doc),
             Ok(Response::Connections(doc)) => self.connected(doc),
+            Ok(Response::History(doc)) => self.table.remember(&doc),
             Ok(Response::Refused(refused)) => self.say(true, &refused.text),
             // Of a target that has just ended the table says enough.
             Ok(Response::Failed(_)) if matches!(request, Request::Connections(_)) => {
@@ -379,6 +384,14 @@ pub(super) fn look(interval: Nanos) -> Request {
     Request::Watch(Watch { within_ns })
 }
 
+/// What asks for what was before the first look.
+pub(super) fn past() -> Request {
+    Request::History(History {
+        target: None,
+        last_ns: KEPT as u64 * 1_000_000_000,
+    })
+}
+
 /// The request that a typed line means.
 fn change(word: Option<&str>, typed: &str, target: &str) -> Result<Order, String> {
     let typed = typed.trim();
@@ -406,7 +419,10 @@ fn change(word: Option<&str>, typed: &str, target: &str) -> Result<Order, String
 /// Begins the text that says that there is no daemon.
 pub(super) const LOST: &str = "no answer: ";
 
-/// Readings are made each second while somebody looks; two of them are as old as any table should be.
+/// Where a look takes about as long as a point of the daemon's history, that goes before ours.
+pub(super) const SEEDED: RangeInclusive<Nanos> = Nanos::from_millis(500)..=Nanos::from_secs(2);
+
+/// Readings are made each second; two of them are as old as any table should be.
 const OLDEST: Nanos = Nanos::from_millis(2_000);
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use netnice_api::{Moving, WatchDoc, Watched};
+use netnice_api::{HistoryDoc, Moving, TargetHistory, WatchDoc, Watched};
 use netnice_core::contract::Direction;
 
 /// The latest answer, and what the rates were before it.
@@ -80,6 +80,47 @@ impl Table {
             }
         }
         self.doc = doc;
+    }
+
+    /// Takes in what was before the first look, once.
+    pub(super) fn remember(&mut self, past: &HistoryDoc) {
+        let targets = &self.doc.targets;
+        let told: BTreeMap<&str, &TargetHistory> = past
+            .targets
+            .iter()
+            .map(|told| (told.target.as_str(), told))
+            .collect();
+        let mut rows: Vec<[Vec<u64>; 2]> = vec![<[Vec<u64>; 2]>::default(); targets.len()];
+        for target in targets {
+            let Some(told) = told.get(target.target.as_str()) else {
+                continue;
+            };
+            let mut place = targets.iter().position(|t| t.target == target.target);
+            for _ in 0..DEEPEST {
+                let Some(at) = place.filter(|place| *place < targets.len()) else {
+                    break;
+                };
+                let down = usize::from(targets[at].both.is_none());
+                add_row(&mut rows[at][0], &told.up_rate);
+                add_row(&mut rows[at][down], &told.down_rate);
+                place = targets[at].inside;
+            }
+        }
+        for (target, row) in targets.iter().zip(rows) {
+            let Some(known) = self.past.get_mut(&target.target) else {
+                continue;
+            };
+            for (known, mut row) in known.iter_mut().zip(row) {
+                // The newest were seen here too.
+                row.truncate(row.len().saturating_sub(known.len()));
+                let from = (row.len() + known.len())
+                    .saturating_sub(KEPT)
+                    .min(row.len());
+                row.drain(..from);
+                row.extend(known.iter());
+                *known = row.into();
+            }
+        }
     }
 
     /// The answer itself.
@@ -257,6 +298,17 @@ fn sums(targets: &[Watched]) -> Vec<[Moving; 2]> {
         }
     }
     sums
+}
+
+/// Adds rates to rates; both end now.
+fn add_row(sum: &mut Vec<u64>, one: &[u64]) {
+    if sum.len() < one.len() {
+        let missing = one.len() - sum.len();
+        sum.splice(..0, std::iter::repeat_n(0, missing));
+    }
+    for (sum, one) in sum.iter_mut().rev().zip(one.iter().rev()) {
+        *sum = sum.saturating_add(*one);
+    }
 }
 
 fn add(sum: &mut Moving, one: Moving) {

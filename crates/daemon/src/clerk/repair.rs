@@ -93,6 +93,7 @@ impl<H: Host> Clerk<H> {
             Verdict::Now => {
                 for fault in &faults {
                     self.journal.warn(now, format!("{fault}: putting it back"));
+                    self.tally.repairs += 1;
                 }
                 self.look_around(now);
             }

@@ -218,6 +218,7 @@ impl<H: Host> Clerk<H> {
         let what = done.effective.as_deref().unwrap_or_default();
         let text = format!("{who} set {}: {what}", held.entry.target);
         self.journal.note(asked.now, text);
+        self.tally.grants += 1;
         done.messages = remarks(&self.ledger, slot, &adoption);
         done.messages.extend(asked.terms.remark());
         done.confirm = number;

@@ -58,7 +58,6 @@ impl<H: Host> Clerk<H> {
         links: &[Managed],
         now: Now,
     ) -> Result<ShowDoc, Denied> {
-        self.rates.want(now.monotonic);
         let sample = self.host.sample()?;
         let interfaces = self.host.interfaces()?;
         let link = |managed: &Managed| self.link_doc(managed, &sample, &interfaces, now);

@@ -28,7 +28,7 @@ impl<H: Host> Clerk<H> {
         if self.repair_is_due(now) || self.rates.is_time_to_audit(now.monotonic) {
             self.repair(false, now);
         }
-        if self.rates.are_wanted(now.monotonic) || self.promises_receiving() {
+        if self.ledger.held().next().is_some() {
             let measured = self.measure(now);
             self.journal.judge(now, "measuring", measured);
         }
@@ -208,12 +208,6 @@ impl<H: Host> Clerk<H> {
         }
     }
 
-    /// Whether anybody is promised something that is received.
-    fn promises_receiving(&self) -> bool {
-        let promised = |held: &Held| held.entry.contract.min(Direction::Down).is_some();
-        self.ledger.held().any(promised)
-    }
-
     /// Reads all counts, for rates and for what they say of the links.
     pub(super) fn measure(&mut self, now: Now) -> Result<(), Denied> {
         let sample = self.host.sample()?;
@@ -226,6 +220,7 @@ impl<H: Host> Clerk<H> {
             })
             .collect();
         self.rates.targets(now.monotonic, &meters);
+        self.history.take(now.monotonic, &meters);
         let links: Vec<_> = self
             .ledger
             .links()

@@ -10,6 +10,7 @@ use netnice_api::{
 };
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Direction;
+use netnice_core::meter::Meter;
 use netnice_core::target::Target;
 use netnice_core::units::Nanos;
 use netnice_kernel::connections;
@@ -19,12 +20,18 @@ use crate::clock::Now;
 use crate::denied::Denied;
 use crate::enforce::{Host, Interface, Whose};
 use crate::ledger::{Body, Held, Managed};
+use crate::metrics;
+use crate::metrics::serve::Page;
 use crate::peer::Peer;
 
 impl<H: Host> Clerk<H> {
     pub(super) fn watch(&mut self, asked: &Watch, now: Now) -> Result<WatchDoc, Denied> {
-        self.rates.want(now.monotonic);
-        let within = Nanos(asked.within_ns);
+        let (doc, _) = self.watch_all(Nanos(asked.within_ns), now)?;
+        Ok(doc)
+    }
+
+    /// What moves, and all that was counted of each target in the same reading.
+    fn watch_all(&mut self, within: Nanos, now: Now) -> Result<(WatchDoc, Vec<Meter>), Denied> {
         if self.rates.read_within(within, now.monotonic).is_none() {
             self.measure(now)?;
         }
@@ -42,13 +49,33 @@ impl<H: Host> Clerk<H> {
             ..self.watched(held, &interfaces, now)
         };
         let links = self.ledger.links();
-        Ok(WatchDoc {
+        let meters = held.iter().map(|held| self.rates.meter(held.id)).collect();
+        let doc = WatchDoc {
             at_ns: read_at.unwrap_or(now.monotonic).0,
             links: links
                 .map(|link| self.watched_link(link, &interfaces))
                 .collect(),
             targets: held.iter().map(target).collect(),
-        })
+        };
+        Ok((doc, meters))
+    }
+
+    /// The page for Prometheus: of counts that are at most half a second old, and made anew only as often.
+    pub fn metrics(&mut self, now: Now) -> Page {
+        if let Some((at, page)) = &self.page
+            && now.monotonic.since(*at) < FRESH
+        {
+            return page.clone();
+        }
+        let page: Page = match self.watch_all(FRESH, now) {
+            Ok((doc, meters)) => metrics::page(&doc, &meters, &self.tally).into(),
+            Err(denied) => {
+                self.journal.judge(now, "metrics", Err(denied));
+                metrics::page(&WatchDoc::default(), &[], &self.tally).into()
+            }
+        };
+        self.page = Some((now.monotonic, page.clone()));
+        page
     }
 
     fn watched(&self, held: &Held, interfaces: &[Interface], now: Now) -> Watched {
@@ -163,3 +190,5 @@ fn in_words(connection: connections::Connection) -> Connection {
 
 /// More connections than fit any screen help nobody; those that moved least are left out.
 const MOST_TOLD: usize = 200;
+/// A page of metrics is as good as new for so long.
+const FRESH: Nanos = Nanos::from_millis(500);

@@ -19,7 +19,6 @@ pub struct Rates {
     paces: BTreeMap<u32, [Pace; 2]>,
     links_at: Option<Instant>,
     links: BTreeMap<String, Wire>,
-    asked_at: Option<Instant>,
     audited_at: Option<Instant>,
 }
 
@@ -44,16 +43,6 @@ struct Wire {
 }
 
 impl Rates {
-    /// Somebody wants to see rates, now and probably again soon.
-    pub fn want(&mut self, now: Instant) {
-        self.asked_at = Some(now);
-    }
-
-    /// Whether somebody wanted to see rates lately.
-    pub fn are_wanted(&self, now: Instant) -> bool {
-        self.asked_at.is_some_and(|at| now.since(at) < WANTED)
-    }
-
     /// Whether it is time to look at all of ours again; if so, it is taken for done.
     pub fn is_time_to_audit(&mut self, now: Instant) -> bool {
         let due = self.audited_at.is_none_or(|at| now.since(at) >= AUDIT);
@@ -163,8 +152,6 @@ fn per_second(before: u64, after: u64, passed: Nanos) -> Amount {
 const SHORTEST: Nanos = Nanos::from_millis(200);
 /// Readings further apart than this are of another time.
 const LONGEST: Nanos = Nanos::from_secs(5);
-/// How long rates are measured after somebody has looked.
-const WANTED: Nanos = Nanos::from_secs(10);
 /// How often all of ours is looked at though nothing was heard: at every tick of a second, so that a repair takes
 /// less than two.
 const AUDIT: Nanos = Nanos::from_millis(900);
@@ -238,12 +225,8 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_measured_for_a_while_after_somebody_has_looked() {
+    fn all_is_looked_at_every_second() {
         let mut rates = Rates::default();
-        assert!(!rates.are_wanted(second(1)));
-        rates.want(second(1));
-        assert!(rates.are_wanted(second(10)));
-        assert!(!rates.are_wanted(second(11)));
         assert!(rates.is_time_to_audit(second(1)));
         let soon = Instant(second(1).0 + 500_000_000);
         assert!(!rates.is_time_to_audit(soon));

@@ -21,6 +21,8 @@ pub struct Netnice {
     runtime: PathBuf,
     daemon: Option<Proc>,
     door: Door,
+    /// Options of the daemon beside those that every one has.
+    options: Vec<String>,
 }
 
 /// What a typed line answered.
@@ -70,6 +72,7 @@ impl Netnice {
             runtime: runtime.to_owned(),
             daemon: None,
             door: ns.door(),
+            options: Vec::new(),
         };
         netnice.start_daemon()?;
         Ok(netnice)
@@ -83,6 +86,7 @@ impl Netnice {
             .arg(&self.runtime)
             .arg("--policy")
             .arg(self.policy())
+            .args(&self.options)
             .env("NETNICE_RUNTIME_DIR", &self.runtime)
             .env("SYSTEMD_UNIT_PATH", self.units());
         self.daemon = Some(Proc::start(command)?);
@@ -112,6 +116,13 @@ impl Netnice {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Starts the daemon anew, with these options too.
+    pub fn restart_with(&mut self, options: &[&str]) -> Result<()> {
+        self.stop_daemon();
+        self.options = options.iter().map(ToString::to_string).collect();
+        self.start_daemon()
     }
 
     /// The daemon's process id.

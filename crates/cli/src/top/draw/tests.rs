@@ -3,8 +3,9 @@ use netnice_core::units::Nanos;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
-use super::words::{cut, history, rate, round, wait, wrapped};
+use super::words::{cut, rate, round, wait, wrapped};
 use super::{Looks, draw, once};
+use crate::render::spark::Steps;
 use crate::top::peers::Peers;
 use crate::top::prompt::Prompt;
 use crate::top::screen::{Mode, Screen, Subject};
@@ -120,7 +121,7 @@ TARGET                   UP        LIMIT   DOWN        LIMIT   WAIT DROP/s HELD
         foot,
         [
             "",
-            "name:backup  both 4.194 Mbit/s (524.288 kB/s)",
+            "name:backup both 4.194 Mbit/s (524.288 kB/s)",
             "u d b limit  x remove  Enter peers  s sort  / filter  p pause  ? help  q quit"
         ],
         "\n{text}"
@@ -374,9 +375,9 @@ fn numbers_are_short_and_right() {
     ] {
         assert_eq!(wait(Nanos(ns)), text, "{ns}");
     }
-    let steps = ASCII.steps();
-    assert_eq!(history(&[0, 1, 4, 8, 9], Some(8), 6, steps), "  .-##");
-    assert_eq!(history(&[1, 2, 3], None, 2, steps), "+#");
+    let steps = Steps::new(false);
+    assert_eq!(steps.row(&[0, 1, 4, 8, 9], Some(8), 6), "  .-##");
+    assert_eq!(steps.row(&[1, 2, 3], None, 2), "+#");
     assert_eq!(cut("abcdef", 4), "abc~");
     assert_eq!(wrapped("one two three four", 9, 2), ["one two", "three ~"]);
 }

@@ -56,19 +56,6 @@ pub(super) fn wait(time: Nanos) -> String {
     }
 }
 
-/// What was, as a row of steps that ends now: the full height is the limit, or without one the most there was.
-pub(super) fn history(past: &[u64], limit: Option<u64>, width: usize, steps: [char; 9]) -> String {
-    let past = &past[past.len().saturating_sub(width)..];
-    let most = past.iter().copied().max().unwrap_or(0);
-    let full = limit.unwrap_or(most).max(1);
-    let step = |rate: &u64| {
-        let eighths = (u128::from(*rate) * 8).div_ceil(u128::from(full));
-        steps[usize::try_from(eighths).unwrap_or(8).min(8)]
-    };
-    let known: String = past.iter().map(step).collect();
-    format!("{known:>width$}")
-}
-
 /// A text of at most so many letters; where some are left out, the last one says so.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {

@@ -60,7 +60,11 @@ fn looked() -> Screen {
     let mut screen = Screen::new(Nanos::from_secs(1));
     screen.handle_time(at(0));
     let asked = orders(&mut screen);
-    let [Order::Ask(request @ Request::Watch(_), None)] = asked.as_slice() else {
+    let [
+        Order::Ask(request @ Request::Watch(_), None),
+        Order::Ask(Request::History(_), None),
+    ] = asked.as_slice()
+    else {
         panic!("it does not look: {asked:?}");
     };
     answer(&mut screen, request, Response::Watched(doc()));

@@ -1,4 +1,4 @@
-use netnice_api::{Moving, WatchDoc, Watched};
+use netnice_api::{HistoryDoc, Moving, TargetHistory, WatchDoc, Watched};
 use netnice_core::contract::Direction;
 
 use super::{KEPT, Row, Sort, Table, View};
@@ -206,4 +206,40 @@ fn the_past_is_of_readings_not_of_looks_and_goes_with_its_target() {
         ..WatchDoc::default()
     });
     assert!(past(&table).is_empty());
+}
+
+#[test]
+fn what_was_before_the_first_look_goes_before_it() {
+    let mut table = family();
+    let told = |name: &str, up_rate: Vec<u64>| TargetHistory {
+        target: name.into(),
+        time_ns: vec![1; up_rate.len()],
+        down_rate: vec![1; up_rate.len()],
+        up_rate,
+        ..TargetHistory::default()
+    };
+    table.remember(&HistoryDoc {
+        targets: vec![
+            told("pid:1", vec![4, 5]),
+            told("pid:2", vec![5, 6, 7]),
+            told("pid:3", (0..200).collect()),
+            told("unit:web", vec![1, 1]),
+        ],
+        ..HistoryDoc::default()
+    });
+    let past = |name: &str, d| table.past(name, d).collect::<Vec<_>>();
+    assert_eq!(
+        past("pid:1", Direction::Up),
+        [4, 5],
+        "the newest was seen already"
+    );
+    assert_eq!(past("pid:1", Direction::Down), [1, 1]);
+    assert_eq!(past("user:ann", Direction::Up), [10]);
+    let child = past("pid:3", Direction::Up);
+    assert_eq!(
+        (child.len(), child[KEPT - 2], child[KEPT - 1]),
+        (KEPT, 198, 2)
+    );
+    // 198 of the child, 6 and 4 of the two processes, 1 of its own.
+    assert_eq!(past("unit:web", Direction::Up)[KEPT - 2], 198 + 6 + 4 + 1);
 }

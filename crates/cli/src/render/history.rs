@@ -1,0 +1,195 @@
+//! What targets did a while ago: rows of letters, and of one target a table.
+
+use netnice_api::{HistoryDoc, TargetHistory};
+use netnice_core::units::{Amount, Nanos};
+
+use super::Style;
+use super::lines::utc;
+use super::show::rough;
+use super::spark::Steps;
+use super::table::{Cell, Table};
+use crate::desk::plain;
+
+/// The past of targets; of a single one point by point too.
+pub(super) fn history(doc: &HistoryDoc, steps: Steps, style: &Style) -> String {
+    let Some(longest) = doc.targets.iter().map(time).max() else {
+        return "no target is limited or guaranteed".to_string();
+    };
+    if longest == 0 {
+        return "nothing is known yet: the daemon reads its counters each second".to_string();
+    }
+    let mut blocks: Vec<String> = doc.targets.iter().map(|t| rows(t, steps, style)).collect();
+    if let [target] = doc.targets.as_slice() {
+        blocks.push(points(target, doc.until_ns, style));
+    }
+    blocks.join("\n\n")
+}
+
+fn time(target: &TargetHistory) -> u64 {
+    target
+        .time_ns
+        .iter()
+        .fold(0, |sum, time| sum.saturating_add(*time))
+}
+
+/// Both directions of one target, each with what it was at most and on average.
+fn rows(target: &TargetHistory, steps: Steps, style: &Style) -> String {
+    let told = Nanos(time(target) / 1_000_000_000 * 1_000_000_000);
+    let heading = format!("{}  the last {told}", plain(&target.target));
+    let mut lines = vec![style.heading(&heading)];
+    let directions = match target.both {
+        Some(_) => vec![("both", &target.up_rate, target.both)],
+        None => vec![
+            ("up", &target.up_rate, target.up),
+            ("down", &target.down_rate, target.down),
+        ],
+    };
+    for (word, rates, limit) in directions {
+        let (rates, _) = merged(&target.time_ns, rates);
+        let row = steps.row(&rates, limit, ROW);
+        let most = Amount(rates.iter().copied().max().unwrap_or(0)).bits_text();
+        let mean = Amount(mean(
+            &target.time_ns,
+            match word {
+                "down" => &target.down_rate,
+                _ => &target.up_rate,
+            },
+        ));
+        let limit = limit.map_or(String::new(), |limit| {
+            format!(" of {}", Amount(limit).bits_text())
+        });
+        let mean = mean.bits_text();
+        lines.push(format!("  {word:<5}|{row}|").trim_end().to_string());
+        lines.push(format!("        mean {mean}, most {most}{limit}"));
+    }
+    lines.join("\n")
+}
+
+/// At most as many points as a row has letters: neighbours are put together.
+fn merged(times: &[u64], rates: &[u64]) -> (Vec<u64>, Vec<u64>) {
+    let points: Vec<(u64, u64)> = times.iter().copied().zip(rates.iter().copied()).collect();
+    let together = points.len().div_ceil(ROW).max(1);
+    // From the end, so that the newest are whole.
+    let chunks = points.rchunks(together).rev();
+    let sums = chunks.map(|chunk| {
+        let (times, rates): (Vec<u64>, Vec<u64>) = chunk.iter().copied().unzip();
+        (mean(&times, &rates), times.iter().sum::<u64>())
+    });
+    sums.unzip()
+}
+
+/// The mean rate over times of different lengths.
+fn mean(times: &[u64], rates: &[u64]) -> u64 {
+    let pairs = || times.iter().zip(rates);
+    let all: u128 = pairs().map(|(time, _)| u128::from(*time)).sum();
+    let bits: u128 = pairs()
+        .map(|(time, rate)| u128::from(*time) * u128::from(*rate))
+        .sum();
+    u64::try_from(bits / all.max(1)).unwrap_or(u64::MAX)
+}
+
+/// The latest points of one target.
+fn points(target: &TargetHistory, until_ns: u64, style: &Style) -> String {
+    let mut table = Table::new(&["UNTIL", "UP", "DOWN", "DROPS", "WAIT"]);
+    let count = target.time_ns.len();
+    let mut later = 0;
+    let mut rows = Vec::new();
+    for at in (0..count).rev().take(MOST_POINTS) {
+        let cell = |column: &[u64]| column.get(at).copied().unwrap_or(0);
+        let rate = |column: &[u64]| Cell::new(Amount(cell(column)).bits_text());
+        rows.push(vec![
+            Cell::new(utc(until_ns.saturating_sub(later))),
+            rate(&target.up_rate),
+            rate(&target.down_rate),
+            Cell::new(cell(&target.dropped_packets).to_string()),
+            Cell::new(rough(Nanos(cell(&target.queue_delay_ns)))),
+        ]);
+        later += cell(&target.time_ns);
+    }
+    rows.into_iter().rev().for_each(|row| table.row(row));
+    table.render(style)
+}
+
+/// Letters of a row: with its word and its edges it fits 80 columns.
+const ROW: usize = 60;
+/// Lines of the table; `--json` tells all.
+const MOST_POINTS: usize = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(points: usize) -> TargetHistory {
+        TargetHistory {
+            target: "pid:7".into(),
+            up: Some(8_000_000),
+            time_ns: vec![1_000_000_000; points],
+            up_rate: (0..points as u64)
+                .map(|n| n * 1_000_000 % 8_000_001)
+                .collect(),
+            down_rate: vec![1_000; points],
+            dropped_packets: vec![3; points],
+            queue_delay_ns: vec![1_500_000; points],
+            ..TargetHistory::default()
+        }
+    }
+
+    fn told(targets: Vec<TargetHistory>) -> String {
+        let doc = HistoryDoc {
+            version: 1,
+            until_ns: 1_795_219_200_000_000_000,
+            step_ns: 1_000_000_000,
+            targets,
+        };
+        history(&doc, Steps::new(false), &Style::default())
+    }
+
+    #[test]
+    fn one_target_has_rows_and_points() {
+        let text = told(vec![target(9)]);
+        let row = format!("  up   |{:>60}|", " .,:-=+*#");
+        let expected = [
+            "pid:7  the last 9s",
+            &row,
+            "        mean 4 Mbit/s, most 8 Mbit/s of 8 Mbit/s",
+            "  down |                                                   #########|",
+            "        mean 1 kbit/s, most 1 kbit/s",
+            "",
+            "UNTIL                 UP        DOWN      DROPS  WAIT",
+            "2026-11-20 23:59:52Z  0 bit/s   1 kbit/s  3      1.5 ms",
+        ];
+        let lines: Vec<&str> = text.lines().take(expected.len()).collect();
+        assert_eq!(lines, expected, "\n{text}");
+        assert!(
+            text.ends_with("2026-11-21 00:00:00Z  8 Mbit/s  1 kbit/s  3      1.5 ms"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn long_times_fit_and_keep_their_mean() {
+        let many = target(120);
+        let (rates, times) = merged(&many.time_ns, &many.up_rate);
+        assert_eq!(rates.len(), 60);
+        assert_eq!(times.iter().sum::<u64>(), 120_000_000_000);
+        let whole = mean(&many.time_ns, &many.up_rate);
+        assert!(mean(&times, &rates).abs_diff(whole) <= 1, "rounded twice");
+        let text = told(vec![target(120), target(360)]);
+        assert!(
+            text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
+        assert!(!text.contains("UNTIL"), "the table is for one target");
+        let both = TargetHistory {
+            both: Some(9),
+            ..target(2)
+        };
+        assert!(told(vec![both]).contains("  both |"));
+    }
+
+    #[test]
+    fn nothing_is_told_as_such() {
+        assert_eq!(told(Vec::new()), "no target is limited or guaranteed");
+        assert!(told(vec![TargetHistory::default()]).contains("nothing is known yet"));
+    }
+}

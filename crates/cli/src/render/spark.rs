@@ -1,0 +1,37 @@
+//! A row of numbers as a row of letters.
+
+/// Letters for nothing and for eight heights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Steps([char; 9]);
+
+impl Steps {
+    /// For a terminal that shows letters beyond ASCII, or for one that does not.
+    pub(crate) fn new(unicode: bool) -> Steps {
+        Steps(match unicode {
+            true => [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
+            false => [' ', '.', ',', ':', '-', '=', '+', '*', '#'],
+        })
+    }
+
+    /// The latest of the numbers, one letter each, at the right end of this width. The full height is `full`, or
+    /// without one the most there was.
+    pub(crate) fn row(self, numbers: &[u64], full: Option<u64>, width: usize) -> String {
+        let latest = &numbers[numbers.len().saturating_sub(width)..];
+        let most = latest.iter().copied().max().unwrap_or(0);
+        let full = full.unwrap_or(most).max(1);
+        let step = |number: &u64| {
+            let eighths = (u128::from(*number) * 8).div_ceil(u128::from(full));
+            self.0[usize::try_from(eighths).unwrap_or(8).min(8)]
+        };
+        let known: String = latest.iter().map(step).collect();
+        format!("{known:>width$}")
+    }
+}
+
+/// Whether the locale's character set has letters beyond ASCII.
+pub(crate) fn unicode_locale() -> bool {
+    let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);
+    let locale = locale.unwrap_or_default().to_lowercase();
+    locale.contains("utf-8") || locale.contains("utf8")
+}

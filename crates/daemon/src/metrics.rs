@@ -1,0 +1,252 @@
+//! What is counted, for Prometheus: its text format, version 0.0.4, on a small HTTP server of our own ([`serve`]).
+//!
+//! Every counter is declared once, in [`netnice_core::meter::COUNTERS`]; its help says what it counts and, where it
+//! is a sum, of what. All samples of one page are of one reading, so on each page
+//!
+//! ```text
+//! offered = sent + dropped + queued        of every target and direction, in packets and in bytes
+//! ```
+//!
+//! Rates and times are in the units that Prometheus asks for: seconds and bytes where something is counted; limits are
+//! in bit/s, as people set them, and their names say so.
+
+pub mod serve;
+
+use std::fmt::Write as _;
+
+use netnice_api::WatchDoc;
+use netnice_core::contract::Direction;
+use netnice_core::meter::{COUNTERS, Counter, Meter, Role, Unit};
+
+/// What has happened since the daemon was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Contracts of targets that were granted.
+    pub grants: u64,
+    /// Requests that were refused: they did not fit, or the asker may not.
+    pub refusals: u64,
+    /// Things of netnice's that somebody had removed and that were put back.
+    pub repairs: u64,
+}
+
+/// The page: what holds, what was counted of each target of the document, in its order, and what has happened.
+pub fn page(doc: &WatchDoc, meters: &[Meter], tally: &Tally) -> String {
+    let mut page = Page(String::new());
+    page.head(
+        "netnice_build_info",
+        "gauge",
+        "the running netniced, by its version; always 1",
+    );
+    page.sample(
+        "netnice_build_info",
+        &[("version", env!("CARGO_PKG_VERSION"))],
+        1,
+    );
+    page.head("netnice_targets", "gauge", "targets that hold a contract");
+    page.sample("netnice_targets", &[], doc.targets.len() as u64);
+    for (name, help, count) in [
+        (
+            "netnice_grants_total",
+            "contracts of targets granted since netniced was started",
+            tally.grants,
+        ),
+        (
+            "netnice_refusals_total",
+            "requests refused since netniced was started: they did not fit, or the asker may not",
+            tally.refusals,
+        ),
+        (
+            "netnice_repairs_total",
+            "things of netnice's that somebody had removed and that were put back since netniced was started",
+            tally.repairs,
+        ),
+    ] {
+        page.head(name, "counter", help);
+        page.sample(name, &[], count);
+    }
+    page.counters(doc, meters);
+    page.contracts(doc);
+    page.links(doc);
+    page.0
+}
+
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            self.0,
+            "# HELP {name} {}\n# TYPE {name} {kind}",
+            escaped(help, false)
+        );
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(label, text)| format!("{label}=\"{}\"", escaped(text, true)))
+            .collect();
+        let labels = match labels.is_empty() {
+            true => String::new(),
+            false => format!("{{{}}}", labels.join(",")),
+        };
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn counters(&mut self, doc: &WatchDoc, meters: &[Meter]) {
+        for counter in &COUNTERS {
+            let name = name(counter);
+            let kind = if counter.level { "gauge" } else { "counter" };
+            self.head(&name, kind, &help(counter));
+            for (target, meter) in doc.targets.iter().zip(meters) {
+                for direction in Direction::ALL {
+                    let value = (counter.read)(meter.flow(direction));
+                    let labels = [
+                        ("target", target.target.as_str()),
+                        ("direction", direction.word()),
+                    ];
+                    match counter.unit {
+                        Unit::Nanoseconds => self.sample(&name, &labels, value as f64 / 1e9),
+                        _ => self.sample(&name, &labels, value),
+                    }
+                }
+            }
+        }
+    }
+
+    fn contracts(&mut self, doc: &WatchDoc) {
+        let name = "netnice_limit_bits_per_second";
+        self.head(
+            name,
+            "gauge",
+            "the limit that holds for a target, by clause: up, down, or both for the two together",
+        );
+        for target in &doc.targets {
+            for (clause, limit) in [
+                ("up", target.up),
+                ("down", target.down),
+                ("both", target.both),
+            ] {
+                if let Some(limit) = limit {
+                    self.sample(
+                        name,
+                        &[("target", &target.target), ("clause", clause)],
+                        limit,
+                    );
+                }
+            }
+        }
+        let name = "netnice_minimum_bits_per_second";
+        self.head(
+            name,
+            "gauge",
+            "what is guaranteed to a target on its link, by direction",
+        );
+        for target in &doc.targets {
+            for (direction, minimum) in [("up", target.min), ("down", target.min_down)] {
+                if let Some(minimum) = minimum {
+                    self.sample(
+                        name,
+                        &[("target", &target.target), ("direction", direction)],
+                        minimum,
+                    );
+                }
+            }
+        }
+        let name = "netnice_degraded";
+        self.head(
+            name,
+            "gauge",
+            "1 if a target is not served as it should be; `netnice show` says why",
+        );
+        for target in &doc.targets {
+            let degraded = u8::from(!target.degraded.is_empty());
+            self.sample(name, &[("target", &target.target)], degraded);
+        }
+    }
+
+    fn links(&mut self, doc: &WatchDoc) {
+        let (capacity, promised) = (
+            "netnice_link_capacity_bits_per_second",
+            "netnice_link_promised_bits_per_second",
+        );
+        self.head(
+            capacity,
+            "gauge",
+            "what a managed link carries, by direction",
+        );
+        for link in &doc.links {
+            for (direction, rate) in [("up", link.up), ("down", link.down)] {
+                if let Some(rate) = rate {
+                    self.sample(
+                        capacity,
+                        &[("link", &link.link), ("direction", direction)],
+                        rate,
+                    );
+                }
+            }
+        }
+        self.head(
+            promised,
+            "gauge",
+            "what of a managed link is promised to targets, by direction",
+        );
+        for link in &doc.links {
+            for (direction, rate, held) in [
+                ("up", link.up, link.up_held),
+                ("down", link.down, link.down_held),
+            ] {
+                if rate.is_some() {
+                    self.sample(
+                        promised,
+                        &[("link", &link.link), ("direction", direction)],
+                        held,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// As Prometheus names things: what only grows ends in `_total`, times are in seconds.
+fn name(counter: &Counter) -> String {
+    let stem = counter.name.strip_suffix("_ns").unwrap_or(counter.name);
+    let unit = if counter.unit == Unit::Nanoseconds {
+        "_seconds"
+    } else {
+        ""
+    };
+    let total = if counter.level { "" } else { "_total" };
+    format!("netnice_{stem}{unit}{total}")
+}
+
+fn help(counter: &Counter) -> String {
+    let of = "by target and direction";
+    let bytes = match counter.unit {
+        Unit::Bytes => ", in layer-2 bytes",
+        _ => "",
+    };
+    let sum = match counter.role {
+        Role::Total => "; the sum of what was sent, was dropped and is queued",
+        Role::Part | Role::Alone => "",
+    };
+    format!("{}{bytes}, {of}{sum}", counter.description)
+}
+
+/// The format's own escapes: of a backslash, a line end and, in labels, a quote.
+fn escaped(text: &str, label: bool) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '"' if label => out.push_str("\\\""),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! The page over HTTP/1.1, to whoever can reach the address: a request is read, a page is written, the connection ends.
+//!
+//! Peers are not trusted. A request has [`LONGEST_REQUEST`] bytes and [`PATIENCE`], an answer is read within
+//! [`SLOWEST_READER`]; of more than [`MOST`] connections the eldest ends. So a thousand who connect and say nothing
+//! keep nobody out: a newcomer that asks at once is answered before it is the eldest. A page is made at most twice a
+//! second, whoever asks how often, and those who read it share it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::{sleep, timeout};
+
+/// A page.
+pub type Page = Rc<str>;
+
+/// Who wants a page.
+pub type Scrape = oneshot::Sender<Page>;
+
+/// Where metrics are to be served; a port alone is one of loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address(pub SocketAddr);
+
+/// Why a text is no address for metrics.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressError {
+    /// Not an address.
+    #[error(
+        "{0:?} is no address with a port: write 127.0.0.1:9469, [::1]:9469, or 9469 for loopback"
+    )]
+    NoAddress(String),
+    /// Others could reach it, and nobody said that they may.
+    #[error(
+        "{0} can be reached from other machines, and whoever reaches it can read who sends how much: say so with \
+         --metrics-open, or serve it on loopback"
+    )]
+    Open(SocketAddr),
+}
+
+impl std::str::FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Address, AddressError> {
+        let port = text.strip_prefix(':').unwrap_or(text);
+        if let Ok(port) = port.parse() {
+            return Ok(Address(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)));
+        }
+        match text.parse() {
+            Ok(address) => Ok(Address(address)),
+            Err(_) => Err(AddressError::NoAddress(text.to_owned())),
+        }
+    }
+}
+
+impl Address {
+    /// Fails if other machines can reach it, unless they may.
+    pub fn check(self, open: bool) -> Result<Address, AddressError> {
+        let loopback = match self.0.ip() {
+            IpAddr::V4(address) => address.is_loopback(),
+            IpAddr::V6(address) => address.to_canonical().is_loopback(),
+        };
+        match loopback || open {
+            true => Ok(self),
+            false => Err(AddressError::Open(self.0)),
+        }
+    }
+}
+
+/// Listens at the address.
+pub async fn listen(address: Address) -> io::Result<TcpListener> {
+    TcpListener::bind(address.0).await
+}
+
+/// Answers until nobody makes pages any more. To be run in a local set.
+pub async fn serve(listener: TcpListener, clerk: mpsc::Sender<Scrape>) {
+    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
+    while !clerk.is_closed() {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                open.retain(|connection| !connection.is_finished());
+                if open.len() >= MOST
+                    && let Some(eldest) = open.pop_front()
+                {
+                    eldest.abort();
+                }
+                open.push_back(spawn_local(answer(stream, clerk.clone())));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection for metrics");
+                if let Some(eldest) = open.pop_front() {
+                    eldest.abort();
+                }
+                sleep(AFTER_FAILURE).await;
+            }
+        }
+    }
+}
+
+/// One connection.
+async fn answer(mut stream: TcpStream, clerk: mpsc::Sender<Scrape>) {
+    let asked = match timeout(PATIENCE, request(&mut stream)).await {
+        Ok(Ok(asked)) => asked,
+        Ok(Err(_)) => return,
+        Err(_) => Asked::Wrong("408 Request Timeout"),
+    };
+    let (status, page, head) = match asked {
+        Asked::Page { head } => {
+            let (reply, page) = oneshot::channel();
+            if clerk.send(reply).await.is_err() {
+                return;
+            }
+            let Ok(page) = page.await else { return };
+            ("200 OK", page, head)
+        }
+        Asked::Wrong(status) => (status, format!("{status}\n").into(), false),
+    };
+    let allow = if status.starts_with("405") {
+        "Allow: GET, HEAD\r\n"
+    } else {
+        ""
+    };
+    let start = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {FORM}\r\nContent-Length: {}\r\n{allow}Connection: close\r\n\r\n",
+        page.len()
+    );
+    let written = async {
+        stream.write_all(start.as_bytes()).await?;
+        if !head {
+            stream.write_all(page.as_bytes()).await?;
+        }
+        stream.shutdown().await?;
+        // What was sent and not read would turn the end into a reset that overtakes the page.
+        let mut rest = [0; 1024];
+        let mut left = MOST_DRAINED;
+        while left > 0 {
+            match stream.read(&mut rest).await? {
+                0 => break,
+                read => left = left.saturating_sub(read),
+            }
+        }
+        io::Result::Ok(())
+    };
+    let _ = timeout(SLOWEST_READER, written).await;
+}
+
+/// What a peer wants.
+enum Asked {
+    Page {
+        /// Only what stands before it.
+        head: bool,
+    },
+    Wrong(&'static str),
+}
+
+/// Reads a request to its end, and judges its first line.
+async fn request(stream: &mut TcpStream) -> io::Result<Asked> {
+    let mut bytes = Vec::with_capacity(1024);
+    loop {
+        if bytes.windows(4).any(|end| end == b"\r\n\r\n")
+            || bytes.windows(2).any(|end| end == b"\n\n")
+        {
+            return Ok(judge(&bytes));
+        }
+        if bytes.len() >= LONGEST_REQUEST {
+            return Ok(Asked::Wrong("431 Request Header Fields Too Large"));
+        }
+        let mut piece = [0; 1024];
+        match stream.read(&mut piece).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => bytes.extend_from_slice(&piece[..read]),
+        }
+    }
+}
+
+fn judge(request: &[u8]) -> Asked {
+    let first = request.split(|byte| matches!(byte, b'\r' | b'\n')).next();
+    let words: Vec<&[u8]> = first
+        .unwrap_or_default()
+        .split(|byte| *byte == b' ')
+        .collect();
+    let [method, path, version] = words.as_slice() else {
+        return Asked::Wrong("400 Bad Request");
+    };
+    if !version.starts_with(b"HTTP/1.") {
+        return Asked::Wrong("400 Bad Request");
+    }
+    let path = path.split(|byte| *byte == b'?').next().unwrap_or_default();
+    match (*method, path) {
+        (b"GET" | b"HEAD", b"/metrics") => Asked::Page {
+            head: *method == b"HEAD",
+        },
+        (b"GET" | b"HEAD", _) => Asked::Wrong("404 Not Found"),
+        _ => Asked::Wrong("405 Method Not Allowed"),
+    }
+}
+
+/// What the page is written in.
+const FORM: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// A scraper's request is a tenth as long.
+const LONGEST_REQUEST: usize = 8 * 1024;
+/// How long a request may take to come in.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a peer may take to read the page, and to hang up.
+const SLOWEST_READER: Duration = Duration::from_secs(5);
+/// How much is taken in behind a request.
+const MOST_DRAINED: usize = 64 * 1024;
+/// How many connections there may be: as many readers as a site has, and no more.
+const MOST: usize = 64;
+/// So that a full table of descriptors does not make the loop spin.
+const AFTER_FAILURE: Duration = Duration::from_millis(20);

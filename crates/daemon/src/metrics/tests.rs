@@ -1,0 +1,117 @@
+use netnice_api::{WatchDoc, Watched, WatchedLink};
+use netnice_core::meter::{Flow, Meter};
+
+use super::serve::{Address, AddressError};
+use super::{Tally, page};
+
+#[test]
+fn the_page_says_what_it_counts_and_what_adds_up_does() {
+    let flow = Flow {
+        offered_packets: 10,
+        offered_bytes: 10_000,
+        sent_packets: 7,
+        sent_bytes: 7_000,
+        dropped_packets: 1,
+        dropped_bytes: 1_000,
+        queued_packets: 2,
+        queued_bytes: 2_000,
+        queue_delay_ns: 4_500_000,
+        held_back: 3,
+    };
+    let meter = Meter {
+        up: flow,
+        down: Flow::default(),
+    };
+    let doc = WatchDoc {
+        at_ns: 1,
+        links: vec![WatchedLink {
+            link: "eth0".into(),
+            up: Some(100),
+            up_held: 60,
+            ..WatchedLink::default()
+        }],
+        targets: vec![Watched {
+            target: "app:/opt/a \"b\"\\c".into(),
+            up: Some(4_000_000),
+            min: Some(1_000_000),
+            degraded: vec!["why".into()],
+            ..Watched::default()
+        }],
+    };
+    let tally = Tally {
+        grants: 5,
+        refusals: 6,
+        repairs: 7,
+    };
+    let page = page(&doc, &[meter], &tally);
+    let target = r#"target="app:/opt/a \"b\"\\c""#;
+    for line in [
+        "# HELP netnice_offered_bytes_total bytes that came to the limiter, in layer-2 bytes, by target and direction; \
+         the sum of what was sent, was dropped and is queued",
+        "# TYPE netnice_offered_bytes_total counter",
+        &format!("netnice_offered_bytes_total{{{target},direction=\"up\"}} 10000"),
+        &format!("netnice_sent_bytes_total{{{target},direction=\"up\"}} 7000"),
+        &format!("netnice_dropped_bytes_total{{{target},direction=\"up\"}} 1000"),
+        "# TYPE netnice_queued_bytes gauge",
+        &format!("netnice_queued_bytes{{{target},direction=\"up\"}} 2000"),
+        "# TYPE netnice_queue_delay_seconds gauge",
+        &format!("netnice_queue_delay_seconds{{{target},direction=\"up\"}} 0.0045"),
+        &format!("netnice_held_back_total{{{target},direction=\"down\"}} 0"),
+        &format!("netnice_limit_bits_per_second{{{target},clause=\"up\"}} 4000000"),
+        &format!("netnice_minimum_bits_per_second{{{target},direction=\"up\"}} 1000000"),
+        &format!("netnice_degraded{{{target}}} 1"),
+        "netnice_link_capacity_bits_per_second{link=\"eth0\",direction=\"up\"} 100",
+        "netnice_link_promised_bits_per_second{link=\"eth0\",direction=\"up\"} 60",
+        "netnice_targets 1",
+        "netnice_grants_total 5",
+        "netnice_refusals_total 6",
+        "netnice_repairs_total 7",
+    ] {
+        assert!(
+            page.lines().any(|l| l == line),
+            "no line {line:?} in\n{page}"
+        );
+    }
+    for line in page.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap_or_default();
+        for kind in ["HELP", "TYPE"] {
+            assert!(
+                page.contains(&format!("# {kind} {name} ")),
+                "no {kind} of {name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn an_address_is_one_of_loopback_unless_somebody_says_otherwise() {
+    for (text, meant) in [
+        ("9469", "127.0.0.1:9469"),
+        (":9469", "127.0.0.1:9469"),
+        ("127.0.0.1:80", "127.0.0.1:80"),
+        ("[::1]:80", "[::1]:80"),
+        ("[::ffff:127.0.0.1]:80", "[::ffff:127.0.0.1]:80"),
+    ] {
+        let address: Address = text.parse().expect(text);
+        assert_eq!(address.0, meant.parse().expect(meant));
+        assert_eq!(address.check(false), Ok(address));
+    }
+    for text in ["0.0.0.0:80", "[::]:80", "192.0.2.1:80", "[2001:db8::1]:80"] {
+        let address: Address = text.parse().expect(text);
+        assert_eq!(address.check(false), Err(AddressError::Open(address.0)));
+        assert_eq!(address.check(true), Ok(address));
+    }
+    for text in [
+        "",
+        "here",
+        "localhost:80",
+        "127.0.0.1",
+        "127.0.0.1:99999",
+        "-1",
+    ] {
+        assert_eq!(
+            text.parse::<Address>(),
+            Err(AddressError::NoAddress(text.into()))
+        );
+    }
+}

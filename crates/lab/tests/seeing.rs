@@ -1,0 +1,299 @@
+//! What is counted, as others see it: metrics for Prometheus, and what targets did a while ago.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench;
+use netnice_lab::traffic::{self, Tcp};
+
+const AT: &str = "127.0.0.1:9469";
+
+fn connect(desk: &Desk) -> Result<TcpStream> {
+    let at: SocketAddr = AT.parse()?;
+    let patience = Duration::from_secs(5);
+    desk.world.client().ns.enter(|| {
+        let stream = TcpStream::connect_timeout(&at, patience)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(stream)
+    })
+}
+
+/// What comes back when this is sent.
+fn says(desk: &Desk, request: &[u8]) -> Result<String> {
+    let mut stream = connect(desk)?;
+    stream.write_all(request)?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// The page.
+fn scrape(desk: &Desk) -> Result<String> {
+    let answer = says(desk, b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")?;
+    let (head, page) = answer
+        .split_once("\r\n\r\n")
+        .context("no end of the head")?;
+    ensure!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    ensure!(
+        head.contains(&format!("Content-Length: {}", page.len())),
+        "{head}"
+    );
+    Ok(page.to_string())
+}
+
+/// Values by name and labels, as the Prometheus client's own parser reads the page; it fails where that does.
+fn parsed(page: &str) -> Result<BTreeMap<String, f64>> {
+    let mut python = Command::new("/usr/bin/python3")
+        .args(["-c", PARSE])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    python
+        .stdin
+        .take()
+        .context("a pipe")?
+        .write_all(page.as_bytes())?;
+    let output = python.wait_with_output()?;
+    ensure!(
+        output.status.success(),
+        "the parser refuses it: {}\n{page}",
+        output.status
+    );
+    let text = String::from_utf8(output.stdout)?;
+    let values = text.lines().map(|line| {
+        let (name, value) = line.rsplit_once(' ').context("a value")?;
+        Ok((name.to_string(), value.parse()?))
+    });
+    values.collect()
+}
+
+const PARSE: &str = r#"
+import sys
+from prometheus_client.parser import text_string_to_metric_families
+for family in text_string_to_metric_families(sys.stdin.read()):
+    assert family.documentation and family.type in ("counter", "gauge"), family
+    for s in family.samples:
+        labels = ",".join(f"{k}={v}" for k, v in sorted(s.labels.items()))
+        print(f"{s.name}{{{labels}}} {s.value!r}")
+"#;
+
+fn has_parser() -> bool {
+    let found = Command::new("/usr/bin/python3")
+        .args(["-c", "import prometheus_client"])
+        .stderr(Stdio::null())
+        .status();
+    found.is_ok_and(|status| status.success())
+}
+
+#[test]
+fn metrics_parse_and_what_adds_up_does() {
+    let mut desk = Desk::new().expect("a desk");
+    assert!(connect(&desk).is_err(), "nobody asked for it");
+    desk.netnice.restart_with(&["--metrics"]).expect("a daemon");
+    // The kernel looks through the programs before there is traffic that keeps the machine busy.
+    desk.types("set user:65533 --both 1gbit");
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 4).source();
+    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    desk.types("link eth0 --rate 100mbit");
+    desk.answers("set user:65533 --min 200mbit", 3);
+    if !has_parser() {
+        eprintln!("left out: Python's module prometheus_client is not here");
+        return;
+    }
+    let labels =
+        |direction: &str| format!("{{direction={direction},target=pid:{}}}", program.pid());
+    let sent = format!("netnice_sent_bytes_total{}", labels("up"));
+    let page = || parsed(&scrape(&desk).expect("a page")).expect("metrics");
+    let first = page()[&sent];
+    assert!(
+        soon(10.0, || page()[&sent] > first + 400_000.0),
+        "{:?}",
+        page()
+    );
+    for _ in 0..5 {
+        let values = page();
+        for direction in ["up", "down"] {
+            for (unit, level) in [("bytes", "bytes"), ("packets", "packets")] {
+                let of = |what: &str| values[&format!("netnice_{what}{}", labels(direction))];
+                let parts = of(&format!("sent_{unit}_total"))
+                    + of(&format!("dropped_{unit}_total"))
+                    + of(&format!("queued_{level}"));
+                assert_eq!(
+                    of(&format!("offered_{unit}_total")),
+                    parts,
+                    "{direction} {unit}: {values:?}"
+                );
+            }
+        }
+        bench::pause(0.3);
+    }
+    let values = page();
+    assert_eq!(values["netnice_targets{}"], 2.0);
+    assert_eq!(values["netnice_grants_total{}"], 2.0);
+    assert_eq!(values["netnice_refusals_total{}"], 1.0);
+    assert_eq!(
+        values["netnice_limit_bits_per_second{clause=both,target=user:65533}"],
+        1e9
+    );
+    assert_eq!(
+        values["netnice_link_capacity_bits_per_second{direction=up,link=eth0}"],
+        1e8
+    );
+}
+
+#[test]
+fn an_address_that_others_reach_has_to_be_asked_for() {
+    let netniced = netnice_lab::process::binary("netniced").expect("a daemon");
+    let mut command = netnice_lab::process::own_group(netniced);
+    let output = command
+        .args(["--metrics", "0.0.0.0:9469"])
+        .output()
+        .expect("started");
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        text.contains("--metrics-open") && text.contains("0.0.0.0:9469"),
+        "{text}"
+    );
+    let mut desk = Desk::new().expect("a desk");
+    let open = ["--metrics", "0.0.0.0:9469", "--metrics-open"];
+    desk.netnice.restart_with(&open).expect("a daemon");
+    assert!(scrape(&desk).is_ok());
+}
+
+#[test]
+fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
+    let mut desk = Desk::new().expect("a desk");
+    desk.netnice.restart_with(&["--metrics"]).expect("a daemon");
+    let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 20_000]].concat();
+    for (request, status) in [
+        (b"GET / HTTP/1.1\r\n\r\n".as_slice(), "404"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
+        (b"\x16\x03\x01\x00\x00\r\n\r\n", "400"),
+        (b"GET /metrics\r\n\r\n", "400"),
+        (b"GET /metrics HTTP/9.1\r\n\r\n", "400"),
+        (&long, "431"),
+        (b"GET /metr", "408"),
+        (b"GET /metrics?a=b HTTP/1.0\r\n\r\n", "200"),
+    ] {
+        let answer = says(&desk, request).expect("an answer");
+        let words = answer.split(' ').nth(1);
+        assert_eq!(
+            words,
+            Some(status),
+            "{}: {answer}",
+            String::from_utf8_lossy(request)
+        );
+    }
+    let head = says(&desk, b"HEAD /metrics HTTP/1.1\r\n\r\n").expect("a head");
+    assert!(
+        head.ends_with("\r\n\r\n") && head.contains("200 OK"),
+        "{head}"
+    );
+    let before = desk.netnice.daemon_memory().expect("memory");
+    // Some say nothing, some ask and never read, some ask letter by letter.
+    let mut crowd = Vec::new();
+    for number in 0..1000 {
+        let mut stream = connect(&desk).expect("a connection");
+        let text: &[u8] = match number % 3 {
+            0 => b"",
+            1 => b"GET /metrics HTTP/1.1\r\n\r\n",
+            _ => b"G",
+        };
+        // The eldest are sent away meanwhile.
+        let _ = stream.write_all(text);
+        crowd.push(stream);
+    }
+    let asked = Instant::now();
+    scrape(&desk).expect("a page beside a thousand others");
+    assert!(
+        asked.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        asked.elapsed()
+    );
+    desk.types("show");
+    let pid = desk.netnice.pid().expect("a daemon");
+    let open = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .expect("descriptors")
+        .count();
+    assert!(open < 200, "{open} descriptors are open");
+    let after = desk.netnice.daemon_memory().expect("memory");
+    assert!(after < before + (8 << 20), "{before} bytes grew to {after}");
+    drop(crowd);
+    scrape(&desk).expect("a page");
+}
+
+#[test]
+fn history_says_what_passed() {
+    let desk = Desk::new().expect("a desk");
+    // The kernel looks through the programs before there is traffic that keeps the machine busy.
+    desk.types("set user:65533 --up 1mbit");
+    let to = desk.sink(5001).expect("a sink");
+    let flows = Tcp::connect(to, 4).source();
+    let program = traffic::eager(desk.world.client(), &flows).expect("a program");
+    let name = format!("pid:{}", program.pid());
+    desk.types(&format!("set {name} --up 4mbit"));
+    let told = || -> serde_json::Value {
+        let text = desk.types(&format!("show {name} --history --json")).stdout;
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("no JSON ({e}): {text}"))
+    };
+    let column = |of: &str| -> Vec<u64> {
+        let told = told();
+        let column = told["targets"][0][of]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        column
+            .iter()
+            .filter_map(serde_json::Value::as_u64)
+            .collect()
+    };
+    assert!(soon(12.0, || column("time_ns").len() >= 5), "{}", told());
+    let (times, rates) = (column("time_ns"), column("up_rate"));
+    let bits: f64 = times
+        .iter()
+        .zip(&rates)
+        .skip(1)
+        .map(|(t, r)| *t as f64 * *r as f64 / 1e9)
+        .sum();
+    let seconds: f64 = times
+        .iter()
+        .skip(1)
+        .take(rates.len())
+        .map(|t| *t as f64 / 1e9)
+        .sum();
+    let mean = bits / seconds;
+    let bounds = if bench::functional() {
+        1e6..8e6
+    } else {
+        3.6e6..4.12e6
+    };
+    assert!(
+        bounds.contains(&mean),
+        "{mean} bit/s in a limit of 4 Mbit/s: {rates:?}"
+    );
+    assert_eq!(told()["targets"][0]["up"], 4_000_000);
+    assert_eq!(told()["step_ns"], 1_000_000_000);
+    let text = desk.types(&format!("show {name} --history")).stdout;
+    assert!(
+        text.contains("of 4 Mbit/s") && text.contains("UNTIL"),
+        "{text}"
+    );
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
+    let minutes = desk.types("show --history=1h").stdout;
+    assert!(minutes.contains(&name), "{minutes}");
+    // What the daemon did is another question.
+    let log = desk.types("log").stdout;
+    assert!(log.contains(&format!("root set {name}")), "{log}");
+}
