@@ -39,6 +39,7 @@ fn weights_are_kept_and_minimums_come_first() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes")]
 fn a_limit_holds_in_the_left_over_and_in_the_minimum() {
     let mut world = World::new(Wire::new(mbit(100)));
     let a = world.flow(share(None, Some(4), 100));
