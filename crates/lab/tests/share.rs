@@ -284,6 +284,27 @@ fn a_manager_that_is_killed_leaves_limits_that_end() {
 }
 
 #[test]
+fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
+    let desk = Desk::new().expect("a desk");
+    let mut parent = desk.world.client().ns.command("perl");
+    parent.args(["-e", "fork or exit for 1 .. 3; sleep 600"]);
+    let parent = Proc::start(parent).expect("a parent");
+    pause(0.3);
+    let mut share = Share::start(&desk, &format!("1mbit {}", parent.pid()));
+    share.until(0);
+    let spent = || sys::time_on_cpu(share.0.pid()).expect("it runs");
+    let before = spent();
+    pause(2.0);
+    let used = (spent() - before) as f64 / 2e9;
+    assert!(
+        used < 0.1,
+        "waiting takes {:.1} % of a processor",
+        used * 100.0
+    );
+    share.end();
+}
+
+#[test]
 fn what_cannot_be_divided_is_refused_with_the_reason() {
     let desk = Desk::new().expect("a desk");
     let sleeper = desk.sleeper();

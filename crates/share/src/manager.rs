@@ -166,7 +166,7 @@ pub fn preview(asked: &Asked, dir: &RuntimeDir) -> Result<Shares, ManagerError> 
     let mut seen = BTreeSet::new();
     for (at, crowd) in crowds.iter_mut().enumerate() {
         for pid in crowd.sessions(&Machine, Instant::now()) {
-            if seen.insert(pid) {
+            if seen.insert(pid) && living(pid).is_some() {
                 sessions.insert(sessions.len() as u64, Session::new(at, pid));
             }
         }
@@ -395,7 +395,7 @@ impl Manager<'_> {
         let known: BTreeSet<u32> = self.sessions.values().map(|session| session.pid).collect();
         for (pid, at) in there {
             if !known.contains(&pid)
-                && let Ok(member) = Member::open(pid)
+                && let Some(member) = living(pid)
             {
                 let number = self.keeper.add(member);
                 self.sessions.insert(number, Session::new(at, pid));
@@ -521,6 +521,11 @@ impl Manager<'_> {
     fn say(&mut self, line: &str) {
         (self.tell)(Told::Line(line));
     }
+}
+
+/// A process as a member, if it runs: one that has ended stays listed until its parent has asked how.
+fn living(pid: u32) -> Option<Member> {
+    Member::open(pid).ok().filter(|member| !member.has_ended())
 }
 
 /// The share of each session that can have one.
