@@ -217,6 +217,25 @@ fn an_idle_share_is_lent_and_comes_back() {
 }
 
 #[test]
+fn services_have_weights_lend_nothing_if_told_and_all_sessions_are_counted() {
+    let config = "total = \"512Kbyte/s\"\nlend = false\nsessions = 3\n\
+                  [[service]]\nname = \"heavy\"\nport = 8001\nprogram = \"cat\"\nargs = [\"/dev/zero\"]\nweight = 300\n\
+                  [[service]]\nname = \"quiet\"\nport = 8002\nprogram = \"sleep\"\nargs = [\"600\"]\n";
+    let mut inetd = Inetd::start(config, &[]);
+    let quiet = inetd.desk.client(8002);
+    let _first = inetd.connect(quiet);
+    let _heavy = inetd.read(8001, 1);
+    // Longer than it takes until an idle session would lend.
+    let (record, from, to) = inetd.record(4.0, 3.0);
+    shared("300 : 100", &sessions(&record, 8001, from, to), &[384.0]);
+    let _second = inetd.connect(quiet);
+    assert!(soon(5.0, || inetd.targets() == 3), "no third session");
+    assert_eq!(inetd.hear(quiet), "");
+    let said = inetd.server.complaints();
+    assert!(said.contains("3 sessions run, the limit is 3"), "{said}");
+}
+
+#[test]
 fn a_client_address_has_a_limit_of_its_own() {
     let config = "total = \"512Kbyte/s\"\nper_client = \"128Kbyte/s\"\nsessions_per_client = 2\n\
                   lines = \"ftp cat /dev/zero\"\n";
@@ -364,8 +383,11 @@ fn come_and_go(all: usize, at_once: usize) {
     let mut inetd = Inetd::start("8001 cat\n", &["@100mbit"]);
     let pid = inetd.server.pid();
     let to = inetd.desk.client(8001);
-    let standing = inetd.connect(to);
-    assert!(soon(10.0, || inetd.targets() == 1), "no session");
+    let mut standing = inetd.connect(to);
+    // Its program runs: the gate and what belongs to it have gone.
+    standing.write_all(b"x").expect("sent");
+    standing.read_exact(&mut [0]).expect("echoed");
+    assert_eq!(inetd.targets(), 1);
     let count = |what: &str| fs::read_dir(format!("/proc/{pid}/{what}")).map_or(0, Iterator::count);
     let before = (
         count("fd"),
