@@ -31,6 +31,8 @@ pub enum Use {
     Bare,
     /// Making the Debian package.
     Package,
+    /// Counting instructions beside what [`Use::Run`] measures.
+    Bench,
 }
 
 /// `cargo xtask setup [WHAT]`.
@@ -40,7 +42,8 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         ["build"] => Use::Build,
         ["vm"] => Use::Vm,
         ["bare"] => Use::Bare,
-        _ => bail!("setup for what? one of: build, run, vm, bare"),
+        ["bench"] => Use::Bench,
+        _ => bail!("setup for what? one of: build, run, vm, bare, bench"),
     };
     ensure(tree, what)?;
     eprintln!("setup: all there");
@@ -283,7 +286,7 @@ fn web_server_folder(tree: &Tree) -> PathBuf {
 }
 
 use Proof::{File, Program, Python};
-use Use::{Bare, Build, Package, Run, Vm};
+use Use::{Bare, Bench, Build, Package, Run, Vm};
 
 const fn need(proof: Proof, package: &'static str, uses: &'static [Use]) -> Need {
     Need {
@@ -318,6 +321,8 @@ const NEEDS: &[Need] = &[
         "libbpf-dev",
         &[Build, Run, Vm, Package],
     ),
+    // Counts instructions.
+    wish(Program("valgrind"), "valgrind", &[Bench]),
     // Worlds.
     need(Program("tc"), "iproute2", &[Run, Vm]),
     need(Program("ethtool"), "ethtool", &[Run, Vm]),

@@ -65,6 +65,7 @@ pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
 /// Benchmarks of the crates, then the lab's runs about cost.
 pub fn bench(tree: &Tree) -> Result<()> {
     let _lock = ready(tree, "make bench")?;
+    setup::ensure(tree, Use::Bench)?;
     for one in tree.crates.iter().filter(|one| one.has("bench")) {
         under_test(tree, cargo(tree))?
             .args(["bench", "--package", &one.name, "--benches"])

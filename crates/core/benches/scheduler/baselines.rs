@@ -53,52 +53,59 @@ fn shapers(flows: usize, same: bool) -> Vec<Shaper> {
         .collect()
 }
 
-pub fn heap(flows: usize, same: bool) -> impl FnMut() {
+pub fn heap(flows: usize, same: bool) -> impl FnMut(u32) {
     let mut shapers = shapers(flows, same);
     let mut heap: BinaryHeap<_> = (0..flows as u32).map(|id| Reverse((0_u64, id))).collect();
-    move || {
-        let Reverse((now, id)) = heap.pop().unwrap();
-        let next = shapers[id as usize].shape(now);
-        heap.push(Reverse((next, id)));
-        black_box(id);
+    move |packets| {
+        for _ in 0..packets {
+            let Reverse((now, id)) = heap.pop().unwrap();
+            let next = shapers[id as usize].shape(now);
+            heap.push(Reverse((next, id)));
+            black_box(id);
+        }
     }
 }
 
-pub fn tree(flows: usize, same: bool) -> impl FnMut() {
+pub fn tree(flows: usize, same: bool) -> impl FnMut(u32) {
     let mut shapers = shapers(flows, same);
     let mut tree: BTreeMap<_, _> = (0..flows as u32).map(|id| ((0_u64, id), ())).collect();
-    move || {
-        let ((now, id), ()) = tree.pop_first().unwrap();
-        let next = shapers[id as usize].shape(now);
-        tree.insert((next, id), ());
-        black_box(id);
+    move |packets| {
+        for _ in 0..packets {
+            let ((now, id), ()) = tree.pop_first().unwrap();
+            let next = shapers[id as usize].shape(now);
+            tree.insert((next, id), ());
+            black_box(id);
+        }
     }
 }
 
 /// Slots of 4 us in one ring that is looked through slot by slot; what is farther away than the
 /// ring is long waits in the last slot and is put in again.
-pub fn wheel(flows: usize, same: bool) -> impl FnMut() {
+pub fn wheel(flows: usize, same: bool) -> impl FnMut(u32) {
     const SLOTS: u64 = 1 << 16;
     const WIDTH: u64 = 1 << 12;
     let mut shapers = shapers(flows, same);
     let mut slots: Vec<Vec<(u64, u32)>> = vec![Vec::new(); SLOTS as usize];
     slots[0] = (0..flows as u32).map(|id| (0, id)).collect();
     let mut at = 0_u64;
-    move || loop {
-        let Some((due, id)) = slots[(at % SLOTS) as usize].pop() else {
-            at += 1;
-            continue;
-        };
-        let now = at * WIDTH;
-        let next = match due > now {
-            true => due,
-            false => shapers[id as usize].shape(now),
-        };
-        let slot = next.div_ceil(WIDTH).clamp(at + 1, at + SLOTS - 1);
-        slots[(slot % SLOTS) as usize].push((next, id));
-        if due <= now {
-            black_box(id);
-            return;
+    move |packets| {
+        let mut left = packets;
+        while left > 0 {
+            let Some((due, id)) = slots[(at % SLOTS) as usize].pop() else {
+                at += 1;
+                continue;
+            };
+            let now = at * WIDTH;
+            let next = match due > now {
+                true => due,
+                false => shapers[id as usize].shape(now),
+            };
+            let slot = next.div_ceil(WIDTH).clamp(at + 1, at + SLOTS - 1);
+            slots[(slot % SLOTS) as usize].push((next, id));
+            if due <= now {
+                black_box(id);
+                left -= 1;
+            }
         }
     }
 }

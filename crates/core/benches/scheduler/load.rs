@@ -53,8 +53,8 @@ pub fn dual(bits: u64, random: Option<&mut Random>) -> contract::Cell {
 /// What the flows of one link have together.
 pub const TOTAL: u64 = 10_000_000_000;
 
-/// One packet shaped by each call.
-pub fn pacer(flows: usize, same: bool) -> impl FnMut() {
+/// Shapes so many packets.
+pub fn pacer(flows: usize, same: bool) -> impl FnMut(u32) {
     let mut random = Random(7);
     let mut pacer = Pacer::new();
     for _ in 0..flows {
@@ -63,25 +63,35 @@ pub fn pacer(flows: usize, same: bool) -> impl FnMut() {
         pacer.handle_head(flow, Bytes(LENGTH), Instant(0)).unwrap();
     }
     let mut now = Instant(0);
-    move || loop {
-        if let Some(sent) = pacer.poll(now, |_| Some(Bytes(LENGTH))) {
-            black_box(sent);
-            return;
+    move |packets| {
+        let mut left = packets;
+        while left > 0 {
+            match pacer.poll(now, |_| Some(Bytes(LENGTH))) {
+                Some(sent) => {
+                    black_box(sent);
+                    left -= 1;
+                }
+                None => now = pacer.poll_timeout().unwrap(),
+            }
         }
-        now = pacer.poll_timeout().unwrap();
     }
 }
 
-/// One packet on a link by each call; time goes on as the link and the flows make it.
-pub fn link(flows: usize, same: bool, mix: Mix, percent: u64) -> impl FnMut() {
+/// Sends so many packets on a link; time goes on as the link and the flows make it.
+pub fn link(flows: usize, same: bool, mix: Mix, percent: u64) -> impl FnMut(u32) {
     let mut link = filled(flows, same, mix, percent);
     let mut now = Instant(0);
-    move || loop {
-        if let Some(sent) = link.poll(now, |_| Some(Packet::new(Bytes(LENGTH)))) {
-            black_box(sent);
-            return;
+    move |packets| {
+        let mut left = packets;
+        while left > 0 {
+            match link.poll(now, |_| Some(Packet::new(Bytes(LENGTH)))) {
+                Some(sent) => {
+                    black_box(sent);
+                    left -= 1;
+                }
+                None => now = link.poll_timeout().unwrap(),
+            }
         }
-        now = link.poll_timeout().unwrap();
     }
 }
 

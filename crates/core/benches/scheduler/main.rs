@@ -3,7 +3,7 @@
 //! Cycles are those of the time stamp counter (its rate is read from /proc/cpuinfo; where that
 //! fails, nanoseconds are shown). Each figure is the median of many short batches, so that what
 //! else the machine does hardly shows. `--quick` measures fewer, `--only WORD` one table, `--flows N` one
-//! line of it.
+//! line of it. `instructions` are counted by callgrind, where valgrind is installed.
 //!
 //! Every flow always has a packet to send. *Shaping alone* takes the next eligible flow, shapes
 //! it by a dual leaky bucket and puts it back. *Everything* is a link of which 60 % is booked:
@@ -11,6 +11,7 @@
 //! eligibility, deadline order, class, fairness and the charge.
 
 mod baselines;
+mod instructions;
 mod load;
 mod measure;
 
@@ -19,6 +20,9 @@ use measure::{Ruler, Sample};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(at) = words.iter().position(|word| word == "--count") {
+        return instructions::one(&words[at + 1..]);
+    }
     let only = words.iter().position(|word| word == "--only");
     let only = only.and_then(|at| words.get(at + 1)).map(String::as_str);
     let ruler = Ruler::new(words.iter().any(|word| word == "--quick"));
@@ -39,6 +43,9 @@ fn main() {
     }
     if wanted("memory") {
         memory();
+    }
+    if wanted("instructions") {
+        instructions::table(&flows);
     }
 }
 

@@ -42,14 +42,14 @@ impl Ruler {
         }
     }
 
-    /// Runs `work`, which serves one packet a call, in batches, after `warm` calls.
-    pub fn batches(&self, warm: usize, mut work: impl FnMut()) -> Figure {
-        (0..warm).for_each(|_| work());
+    /// Runs `work`, which serves as many packets as it is told, in batches, after `warm` packets.
+    pub fn batches(&self, warm: usize, mut work: impl FnMut(u32)) -> Figure {
+        work(warm as u32);
         let batches = if self.quick { 200 } else { 1000 };
         let mut seen: Vec<f64> = (0..batches)
             .map(|_| {
                 let start = Instant::now();
-                (0..BATCH).for_each(|_| work());
+                work(BATCH);
                 start.elapsed().as_nanos() as f64 * self.rate / f64::from(BATCH)
             })
             .collect();
@@ -63,15 +63,15 @@ impl Ruler {
     /// Measures every call for itself. The work is the same in every run, so the least of
     /// several runs is what a call costs without what else the machine did meanwhile. The cost
     /// of measuring is taken off.
-    pub fn calls<W: FnMut()>(&self, warm: usize, make: impl Fn() -> W) -> Sample {
+    pub fn calls<W: FnMut(u32)>(&self, warm: usize, make: impl Fn() -> W) -> Sample {
         let calls = if self.quick { 300_000 } else { 1_000_000 };
-        let mut empty: Vec<f64> = (0..10_000).map(|_| once(&mut || ())).collect();
+        let mut empty: Vec<f64> = (0..10_000).map(|_| once(&mut |_| ())).collect();
         empty.sort_by(f64::total_cmp);
         let cost = empty[empty.len() / 2];
         let mut least = vec![f64::INFINITY; calls];
         for _ in 0..RUNS {
             let mut work = make();
-            (0..warm).for_each(|_| work());
+            work(warm as u32);
             for least in &mut least {
                 *least = least.min((once(&mut work) - cost).max(1.0) * self.rate);
             }
@@ -81,10 +81,22 @@ impl Ruler {
     }
 }
 
-fn once(work: &mut impl FnMut()) -> f64 {
+fn once(work: &mut impl FnMut(u32)) -> f64 {
     let start = Instant::now();
-    work();
+    work(1);
     start.elapsed().as_nanos() as f64
+}
+
+/// Runs `work` so that a tool that counts instructions finds it, after `warm` packets.
+pub fn counted(warm: usize, packets: u32, mut work: impl FnMut(u32)) {
+    work(warm as u32);
+    counted_packets(packets, &mut work);
+}
+
+/// The name that callgrind is told of.
+#[inline(never)]
+fn counted_packets(packets: u32, work: &mut impl FnMut(u32)) {
+    work(packets);
 }
 
 const BATCH: u32 = 2048;

@@ -160,6 +160,20 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
+    /// The place of `key`, or one before it: of deadlines, which are ordered among each other
+    /// also when they are over. It is as near as the distance from the earliest key can have.
+    #[inline(always)]
+    pub(super) fn in_order(&self, key: u64, now: u64) -> Spot {
+        // Not farther from the first key than the ring is long, so always free to have.
+        let overdue = !self.is_empty() && self.next.key < now;
+        let from = if overdue { self.next.key } else { now };
+        let shape = Self::shape(key.saturating_sub(from));
+        match shape.digits() >= shape.shift() {
+            true => shape.spot(key & u64::MAX << shape.digits()),
+            false => self.before_that(key, now),
+        }
+    }
+
     #[cold]
     fn before_that(&self, key: u64, now: u64) -> Spot {
         let far = key.wrapping_sub(now).min((1 << (QUANTUM + LONGEST)) - 1);

@@ -119,7 +119,7 @@ impl Scheduler {
             return self.look_again(id);
         }
         let deadline = spot.key.saturating_add(deadline::decode(entry.word()));
-        let to = self.due.before(deadline.max(self.now), self.now);
+        let to = self.due.in_order(deadline.max(self.now), self.now);
         self.hurried = self.due.push_ahead(&mut self.pool, to, Entry::new(id, 0));
         if self.hurried {
             prefetch(&self.flows, id);
@@ -370,7 +370,7 @@ impl Scheduler {
         let now = self.now;
         if eligible <= now {
             flow.set(Flag::Clock);
-            let to = self.due.before(deadline.max(now), now);
+            let to = self.due.in_order(deadline.max(now), now);
             self.due.push_ahead(&mut self.pool, to, Entry::new(id, 0));
             return;
         }
@@ -450,6 +450,9 @@ impl Flow {
     /// The deadline of the head, if it is eligible.
     #[inline(always)]
     fn deadline(&mut self, now: u64) -> Option<u64> {
+        if let Kind::Cell(cell) = &self.kind {
+            return Some(cell.deadline());
+        }
         let length = self.length();
         match &mut self.kind {
             Kind::Vacant { .. } | Kind::Member(_) => None,

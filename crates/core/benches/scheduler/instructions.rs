@@ -1,0 +1,80 @@
+//! How many instructions a packet takes, and how many branches are guessed wrong: counted by
+//! callgrind, so the same on every run and whatever else the machine does. (The branch predictor
+//! is a simple one, worse than that of processors.)
+//!
+//! The benchmark runs itself under valgrind with `--count`, which serves packets in one function
+//! that callgrind is told to count.
+
+use std::process::Command;
+
+use crate::load::{self, Mix};
+use crate::measure::counted;
+use crate::{baselines, parameters};
+
+/// Prints the table, if valgrind is there.
+pub fn table(flows: &[usize]) {
+    println!("\ninstructions, and wrong guesses of callgrind's predictor, per packet");
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("not counted: there is no valgrind here");
+        return;
+    }
+    println!(
+        "{:>9} {:>10} {:>14} {:>14} {:>14} {:>14}",
+        "flows", "parameters", "shaping", "mixed", "cells only", "BinaryHeap"
+    );
+    for &flows in flows.iter().filter(|flows| **flows <= MOST) {
+        for same in [false, true] {
+            let cells = KINDS.map(|kind| match count(kind, flows, same) {
+                Some((instructions, wrong)) => format!("{instructions:.0} ({wrong:.2})"),
+                None => "?".into(),
+            });
+            let [a, b, c, d] = &cells;
+            let parameters = parameters(same);
+            println!("{flows:>9} {parameters:>10} {a:>14} {b:>14} {c:>14} {d:>14}");
+        }
+    }
+}
+
+/// What `--count KIND FLOWS PARAMETERS` does.
+pub fn one(words: &[String]) {
+    let [kind, flows, same, ..] = words else {
+        panic!("--count KIND FLOWS PARAMETERS");
+    };
+    let flows: usize = flows.parse().expect("--count takes a number of flows");
+    let (same, warm) = (same == parameters(true), (3 * flows).max(10_000));
+    match kind.as_str() {
+        "shaping" => counted(warm, PACKETS, load::pacer(flows, same)),
+        "mixed" => counted(warm, PACKETS, load::link(flows, same, Mix::All, 60)),
+        "cells" => counted(warm, PACKETS, load::link(flows, same, Mix::Cells, 60)),
+        "heap" => counted(warm, PACKETS, baselines::heap(flows, same)),
+        _ => panic!("--count shaping, mixed, cells or heap"),
+    }
+}
+
+/// Instructions and wrongly guessed branches per packet.
+fn count(kind: &str, flows: usize, same: bool) -> Option<(f64, f64)> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--branch-sim=yes"])
+        .args(["--callgrind-out-file=/dev/null"])
+        .arg("--toggle-collect=*counted_packets*")
+        .arg(std::env::current_exe().ok()?)
+        .args(["--count", kind, &flows.to_string(), parameters(same)])
+        .output()
+        .ok()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let line = said.lines().find(|line| line.contains("Collected :"))?;
+    // Instructions; branches and those guessed wrong; indirect ones and those guessed wrong.
+    let sums = line.split("Collected :").nth(1)?.split_whitespace();
+    let sums: Vec<f64> = sums.map_while(|sum| sum.parse().ok()).collect();
+    // Zeros at the end are not said.
+    let sum = |at: usize| sums.get(at).copied().unwrap_or(0.0);
+    let each = |sum: f64| sum / f64::from(PACKETS);
+    Some((each(sum(0)), each(sum(2) + sum(4))))
+}
+
+const KINDS: [&str; 4] = ["shaping", "mixed", "cells", "heap"];
+
+const PACKETS: u32 = 100_000;
+
+/// More flows would take minutes under callgrind.
+const MOST: usize = 65_536;
