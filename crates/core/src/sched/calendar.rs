@@ -28,10 +28,10 @@
 //!
 //! # Why not something else
 //! Measured with shaping, all backlogged, in cycles a packet at 65,536 and 1,048,576 flows: a
-//! binary heap (CELL's structure) 360-500 and 2,500, a 4-ary heap that replaces its top 200-275
-//! and 1,500-1,750, linked lists in find-first-set buckets 135 and 730-850; this, with all that
-//! a [`super::Pacer`] does beside it, 58-82 and 58-109. A heap waits for memory at every level, a
-//! linked list for every flow.
+//! binary heap (CELL's structure) 280-500 and 900-2,500, a 4-ary heap that replaces its top
+//! 200-275 and 1,500-1,750, linked lists in find-first-set buckets 135 and 730-850; this, with
+//! all that a [`super::Pacer`] does beside it, 46-70 and 45-105. A heap waits for memory at every
+//! level, a linked list for every flow.
 //!
 //! # Order
 //! Keys may wrap around: they are compared by their distance from `base`, which the owner moves
@@ -160,8 +160,9 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// The place of `key`, or one before it: of deadlines, which are ordered among each other
-    /// also when they are over. It is as near as the distance from the earliest key can have.
+    /// The place of `key`, or one before it, as near as its distance from the earliest key can have
+    /// (from `now`, if nothing is overdue). For deadlines, which keep their order when they are
+    /// over: no key is a round behind the first, so every place is free to have.
     #[inline(always)]
     pub(super) fn in_order(&self, key: u64, now: u64) -> Spot {
         // Not farther from the first key than the ring is long, so always free to have.
