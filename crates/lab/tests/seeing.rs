@@ -15,7 +15,7 @@ const AT: &str = "127.0.0.1:9469";
 
 fn connect(desk: &Desk) -> Result<TcpStream> {
     let at: SocketAddr = AT.parse()?;
-    let patience = Duration::from_secs(5);
+    let patience = Duration::from_secs(if bench::functional() { 30 } else { 5 });
     desk.world.client().ns.enter(|| {
         let stream = TcpStream::connect_timeout(&at, patience)?;
         stream.set_read_timeout(Some(patience))?;
@@ -215,7 +215,7 @@ fn hostile_peers_hurt_neither_the_daemon_nor_other_readers() {
     let asked = Instant::now();
     scrape(&desk).expect("a page beside a thousand others");
     assert!(
-        asked.elapsed() < Duration::from_secs(1),
+        asked.elapsed() < Duration::from_secs(1) || bench::functional(),
         "{:?}",
         asked.elapsed()
     );

@@ -11,7 +11,10 @@ use netnice_lab::terminal::Terminal;
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long anything may take to appear; on an emulated machine six times as long.
+fn patience() -> Duration {
+    Duration::from_secs(if bench::functional() { 60 } else { 10 })
+}
 
 /// `netnice ARGS` on a terminal; colours and letters as asked.
 fn terminal(desk: &Desk, args: &[&str], size: (u16, u16), colour: bool) -> Terminal {
@@ -24,7 +27,7 @@ fn terminal(desk: &Desk, args: &[&str], size: (u16, u16), colour: bool) -> Termi
 }
 
 fn wait(terminal: &Terminal, what: &str) {
-    let shown = terminal.wait_for(what, PATIENCE, |text| text.contains(what));
+    let shown = terminal.wait_for(what, patience(), |text| text.contains(what));
     shown.unwrap_or_else(|error| panic!("{error:#}"));
 }
 
@@ -60,7 +63,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         let line = text.lines().find(|line| line.contains(&name));
         line.is_some_and(|line| line.contains('█') && line.trim_end().ends_with("up"))
     };
-    top.wait_for("busy row", PATIENCE, busy)
+    top.wait_for("busy row", patience(), busy)
         .unwrap_or_else(|error| panic!("{error:#}"));
 
     top.types("u8mbps\r").expect("typed");
@@ -82,7 +85,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         let peers: Vec<&str> = text.lines().filter(|line| line.contains(":5001")).collect();
         peers.len() == 2 && peers.iter().all(|line| line.contains("M  down"))
     };
-    top.wait_for("rates of both connections", PATIENCE, rates)
+    top.wait_for("rates of both connections", patience(), rates)
         .unwrap_or_else(|error| panic!("{error:#}"));
     picture(&top, "peers.png");
 
@@ -90,7 +93,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     wait(&top, "no target is limited");
     assert!(desk.target(&name).is_null(), "taken back");
     top.types("q").expect("typed");
-    assert!(top.wait(PATIENCE).expect("an end").success());
+    assert!(top.wait(patience()).expect("an end").success());
     assert!(!top.is_full_screen() && !top.hides_cursor());
     assert!(top.is_as_before().expect("settings"));
 }
@@ -110,10 +113,10 @@ fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
         assert!(!top.has_colour(), "NO_COLOR is set");
         top.resize(120, 30).expect("resized");
         let wide = |text: &str| text.lines().any(|line| line.trim_end().len() > 90);
-        top.wait_for("wide heading", PATIENCE, wide)
+        top.wait_for("wide heading", patience(), wide)
             .unwrap_or_else(|error| panic!("{error:#}"));
         sys::kill(top.pid().cast_signed(), signal).expect("signalled");
-        let status = top.wait(PATIENCE).expect("an end");
+        let status = top.wait(patience()).expect("an end");
         let ended = std::os::unix::process::ExitStatusExt::signal(&status);
         assert_eq!(ended, Some(signal), "who started it sees how it ended");
         assert!(!top.is_full_screen() && !top.hides_cursor());
@@ -127,10 +130,10 @@ fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
     wait(&top, "trying again");
     desk.netnice.start_daemon().expect("a daemon");
     let again = |text: &str| !text.contains("trying again") && text.contains(&name);
-    top.wait_for("the table again", PATIENCE, again)
+    top.wait_for("the table again", patience(), again)
         .unwrap_or_else(|error| panic!("{error:#}"));
     top.types("\x03").expect("Ctrl-C");
-    assert!(top.wait(PATIENCE).expect("an end").success());
+    assert!(top.wait(patience()).expect("an end").success());
 }
 
 #[test]
@@ -149,7 +152,7 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed()
         .args(command.get_args());
     let top = Terminal::start(wrapped, 80, 24).expect("a terminal");
     let twice = |text: &str| text.matches(&name).count() >= 2;
-    top.wait_for("two tables", PATIENCE, twice)
+    top.wait_for("two tables", patience(), twice)
         .unwrap_or_else(|error| panic!("{error:#}"));
     assert!(!top.is_full_screen());
     let frame = desk.types("top --once -d 300ms").stdout;

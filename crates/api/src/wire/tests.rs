@@ -171,12 +171,63 @@ fn a_request_that_is_too_long_does_not_leave() {
     assert!(matches!(encode_request(&request), Err(WireError::Frame(_))));
 }
 
+/// Two targets, one of which does nothing: of that one only its name is written.
+fn watched() -> crate::WatchDoc {
+    let moving = crate::Moving {
+        rate: 5,
+        ..crate::Moving::default()
+    };
+    let target = |name: &str| crate::Watched {
+        target: name.into(),
+        ..crate::Watched::default()
+    };
+    crate::WatchDoc {
+        at_ns: 1,
+        links: vec![crate::WatchedLink::default()],
+        targets: vec![
+            target("pid:7"),
+            crate::Watched {
+                inside: Some(0),
+                up: Some(9),
+                sends: moving,
+                ..target("pid:8")
+            },
+        ],
+    }
+}
+
+#[test]
+fn what_does_nothing_takes_no_room() {
+    let text = serde_json::to_string(&watched()).expect("JSON");
+    assert!(
+        text.contains(
+            r#"[{"target":"pid:7"},{"target":"pid:8","inside":0,"up":9,"sends":{"rate":5}}]"#
+        ),
+        "{text}"
+    );
+}
+
 #[test]
 fn every_answer_comes_back_and_has_its_exit_status() {
     let cases = [
         (Response::Done(Done::default()), Exit::Done),
         (Response::Shown(ShowDoc::default()), Exit::Done),
         (Response::Found(Found::Processes(vec![7])), Exit::Done),
+        (Response::Watched(watched()), Exit::Done),
+        (
+            Response::Connections(crate::ConnectionsDoc {
+                more: 3,
+                ..Default::default()
+            }),
+            Exit::Done,
+        ),
+        (
+            Response::History(crate::HistoryDoc {
+                targets: vec![crate::TargetHistory::default()],
+                ..Default::default()
+            }),
+            Exit::Done,
+        ),
         (
             Response::Refused(Refused {
                 by: Gate::Admission,
