@@ -243,7 +243,7 @@ fn ftp_server(tree: &Tree) {
         .map_err(anyhow::Error::from)
         .and_then(|()| download("vsftpd", &folder));
     if let Err(error) = fetched {
-        eprintln!("setup: vsftpd is missing, and nice-fig5 with it: {error:#}");
+        eprintln!("setup: vsftpd is missing, and nice-fig5 to nice-fig8 with it: {error:#}");
     }
 }
 

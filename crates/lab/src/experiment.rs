@@ -33,6 +33,7 @@ mod receive;
 mod rtc;
 mod scale;
 mod simulated;
+mod telnet;
 mod vert;
 mod weights;
 
@@ -277,6 +278,24 @@ pub const REGISTRY: &[Experiment] = &[
         what: "paper, figure 5: three FTP sessions come and go under a super-server of 512 Kbyte/s",
         minutes: (1.0, 0.6),
         run: fig5::run,
+    },
+    Experiment {
+        id: "nice-fig6",
+        what: "paper, figure 6: somebody types while a server sends files, all on a hub",
+        minutes: (14.0, 0.6),
+        run: telnet::figure6,
+    },
+    Experiment {
+        id: "nice-fig7",
+        what: "paper, figure 7: the same, typing to another server on the hub",
+        minutes: (14.0, 0.6),
+        run: telnet::figure7,
+    },
+    Experiment {
+        id: "nice-fig8",
+        what: "paper, figure 8: the same, servers on a switch, clients behind one of its ports",
+        minutes: (14.0, 0.6),
+        run: telnet::figure8,
     },
     Experiment {
         id: "accuracy",

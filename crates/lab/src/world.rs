@@ -18,6 +18,8 @@
 //! World::switched   client --[rate]--+
 //!                   server --[rate]--+-- bridge   each host's cable may have a rate up and down,
 //!                   other  --[rate]--+            held by TBF with a byte FIFO *inside the switch*
+//!
+//! World::lan        c1 ──┬── c2 ──┬── s1          one segment that all share, and a switch behind it: see [`hub`]
 //! ```
 //!
 //! The hosts' own devices keep their default queue: they are what netnice may manage. Inside, the
@@ -34,6 +36,7 @@ pub mod arrivals;
 pub mod cgroup;
 pub mod daemon;
 pub mod htb;
+pub mod hub;
 pub mod netns;
 pub mod reap;
 pub mod shape;

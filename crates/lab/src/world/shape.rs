@@ -154,12 +154,12 @@ impl World {
     }
 }
 
-fn v6(net: u8, last: u8) -> Ipv6Addr {
+pub(super) fn v6(net: u8, last: u8) -> Ipv6Addr {
     Ipv6Addr::new(0xfd77, net.into(), 0, 0, 0, 0, 0, last.into())
 }
 
 /// A veth pair between two namespaces.
-fn lay(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()> {
+pub(super) fn lay(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()> {
     process::run(Command::new("ip").args([
         "link",
         "add",
@@ -179,7 +179,7 @@ fn lay(a: &Netns, a_name: &str, b: &Netns, b_name: &str) -> Result<()> {
 }
 
 /// Gives a device its MTU, offloads and addresses and switches it on.
-fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Result<()> {
+pub(super) fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Result<()> {
     let (device, v4, v6) = (&port.device, port.v4, port.v6);
     if offloads == Offloads::Off {
         ns.run("ethtool", &format!("-K {device} tso off gso off gro off"))?;
@@ -192,7 +192,7 @@ fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Result<()> {
     Ok(())
 }
 
-fn bridge(ns: &Netns, name: &str) -> Result<()> {
+pub(super) fn bridge(ns: &Netns, name: &str) -> Result<()> {
     ns.ip(&format!(
         "link add name {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"
     ))?;
@@ -203,7 +203,7 @@ fn bridge(ns: &Netns, name: &str) -> Result<()> {
 /// Connects port `p<i>` to the bridge. Towards the host, the port's own queue holds the rate.
 /// From the host, packets cross a little bridge and a veth pair of their own, because a rate is
 /// held where packets leave a device, and the host's device is not ours to use.
-fn plug(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
+pub(super) fn plug(switch: &Netns, i: usize, cable: &Cable) -> Result<()> {
     let port = format!("p{i}");
     if cable.offloads == Offloads::Off {
         switch.run("ethtool", &format!("-K {port} tso off gso off gro off"))?;

@@ -1,0 +1,361 @@
+//! The paper's figures 6, 7 and 8: somebody types while a server sends files (NICE, section 6).
+//!
+//! ```text
+//!   figure 6   one segment of 10 Mbit/s: C1, C2, C3, S1              C3 types to S1
+//!   figure 7   the same and S2                                       C3 types to S2
+//!   figure 8   S1, S2 on a switch at 100 Mbit/s, and the segment     C3 types to S2
+//!              with C1, C2, C3 behind one of its ports
+//! ```
+//! C1 and C2 fetch 128 Mbyte by FTP from S1 (real vsftpd and curl, a file without a disk), from 10 and 15 s for 15 s each. C3
+//! sends a byte each 100 ms over TCP and gets its echo, from 0 to 40 s. With netnice vsftpd is started by `netnice inetd` with
+//! a total of 512 Kbyte/s; without, by the same super-server without a total or any limit. The congested time is from 10 to 30 s; idle is
+//! before it, in the same runs.
+//!
+//! **What can be had.** The files keep the segment busy for 42 % of the time, and a packet on the wire is not interrupted. A key
+//! stroke and its echo each wait for the rest of one, evenly between nothing and a packet time T = 1.21 ms, with
+//! probability 0.42. So the sum is beyond T for 0.42² / 2 = 9 % of the strokes, and its 99th percentile is
+//! (2 - √(2 × 0.01 / 0.42²)) T = 2.0 ms, with the smoothest of senders. One packet time, which is asked, would be had one way.
+//!
+//! What the paper leaves open: a station's interface holds 50 full packets (FreeBSD's interface queue), the switch's port 128
+//! Kbyte, TCP is cubic, and a busy station keeps the wire for 8 packets (see [`crate::world::hub`]).
+
+use std::fs;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::Result;
+use serde::Serialize;
+use serde_json::json;
+
+use super::bench::{SECOND, at, netnice_only, wait_until};
+use super::fig5::await_service;
+use super::{Bound, Context, Outcome};
+use crate::plot::{Chart, Series, palette};
+use crate::process::Proc;
+use crate::stats;
+use crate::traffic::{self, Echo, Probe, ftp};
+use crate::world::hub::{CAPTURE, FRAME, Lan, RATE};
+use crate::world::{Family, World};
+
+/// One of the figures.
+struct Figure {
+    id: &'static str,
+    title: &'static str,
+    lan: Lan,
+    /// Who echoes.
+    echo: &'static str,
+    /// The paper's mean and deviation, in ms: without, with.
+    paper: [(f64, f64); 2],
+}
+
+/// Figure 6: one server on a hub.
+pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    let figure = Figure {
+        id: "nice-fig6",
+        title: "Typing while one server sends files, 10 Mbit/s hub",
+        lan: Lan {
+            hub: &["c1", "c2", "c3", "s1"],
+            ..LAN
+        },
+        echo: "s1",
+        paper: [(23.05, 31.72), (0.49, 0.97)],
+    };
+    figure.run(context, outcome)
+}
+
+/// Figure 7: two servers on a hub.
+pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    let figure = Figure {
+        id: "nice-fig7",
+        title: "Typing to another server, 10 Mbit/s hub",
+        lan: LAN,
+        echo: "s2",
+        paper: [(9.19, 16.75), (0.37, 0.45)],
+    };
+    figure.run(context, outcome)
+}
+
+/// Figure 8: two servers on a switch.
+pub fn figure8(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    let figure = Figure {
+        id: "nice-fig8",
+        title: "Typing to another server, on a 100 Mbit/s switch",
+        lan: Lan {
+            hub: &["c1", "c2", "c3"],
+            switch: &["s1", "s2"],
+            ..LAN
+        },
+        echo: "s2",
+        paper: [(49.16, 204.5), (0.48, 1.35)],
+    };
+    figure.run(context, outcome)
+}
+
+impl Figure {
+    fn run(&self, context: &Context, outcome: &mut Outcome) -> Result<()> {
+        netnice_only(context.subject)?;
+        ftp::needed()?;
+        let times = Times::of(context);
+        let mut all: [Vec<Run>; 2] = Default::default();
+        for number in 0..times.runs {
+            for (limited, runs) in all.iter_mut().enumerate() {
+                let run = self.measure(&times, limited == 1)?;
+                let [idle, busy] = [run.idle(&times), run.congested(&times)].map(|t| Rtt::of(&t));
+                context.say(format!(
+                    "run {}, {}: idle {:.3} ms, congested mean {:.3}, p99 {:.3}, {:.0} Kbyte/s of files",
+                    number + 1,
+                    ["without", "with netnice"][limited],
+                    idle.mean,
+                    busy.mean,
+                    busy.p99,
+                    run.files / 8192.0,
+                ));
+                runs.push(run);
+            }
+        }
+        self.judge(outcome, &times, &all);
+        outcome.plot(context, self.id, || self.draw(&times, &all))
+    }
+
+    /// One run: somebody types, two sessions come and go.
+    fn measure(&self, times: &Times, limited: bool) -> Result<Run> {
+        let world = World::lan(self.lan)?;
+        let (s1, echo) = (world.host("s1"), world.host(self.echo));
+        let netnice = world.netnice("s1")?;
+        let vsftpd = ftp::Server {
+            folder: world.folder(),
+            bytes: 128 << 20,
+            listen: None,
+        };
+        let config = world.folder().join("inetd.conf");
+        // Configuration [B] and the line by which its readiness is known.
+        let lines = format!("ftp vsftpd {}\ntelnet cat\n", vsftpd.configure()?.display());
+        fs::write(&config, lines)?;
+        let config = config.display().to_string();
+        let words: &[&str] = match limited {
+            true => &["inetd", &config, "@512Kbyte/sec"],
+            false => &["inetd", &config],
+        };
+        // A limit elsewhere: the first of all takes the time in which the kernel's side is loaded.
+        let mut idler = s1.ns.command("sleep");
+        idler.arg("600");
+        let idler = Proc::start(idler)?;
+        if limited {
+            netnice.type_line(&format!("set pid:{} --both 1mbit", idler.pid()))?;
+        }
+        let mut inetd = Proc::start(netnice.command(words))?;
+        await_service(&mut inetd)?;
+        let to: SocketAddr = at(echo, Family::V4, 7);
+        let _echo = traffic::eager(echo, &Echo::listen(to))?;
+        let types = Probe::tcp(to, Duration::from_millis(100));
+        let mut telnet = traffic::ready(world.host("c3"), &types)?;
+        let began = telnet.go()?;
+        let before = s1.ns.counters("eth0")?.tx_bytes;
+        let mut sessions = Vec::new();
+        for (session, client) in ["c1", "c2"].into_iter().enumerate() {
+            wait_until(began + times.starts[session]);
+            let client = &world.host(client).ns;
+            let seconds = times.lasts as f64 / 1e9;
+            let ports = ftp::ports(session as u16);
+            let curl = ftp::fetch(client, s1.port().v4, &ports, seconds);
+            sessions.push(Proc::start(curl)?);
+        }
+        wait_until(began + times.ends);
+        for curl in &mut sessions {
+            curl.wait(Duration::from_secs(20))?;
+        }
+        let report = telnet.stop()?;
+        let files = s1.ns.counters("eth0")?.tx_bytes - before;
+        let round_trips: Vec<(u64, f64)> = report
+            .round_trips
+            .iter()
+            .map(|(asked, took)| (asked.saturating_sub(began), *took as f64 / 1e6))
+            .collect();
+        Ok(Run {
+            round_trips,
+            lost: report.sends.saturating_sub(report.round_trips.len() as u64),
+            files: files as f64 * 8e9 / times.congested() as f64,
+        })
+    }
+
+    fn judge(&self, outcome: &mut Outcome, times: &Times, all: &[Vec<Run>; 2]) {
+        let gather = |runs: &[Run], of: fn(&Run, &Times) -> Vec<f64>| -> Rtt {
+            let all: Vec<f64> = runs.iter().flat_map(|run| of(run, times)).collect();
+            Rtt::of(&all)
+        };
+        let [without, with] = [&all[0], &all[1]].map(|runs| gather(runs, Run::congested));
+        let idle = gather(&all[1], Run::idle);
+        let [(mean, deviation), (mean_with, deviation_with)] = self.paper;
+        outcome.paper = json!({
+            "without netnice": {"mean, ms": mean, "deviation, ms": deviation},
+            "with netnice": {"mean, ms": mean_with, "deviation, ms": deviation_with},
+        });
+        outcome.ours("without netnice", without);
+        outcome.ours("with netnice", with);
+        outcome.ours("idle", idle);
+        outcome.ours("runs of each", times.runs);
+        let lost: u64 = all.iter().flatten().map(|run| run.lost).sum();
+        outcome.ours("key strokes without an echo", lost);
+        outcome.note(format!(
+            "open in the paper: stations hold {} bytes, the switch's port {}; a busy station keeps the wire for {CAPTURE} packets; \
+             cubic",
+            self.lan.queue, self.lan.buffer
+        ));
+        outcome.note("an ideal segment that is busy for 42 % of the time: p99 2.0 ms beyond idle (a stroke and its echo wait)");
+        let frame = FRAME as f64 * 8e3 / RATE as f64;
+        let beyond = with.mean - idle.mean;
+        outcome.check(
+            "with netnice, mean beyond idle",
+            beyond,
+            "ms",
+            Bound::AtMost(0.6),
+        );
+        let tail = with.p99 - idle.p99;
+        outcome.check(
+            "with netnice, p99 beyond idle's",
+            tail,
+            "ms",
+            Bound::AtMost(frame),
+        );
+        // The paper: at least an order of magnitude.
+        let worse = without.mean / with.mean;
+        outcome.check(
+            "without netnice, times as long",
+            worse,
+            "",
+            Bound::AtLeast(10.0),
+        );
+        let least = without.mean / mean;
+        outcome.check(
+            "without netnice, of the paper's mean",
+            least,
+            "",
+            Bound::AtLeast(1.0 / 3.0),
+        );
+        outcome.check("the same", least, "", Bound::AtMost(3.0));
+    }
+
+    fn draw(&self, times: &Times, all: &[Vec<Run>; 2]) -> String {
+        let points = |runs: &[Run]| -> Vec<(f64, f64)> {
+            let trips = runs.first().map(|run| run.round_trips.clone());
+            let point = |(at, ms): (u64, f64)| (at as f64 / 1e9, ms);
+            trips.unwrap_or_default().into_iter().map(point).collect()
+        };
+        let name = |what: &str, mean: f64| format!("{what} (paper: {mean} ms on average)");
+        Chart::new(self.title, "seconds", "round trip of a key stroke, ms")
+            .with(
+                Series::new(
+                    name("without", self.paper[0].0),
+                    palette::RED,
+                    points(&all[0]),
+                )
+                .thin(),
+            )
+            .with(Series::new(
+                name("with netnice", self.paper[1].0),
+                palette::BLUE,
+                points(&all[1]),
+            ))
+            .shade(
+                times.starts[0] as f64 / 1e9,
+                times.congested_until() as f64 / 1e9,
+            )
+            .y_range(0.05, 1000.0)
+            .logarithmic()
+            .svg()
+    }
+}
+
+/// When things happen, in ns from the first key stroke.
+struct Times {
+    runs: u32,
+    starts: [u64; 2],
+    lasts: u64,
+    ends: u64,
+}
+
+impl Times {
+    fn of(context: &Context) -> Times {
+        match context.quick {
+            false => Times {
+                runs: 10,
+                starts: [10 * SECOND, 15 * SECOND],
+                lasts: 15 * SECOND,
+                ends: 40 * SECOND,
+            },
+            true => Times {
+                runs: 1,
+                starts: [4 * SECOND, 6 * SECOND],
+                lasts: 8 * SECOND,
+                ends: 15 * SECOND,
+            },
+        }
+    }
+
+    fn congested_until(&self) -> u64 {
+        self.starts[1] + self.lasts
+    }
+
+    fn congested(&self) -> u64 {
+        self.congested_until() - self.starts[0]
+    }
+}
+
+/// What one run measured.
+struct Run {
+    /// When a key was struck, in ns, and how long its echo took, in ms.
+    round_trips: Vec<(u64, f64)>,
+    /// Key strokes without an echo.
+    lost: u64,
+    /// What the files' server sent, in bit/s of the congested time.
+    files: f64,
+}
+
+impl Run {
+    /// Without the first second: the connection is made and the neighbours are found then.
+    fn idle(&self, times: &Times) -> Vec<f64> {
+        self.between(SECOND, times.starts[0])
+    }
+
+    fn congested(&self, times: &Times) -> Vec<f64> {
+        self.between(times.starts[0], times.congested_until())
+    }
+
+    fn between(&self, from: u64, to: u64) -> Vec<f64> {
+        let within = self
+            .round_trips
+            .iter()
+            .filter(|(at, _)| (from..to).contains(at));
+        within.map(|(_, ms)| *ms).collect()
+    }
+}
+
+/// Round trips in ms.
+#[derive(Clone, Copy, Serialize)]
+struct Rtt {
+    mean: f64,
+    deviation: f64,
+    p50: f64,
+    p99: f64,
+    max: f64,
+}
+
+impl Rtt {
+    fn of(times: &[f64]) -> Rtt {
+        Rtt {
+            mean: stats::mean(times),
+            deviation: stats::deviation(times),
+            p50: stats::median(times),
+            p99: stats::percentile(times, 99.0),
+            max: stats::greatest(times),
+        }
+    }
+}
+
+/// What the figures have in common: figure 7's.
+const LAN: Lan = Lan {
+    hub: &["c1", "c2", "c3", "s1", "s2"],
+    switch: &[],
+    queue: 50 * FRAME as u32,
+    buffer: 128 << 10,
+};

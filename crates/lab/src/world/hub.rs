@@ -1,0 +1,205 @@
+//! A hub: one segment of 10 Mbit/s that all stations share, in both directions.
+//!
+//! ```text
+//!   S1 ── p0 ─┐ what a station sends                        ┌─▶ p0 ── S1
+//!   S2 ── p1 ─┼─▶ its queue ─┐                              ├─▶ p1 ── S2
+//!   C1 ── p2 ─┤   …          ├─▶ the segment, 10 Mbit/s ────┼─▶ p2 ── C1     a bridge that never learns:
+//!   C3 ── p3 ─┘              ┘    one packet at a time      └─▶ p3 ── C3     everybody hears everything
+//! ```
+//! The segment is HTB with a burst of a few bytes, so a packet that comes while another is on the wire waits until that
+//! one has left, whatever its own size. Each station has a queue of its own, as the station's interface has, and they take
+//! turns. A station that has much to send keeps the wire for [`CAPTURE`] full packets: on Ethernet (CSMA/CD) the
+//! winner of a collision tends to win the next ones too, because the loser backs off for longer (the capture effect).
+//!
+//! An uplink to a switch is a station like any other; its queue is the buffer of the switch's port.
+
+use std::net::Ipv4Addr;
+
+use anyhow::Result;
+
+use super::shape::{self, bridge, lay, raise, v6};
+use super::{Cable, Folder, Host, Netns, Offloads, Port, World, next_number};
+
+/// Stations on one segment, and hosts on a switch behind it.
+#[derive(Debug, Clone, Copy)]
+pub struct Lan {
+    /// Hosts on the segment.
+    pub hub: &'static [&'static str],
+    /// Hosts on ports of 100 Mbit/s of a switch, whose uplink is on the segment; none: no switch.
+    pub switch: &'static [&'static str],
+    /// Bytes that a station's interface holds.
+    pub queue: u32,
+    /// Bytes that the switch's port to the segment holds.
+    pub buffer: u32,
+}
+
+impl World {
+    /// Hosts on a segment, and on a switch behind it: 10.77.0.1, .2, … in the order given, those of the hub first.
+    pub fn lan(lan: Lan) -> Result<World> {
+        let number = next_number();
+        let folder = Folder::create(number)?;
+        let hub = Netns::create(&format!("switch{number}"))?;
+        hub.sysctl("net/ipv6/conf/all/disable_ipv6", "1")?;
+        hub.sysctl("net/ipv6/conf/default/disable_ipv6", "1")?;
+        segment(&hub)?;
+        let mut world = World {
+            hosts: Vec::new(),
+            switch: Some(hub),
+            folder,
+        };
+        for name in lan.hub {
+            let station = world.join(name, number)?;
+            world.plug_into_hub(station, lan.queue, &[station])?;
+        }
+        if !lan.switch.is_empty() {
+            world.add_switch(lan, number)?;
+        }
+        Ok(world)
+    }
+
+    /// Makes a host whose cable ends as `p<i>` in the namespace of the hub; its place.
+    fn join(&mut self, name: &str, number: u32) -> Result<usize> {
+        let (i, hub) = (self.hosts.len(), self.the_switch()?);
+        let ns = Netns::create(&format!("{name}{number}"))?;
+        let inside = format!("p{i}");
+        lay(&ns, "eth0", hub, &inside)?;
+        ns.ip(&format!("link set eth0 address {}", mac(i)))?;
+        quiet(hub, &inside)?;
+        let last = i as u8 + 1;
+        let port = Port {
+            device: "eth0".into(),
+            v4: Ipv4Addr::new(10, 77, 0, last),
+            v6: v6(0, last),
+        };
+        raise(&ns, &port, 1500, Offloads::Off)?;
+        self.hosts.push(Host {
+            name: name.into(),
+            ns,
+            ports: vec![port],
+        });
+        Ok(i)
+    }
+
+    fn plug_into_hub(&self, station: usize, queue: u32, behind: &[usize]) -> Result<()> {
+        plug(
+            self.the_switch()?,
+            &format!("p{station}"),
+            station,
+            queue,
+            behind,
+        )
+    }
+
+    /// A switch with its hosts, and its uplink as one more station. The hub repeats to it what it sent itself, so the switch
+    /// learns nothing: who is where is written down.
+    fn add_switch(&mut self, lan: Lan, number: u32) -> Result<()> {
+        let mut hosts = Vec::new();
+        for name in lan.switch {
+            let i = self.join(name, number)?;
+            let hub = self.the_switch()?;
+            if hosts.is_empty() {
+                bridge(hub, "sw")?;
+            }
+            shape::plug(hub, i, &Cable::rated(name, 100_000_000, 10))?;
+            for device in [format!("x{i}"), format!("y{i}")] {
+                hub.ip(&format!(
+                    "link set dev {device} type bridge_slave learning off"
+                ))?;
+            }
+            hub.run(
+                "bridge",
+                &format!("fdb replace {} dev y{i} master static", mac(i)),
+            )?;
+            hosts.push(i);
+        }
+        let hub = self.the_switch()?;
+        hub.ip("link add name up0 type veth peer name up1")?;
+        for device in ["up0", "up1"] {
+            quiet(hub, device)?;
+        }
+        hub.ip("link set up0 master sw up")?;
+        hub.ip("link set dev up0 type bridge_slave learning off")?;
+        for station in 0..lan.hub.len() {
+            hub.run(
+                "bridge",
+                &format!("fdb replace {} dev up0 master static", mac(station)),
+            )?;
+        }
+        plug(hub, "up1", lan.hub.len(), lan.buffer, &hosts)
+    }
+
+    fn the_switch(&self) -> Result<&Netns> {
+        self.switch()
+            .ok_or_else(|| anyhow::anyhow!("this world has no switch"))
+    }
+}
+
+/// The segment: what is sent into `x` comes out of `y`, and from there to everybody.
+fn segment(hub: &Netns) -> Result<()> {
+    bridge(hub, "out")?;
+    hub.ip("link add name x type veth peer name y")?;
+    for device in ["x", "y"] {
+        quiet(hub, device)?;
+        hub.ip(&format!("link set {device} up"))?;
+    }
+    hear(hub, "y")?;
+    hub.tc("qdisc add dev x root handle 1: htb default 99")?;
+    hub.tc(&format!(
+        "class add dev x parent 1: classid 1:1 htb rate {RATE}bit burst {LATE} cburst {LATE}"
+    ))?;
+    Ok(())
+}
+
+/// Makes a device a station with a queue; what comes from the hosts `behind` it is its traffic.
+fn plug(hub: &Netns, device: &str, station: usize, queue: u32, behind: &[usize]) -> Result<()> {
+    let class = format!("1:{}", 10 + station);
+    // Next to nothing is its own, so that each packet asks for the wire; what it may have is all of it.
+    hub.tc(&format!(
+        "class add dev x parent 1:1 classid {class} htb rate 8bit ceil {RATE}bit burst 1 cburst 1600 quantum {}",
+        CAPTURE * FRAME
+    ))?;
+    hub.tc(&format!(
+        "qdisc add dev x parent {class} bfifo limit {queue}"
+    ))?;
+    for host in behind {
+        hub.tc(&format!(
+            "filter add dev x parent 1: protocol all u32 match ether src {} flowid {class}",
+            mac(*host)
+        ))?;
+    }
+    hear(hub, device)?;
+    hub.tc(&format!("qdisc add dev {device} clsact"))?;
+    hub.tc(&format!(
+        "filter add dev {device} ingress protocol all u32 match u32 0 0 action mirred egress redirect dev x"
+    ))?;
+    hub.ip(&format!("link set {device} up")).map(drop)
+}
+
+/// Makes a device hear whatever comes out of the segment.
+fn hear(hub: &Netns, device: &str) -> Result<()> {
+    hub.ip(&format!("link set {device} master out"))?;
+    hub.ip(&format!(
+        "link set dev {device} type bridge_slave learning off"
+    ))?;
+    Ok(())
+}
+
+fn quiet(ns: &Netns, device: &str) -> Result<()> {
+    ns.run("ethtool", &format!("-K {device} tso off gso off gro off"))
+        .map(drop)
+}
+
+fn mac(host: usize) -> String {
+    format!("02:00:00:00:00:{:02x}", host + 1)
+}
+
+/// The segment's rate in bit/s, and the largest packet on it in bytes (layer 2 without preamble and gap).
+pub const RATE: u64 = 10_000_000;
+/// See [`RATE`].
+pub const FRAME: u64 = 1514;
+
+/// Full packets that a busy station sends before others have their turn.
+pub const CAPTURE: u64 = 8;
+
+/// What a timer that is late by 160 µs makes good, in bytes. More would let packets through side by side.
+const LATE: u64 = 200;
