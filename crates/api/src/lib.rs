@@ -29,7 +29,7 @@ pub use exit::Exit;
 pub use history::{HistoryDoc, TargetHistory};
 pub use request::{
     Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Own,
-    Ping, Reload, Request, Set, Show, Watch,
+    Ping, Reload, Request, Set, Show, Until, Watch,
 };
 pub use response::{
     DoctorItem, DoctorReport, Done, Explained, Failed, Found, Gate, LogLine, LogLines, Pong,

@@ -78,6 +78,19 @@ pub struct Set {
     /// Undo the change after so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
+    /// Undo the change when this process ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Until>,
+}
+
+/// A process with whose end a change is undone. It is only looked at, so it is meant by number and start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Until {
+    /// Its number.
+    pub pid: u32,
+    /// When it was started, in clock ticks since boot (proc_pid_stat(5), field 22).
+    pub started: u64,
 }
 
 /// [`Request::Show`].
@@ -136,6 +149,9 @@ pub struct Clear {
     /// Undo the change after so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
+    /// Undo the change when this process ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Until>,
 }
 
 /// What [`Clear`] is about.
@@ -176,6 +192,9 @@ pub struct LinkChange {
     /// Undo the change after so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
+    /// Undo the change when this process ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Until>,
 }
 
 /// [`Request::Explain`].

@@ -9,6 +9,7 @@ mod contract;
 mod share;
 mod short;
 mod top;
+mod until;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use netnice_api::{
     Clear, ClearWhat, Confirm, Exit, Explain, History, LinkChange, Log, Reload, Request,
-    RuntimeDir, Set, Show,
+    RuntimeDir, Set, Show, Until,
 };
 use netnice_core::contract::{Contract, ContractError, IfName};
 use netnice_core::police::{NotJudged, Police};
@@ -114,6 +115,11 @@ pub(crate) enum BadUsage {
     /// Not a description of packets.
     #[error(transparent)]
     Flow(#[from] FlowError),
+    /// A process that is to be waited for.
+    #[error(
+        "--until-exit: `{0}` is not a process that runs: write its number, or nothing for the one that runs netnice"
+    )]
+    Until(String),
     /// An option where it means nothing.
     #[error("{option} has no meaning with {verb}")]
     Meaningless {
@@ -220,6 +226,16 @@ struct Common {
         allow_hyphen_values = true
     )]
     for_: Option<String>,
+    /// Undo the change when this process ends [without PID: the one that runs netnice, a shell or a script]
+    #[arg(
+        long,
+        global = true,
+        value_name = "PID",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = until::PARENT
+    )]
+    until_exit: Option<String>,
     /// The daemon's folder [default: $NETNICE_RUNTIME_DIR or /run/netnice]
     #[arg(long, global = true, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
@@ -234,12 +250,17 @@ impl Common {
         nanos("--for", self.for_.as_deref())
     }
 
+    fn until(&self) -> Result<Option<Until>, BadUsage> {
+        self.until_exit.as_deref().map(until::of).transpose()
+    }
+
     /// Refuses the options of changes with a verb that changes nothing.
     fn only_reads(&self, verb: &'static str) -> Result<(), BadUsage> {
         let named = [
             (self.dry_run, "--dry-run"),
             (self.confirm.is_some(), "--confirm"),
             (self.for_.is_some(), "--for"),
+            (self.until_exit.is_some(), "--until-exit"),
         ];
         match named.into_iter().find(|(named, _)| *named) {
             Some((_, option)) => Err(BadUsage::Meaningless { option, verb }),
@@ -388,7 +409,8 @@ struct TypedRun {
 
 #[derive(Debug, Args)]
 struct TypedSet {
-    /// pid:1234 (or 1234), name:N, app:/path, cgroup:/path, unit:nginx.service, user:ann
+    /// pid:1234 (or 1234), name:N, app:/path, cgroup:/path, unit:nginx.service,
+    /// container:web, user:ann
     target: String,
     #[command(flatten)]
     contract: ContractArgs,
@@ -589,6 +611,7 @@ impl TypedLink {
             dry_run: common.dry_run,
             confirm_ns: common.confirm_ns()?,
             for_ns: common.for_ns()?,
+            until: common.until()?,
         })))
     }
 }
@@ -626,6 +649,7 @@ fn clear(target: Option<&str>, common: &Common) -> Result<Verb, BadUsage> {
         dry_run: common.dry_run,
         confirm_ns: common.confirm_ns()?,
         for_ns: common.for_ns()?,
+        until: common.until()?,
     })))
 }
 
@@ -635,6 +659,7 @@ fn changing(common: &Common) -> Result<Set, BadUsage> {
         dry_run: common.dry_run,
         confirm_ns: common.confirm_ns()?,
         for_ns: common.for_ns()?,
+        until: common.until()?,
         ..Set::default()
     })
 }

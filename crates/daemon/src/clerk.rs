@@ -32,7 +32,7 @@ use netnice_api::{Done, LogLines, Pong, Request, Response};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::target::Target;
 use netnice_core::units::Instant;
-use netnice_kernel::enforce::Adoption;
+use netnice_kernel::enforce::{Adoption, Housing};
 use netnice_kernel::plan::Desired;
 
 use crate::clock::Now;
@@ -88,6 +88,8 @@ pub struct Clerk<H: Host> {
     units: Units,
     /// The units that ran when they were read; of interest where templates have a section.
     running: BTreeSet<String>,
+    /// How containers are joined to this namespace.
+    housings: BTreeMap<u32, Housing>,
     /// Sections that are not in force, by unit, and why.
     unit_faults: BTreeMap<String, String>,
     looked: doctor::Looked,
@@ -123,6 +125,7 @@ impl<H: Host> Clerk<H> {
             unit_path: Vec::new(),
             units: Units::default(),
             running: BTreeSet::new(),
+            housings: BTreeMap::new(),
             unit_faults: BTreeMap::new(),
             looked: doctor::Looked::default(),
         }
@@ -252,6 +255,7 @@ impl<H: Host> Clerk<H> {
         self.ledger = draft.ledger;
         self.undos = draft.undos;
         self.await_groups();
+        self.house();
         Ok(installed.adoption)
     }
 
@@ -273,6 +277,32 @@ impl<H: Host> Clerk<H> {
         if let Err(error) = self.host.await_groups(&awaited(&self.ledger)) {
             // They are bound all the same, a moment after they were made.
             tracing::warn!(%error, "control groups that are made anew are not awaited");
+        }
+    }
+
+    /// Whether any container is held.
+    pub fn holds_containers(&self) -> bool {
+        let mut held = self.ledger.held();
+        held.any(|held| matches!(held.entry.target, Target::Container(_)))
+    }
+
+    /// Finds out by which interfaces containers are joined to this namespace, and holds what passes there.
+    pub fn house(&mut self) {
+        if self.housings.is_empty() && !self.holds_containers() {
+            return;
+        }
+        let containers = self
+            .ledger
+            .held()
+            .filter(|held| matches!(held.entry.target, Target::Container(_)));
+        let path = |held: &Held| match &held.body {
+            Body::Cgroup(bound) => bound.as_ref().map(|bound| bound.path.clone()),
+            _ => None,
+        };
+        let groups = containers.map(|held| (held.id, path(held))).collect();
+        match self.host.house(&groups) {
+            Ok(housings) => self.housings = housings,
+            Err(error) => tracing::warn!(%error, "looking for the interfaces of containers"),
         }
     }
 

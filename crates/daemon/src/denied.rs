@@ -24,13 +24,6 @@ pub enum Denied {
     NotPermitted(String),
 }
 
-impl Denied {
-    /// Something that makes sense but is not built yet.
-    pub fn unsupported(what: impl std::fmt::Display) -> Denied {
-        Denied::Failed(format!("{what} is not supported yet"))
-    }
-}
-
 impl From<Denied> for Response {
     fn from(denied: Denied) -> Response {
         match denied {

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::connections::Connection;
-use netnice_kernel::enforce::{Adoption, Found, Sample, Whereabouts};
+use netnice_kernel::enforce::{Adoption, Found, Housing, Sample, Whereabouts};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
 
@@ -180,6 +180,14 @@ pub trait Host {
     fn cgroup(&mut self, path: &str) -> Result<Bound, Denied>;
     /// The control group of a unit.
     fn unit(&mut self, name: &str) -> Result<Bound, Denied>;
+    /// The control group of a container, by name or id.
+    fn container(&mut self, name: &str) -> Result<Bound, Denied>;
+    /// Says which targets are containers, with the control group of each that runs; tells how they are joined to this
+    /// namespace.
+    fn house(
+        &mut self,
+        groups: &BTreeMap<u32, Option<String>>,
+    ) -> Result<BTreeMap<u32, Housing>, Denied>;
     /// The names of the units that have a control group.
     fn running_units(&mut self) -> BTreeSet<String>;
     /// The number of a user.

@@ -14,6 +14,7 @@
 pub mod authority;
 pub mod clerk;
 pub mod clock;
+pub mod containers;
 pub mod denied;
 pub mod desired;
 pub mod enforce;

@@ -18,6 +18,12 @@ struct Arguments {
     /// Policy file
     #[arg(long, value_name = "FILE", default_value = "/etc/netnice/policy.toml")]
     policy: PathBuf,
+    /// Docker's data folder, for the names of containers [default: as daemon.json says, else /var/lib/docker]
+    #[arg(long, value_name = "DIR")]
+    docker_root: Option<PathBuf>,
+    /// Podman's storage [default: as storage.conf says, else /var/lib/containers/storage]
+    #[arg(long, value_name = "DIR")]
+    podman_root: Option<PathBuf>,
     /// Say what this kernel offers and what would be used, and end
     #[arg(long)]
     probe: bool,
@@ -63,6 +69,8 @@ fn main() -> ExitCode {
         runtime: RuntimeDir::choose(arguments.runtime_dir, variable),
         policy: arguments.policy,
         metrics,
+        docker_root: arguments.docker_root,
+        podman_root: arguments.podman_root,
     };
     match netnice_daemon::run(&options) {
         Ok(()) => ExitCode::SUCCESS,

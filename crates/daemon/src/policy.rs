@@ -29,6 +29,7 @@ use netnice_core::units::Rate;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::containers::not_served;
 use crate::units::SECTION;
 
 /// What the file asks for.
@@ -289,20 +290,18 @@ impl Reader<'_> {
         }
         let target = rule.r#match.get_ref().parse::<Target>();
         let target = target.map_err(|error| self.fault(rule.r#match.span().start, error))?;
-        let reason = match target {
-            Target::Pid(_) => {
-                Some("a process ends, a rule lasts: match its unit, cgroup, app, user or name")
-            }
-            Target::Container(_) => Some("matching a container is not supported yet"),
-            _ => None,
-        };
-        if let Some(reason) = reason {
+        if matches!(target, Target::Pid(_)) {
+            let reason = "a process ends, a rule lasts: match its unit, cgroup, app, user or name";
             return Err(self.fault(rule.r#match.span().start, reason));
+        }
+        let contract = self.contract(rule)?;
+        if let Some(reason) = not_served(&target, &contract) {
+            return Err(self.fault(at, reason));
         }
         Ok(Rule {
             name: name.to_owned(),
             target,
-            contract: self.contract(rule)?,
+            contract,
             line: self.line(at),
             unit: false,
         })

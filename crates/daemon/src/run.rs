@@ -26,6 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 use crate::clerk::doctor::item;
 use crate::clerk::{Clerk, Named, Record};
 use crate::clock::Now;
+use crate::containers::Engines;
 use crate::enforce::Host;
 use crate::enforce::kernel::KernelHost;
 use crate::metrics::serve::{self, Address, Scrape};
@@ -44,6 +45,20 @@ pub struct Options {
     pub policy: PathBuf,
     /// Where metrics are served, if they are.
     pub metrics: Option<Address>,
+    /// Where engines of containers keep their records, if elsewhere than their own configuration says.
+    pub docker_root: Option<PathBuf>,
+    /// The same of Podman.
+    pub podman_root: Option<PathBuf>,
+}
+
+impl Options {
+    fn engines(&self) -> Engines {
+        let installed = Engines::installed();
+        Engines {
+            docker: self.docker_root.clone().unwrap_or(installed.docker),
+            podman: self.podman_root.clone().unwrap_or(installed.podman),
+        }
+    }
 }
 
 /// Why the daemon could not start, or not go on.
@@ -84,7 +99,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let record = read(&store)?;
     let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel's side")?;
     let swept = kernel.was_swept();
-    let host = KernelHost::new(kernel).during("open the kernel's side")?;
+    let host = KernelHost::new(kernel, options.engines()).during("open the kernel's side")?;
     let mut clerk = Clerk::new(host, Some(store));
     if swept {
         clerk.say(
@@ -200,6 +215,8 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
             }
             heard = links.changed() => {
                 heard.during("listen to netlink any more")?;
+                // A container that starts is held from its first packet on if its interface is seen to at once.
+                clerk.house();
                 look_at.get_or_insert(Instant::now() + LINKS_SETTLE);
             }
             heard = folders.changed() => {

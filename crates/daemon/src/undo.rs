@@ -1,5 +1,5 @@
 //! Changes that are taken back by themselves: those that wait for `netnice confirm`, and those that were made for a
-//! time only. Pure; the clerk carries them out.
+//! time only, or for as long as a process lives. Pure; the clerk carries them out.
 //!
 //! A change of a target is taken back clause by clause: each clause that it named gets the value that the asker's own
 //! claim had before. If the same asker changes a clause again before that, the clause is theirs to decide anew:
@@ -13,7 +13,7 @@ use netnice_core::contract::{Change, Clause, Contract, IfName, Setting};
 use netnice_core::target::Target;
 use netnice_core::units::Instant;
 
-use crate::ledger::{Body, Managed, Place};
+use crate::ledger::{Body, Managed, Place, Root};
 
 /// All changes that wait to be taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,8 +27,10 @@ pub struct Undos {
 pub struct Waiting {
     /// By which it is confirmed.
     pub number: u64,
-    /// When it is taken back, on the monotonic clock.
+    /// When it is taken back, on the monotonic clock; of no meaning where it waits for a process.
     pub at: Instant,
+    /// The process with whose end it is taken back.
+    pub until: Option<Root>,
     /// Whether confirming it keeps it; else it was made for a time.
     pub confirmable: bool,
     /// Who made the change.
@@ -106,11 +108,25 @@ impl Undos {
         self.waiting.push(Waiting {
             number,
             at,
+            until: None,
             confirmable,
             by,
             undo,
         });
         number
+    }
+
+    /// Lets a change wait for the end of a process.
+    pub fn push_until(&mut self, root: Root, by: Claimant, undo: Undo) {
+        self.push(Instant(u64::MAX), false, by, undo);
+        if let Some(waiting) = self.waiting.last_mut() {
+            waiting.until = Some(root);
+        }
+    }
+
+    /// The processes whose end changes wait for.
+    pub fn awaited(&self) -> impl Iterator<Item = Root> {
+        self.waiting.iter().filter_map(|one| one.until)
     }
 
     /// Takes out the change of this number, if `may` allows it to be confirmed.
@@ -120,10 +136,14 @@ impl Undos {
         Some(self.waiting.remove(at))
     }
 
-    /// Takes out all whose time has come, the latest made first.
-    pub fn due(&mut self, now: Instant) -> Vec<Waiting> {
+    /// Takes out all whose time has come, or whose process is among the `ended`; the latest made first.
+    pub fn due(&mut self, now: Instant, ended: &[Root]) -> Vec<Waiting> {
+        let is_due = |one: &Waiting| match &one.until {
+            Some(root) => ended.contains(root),
+            None => one.at <= now,
+        };
         let (mut due, waiting): (Vec<Waiting>, Vec<Waiting>) =
-            self.waiting.drain(..).partition(|one| one.at <= now);
+            self.waiting.drain(..).partition(is_due);
         self.waiting = waiting;
         due.sort_by_key(|one| std::cmp::Reverse(one.number));
         due
@@ -131,7 +151,8 @@ impl Undos {
 
     /// When the next one is due.
     pub fn earliest(&self) -> Option<Instant> {
-        self.waiting.iter().map(|one| one.at).min()
+        let timed = self.waiting.iter().filter(|one| one.until.is_none());
+        timed.map(|one| one.at).min()
     }
 
     /// Takes the clauses of a change out of what the same asker has waiting for the same target. What these would

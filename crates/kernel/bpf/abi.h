@@ -18,6 +18,8 @@
 #define STAGE_CAP_DOWN 1
 #define STAGE_LINK_DOWN 2
 #define STAGE_SEEN 3		/* none: the packet comes from an interface over this one, where it was seen already */
+#define STAGE_BOX_UP 4		/* the cap stage; the packet came from a container */
+#define STAGE_BOX_DOWN 5	/* the cap stage; the packet goes to a container */
 
 /* iface.flags */
 #define IFACE_LOOPBACK 1
@@ -26,11 +28,12 @@
 #define IFACE_MANAGED_DOWN 8
 #define IFACE_PORT 16		/* of a bridge, bond or team: packets of sockets belong to the master */
 #define IFACE_BELOW 32		/* what arrives here was seen on the interface that this one lies over */
+#define IFACE_VETH 64		/* its other end may be in a container */
 
 #define MAX_TARGETS 8190
 #define MAX_PROCESSES 262144
 #define MAX_IFACES 4096
-#define MAX_SLOTS 16384
+#define MAX_SLOTS 24576
 #define MAX_LINK_CLASSES 65536
 #define MAX_FLOWS 65536
 #define MAX_CGROUP_LEVELS 24
@@ -72,6 +75,8 @@ struct iface {
 	__u32 link_stage;	/* interface index of this link's own receive stage */
 	__u16 slot_seen;	/* tc_index of a packet that an interface over this one hands down */
 	__u16 slot_below;	/* slot_seen of the interface that this one lies over; 0: it lies over none */
+	__u16 slot_box_up;	/* tc_index that returns a container's packet to ingress */
+	__u16 slot_box_down;	/* tc_index that returns a packet for a container to egress */
 	struct leaf rest[2];	/* by direction: the class of traffic without a target on a managed link */
 };
 
@@ -123,6 +128,8 @@ struct settings {
 	__u32 users;		/* how many user targets there are */
 	__u32 targets;		/* how many targets there are */
 	__u32 links;		/* how many managed links there are */
+	__u32 containers;	/* how many containers are targets */
+	__u32 pad;
 };
 
 /* counters: (target id, direction) -> what was seen on the first pass, before any queue. */

@@ -266,11 +266,58 @@ static __always_inline bool has_no_owner(struct __sk_buff *skb, struct settings 
 {
 	struct bpf_sock *sk = skb->sk;
 
-	if (skb->tc_index || now->links)
+	if (skb->tc_index || now->links || now->containers)
 		return false;
 	if (!sk)
 		return true;
 	return !now->cgroups && !now->users && !bpf_sk_storage_get(&sock_owns, sk, 0, 0);
+}
+
+/* The container behind this interface, if it is a target. An interface learns it from the first packet of a socket in the
+ * container's cgroup; the daemon tells it too, when it has found out. */
+static __always_inline bool find_box(struct __sk_buff *skb, struct settings *now, struct iface *iface, bool from,
+				     struct packet *p)
+{
+	__u32 ifindex = skb->ifindex, *known, target;
+	struct bpf_sock *sk;
+
+	if (!now->containers || !(iface->flags & IFACE_VETH))
+		return false;
+	known = bpf_map_lookup_elem(&boxes, &ifindex);
+	if (known)
+		return look_up(p, *known);
+	if (!from)
+		return false;
+	sk = skb->sk;
+	if (sk)
+		sk = bpf_sk_fullsock(sk);
+	if (!sk)
+		return false;
+	target = cgroup_target(skb, sk, now);
+	if (!target || !bpf_map_lookup_elem(&containers, &target))
+		return false;
+	bpf_map_update_elem(&boxes, &ifindex, &target, BPF_NOEXIST);
+	return look_up(p, target);
+}
+
+/* Holds a packet from or to a container back, if it has a limit: its own network lies beyond this interface, so it is
+ * counted here whatever socket it has, and whatever else holds it in this namespace. */
+static __always_inline bool goes_through_box(struct __sk_buff *skb, struct settings *now, struct iface *iface, bool from,
+					     int *verdict)
+{
+	__u32 dir = from ? DIR_UP : DIR_DOWN;
+	struct packet p = {};
+	struct leaf *cap;
+
+	if (!find_box(skb, now, iface, from, &p))
+		return false;
+	count(skb, &p, dir);
+	cap = &p.state->cap[dir];
+	if (!cap->bulk || !now->cap_stage)
+		return false;
+	*verdict = through(skb, now->cap_stage, pick(skb, cap, iface, CAP_STAGE),
+			   from ? iface->slot_box_up : iface->slot_box_down);
+	return true;
 }
 
 SEC("classifier/egress")
@@ -280,7 +327,8 @@ int on_egress(struct __sk_buff *skb)
 	struct packet p = {};
 	struct bpf_sock *sk;
 	struct iface *iface;
-	bool back, seen, managed;
+	bool back, boxed, seen, managed;
+	int verdict;
 
 	if (!now || has_no_owner(skb, now))
 		return GO_ON;
@@ -293,10 +341,13 @@ int on_egress(struct __sk_buff *skb)
 	back = returning(skb, iface->slot_up);
 	if (back && iface->flags & IFACE_LOOPBACK)
 		bpf_skb_change_type(skb, PACKET_HOST);	/* the stage took it for somebody else's */
-	seen = back || returning(skb, iface->slot_seen);
+	boxed = returning(skb, iface->slot_box_down);
+	seen = boxed || back || returning(skb, iface->slot_seen);
 	managed = iface->flags & IFACE_MANAGED_UP;
-	if (back)
+	if (back || boxed)
 		skb->priority = sk ? sk->priority : 0;	/* what it was before the stage */
+	if (seen && !boxed && goes_through_box(skb, now, iface, false, &verdict))
+		return verdict;
 	if (seen && !managed)
 		return leave(skb, iface);
 	if (sk && find_owner(skb, sk, now, true, &p) && is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
@@ -315,6 +366,8 @@ int on_egress(struct __sk_buff *skb)
 			return through(skb, now->cap_stage, class, iface->slot_up);
 		}
 	}
+	if (!seen && goes_through_box(skb, now, iface, false, &verdict))
+		return verdict;
 	if (managed)
 		skb->priority = link_class(skb, iface, p.target, DIR_UP);
 	return leave(skb, iface);
@@ -427,6 +480,7 @@ int on_ingress(struct __sk_buff *skb)
 	struct iface *iface;
 	bool capped, mac;
 	__u32 l3;
+	int verdict;
 
 	if (!now)
 		return GO_ON;
@@ -436,6 +490,8 @@ int on_ingress(struct __sk_buff *skb)
 	if (!iface || returning(skb, iface->slot_link))
 		return GO_ON;
 	capped = returning(skb, iface->slot_down);
+	if (!capped && !returning(skb, iface->slot_box_up) && goes_through_box(skb, now, iface, true, &verdict))
+		return verdict;
 	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
 		return GO_ON;
 	mac = !(iface->flags & IFACE_NO_MAC);
@@ -479,7 +535,7 @@ int on_stage_exit(struct __sk_buff *skb)
 
 	if (!to || to->stage == STAGE_SEEN)
 		return TC_ACT_SHOT;	/* not from us, or its interface is gone */
-	return bpf_redirect(to->ifindex, to->stage == STAGE_CAP_UP ? 0 : BPF_F_INGRESS);
+	return bpf_redirect(to->ifindex, to->stage == STAGE_CAP_UP || to->stage == STAGE_BOX_DOWN ? 0 : BPF_F_INGRESS);
 }
 
 #endif

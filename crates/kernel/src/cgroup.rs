@@ -145,6 +145,37 @@ pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     Err(KernelError::NoUnit(unit.into()))
 }
 
+/// Finds the cgroup of a container by what its engine calls it: the id, or what it begins with. Docker, Podman and others
+/// name the group `docker-<id>.scope`, `libpod-<id>.scope` and the like, or just `<id>`.
+pub fn find_container(id: &str) -> Option<Cgroup> {
+    let root = root().ok()?;
+    let mut folders = vec![root.clone()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                continue;
+            }
+            let name = entry.file_name().into_string().unwrap_or_default();
+            let path = entry.path();
+            if container_id(&name).is_some_and(|whole| whole.starts_with(id)) {
+                let relative = path.strip_prefix(&root).unwrap_or(&path);
+                return find(&format!("/{}", relative.display())).ok();
+            }
+            folders.push(path);
+        }
+    }
+    None
+}
+
+/// The id of the container that a cgroup of this name is of.
+fn container_id(name: &str) -> Option<&str> {
+    let name = name.strip_suffix(".scope").unwrap_or(name);
+    let prefix = ENGINES.iter().find_map(|engine| name.strip_prefix(engine));
+    let id = prefix.unwrap_or(name);
+    let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    (id.len() == CONTAINER_ID && id.bytes().all(hex)).then_some(id)
+}
+
 /// Path of the cgroup that a process is in.
 pub fn of_process(pid: u32) -> Option<String> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
@@ -152,6 +183,11 @@ pub fn of_process(pid: u32) -> Option<String> {
         .find_map(|line| line.strip_prefix("0::"))
         .map(str::to_owned)
 }
+
+/// What engines begin the name of a container's cgroup with.
+const ENGINES: [&str; 4] = ["docker-", "libpod-", "cri-containerd-", "crio-"];
+/// Digits of a container's id.
+const CONTAINER_ID: usize = 64;
 
 /// The magic number of the file system that a path is on.
 pub(crate) fn filesystem(path: &Path) -> Option<i64> {
@@ -166,4 +202,30 @@ pub(crate) fn filesystem(path: &Path) -> Option<i64> {
 /// A path as C wants it. A path with a zero inside names nothing, as the empty one.
 pub(crate) fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_containers_group_is_known_by_its_name() {
+        let id = "0123456789abcdef".repeat(4);
+        for name in [
+            format!("docker-{id}.scope"),
+            format!("libpod-{id}.scope"),
+            format!("libpod-{id}"),
+            id.clone(),
+        ] {
+            assert_eq!(container_id(&name), Some(id.as_str()), "{name}");
+        }
+        for name in [
+            format!("libpod-conmon-{id}.scope"),
+            format!("docker-{}.scope", &id[1..]),
+            format!("docker-{}.scope", id.replace('0', "g")),
+            "docker.service".to_owned(),
+        ] {
+            assert_eq!(container_id(&name), None, "{name}");
+        }
+    }
 }

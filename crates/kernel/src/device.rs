@@ -33,6 +33,8 @@ pub struct Device {
     pub lies_over: Option<u32>,
     /// Whether that one takes what arrives for its own, because the two have one address of layer 2.
     pub shares_address: bool,
+    /// The number by which this namespace knows the one that its other end is in; none where that is this one.
+    pub beyond: Option<u32>,
 }
 
 impl Device {
@@ -62,6 +64,11 @@ impl Device {
         self.kind == "veth" && (matches!(rest, "0" | "1") || pair)
     }
 
+    /// Whether it is an end of a pair that is not ours: the other may be in a container.
+    pub fn is_veth(&self) -> bool {
+        self.kind == "veth" && !self.is_ours()
+    }
+
     /// Whether packets for this namespace's own sockets first appear here.
     pub fn carries_own_packets(&self) -> bool {
         !self.is_ours() && !self.is_port() && self.kind != "ifb"
@@ -81,6 +88,18 @@ pub fn list(route: &mut Route) -> Result<Vec<Device>, NetlinkError> {
                 .map(|head| device(head, &a.attributes(LINK_HEAD)))
         })
         .collect())
+}
+
+/// The number by which this namespace knows that of a process, if any interface here leads there.
+pub fn namespace_of(route: &mut Route, pid: u32) -> Result<Option<u32>, NetlinkError> {
+    // struct rtgenmsg, padded
+    let message = Message::new(RTM_GETNSID, 0, &[0; RTGEN_HEAD])
+        .with(&Attributes::new().u32(NETNSA_PID, pid));
+    let answers = route.ask("ask for the number of a network namespace", message)?;
+    let rows = answers.iter().map(|answer| answer.attributes(RTGEN_HEAD));
+    let numbers = rows.filter_map(|row| find(&row, NETNSA_NSID).and_then(number));
+    // NETNSA_NSID_NOT_ASSIGNED is -1.
+    Ok(numbers.into_iter().find(|number| *number != u32::MAX))
 }
 
 /// The interface of this name.
@@ -170,9 +189,9 @@ fn device(head: &[u8; LINK_HEAD], row: &[(u16, Vec<u8>)]) -> Device {
         .unwrap_or_default();
     let word = |kind| find(&info, kind).map(text).unwrap_or_default();
     let kind = word(libc::IFLA_INFO_KIND);
-    let elsewhere = find(row, libc::IFLA_LINK_NETNSID).is_some();
+    let beyond = find(row, libc::IFLA_LINK_NETNSID).and_then(number);
     let below = find(row, libc::IFLA_LINK).and_then(number);
-    let over = below.filter(|_| !elsewhere && LIE_OVER.contains(&kind.as_str()));
+    let over = below.filter(|_| beyond.is_none() && LIE_OVER.contains(&kind.as_str()));
     let mode = find(&info, libc::IFLA_INFO_DATA)
         .and_then(|data| find(&attributes(data), IFLA_MACVLAN_MODE).and_then(number));
     Device {
@@ -186,6 +205,7 @@ fn device(head: &[u8; LINK_HEAD], row: &[(u16, Vec<u8>)]) -> Device {
         shares_address: over.is_some()
             && (kind.starts_with("ipv") || mode == Some(MACVLAN_MODE_PASSTHRU)),
         lies_over: over,
+        beyond,
         kind,
         port_of: word(libc::IFLA_INFO_SLAVE_KIND),
     }
@@ -207,6 +227,10 @@ const OUR_PREFIX: &str = "nn";
 /// because a token bucket filter wants a burst above it.
 const PAIR_MTU: u32 = 65_535;
 const LINK_HEAD: usize = 16;
+const RTGEN_HEAD: usize = 4;
+const RTM_GETNSID: u16 = 90;
+const NETNSA_NSID: u16 = 1;
+const NETNSA_PID: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
 const ARPHRD_LOOPBACK: u16 = 772;
 /// TUNNEL, TUNNEL6, SIT, IPGRE, PIMREG, IP6GRE, RAWIP, PPP, NONE, VOID.

@@ -14,7 +14,7 @@
 //! ```
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
 };
 
@@ -29,6 +29,7 @@ use crate::{
 };
 
 mod balance;
+mod containers;
 mod events;
 mod found;
 mod interfaces;
@@ -37,6 +38,7 @@ mod sample;
 mod stages;
 mod whereabouts;
 
+pub use containers::Housing;
 pub use events::{Exit, Exits};
 pub use found::{Found, FoundLimit};
 pub use interfaces::MOST_INTERFACES;
@@ -60,6 +62,8 @@ pub struct Kernel {
     shares: balance::Shares,
     stages: stages::Stages,
     interfaces: BTreeMap<u32, interfaces::Attached>,
+    /// The targets that are containers.
+    containers: BTreeSet<u32>,
     swept: bool,
 }
 
@@ -83,6 +87,7 @@ impl Kernel {
             shares: balance::Shares::default(),
             stages: stages::Stages::default(),
             interfaces: BTreeMap::new(),
+            containers: BTreeSet::new(),
             swept: false,
         };
         if Programs::are_pinned(runtime) && !Programs::have_our_layout(runtime) {
@@ -91,6 +96,8 @@ impl Kernel {
             let mut programs = Programs::load(runtime)?;
             let map = programs.hash::<u32, abi::Target>("targets")?;
             kernel.written = map.iter().flatten().collect();
+            let containers = programs.hash::<u32, u32>("containers")?;
+            kernel.containers = containers.keys().flatten().collect();
             kernel.programs = Some(programs);
             kernel.adopt_stages()?;
             kernel.adopt_interfaces()?;
@@ -213,6 +220,7 @@ impl Kernel {
         self.installed = Plan::default();
         self.desired = Desired::default();
         self.written.clear();
+        self.containers.clear();
         Ok(())
     }
 

@@ -229,6 +229,11 @@ impl Route {
             .map_err(|e| e.of(what))
     }
 
+    /// Asks for one thing.
+    pub fn ask(&mut self, what: &str, message: Message) -> Result<Vec<Answer>, NetlinkError> {
+        self.exchange(message, NLM_F_ACK).map_err(|e| e.of(what))
+    }
+
     /// Asks for a list.
     pub fn dump(&mut self, what: &str, message: Message) -> Result<Vec<Answer>, NetlinkError> {
         // A dump that was interrupted by a change is asked for anew; what still changes is taken as it is.

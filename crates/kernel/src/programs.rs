@@ -602,7 +602,7 @@ impl std::os::fd::AsRawFd for SocketRef<'_> {
 /// The folder of the pins inside the runtime folder.
 pub const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 17] = [
+const MAPS: [&str; 19] = [
     "settings",
     "ports",
     "procs",
@@ -611,6 +611,8 @@ const MAPS: [&str; 17] = [
     "cgroups",
     "awaited",
     "users",
+    "containers",
+    "boxes",
     "ifaces",
     "slots",
     "links",

@@ -294,7 +294,7 @@ const IN_VAIN: &[Case] = &[
         "a container",
         "set container:web --up 1mbit",
         1,
-        &["container:web", "not supported yet"],
+        &["no container is called web", "Docker", "Podman"],
     ),
     (
         "a cell contract",

@@ -80,6 +80,7 @@ impl Daemon {
             change: Some(format!("both {rate}")),
             short: true,
             for_ns: time.and_then(|time| u64::try_from(time.as_nanos()).ok()),
+            until: None,
             dry_run,
             ..Set::default()
         });
@@ -96,6 +97,7 @@ impl Daemon {
             dry_run: false,
             confirm_ns: None,
             for_ns: None,
+            until: None,
         });
         let _ = self.call(&clear, None);
     }

@@ -6,7 +6,7 @@ use super::{WireError, decode_request, decode_response, encode_request, encode_r
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
     Clear, ClearWhat, Confirm, Doctor, Done, Exit, Explain, Failed, Find, Found, Gate, LinkChange,
-    Log, Own, Ping, Refused, Reload, Request, Response, Set, Show, ShowDoc,
+    Log, Own, Ping, Refused, Reload, Request, Response, Set, Show, ShowDoc, Until,
 };
 
 /// The JSON inside a frame.
@@ -31,6 +31,10 @@ fn requests() -> Vec<Request> {
             dry_run: true,
             confirm_ns: Some(30_000_000_000),
             for_ns: Some(u64::MAX),
+            until: Some(Until {
+                pid: 7,
+                started: 4711,
+            }),
         }),
         Request::Show(Show { target: None }),
         Request::Own(Own {}),
@@ -39,12 +43,17 @@ fn requests() -> Vec<Request> {
             dry_run: false,
             confirm_ns: None,
             for_ns: None,
+            until: None,
         }),
         Request::Clear(Clear {
             what: ClearWhat::Target("user:ann".into()),
             dry_run: true,
             confirm_ns: Some(1),
             for_ns: Some(2),
+            until: Some(Until {
+                pid: 7,
+                started: 4711,
+            }),
         }),
         Request::Link(LinkChange {
             iface: "eth0".into(),

@@ -159,6 +159,7 @@ fn what_is_typed_becomes_a_request() {
                 dry_run: true,
                 confirm_ns: None,
                 for_ns: None,
+                until: None,
             }),
         ),
         (
@@ -170,6 +171,7 @@ fn what_is_typed_becomes_a_request() {
                 dry_run: false,
                 confirm_ns: None,
                 for_ns: Some(600_000_000_000),
+                until: None,
             }),
         ),
         (

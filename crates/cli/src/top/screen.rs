@@ -322,6 +322,7 @@ impl Screen {
             dry_run: false,
             confirm_ns: None,
             for_ns: None,
+            until: None,
         };
         let order = Order::Ask(Request::Clear(clear), None);
         self.orders.push_back(order);

@@ -1,6 +1,6 @@
 //! Changes that are taken back by themselves, and the confirmation that keeps them.
 
-use netnice_api::{Confirm, Done};
+use netnice_api::{Confirm, Done, Until};
 use netnice_core::admission::TargetId;
 use netnice_core::claims::Claims;
 use netnice_core::contract::Change;
@@ -11,7 +11,7 @@ use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::enforce::Host;
-use crate::ledger::{Body, Managed, Newcomer};
+use crate::ledger::{Body, Managed, Newcomer, Root};
 use crate::peer::Peer;
 use crate::undo::{self, Cleared, Undo, Waiting};
 
@@ -20,12 +20,13 @@ use crate::undo::{self, Cleared, Undo, Waiting};
 pub(super) struct Terms {
     pub confirm_ns: Option<u64>,
     pub for_ns: Option<u64>,
+    pub until: Option<Until>,
 }
 
 impl Terms {
     /// Whether the change lasts.
     fn is_lasting(self) -> bool {
-        self.confirm_ns.is_none() && self.for_ns.is_none()
+        self.confirm_ns.is_none() && self.for_ns.is_none() && self.until.is_none()
     }
 
     /// Refuses times that are none.
@@ -58,7 +59,12 @@ impl Draft {
             Some(self.undos.push(at, confirmable, by, undo.clone()))
         };
         push(terms.for_ns, false);
-        push(terms.confirm_ns, true)
+        let number = push(terms.confirm_ns, true);
+        if let Some(Until { pid, started }) = terms.until {
+            let root = Root { pid, started };
+            self.undos.push_until(root, peer.claimant(), undo);
+        }
+        number
     }
 
     /// Notes that a claim on a target is changed: what waited for the same clauses does so no longer, and the change
@@ -82,6 +88,23 @@ impl Draft {
 }
 
 impl<H: Host> Clerk<H> {
+    /// Refuses terms that make no sense.
+    pub(super) fn check_terms(&mut self, terms: Terms) -> Result<(), Denied> {
+        terms.check()?;
+        match terms.until {
+            Some(Until { pid, started }) if !self.lives(Root { pid, started }) => {
+                Err(Denied::Failed(format!(
+                    "--until-exit: process {pid} does not run (any more)"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn lives(&mut self, root: Root) -> bool {
+        self.host.process(root.pid).is_some_and(|p| p.root == root)
+    }
+
     pub(super) fn confirm(
         &mut self,
         peer: &Peer,
@@ -114,16 +137,19 @@ impl<H: Host> Clerk<H> {
 
     /// Takes back the changes whose time has come.
     pub fn expire(&mut self, now: Now) {
-        if self.undos.earliest().is_none_or(|at| at > now.monotonic) {
+        let mut ended: Vec<Root> = self.undos.awaited().collect();
+        ended.retain(|root| !self.lives(*root));
+        if ended.is_empty() && self.undos.earliest().is_none_or(|at| at > now.monotonic) {
             return;
         }
         let mut rest = self.undos.clone();
-        let due = rest.due(now.monotonic);
+        let due = rest.due(now.monotonic, &ended);
         self.undos = rest;
         for waiting in due {
-            let why = match waiting.confirmable {
-                true => "was not confirmed",
-                false => "was made for a time that is over",
+            let why = match (waiting.until, waiting.confirmable) {
+                (Some(_), _) => "was made until a process ended",
+                (None, true) => "was not confirmed",
+                (None, false) => "was made for a time that is over",
             };
             let number = waiting.number;
             match self.take_back_change(waiting, now) {

@@ -30,8 +30,9 @@ impl<H: Host> Clerk<H> {
         let terms = Terms {
             confirm_ns: clear.confirm_ns,
             for_ns: clear.for_ns,
+            until: clear.until,
         };
-        terms.check()?;
+        self.check_terms(terms)?;
         let mut draft = self.draft();
         let mut taken = Taken::default();
         match &clear.what {
@@ -67,7 +68,7 @@ impl<H: Host> Clerk<H> {
             self.journal.note(now, format!("{who}: {message}"));
         }
         Ok(Done {
-            messages: messages.into_iter().chain(terms.remark()).collect(),
+            messages: messages.into_iter().chain(terms.remarks()).collect(),
             confirm,
             ..Done::default()
         })

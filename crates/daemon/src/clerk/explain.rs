@@ -4,7 +4,7 @@ use netnice_api::Explained;
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
-use netnice_kernel::enforce::Whereabouts;
+use netnice_kernel::enforce::{Housing, Whereabouts};
 
 use super::Clerk;
 use crate::authority::user;
@@ -66,11 +66,14 @@ impl<H: Host> Clerk<H> {
                 && *id == held.id
             {
                 let left = waiting.at.since(now.monotonic);
-                let unless = match waiting.confirmable {
-                    true => format!(" unless it is confirmed as {}", waiting.number),
-                    false => String::new(),
+                let when = match (waiting.until, waiting.confirmable) {
+                    (Some(root), _) => format!("when process {} ends", root.pid),
+                    (None, true) => {
+                        format!("in {left} unless it is confirmed as {}", waiting.number)
+                    }
+                    (None, false) => format!("in {left}"),
                 };
-                page.row("then", &format!("{change} in {left}{unless}"));
+                page.row("then", &format!("{change} {when}"));
             }
         }
         page.row("holds", &said(&held.effective(&self.ledger)));
@@ -126,8 +129,12 @@ impl<H: Host> Clerk<H> {
                 key.inode
             ),
             Body::App(None) => "no file is there now".to_owned(),
-            Body::Cgroup(Some(bound)) => {
-                format!("sockets that were made in control group {}", bound.path)
+            Body::Cgroup(Some(bound)) => match self.housings.get(&held.id) {
+                Some(housing) => housed(housing, &bound.path),
+                None => format!("sockets that were made in control group {}", bound.path),
+            },
+            Body::Cgroup(None) if matches!(target, Target::Container(_)) => {
+                "it does not run now".to_owned()
             }
             Body::Cgroup(None) => "no control group is there now".to_owned(),
             Body::User(uid) => format!("sockets of user {uid}"),
@@ -326,6 +333,25 @@ fn passes(place: &Whereabouts, both: bool) -> String {
     )
 }
 
+/// Where a container's traffic is held.
+fn housed(housing: &Housing, group: &str) -> String {
+    match housing {
+        Housing::Empty => format!("control group {group}, in which no process is now"),
+        Housing::Here => format!(
+            "it is in this host's own network: sockets that were made in control group {group}"
+        ),
+        Housing::Apart(names) if names.is_empty() => format!(
+            "control group {group}; it has a network of its own, and no pair of interfaces leads there from here, so \
+             nothing of it is held (a container without root sends by slirp4netns or pasta: limit the user or that \
+             program)"
+        ),
+        Housing::Apart(names) => format!(
+            "all that passes {}, where the network of control group {group} begins (of a pod: of all its containers)",
+            names.join(", ")
+        ),
+    }
+}
+
 /// Which targets win where they cross with this one.
 fn crossing(target: &Target, nested: bool) -> Vec<String> {
     let beats = match target.specificity() {
@@ -354,6 +380,22 @@ fn not_covered(held: &Held) -> Vec<&'static str> {
         "MPTCP: connections that the kernel adds to a socket, and those open before, unless a cgroup or unit holds them",
         "packets that a filter of somebody else takes before ours sees them",
     ];
+    if matches!(held.body, Body::App(_)) {
+        lines.push(
+            "the same program from another file (a copy, another path in a container); who has run a file that was \
+             replaced since; sockets that a process made before it began to run this file",
+        );
+    }
+    if matches!(held.entry.target, Target::Container(_)) {
+        lines.push(
+            "of a container in the host's own network: as of any control group, also what is said above; of one with a \
+             network of its own nothing of it, for all that passes its interface is held, but not what passes by a \
+             macvlan, an ipvlan or a device that was given to it, nor what slirp4netns or pasta carry for a container \
+             without root",
+        );
+    } else if matches!(held.body, Body::Cgroup(_)) {
+        lines.push("containers with a network of their own, though their control group is inside: limit container:NAME");
+    }
     if matches!(held.body, Body::Cgroup(_)) {
         lines.push(
             "sockets that a process brought along from another control group stay with that one",

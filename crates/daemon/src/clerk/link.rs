@@ -27,8 +27,9 @@ impl<H: Host> Clerk<H> {
         let terms = Terms {
             confirm_ns: change.confirm_ns,
             for_ns: change.for_ns,
+            until: change.until,
         };
-        terms.check()?;
+        self.check_terms(terms)?;
         let mut draft = self.draft();
         let before = draft.ledger.link(name.as_str()).cloned();
         let message = match change.unmanage {
@@ -65,7 +66,7 @@ impl<H: Host> Clerk<H> {
         let who = authority::user(peer.uid);
         self.journal.note(now, format!("{who}: {message}"));
         Ok(Done {
-            messages: [message].into_iter().chain(terms.remark()).collect(),
+            messages: [message].into_iter().chain(terms.remarks()).collect(),
             confirm,
             ..Done::default()
         })

@@ -225,7 +225,10 @@ impl<H: Host> Clerk<H> {
             }
             Target::Unit(name) => self.host.unit(name.as_str())?,
             Target::Cgroup(path) => self.host.cgroup(path.as_str())?,
-            other => return Err(Denied::unsupported(format!("{other}: limiting this"))),
+            Target::Container(name) => self.host.container(name.as_str())?,
+            Target::Pid(_) | Target::Name(_) => {
+                return Err(Denied::BadUsage(format!("{target} is made of processes")));
+            }
         };
         let place = Place {
             cgroup: Some(bound.path.clone()),

@@ -20,9 +20,7 @@ impl<H: Host> Clerk<H> {
         let mut held: Vec<Held> = match &asked.target {
             None => self.ledger.held().cloned().collect(),
             Some(text) => match text.parse()? {
-                target @ Target::Pid(pid) => {
-                    self.of_process(&target, pid.get())?.into_iter().collect()
-                }
+                target @ Target::Pid(pid) => self.of_process(&target, pid.get())?,
                 target => vec![self.lookup(&target)?.clone()],
             },
         };

@@ -156,7 +156,7 @@ impl<H: Host> Clerk<H> {
                 only: false,
             },
             Target::App(_) => Body::App(None),
-            Target::Cgroup(_) | Target::Unit(_) => Body::Cgroup(None),
+            Target::Cgroup(_) | Target::Unit(_) | Target::Container(_) => Body::Cgroup(None),
             other => return self.slot_of_thing(draft, other),
         };
         let waits = |draft: &mut Draft| {

@@ -11,6 +11,7 @@ use super::back::Terms;
 use super::{Clerk, Draft, Named, claim_of};
 use crate::authority;
 use crate::clock::Now;
+use crate::containers::not_served;
 use crate::denied::Denied;
 use crate::enforce::{Act, Host, Process};
 use crate::ledger::{Body, Held, Ledger};
@@ -55,10 +56,11 @@ impl<H: Host> Clerk<H> {
             terms: Terms {
                 confirm_ns: set.confirm_ns,
                 for_ns: set.for_ns,
+                until: set.until,
             },
             now,
         };
-        asked.terms.check()?;
+        self.check_terms(asked.terms)?;
         if let Some(change) = &asked.change {
             authority::may_ask(peer, change)?;
         }
@@ -79,12 +81,6 @@ impl<H: Host> Clerk<H> {
     fn work_out(&mut self, asked: &Asked<'_>) -> Result<Worked, Denied> {
         let mut draft = self.draft();
         let (slot, process) = match &asked.target {
-            Target::Container(_) => {
-                return Err(Denied::unsupported(format!(
-                    "{}: limiting a container",
-                    asked.target
-                )));
-            }
             Target::Name(_) => self.find_name(&mut draft, asked)?,
             target if asked.change.is_none() => {
                 return Err(Denied::BadUsage(format!(
@@ -108,6 +104,10 @@ impl<H: Host> Clerk<H> {
                 (held.id, claim_of(held, asked.peer.uid))
             });
             let by = asked.peer.claimant();
+            let asks = before.apply(change)?;
+            if let Some(why) = not_served(&asked.target, &asks) {
+                return Err(Denied::BadUsage(format!("{}: {why}", asked.target)));
+            }
             draft.ledger.ask(slot, by, change, asked.now.wall_ns)?;
             number = draft.wait_for_claim(id, asked.terms, asked.peer, change, &before, asked.now);
         }
@@ -220,7 +220,7 @@ impl<H: Host> Clerk<H> {
         self.journal.note(asked.now, text);
         self.tally.grants += 1;
         done.messages = remarks(&self.ledger, slot, &adoption);
-        done.messages.extend(asked.terms.remark());
+        done.messages.extend(asked.terms.remarks());
         done.confirm = number;
         Ok(done)
     }
@@ -228,9 +228,12 @@ impl<H: Host> Clerk<H> {
 
 impl Terms {
     /// What a person should know about a change for a time.
-    pub(super) fn remark(self) -> Option<String> {
-        let time = Nanos(self.for_ns?);
-        Some(format!("this will be taken back in {time}"))
+    pub(super) fn remarks(self) -> Vec<String> {
+        let after = self.for_ns.map(Nanos);
+        let after = after.map(|time| format!("this will be taken back in {time}"));
+        let until = self.until.map(|until| until.pid);
+        let until = until.map(|pid| format!("this will be taken back when process {pid} ends"));
+        after.into_iter().chain(until).collect()
     }
 }
 

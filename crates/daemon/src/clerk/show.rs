@@ -3,7 +3,7 @@
 use netnice_api::{ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc};
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
-use netnice_kernel::enforce::{Sample, TargetCounts};
+use netnice_kernel::enforce::{Housing, Sample, TargetCounts};
 
 use super::{Clerk, Named};
 use crate::clock::Now;
@@ -23,9 +23,9 @@ impl<H: Host> Clerk<H> {
         let target: Target = text.parse()?;
         let held = match target {
             Target::Pid(pid) => self.of_process(&target, pid.get())?,
-            _ => Some(self.lookup(&target)?.clone()),
+            _ => vec![self.lookup(&target)?.clone()],
         };
-        self.document(held.as_slice(), &[], now)
+        self.document(&held, &[], now)
     }
 
     pub(super) fn show_own(&mut self, named: Option<&Named>, now: Now) -> Result<ShowDoc, Denied> {
@@ -37,19 +37,28 @@ impl<H: Host> Clerk<H> {
         let target = Target::pid(named.pid)
             .ok_or_else(|| Denied::BadUsage(format!("{} is not a process id", named.pid)))?;
         let held = self.of_process(&target, named.pid)?;
-        self.document(held.as_slice(), &[], now)
+        self.document(&held, &[], now)
     }
 
-    /// The target that holds a process: its own, else the nearest one around it.
-    pub(super) fn of_process(&mut self, target: &Target, pid: u32) -> Result<Option<Held>, Denied> {
+    /// The target that holds a process: its own, else the nearest one around it. If it has joined a name inside its own,
+    /// that one too.
+    pub(super) fn of_process(&mut self, target: &Target, pid: u32) -> Result<Vec<Held>, Denied> {
         let place = self.host.place(pid);
+        let lives = self.host.process(pid).is_some();
+        let nearest = self.ledger.at_place(&place);
         if let Some(own) = self.ledger.find(target) {
-            return Ok(Some(own.clone()));
+            let slot = own.entry.id;
+            let is_inside = |held: &&Held| {
+                let mut around = self.ledger.around(held.entry.id);
+                around.any(|outer| outer.entry.id == slot)
+            };
+            let inside = nearest.filter(is_inside);
+            return Ok([own].into_iter().chain(inside).cloned().collect());
         }
-        if self.host.process(pid).is_none() {
+        if !lives {
             return Err(Denied::Failed(format!("process {pid} does not exist")));
         }
-        Ok(self.ledger.at_place(&place).cloned())
+        Ok(nearest.into_iter().cloned().collect())
     }
 
     fn document(
@@ -133,6 +142,12 @@ impl<H: Host> Clerk<H> {
         let mut faults: Vec<String> = held.refused.iter().cloned().collect();
         if matches!(held.body, Body::Cgroup(None) | Body::App(None)) {
             faults.push(format!("{} is not there now", held.entry.target));
+        }
+        if matches!(self.housings.get(&held.id), Some(Housing::Apart(names)) if names.is_empty()) {
+            faults.push(format!(
+                "{} has a network of its own to which no pair of interfaces leads: nothing of it is held",
+                held.entry.target
+            ));
         }
         faults.extend(self.repairs.given_up.clone());
         let contract = &held.entry.contract;

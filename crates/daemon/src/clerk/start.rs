@@ -101,6 +101,7 @@ impl<H: Host> Clerk<H> {
         }
         self.rebind(now)?;
         self.await_groups();
+        self.house();
         let draft = self.draft();
         self.keep(&draft)?;
         let held = self.ledger.held().count();

@@ -5,6 +5,7 @@ mod pages;
 mod policy;
 mod restarts;
 mod stories;
+mod units;
 mod watching;
 
 use netnice_api::{Clear, ClearWhat, LinkChange, Request, Response, Set, Show, ShowDoc};
@@ -104,6 +105,7 @@ impl Desk {
             dry_run: false,
             confirm_ns: None,
             for_ns: None,
+            until: None,
         };
         self.ask(peer, Request::Clear(clear), None)
     }

@@ -22,6 +22,7 @@ impl<H: Host> Clerk<H> {
             .and_then(|()| self.age(now))
             .and_then(|()| self.rebind(now));
         self.journal.judge(now, "looking around", looked);
+        self.house();
         if self.other_instances_run() {
             self.look_at_units(now);
         }
@@ -198,11 +199,12 @@ impl<H: Host> Clerk<H> {
         match (&held.entry.target, &held.body) {
             (Target::App(path), _) => Body::App(self.host.app(path.as_str()).ok()),
             (Target::Cgroup(path), _) => Body::Cgroup(self.host.cgroup(path.as_str()).ok()),
-            (Target::Unit(_), Body::Cgroup(Some(bound)))
+            (Target::Unit(_) | Target::Container(_), Body::Cgroup(Some(bound)))
                 if self.host.cgroup(&bound.path).ok().as_ref() == Some(bound) =>
             {
                 held.body.clone()
             }
+            (Target::Container(name), _) => Body::Cgroup(self.host.container(name.as_str()).ok()),
             (Target::Unit(name), _) => Body::Cgroup(self.host.unit(name.as_str()).ok()),
             _ => held.body.clone(),
         }

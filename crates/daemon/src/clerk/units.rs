@@ -65,7 +65,8 @@ impl<H: Host> Clerk<H> {
                 .and_then(|slot| draft.ledger.get(slot))
                 .map(|h| &h.claims);
             let holds = claims.is_some_and(|claims| claims.iter().any(|claim| claim.by == POLICY));
-            holds || !self.units.rules.contains(rule)
+            let refused = self.unit_faults.contains_key(&rule.target.to_string());
+            holds || refused || !self.units.rules.contains(rule)
         });
         let sections: Vec<TargetId> = draft
             .ledger

@@ -127,7 +127,7 @@ impl<H: Host> Clerk<H> {
     ) -> Result<ConnectionsDoc, Denied> {
         let target: Target = target.parse()?;
         let held = match target {
-            Target::Pid(pid) => self.of_process(&target, pid.get())?,
+            Target::Pid(pid) => self.of_process(&target, pid.get())?.into_iter().next(),
             _ => Some(self.lookup(&target)?.clone()),
         };
         let held = held.ok_or_else(|| {

@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::cgroup::{self, Cgroup};
 use netnice_kernel::connections::{self, Connection};
-use netnice_kernel::enforce::{Adoption, Exits, Found, Kernel, Membership, Sample, Whereabouts};
+use netnice_kernel::enforce::{
+    Adoption, Exits, Found, Housing, Kernel, Membership, Sample, Whereabouts,
+};
 use netnice_kernel::netlink::Route;
 use netnice_kernel::plan::{Desired, Leaves};
 use netnice_kernel::probe::{self, Finding};
 use netnice_kernel::{KernelError, device, process, speed, traffic};
 
 use super::{Act, Host, Interface, Members, Process, Seen, Whose};
+use crate::containers::Engines;
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
 
@@ -19,13 +22,15 @@ use crate::ledger::{AppKey, Bound, Place, Root};
 pub struct KernelHost {
     kernel: Kernel,
     route: Route,
+    engines: Engines,
 }
 
 impl KernelHost {
     /// Over an opened kernel room.
-    pub fn new(kernel: Kernel) -> Result<KernelHost, KernelError> {
+    pub fn new(kernel: Kernel, engines: Engines) -> Result<KernelHost, KernelError> {
         Ok(KernelHost {
             kernel,
+            engines,
             route: Route::open()?,
         })
     }
@@ -113,6 +118,12 @@ impl Host for KernelHost {
     }
 
     fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
+        if process::is_script(path) {
+            return Err(Denied::Failed(format!(
+                "{path} is a script: what runs is its interpreter, and that runs other scripts too; start it by `netnice \
+                 run --name N`, or limit its unit or control group"
+            )));
+        }
         let key = process::app(path).map_err(|error| {
             Denied::Failed(format!(
                 "there is no program at {path} to be limited: {error}"
@@ -138,6 +149,34 @@ impl Host for KernelHost {
             path: found.path,
             id: found.id,
         })
+    }
+
+    fn container(&mut self, name: &str) -> Result<Bound, Denied> {
+        let ids = self.engines.ids_of(name);
+        let found = ids.iter().find_map(|id| cgroup::find_container(id));
+        let Some(found) = found else {
+            return Err(Denied::Failed(match ids.first() {
+                Some(id) => {
+                    format!("container {name} ({id:.12}) does not run: it has no control group")
+                }
+                None => format!(
+                    "no container is called {name}: neither Docker ({}) nor Podman ({}) has a record of it",
+                    self.engines.docker.display(),
+                    self.engines.podman.display()
+                ),
+            }));
+        };
+        Ok(Bound {
+            path: found.path,
+            id: found.id,
+        })
+    }
+
+    fn house(
+        &mut self,
+        groups: &BTreeMap<u32, Option<String>>,
+    ) -> Result<BTreeMap<u32, Housing>, Denied> {
+        Ok(self.kernel.house(groups)?)
     }
 
     fn running_units(&mut self) -> BTreeSet<String> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::connections::Connection;
-use netnice_kernel::enforce::{Adoption, Found, Sample, Whereabouts};
+use netnice_kernel::enforce::{Adoption, Found, Housing, Sample, Whereabouts};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
 
@@ -40,6 +40,8 @@ pub struct Machine {
     pub connections: Vec<(u32, Connection)>,
     /// What is to be read as counted.
     pub sample: Sample,
+    /// The targets that are containers.
+    pub housed: BTreeSet<u32>,
     /// The control groups that it was told to wait for.
     pub awaited: BTreeMap<String, u32>,
     /// What the machine says is not as it was installed.
@@ -238,6 +240,29 @@ impl Host for Machine {
             Some(path) => self.cgroup(&path),
             None => Err(Denied::Failed(format!("there is no unit {name}"))),
         }
+    }
+
+    fn container(&mut self, name: &str) -> Result<Bound, Denied> {
+        let end = format!("/{name}.scope");
+        let found = self.groups.iter().find(|(path, _)| path.ends_with(&end));
+        let (path, id) = found.ok_or_else(|| Denied::Failed(format!("no container {name}")))?;
+        Ok(Bound {
+            path: path.clone(),
+            id: *id,
+        })
+    }
+
+    fn house(
+        &mut self,
+        groups: &BTreeMap<u32, Option<String>>,
+    ) -> Result<BTreeMap<u32, Housing>, Denied> {
+        self.housed = groups.keys().copied().collect();
+        let apart = |path: &Option<String>| match path {
+            Some(_) => Housing::Apart(vec!["veth0".to_owned()]),
+            None => Housing::Empty,
+        };
+        let housings = groups.iter().map(|(id, path)| (*id, apart(path)));
+        Ok(housings.collect())
     }
 
     fn running_units(&mut self) -> BTreeSet<String> {

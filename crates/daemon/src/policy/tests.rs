@@ -103,9 +103,9 @@ fn what_makes_no_sense_is_said_with_its_line() {
             "a process ends",
         ),
         (
-            "[[rule]]\nname = \"a\"\nmatch = \"container:c\"\nup = \"1mbit\"".to_owned(),
-            3,
-            "not supported yet",
+            "[[rule]]\nname = \"a\"\nmatch = \"container:c\"\nweight = 7".to_owned(),
+            2,
+            "weight is not supported for a container",
         ),
         (
             "[[rule]]\nname = \"a\"\nmatch = \"what:ever\"\nup = \"1mbit\"".to_owned(),

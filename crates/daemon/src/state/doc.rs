@@ -99,6 +99,9 @@ struct RemnantDoc {
 struct UndoDoc {
     number: u64,
     at_ns: u64,
+    /// Number and start of the process with whose end it is taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<(u32, u64)>,
     confirmable: bool,
     uid: u32,
     privileged: bool,
@@ -371,6 +374,7 @@ impl From<&Waiting> for UndoDoc {
         UndoDoc {
             number: waiting.number,
             at_ns: waiting.at.0,
+            until: waiting.until.map(|root| (root.pid, root.started)),
             confirmable: waiting.confirmable,
             uid: waiting.by.uid,
             privileged: waiting.by.privileged,
@@ -417,6 +421,7 @@ impl UndoDoc {
         Ok(Waiting {
             number: self.number,
             at: Instant(self.at_ns),
+            until: self.until.map(|(pid, started)| Root { pid, started }),
             confirmable: self.confirmable,
             by: Claimant {
                 uid: self.uid,

@@ -70,7 +70,11 @@ fn only_what_is_due_comes_out_and_the_latest_first() {
         undos.push(Instant(at), false, ANN, claim(1, "up none"));
     }
     assert_eq!(undos.earliest(), Some(Instant(5)));
-    let due: Vec<u64> = undos.due(Instant(7)).iter().map(|one| one.number).collect();
+    let due: Vec<u64> = undos
+        .due(Instant(7), &[])
+        .iter()
+        .map(|one| one.number)
+        .collect();
     assert_eq!(due, [3, 1]);
     assert_eq!(undos.earliest(), Some(Instant(20)));
 }
@@ -93,4 +97,26 @@ fn a_change_is_confirmed_once_and_only_by_who_may() {
 fn the_short_form_means_up_where_directions_are_limited_apart() {
     assert_eq!(as_up(&change("both 4mbit")), change("up 4mbit"));
     assert_eq!(as_up(&change("both none")), change("up none"));
+}
+
+#[test]
+fn what_waits_for_a_process_goes_with_it_and_not_with_time() {
+    let mut undos = Undos::default();
+    let root = |pid| Root { pid, started: 7 };
+    let by = Claimant {
+        uid: 0,
+        privileged: true,
+    };
+    let undo = Undo::Claim {
+        id: 1,
+        change: Change::default(),
+    };
+    undos.push_until(root(10), by, undo.clone());
+    undos.push(Instant(9), false, by, undo);
+    assert_eq!(undos.earliest(), Some(Instant(9)));
+    assert_eq!(undos.awaited().collect::<Vec<_>>(), [root(10)]);
+    let numbers = |due: Vec<Waiting>| due.iter().map(|one| one.number).collect::<Vec<_>>();
+    assert_eq!(numbers(undos.due(Instant(u64::MAX), &[root(11)])), [2]);
+    assert_eq!(undos.earliest(), None);
+    assert_eq!(numbers(undos.due(Instant(0), &[root(10)])), [1]);
 }

@@ -14,6 +14,7 @@ fn only_pairs_of_ours_are_ours() {
         port_of: String::new(),
         lies_over: None,
         shares_address: false,
+        beyond: None,
     };
     for name in ["nn0", "nn1", "nnd12", "nne3"] {
         assert!(device(name, "veth").is_ours());

@@ -26,9 +26,10 @@ impl Kernel {
         devices: &[Device],
     ) -> Result<(), KernelError> {
         let managed = |d: &Device| d.is_port() && plan.links.contains_key(&d.name);
+        let boxed = |d: &Device| d.is_veth() && !self.containers.is_empty();
         let mut wanted: Vec<&Device> = devices
             .iter()
-            .filter(|d| d.carries_own_packets() || managed(d))
+            .filter(|d| d.carries_own_packets() || managed(d) || boxed(d))
             .collect();
         if wanted.len() > MOST_INTERFACES {
             return Err(KernelError::TooManyInterfaces {
@@ -99,7 +100,14 @@ impl Kernel {
         let managed = |dir: usize| trees.is_some_and(|t| t.trees[dir].is_some());
         let rest = |dir: usize, major| stages::leaf(major, trees.and_then(|t| t.rest[dir]));
         let flag = |on: bool, bit: u32| if on { bit as u16 } else { 0 };
-        let [slot_up, slot_down, slot_link, slot_seen] = slots;
+        let [
+            slot_up,
+            slot_down,
+            slot_link,
+            slot_seen,
+            slot_box_up,
+            slot_box_down,
+        ] = slots;
         let below = device.lies_over.and_then(|i| self.interfaces.get(&i));
         abi::Iface {
             slot_up,
@@ -109,6 +117,7 @@ impl Kernel {
                 | flag(device.is_headerless(), abi::IFACE_NO_MAC)
                 | flag(device.is_port(), abi::IFACE_PORT)
                 | flag(device.shares_address, abi::IFACE_BELOW)
+                | flag(device.is_veth(), abi::IFACE_VETH)
                 | flag(managed(0), abi::IFACE_MANAGED_UP)
                 | flag(managed(1), abi::IFACE_MANAGED_DOWN),
             link_stage: self
@@ -118,6 +127,8 @@ impl Kernel {
                 .map_or(0, |pair| pair.near),
             slot_seen,
             slot_below: below.map_or(0, |below| below.iface.slot_seen),
+            slot_box_up,
+            slot_box_down,
             rest: [rest(0, stages::LINK_MAJOR), rest(1, stages::DOWN_MAJOR)],
         }
     }
@@ -219,6 +230,7 @@ impl Kernel {
         let programs = loaded(&mut self.programs)?;
         programs.forget_interface(index);
         let _ = programs.hash::<u32, abi::Iface>("ifaces")?.remove(&index);
+        let _ = programs.hash::<u32, u32>("boxes")?.remove(&index);
         let mut slots = programs.hash::<u16, abi::Slot>("slots")?;
         let stale: Vec<u16> = match known {
             Some(iface) => slots_of(&iface).into(),
@@ -471,12 +483,14 @@ fn slots_of(iface: &abi::Iface) -> [u16; SLOTS] {
         iface.slot_down,
         iface.slot_link,
         iface.slot_seen,
+        iface.slot_box_up,
+        iface.slot_box_down,
     ]
 }
 
 /// On how many interfaces the programs can be.
 pub const MOST_INTERFACES: usize = abi::MAX_IFACES as usize;
 /// One for each `STAGE_*`.
-const SLOTS: usize = 4;
+const SLOTS: usize = 6;
 const LOOPBACK_FILE: &str = "lo-settings";
 const LOOPBACK_SETTINGS: [&str; 2] = ["accept_local", "route_localnet"];

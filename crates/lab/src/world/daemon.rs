@@ -87,6 +87,10 @@ impl Netnice {
             .arg("--policy")
             .arg(self.policy())
             .args(&self.options)
+            .arg("--docker-root")
+            .arg(self.docker())
+            .arg("--podman-root")
+            .arg(self.runtime.with_extension("podman"))
             .env("NETNICE_RUNTIME_DIR", &self.runtime)
             .env("SYSTEMD_UNIT_PATH", self.units());
         self.daemon = Some(Proc::start(command)?);
@@ -157,6 +161,11 @@ impl Netnice {
     /// The folder of unit files that the daemon reads, beside the runtime folder; nobody has made it yet.
     pub fn units(&self) -> PathBuf {
         self.runtime.with_extension("units")
+    }
+
+    /// Where the daemon looks for Docker's records, beside the runtime folder; nobody has made it yet.
+    pub fn docker(&self) -> PathBuf {
+        self.runtime.with_extension("docker")
     }
 
     /// A command `netnice …` inside the namespace, for callers that want to spawn it themselves.

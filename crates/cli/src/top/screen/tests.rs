@@ -248,6 +248,7 @@ fn a_contract_is_taken_back_only_after_a_yes() {
             dry_run: false,
             confirm_ns: None,
             for_ns: None,
+            until: None,
         }),
         None,
     );

@@ -531,6 +531,7 @@ fn what_was_cleared_for_a_time_comes_back() {
         dry_run: false,
         confirm_ns: Some(5_000_000_000),
         for_ns: None,
+        until: None,
     };
     let done = ok(desk.ask(&Peer::ROOT, Request::Clear(clear), None));
     assert!(done.confirm.is_some());
@@ -617,7 +618,7 @@ fn what_is_not_understood_is_said_and_nothing_changes() {
         ("pid:10", "up 1mbit both 2mbit", "cannot hold together"),
         ("pid:10", "cell pcr=1mbit,cdvt=1ms", "not supported yet"),
         ("pid:0", "up 1mbit", "process id"),
-        ("container:web", "up 1mbit", "not supported yet"),
+        ("container:web", "up 1mbit", "no container web"),
         ("what:ever", "up 1mbit", "not a kind of target"),
         ("pid:99", "up 1mbit", "99"),
         ("app:/no/such", "up 1mbit", "/no/such"),

@@ -1,0 +1,94 @@
+//! `--until-exit`: the process with whose end a change is undone.
+//!
+//! Without a number it is the process that runs netnice: the shell at which it is typed, or the script. What only changes
+//! the user for one command (sudo and its like) ends with netnice itself and is not meant: it is the one above.
+
+use netnice_api::Until;
+
+use super::BadUsage;
+
+/// What the option stands for without a value.
+pub(super) const PARENT: &str = "parent";
+
+/// The process that is meant.
+pub(super) fn of(text: &str) -> Result<Until, BadUsage> {
+    let refused = || BadUsage::Until(text.to_owned());
+    let pid = match text {
+        PARENT => caller().ok_or_else(refused)?,
+        _ => text.parse().map_err(|_| refused())?,
+    };
+    let started = stat(pid).ok_or_else(refused)?.started;
+    Ok(Until { pid, started })
+}
+
+/// The nearest process above that does not stand for another user's hand.
+fn caller() -> Option<u32> {
+    let mut pid = rustix::process::getppid()?.as_raw_nonzero().get() as u32;
+    for _ in 0..MOST_HANDS {
+        let about = stat(pid)?;
+        if !HANDS.contains(&about.name.as_str()) {
+            return Some(pid);
+        }
+        pid = about.parent;
+    }
+    None
+}
+
+struct Stat {
+    name: String,
+    parent: u32,
+    started: u64,
+}
+
+/// proc_pid_stat(5): the name stands in brackets and may hold any character; state, parent and so on follow.
+fn stat(pid: u32) -> Option<Stat> {
+    parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse(text: &str) -> Option<Stat> {
+    let (head, tail) = text.rsplit_once(')')?;
+    let (_, name) = head.split_once('(')?;
+    let fields: Vec<&str> = tail.split_whitespace().collect();
+    Some(Stat {
+        name: name.to_owned(),
+        parent: fields.get(1)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+    })
+}
+
+/// Programs that run another as somebody else and end with it.
+const HANDS: [&str; 6] = ["sudo", "doas", "su", "pkexec", "run0", "setpriv"];
+/// sudo may stand above itself.
+const MOST_HANDS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_proc_is_read_whatever_the_name_is() {
+        let line = "77 (a) b( c) S 7 77 77 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 1 0 4711 1 2";
+        let about = parse(line).expect("a line");
+        assert_eq!(
+            (about.name.as_str(), about.parent, about.started),
+            ("a) b( c", 7, 4711)
+        );
+        assert!(parse("77 (a) S 7").is_none());
+    }
+
+    #[test]
+    fn a_process_is_meant_by_number_or_the_one_that_runs_us() {
+        let own = of(&std::process::id().to_string()).expect("it runs");
+        assert_eq!(own.pid, std::process::id());
+        assert!(of(PARENT).expect("somebody runs us").pid != own.pid);
+        for text in ["0", "-1", "4194305", "ann", ""] {
+            assert!(
+                of(text)
+                    .expect_err(text)
+                    .to_string()
+                    .contains("--until-exit"),
+                "{text}"
+            );
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Containers by the names that people give them.
+//!
+//! A container's control group is named after its id, so a name has to be looked up where the engine keeps its records:
+//! Docker in `containers/<id>/config.v2.json` of its data folder, Podman in `<driver>-containers/containers.json` of its
+//! storage (containers-storage(5)). The engine need not run, and no program of it is run. An id, whole or its first 12
+//! digits and more, is understood without any record, so containers of other engines (CRI-O, containerd under Kubernetes)
+//! can be named too.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use netnice_core::contract::{Clause, Contract};
+use netnice_core::target::Target;
+use serde::Deserialize;
+
+/// Where engines keep their records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Engines {
+    /// The data folder of Docker.
+    pub docker: PathBuf,
+    /// The storage of Podman.
+    pub podman: PathBuf,
+}
+
+impl Engines {
+    /// Where they are on this machine, as far as the engines' own configuration says it.
+    pub fn installed() -> Engines {
+        let docker = fs::read("/etc/docker/daemon.json").ok();
+        let docker = docker.and_then(|text| serde_json::from_slice::<DockerDaemon>(&text).ok());
+        let podman = fs::read_to_string("/etc/containers/storage.conf").ok();
+        let podman = podman.and_then(|text| toml::from_str::<StorageConf>(&text).ok());
+        Engines {
+            docker: docker
+                .and_then(|conf| conf.data_root)
+                .unwrap_or_else(|| PathBuf::from("/var/lib/docker")),
+            podman: podman
+                .and_then(|conf| conf.storage.graphroot)
+                .unwrap_or_else(|| PathBuf::from("/var/lib/containers/storage")),
+        }
+    }
+
+    /// The ids that a container of this name may have; what looks like an id stands for itself.
+    pub fn ids_of(&self, name: &str) -> Vec<String> {
+        let mut ids: Vec<String> = docker(&self.docker, name).into_iter().collect();
+        ids.extend(podman(&self.podman, name));
+        let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if name.len() >= SHORT_ID && name.bytes().all(hex) {
+            ids.push(name.to_owned());
+        }
+        ids
+    }
+}
+
+/// What of a contract cannot be kept for this target, in words.
+pub fn not_served(target: &Target, contract: &Contract) -> Option<String> {
+    if !matches!(target, Target::Container(_)) {
+        return None;
+    }
+    let asked = contract.as_change().clauses();
+    let clause = asked.iter().find(|clause| !SERVED.contains(clause))?;
+    Some(format!(
+        "{clause} is not supported for a container: its packets reach a link without their socket, so only limits (up, \
+         down, both) hold; one in the host's own network can be promised something as cgroup:/path"
+    ))
+}
+
+fn docker(folder: &Path, name: &str) -> Option<String> {
+    let containers = fs::read_dir(folder.join("containers")).ok()?;
+    containers.flatten().find_map(|entry| {
+        let text = fs::read(entry.path().join("config.v2.json")).ok()?;
+        let record: DockerRecord = serde_json::from_slice(&text).ok()?;
+        (record.name.trim_start_matches('/') == name).then_some(record.id)
+    })
+}
+
+fn podman(folder: &Path, name: &str) -> Option<String> {
+    let drivers = fs::read_dir(folder).ok()?.flatten();
+    let of_driver = drivers.filter(|entry| {
+        let name = entry.file_name();
+        name.to_str().is_some_and(|n| n.ends_with("-containers"))
+    });
+    of_driver
+        .filter_map(|entry| fs::read(entry.path().join("containers.json")).ok())
+        .filter_map(|text| serde_json::from_slice::<Vec<StorageRecord>>(&text).ok())
+        .flatten()
+        .find(|record| record.names.iter().any(|other| other == name))
+        .map(|record| record.id)
+}
+
+#[derive(Deserialize)]
+struct DockerDaemon {
+    #[serde(rename = "data-root")]
+    data_root: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct DockerRecord {
+    #[serde(rename = "ID")]
+    id: String,
+    #[serde(rename = "Name")]
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct StorageConf {
+    #[serde(default)]
+    storage: StoragePart,
+}
+
+#[derive(Default, Deserialize)]
+struct StoragePart {
+    graphroot: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct StorageRecord {
+    id: String,
+    #[serde(default)]
+    names: Vec<String>,
+}
+
+/// What holds for a container.
+const SERVED: [Clause; 4] = [Clause::Up, Clause::Down, Clause::Both, Clause::Burst];
+/// As engines print them.
+const SHORT_ID: usize = 12;
+
+#[cfg(test)]
+mod tests;

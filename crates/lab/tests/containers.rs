@@ -1,0 +1,249 @@
+//! Containers, made by hand as engines make them: a control group named after the id, a network namespace of their own,
+//! and a pair of interfaces that joins it to the host's, routed or as the port of a bridge. Docker's record of the name is
+//! laid where Docker lays it.
+
+use std::fs;
+
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::{R4M, Rate, functional, pause};
+use netnice_lab::sys;
+use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
+use netnice_lab::wire::{self, Flow, Record, Tap};
+use netnice_lab::world::{Cgroup, Host, Netns, Port};
+
+const R8M: Rate = Rate {
+    text: "8mbit",
+    bits: 8_000_000,
+};
+
+/// How the pair of interfaces is joined to the host's network.
+#[derive(Clone, Copy, PartialEq)]
+enum Join {
+    Routed,
+    Bridged,
+}
+
+/// What stays of a container while it does not run.
+struct Container {
+    _slice: Cgroup,
+    group: Cgroup,
+    join: Join,
+}
+
+impl Container {
+    /// A container called `web` in Docker's records.
+    fn new(desk: &Desk, join: Join) -> Container {
+        let id = format!("{:08x}", std::process::id()).repeat(8);
+        let slice = Cgroup::create("box.slice").expect("a slice");
+        let group = slice.below(&format!("docker-{id}.scope")).expect("a group");
+        let record = desk.netnice.docker().join("containers").join(&id);
+        fs::create_dir_all(&record).expect("a folder");
+        let text = format!(r#"{{"ID":"{id}","Name":"/web","State":{{"Running":true}}}}"#);
+        fs::write(record.join("config.v2.json"), text).expect("a record");
+        let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
+        client
+            .sysctl("net/ipv4/ip_forward", "1")
+            .expect("forwarding");
+        server
+            .ip("route add 10.88.0.0/24 via 10.77.0.1")
+            .expect("a route");
+        if join == Join::Bridged {
+            client.ip("link add br0 type bridge").expect("a bridge");
+            client
+                .ip("addr add 10.88.0.1/24 dev br0")
+                .expect("an address");
+            client.ip("link set br0 up").expect("it is up");
+        }
+        Container {
+            _slice: slice,
+            group,
+            join,
+        }
+    }
+
+    /// Gives it its network, as an engine does before it starts what runs inside.
+    fn network(&self, desk: &Desk) -> Host {
+        let client = &desk.world.client().ns;
+        let ns = Netns::create("box").expect("a namespace");
+        let name = ns.name();
+        client
+            .ip(&format!(
+                "link add vbox type veth peer name eth0 netns {name}"
+            ))
+            .expect("a pair");
+        match self.join {
+            Join::Routed => client.ip("addr add 10.88.0.1/24 dev vbox"),
+            Join::Bridged => client.ip("link set vbox master br0"),
+        }
+        .expect("it is joined");
+        client.ip("link set vbox up").expect("it is up");
+        ns.ip("addr add 10.88.0.2/24 dev eth0").expect("an address");
+        ns.ip("link set eth0 up").expect("it is up");
+        ns.ip("route add default via 10.88.0.1").expect("a route");
+        let ports = vec![Port {
+            device: "eth0".to_owned(),
+            v4: "10.88.0.2".parse().expect("v4"),
+            v6: "fd88::2".parse().expect("v6"),
+        }];
+        let name = "box".to_owned();
+        Host { name, ns, ports }
+    }
+
+    /// Runs a program inside.
+    fn run(&self, network: &Host, program: &impl Program) -> Running {
+        let procs = self.group.procs();
+        let procs = procs.to_str().expect("a plain path");
+        let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
+        traffic::eager_behind(network, &words, None, program).expect("a program inside")
+    }
+}
+
+/// What the container receives, in bit/s, over 1.5 s that begin `settle` seconds from now.
+fn arrives(network: &Host, settle: f64) -> f64 {
+    pause(settle);
+    let before = network.ns.delivered().expect("counts");
+    pause(1.5);
+    let after = network.ns.delivered().expect("counts");
+    (after.wire - before.wire) as f64 * 8e9 / (after.at_ns - before.at_ns) as f64
+}
+
+/// Limits up, down and both hold for TCP in a container that runs already, and what passed is counted once.
+fn held(join: Join) {
+    let desk = Desk::new().expect("a desk");
+    let container = Container::new(&desk, join);
+    let network = container.network(&desk);
+    let (up, down) = (
+        desk.sink(5001).expect("a sink"),
+        desk.source(5002).expect("a source"),
+    );
+    let _sends = container.run(&network, &Tcp::connect(up, 3).source());
+    desk.types("set container:web --up 4mbit --down 8mbit");
+    let said = desk.types("explain container:web").stdout;
+    assert!(said.contains("vbox"), "{said}");
+    let sent = |desk: &Desk| {
+        let counters = desk.target("container:web")["counters"].clone();
+        let bytes = counters["up"]["sent_bytes"].as_u64();
+        (sys::now_ns(), bytes.unwrap_or_else(|| panic!("{counters}")))
+    };
+    pause(1.0);
+    let (from, before) = sent(&desk);
+    desk.held(desk.sent(0.2, 1.5).expect("a rate"), R4M, "what it sends");
+    let (to, after) = sent(&desk);
+    let counted = (after - before) as f64 * 8e9 / (to - from) as f64;
+    desk.held(counted, R4M, "what is counted, once");
+    let _receives = container.run(&network, &Tcp::connect(down, 3).sink());
+    desk.held(arrives(&network, 1.5), R8M, "what it receives");
+    desk.types("set container:web --up none --down none --both 4mbit");
+    pause(1.5);
+    let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
+    let arrived = arrives(&network, 0.0);
+    let record = tap.stop(&desk.world.server().ns).expect("a record");
+    let sent = record.totals(wire::inbound).bytes as f64 * 8.0 / 1.5;
+    let both = arrived + sent;
+    assert!(
+        both < 1.15 * R4M.bits as f64,
+        "{arrived} and {sent} bit/s under both 4mbit"
+    );
+    desk.types("clear container:web");
+    desk.freed((0.3, 0.5), R4M, "a container without a limit");
+}
+
+#[test]
+fn a_container_behind_a_route_is_held_both_ways() {
+    held(Join::Routed);
+}
+
+#[test]
+fn a_container_behind_a_bridge_is_held_both_ways() {
+    held(Join::Bridged);
+}
+
+/// What the flood from this port sent in the 200 ms after its first packet, in bytes.
+fn beginning(record: &Record, port: u16) -> u64 {
+    let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
+    let first = record.first_of(of).expect("it sent something");
+    record.bytes(of, first, first + 200_000_000)
+}
+
+#[test]
+fn a_container_restarted_twenty_times_is_held_from_its_first_packet_on() {
+    let desk = Desk::new().expect("a desk");
+    let container = Container::new(&desk, Join::Bridged);
+    let to = desk.sink(5001).expect("a sink");
+    desk.types("set container:web --up 4mbit");
+    let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
+    let ports = 6000..6020;
+    for port in ports.clone() {
+        container.group.make_anew().expect("the group again");
+        let network = container.network(&desk);
+        // Between making the interfaces and starting the program an engine takes a tenth of a second and more.
+        pause(ENGINE);
+        let from = std::net::SocketAddr::from(([10, 88, 0, 2], port));
+        let _flood = container.run(&network, &Udp::source(from, to).rate(200_000_000));
+        pause(0.3);
+        // A namespace goes some time after its last process; the name of the interface is wanted at once.
+        let _ = desk.world.client().ns.ip("link del vbox");
+    }
+    let record = tap.stop(&desk.world.server().ns).expect("a record");
+    for port in ports {
+        let sent = beginning(&record, port);
+        let most = if functional() { 2 * MOST } else { MOST };
+        assert!(
+            sent > 0 && sent <= most,
+            "start {}: {sent} bytes in 200 ms, {most} at most",
+            port - 5999
+        );
+    }
+}
+
+#[test]
+fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is_said() {
+    let desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let answer = desk.answers("set container:web --up 4mbit", 1);
+    assert!(
+        answer.stderr.contains("no container is called web"),
+        "{}",
+        answer.stderr
+    );
+    let container = Container::new(&desk, Join::Routed);
+    let answer = desk.answers("set container:web --min 1mbit --on eth0", 2);
+    assert!(
+        answer
+            .stderr
+            .contains("min is not supported for a container"),
+        "{}",
+        answer.stderr
+    );
+    let host = desk.world.client();
+    let inside = container.run(host, &Tcp::connect(to, 2).source());
+    desk.types("set container:web --up 4mbit");
+    desk.held(
+        desk.sent(1.0, 1.5).expect("a rate"),
+        R4M,
+        "a container in the host's network",
+    );
+    let said = desk.types("explain container:web").stdout;
+    assert!(said.contains("own network: sockets"), "{said}");
+    drop(inside);
+    // A network to which no pair of interfaces leads, as of slirp4netns.
+    let ns = Netns::create("lonely").expect("a namespace");
+    let (name, ports) = ("lonely".to_owned(), Vec::new());
+    let lonely = Host { name, ns, ports };
+    let nowhere = Udp::sink("127.0.0.1:5003".parse().expect("an address"));
+    let _lonely = container.run(&lonely, &nowhere);
+    pause(1.5);
+    let shown = desk.target("container:web");
+    assert!(
+        shown["degraded"][0]
+            .as_str()
+            .is_some_and(|d| d.contains("nothing of it is held")),
+        "{shown}"
+    );
+}
+
+/// What an engine takes at least, in seconds.
+const ENGINE: f64 = 0.1;
+/// The most that a limit of 4 Mbit/s lets pass in 200 ms, with its burst of 5 ms and five per cent more. A flood that
+/// is not held sends as much in the first 5 ms.
+const MOST: u64 = (4_000_000 / 8 * 205 / 1000) * 105 / 100;
