@@ -79,6 +79,7 @@ fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
         // What is not UTF-8 is no source.
         let Some(text) = read(&file)? else { continue };
         found.extend(machine_paths(&place, &text, &own));
+        found.extend(conflict_marks(&place, &text));
         if is_source(&place) {
             found.extend(size(&place, &text));
         }
@@ -267,6 +268,22 @@ fn machine_paths(place: &str, text: &str, own: &[String]) -> Vec<Complaint> {
         }
     }
     found
+}
+
+/// Complains about what a merge left behind where two changes met.
+fn conflict_marks(place: &str, text: &str) -> Option<Complaint> {
+    let is_mark = |line: &str| {
+        ["<<<<<<<", ">>>>>>>"].iter().any(|mark| {
+            line.strip_prefix(mark)
+                .is_some_and(|rest| rest.starts_with(' '))
+        })
+    };
+    let number = text.lines().position(is_mark)? + 1;
+    let place = format!("{place}:{number}");
+    Some(Complaint::new(
+        place,
+        "the mark of a conflict that was not solved",
+    ))
 }
 
 /// True if `path` occurs where a path begins, and not in the middle of a longer one.

@@ -146,6 +146,13 @@ fn paths_of_one_machine_are_refused() {
 }
 
 #[test]
+fn marks_of_a_conflict_are_refused() {
+    let mark = "<".repeat(7);
+    assert!(conflict_marks("README.md", &format!("one\n{mark} HEAD\ntwo")).is_some());
+    assert!(conflict_marks("README.md", &format!("one {mark} HEAD\n{mark}\n")).is_none());
+}
+
+#[test]
 fn ebpf_carries_its_licence() {
     let good = format!("// {BPF_LICENCE}\nint x;\n");
     assert_eq!(bpf_licence("a.bpf.c", &good), None);
