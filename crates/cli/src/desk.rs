@@ -135,8 +135,10 @@ fn ask(
     request: &Request,
     process: Option<BorrowedFd<'_>>,
 ) -> Result<Exit, Trouble> {
-    let mut daemon = connect(dir)?;
-    let response = patiently(|| daemon.call(request, process))?;
+    let response = {
+        let mut daemon = connect(dir)?;
+        patiently(|| daemon.call(request, process))?
+    };
     match (&response, one_target(request)) {
         (Response::Shown(doc), Some(who)) if !json => {
             say(&render::one(doc, &who, &Style::of_stdout()))?;
