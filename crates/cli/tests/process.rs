@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{
-    Done, Request, Response, RuntimeDir, ShowDoc, decode_request, encode_response, fds,
+    Done, Request, Response, RuntimeDir, ShowDoc, WatchDoc, decode_request, encode_response, fds,
 };
 
 /// A folder that goes with its owner.
@@ -365,7 +365,7 @@ fn what_is_refused_is_not_run() {
 
 #[test]
 fn top_prints_table_after_table_and_stops_when_nobody_reads() {
-    let answers = std::iter::repeat_n(Response::Shown(ShowDoc::default()), 200).collect();
+    let answers = std::iter::repeat_n(Response::Watched(WatchDoc::default()), 200).collect();
     let daemon = Daemon::answering("top", answers);
     let output = daemon
         .netnice(&["top", "-d", "100ms", "-n", "3"])
