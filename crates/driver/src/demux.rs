@@ -1,0 +1,749 @@
+//! Whose a received frame is.
+//!
+//! [`Demux::handle`] looks at one frame and says to which flow it goes, to which several, that it is nobody's (the
+//! kernel's, then), or why it is discarded. It is asked before anything is copied to a program (VERT 3.1.1), so what is
+//! discarded here costs no more than this look.
+//!
+//! In this order:
+//! 1. A frame to another station is nobody's.
+//! 2. What fits a **discard pattern** ends here. Offsets count from the frame's first byte.
+//! 3. Headers are read ([`crate::frame`]); what contradicts itself is discarded.
+//! 4. A **fragment** goes where its datagram's first part went (`demux::fragments`).
+//! 5. UDP and TCP: by both ends; by the own address and port; by the own port at any single address. A group's packets go
+//!    to all flows that joined it, and to no others.
+//! 6. Another IP protocol at an address, another EtherType: by **pattern**, whose offsets count from the payload of the IP or
+//!    of the Ethernet header.
+//!
+//! A frame costs two look-ups in the ordinary case and never more than a fixed number, whatever is registered
+//! and whatever arrives; memory is bounded by what is registered. Every frame is counted once:
+//! [`Counters`] says what sums to what.
+
+mod counters;
+mod fragments;
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::net::{IpAddr, SocketAddr};
+
+use foldhash::quality::RandomState;
+use netnice_core::units::Instant;
+
+pub use counters::{Counters, Discard, FlowCounters};
+use fragments::{Fragments, Part};
+
+use crate::frame::{self, ETHERNET, Family, Frame, Ip, Mac};
+use crate::pattern::{BadPattern, Pattern, Patterns};
+use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host, number_of};
+
+/// A flow's number in the driver. Numbers are small: they are used as an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowNo(pub u32);
+
+/// Which packets are a flow's. A flow may have several of these.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Match {
+    /// From one other end alone.
+    Connected {
+        /// UDP or TCP.
+        transport: Transport,
+        /// The own end.
+        local: SocketAddr,
+        /// The other end.
+        remote: SocketAddr,
+    },
+    /// To a port, from anybody.
+    Port {
+        /// UDP or TCP.
+        transport: Transport,
+        /// The own end; unspecified (`0.0.0.0`, `::`) is any single address of that family.
+        local: SocketAddr,
+    },
+    /// To a port of a group. Each flow that has joined gets a copy.
+    Group {
+        /// UDP or TCP.
+        transport: Transport,
+        /// The group, or IPv4's broadcast address, and the port.
+        group: SocketAddr,
+    },
+    /// Of another IP protocol.
+    Protocol {
+        /// Which.
+        protocol: IpProtocol,
+        /// To which address.
+        local: IpAddr,
+        /// Which of its packets.
+        pattern: Pattern,
+    },
+    /// Of another EtherType.
+    EtherType {
+        /// Which.
+        kind: EtherType,
+        /// Which of its packets.
+        pattern: Pattern,
+    },
+}
+
+/// What a flow wants of datagrams that come in parts (VERT 4.3 has both).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reassembly {
+    /// Every part, in whatever order they arrive.
+    #[default]
+    Complete,
+    /// A part only if all before it arrived in order: where order fails, something was lost, and
+    /// the rest is of no use.
+    InOrder,
+}
+
+/// A flow that cannot be registered so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Other packets of a flow that is there, or a flow's number twice.
+    #[error("these packets belong to another flow already")]
+    Taken,
+    /// Not an address of a host, or not of a group.
+    #[error("{0} is not an address that such packets come to")]
+    Address(IpAddr),
+    /// Both ends differ in version.
+    #[error("from {remote} to {local}: one is IPv4, the other IPv6")]
+    Families {
+        /// The own end.
+        local: IpAddr,
+        /// The other.
+        remote: IpAddr,
+    },
+    /// A flow has a port.
+    #[error("port 0 is no port of a flow")]
+    Port,
+    /// More flows than a group may have.
+    #[error("{MAX_MEMBERS} flows have joined this group already")]
+    Group,
+    /// More ways than one flow may be reached by.
+    #[error("a flow may have {MAX_MATCHES} kinds of packets, no more")]
+    Matches,
+    /// A pattern.
+    #[error(transparent)]
+    Pattern(#[from] BadPattern),
+    /// A number that is too large.
+    #[error("flow number {0} is above {MAX_FLOWS}")]
+    Number(u32),
+}
+
+/// Whose a frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict<'a> {
+    /// One flow's; `end` is where it ends (padding comes behind).
+    One {
+        /// Whose.
+        flow: FlowNo,
+        /// Its length.
+        end: usize,
+    },
+    /// Each of these gets a copy.
+    Several {
+        /// Whose.
+        flows: &'a [FlowNo],
+        /// Its length.
+        end: usize,
+    },
+    /// Nobody knows yet: it is kept until its datagram's first part comes; then
+    /// [`Demux::poll_released`] has it.
+    Held,
+    /// No flow's.
+    Unclaimed,
+    /// It goes to nobody.
+    Discarded(Discard),
+}
+
+/// The table of who gets what. See the module.
+#[derive(Debug)]
+pub struct Demux {
+    mac: Mac,
+    flows: Vec<Option<Flow>>,
+    connected: HashMap<Ends, FlowNo, RandomState>,
+    ports: HashMap<Ends, Owner, RandomState>,
+    groups: Vec<Group>,
+    protocols: HashMap<(Family, u8, u128), Patterns<FlowNo>, RandomState>,
+    ethertypes: HashMap<u16, Patterns<FlowNo>, RandomState>,
+    discards: Patterns<()>,
+    fragments: Fragments,
+    counters: Counters,
+}
+
+/// One flow.
+#[derive(Debug)]
+struct Flow {
+    matches: Vec<Match>,
+    reassembly: Reassembly,
+    counters: FlowCounters,
+}
+
+/// Flows that get the same packets.
+#[derive(Debug, Default)]
+struct Group {
+    /// Those with [`Reassembly::Complete`] first.
+    members: Vec<FlowNo>,
+    /// How many those are.
+    complete: usize,
+}
+
+/// Who gets a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    One(FlowNo),
+    /// The number of a [`Group`].
+    Group(u32),
+    Nobody,
+}
+
+/// What a packet with ports is known by. Of a match by port the other end is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Ends {
+    local: u128,
+    remote: u128,
+    ports: (u16, u16),
+    kind: (Family, Transport),
+}
+
+impl Demux {
+    /// A table without flows, for a link with this address.
+    pub fn new(mac: Mac) -> Demux {
+        Demux {
+            mac,
+            flows: Vec::new(),
+            connected: HashMap::default(),
+            ports: HashMap::default(),
+            groups: Vec::new(),
+            protocols: HashMap::default(),
+            ethertypes: HashMap::default(),
+            discards: Patterns::default(),
+            fragments: Fragments::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// A flow without packets so far.
+    pub fn insert(&mut self, flow: FlowNo, reassembly: Reassembly) -> Result<(), Refused> {
+        if flow.0 > MAX_FLOWS {
+            return Err(Refused::Number(flow.0));
+        }
+        let place = flow.0 as usize;
+        if self.flows.len() <= place {
+            self.flows.resize_with(place + 1, || None);
+        }
+        if self.flows[place].is_some() {
+            return Err(Refused::Taken);
+        }
+        self.flows[place] = Some(Flow {
+            matches: Vec::new(),
+            reassembly,
+            counters: FlowCounters::default(),
+        });
+        self.fragments.count(reassembly, 1);
+        Ok(())
+    }
+
+    /// These packets are the flow's from now on.
+    pub fn claim(&mut self, flow: FlowNo, what: &Match) -> Result<(), Refused> {
+        let reassembly = match self.flow(flow) {
+            None => return Err(Refused::Number(flow.0)),
+            Some(known) if known.matches.len() == MAX_MATCHES => return Err(Refused::Matches),
+            Some(known) if known.matches.contains(what) => return Err(Refused::Taken),
+            Some(known) => known.reassembly,
+        };
+        what.is_possible()?;
+        match (what, what.ends()) {
+            (Match::Connected { .. }, Some(ends)) => match self.connected.entry(ends) {
+                Entry::Occupied(_) => return Err(Refused::Taken),
+                Entry::Vacant(place) => {
+                    place.insert(flow);
+                }
+            },
+            (Match::Group { .. }, Some(ends)) => self.join(flow, reassembly, ends)?,
+            (_, Some(ends)) => match self.ports.entry(ends) {
+                Entry::Occupied(_) => return Err(Refused::Taken),
+                Entry::Vacant(place) => {
+                    place.insert(Owner::One(flow));
+                }
+            },
+            (_, None) => self.claim_pattern(flow, what)?,
+        }
+        if let Some(known) = self.flow_mut(flow) {
+            known.matches.push(what.clone());
+        }
+        Ok(())
+    }
+
+    /// The flow ends: its packets are nobody's. Says what it got.
+    pub fn remove(&mut self, flow: FlowNo) -> Option<FlowCounters> {
+        let known = self.flows.get_mut(flow.0 as usize)?.take()?;
+        for what in &known.matches {
+            self.release(flow, what);
+        }
+        self.fragments.forget(Owner::One(flow));
+        self.fragments.count(known.reassembly, -1);
+        Some(known.counters)
+    }
+
+    /// Frames that fit are discarded from now on, whoever they are for.
+    pub fn discard(&mut self, pattern: &Pattern) -> Result<(), BadPattern> {
+        self.discards.insert(pattern, ())
+    }
+
+    /// They are not any more. Says whether they were.
+    pub fn stop_discarding(&mut self, pattern: &Pattern) -> bool {
+        self.discards.remove(pattern).is_some()
+    }
+
+    /// A frame arrived.
+    #[inline]
+    pub fn handle(&mut self, bytes: &[u8], now: Instant) -> Verdict<'_> {
+        self.counters.received += 1;
+        self.fragments.expire(now);
+        let route = self.route(bytes, now);
+        self.settle(route)
+    }
+
+    /// A part that was held and is not any more, with its verdict. Ask until there is none.
+    pub fn poll_released(&mut self) -> Option<(Box<[u8]>, Verdict<'_>)> {
+        let (owner, bytes) = self.fragments.poll_released()?;
+        let route = Route::To {
+            owner,
+            end: bytes.len(),
+            in_order: false,
+        };
+        Some((bytes, self.settle(route)))
+    }
+
+    /// What was counted of all frames.
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.counters;
+        counters.discarded[Discard::Forgotten as usize] += self.fragments.forgotten();
+        counters.held = self.fragments.held();
+        counters
+    }
+
+    /// What was counted of one flow.
+    pub fn counters_of(&self, flow: FlowNo) -> Option<FlowCounters> {
+        Some(self.flow(flow)?.counters)
+    }
+
+    /// Panics if the table contradicts itself. For tests; linear in everything.
+    pub fn invariants(&self) {
+        let counters = self.counters();
+        let to_somebody = counters.delivered + counters.copied;
+        let discarded: u64 = counters.discarded.iter().sum();
+        assert_eq!(
+            counters.received,
+            to_somebody + counters.unclaimed + counters.held + discarded,
+            "{counters:?}"
+        );
+        for group in &self.groups {
+            for (place, member) in group.members.iter().enumerate() {
+                let member = self.flow(*member).expect("a member is a flow");
+                let is_complete = member.reassembly == Reassembly::Complete;
+                assert_eq!(is_complete, place < group.complete, "members in order");
+            }
+        }
+        let joined: usize = self.groups.iter().map(|group| group.members.len()).sum();
+        let matches = self.flows.iter().flatten().flat_map(|flow| &flow.matches);
+        let joins = matches
+            .filter(|one| matches!(one, Match::Group { .. }))
+            .count();
+        assert_eq!(joined, joins, "who joined a group is in it");
+        self.fragments.invariants();
+    }
+
+    #[inline]
+    fn route(&mut self, bytes: &[u8], now: Instant) -> Route {
+        let Some((to, _)) = frame::macs(bytes) else {
+            return Route::Discarded(Discard::Short);
+        };
+        if to != self.mac && !to.is_group() {
+            return Route::NOBODYS;
+        }
+        if !self.discards.is_empty() && self.discards.find(bytes).is_some() {
+            return Route::Discarded(Discard::Pattern);
+        }
+        let ip = match frame::read(bytes) {
+            Ok(Frame::Ip(ip)) => ip,
+            Ok(Frame::Other(kind)) => return self.route_other(kind, bytes),
+            Err(malformed) => return Route::Discarded(malformed.into()),
+        };
+        if to.is_group() && !is_group(ip.family, ip.destination) {
+            return Route::NOBODYS;
+        }
+        let end = ip.end;
+        match self.route_ip(&ip, bytes, now) {
+            Ok(Some((owner, in_order))) => Route::To {
+                owner,
+                end,
+                in_order,
+            },
+            Ok(None) => Route::Held,
+            Err(why) => Route::Discarded(why),
+        }
+    }
+
+    fn route_other(&self, kind: u16, bytes: &[u8]) -> Route {
+        let patterns = self.ethertypes.get(&kind);
+        let flow = patterns.and_then(|patterns| patterns.find(&bytes[ETHERNET..]));
+        Route::To {
+            owner: flow.map_or(Owner::Nobody, |flow| Owner::One(*flow)),
+            end: bytes.len(),
+            in_order: true,
+        }
+    }
+
+    /// Who gets it, and whether nothing before it is missing; nothing if it is held.
+    #[inline]
+    fn route_ip(
+        &mut self,
+        ip: &Ip,
+        bytes: &[u8],
+        now: Instant,
+    ) -> Result<Option<(Owner, bool)>, Discard> {
+        if is_group(ip.family, ip.source) {
+            return Err(Discard::Source);
+        }
+        let Some(part) = Part::of(ip) else {
+            return Ok(Some((self.classify(ip, bytes)?, true)));
+        };
+        match part.offset {
+            0 => {
+                let owner = self.classify(ip, bytes)?;
+                self.fragments.first(&part, owner, now).map(Some)
+            }
+            _ => self.fragments.later(&part, &bytes[..ip.end], now),
+        }
+    }
+
+    /// By what the packet says itself.
+    #[inline]
+    fn classify(&self, ip: &Ip, bytes: &[u8]) -> Result<Owner, Discard> {
+        let payload = &bytes[ip.payload..ip.end];
+        let Some(transport) = Transport::of(ip.protocol) else {
+            let key = (ip.family, ip.protocol, ip.destination);
+            let patterns = self.protocols.get(&key);
+            let flow = patterns.and_then(|patterns| patterns.find(payload));
+            return Ok(flow.map_or(Owner::Nobody, |flow| Owner::One(*flow)));
+        };
+        if payload.len() < transport.header() {
+            return Err(Discard::Transport);
+        }
+        if transport == Transport::Udp {
+            let length = usize::from(frame::be16(payload, 4));
+            let is_whole = ip.fragment.is_none();
+            if length < transport.header() || (is_whole && length > payload.len()) {
+                return Err(Discard::Transport);
+            }
+        }
+        let (from, to) = (frame::be16(payload, 0), frame::be16(payload, 2));
+        let mut ends = Ends {
+            local: ip.destination,
+            remote: ip.source,
+            ports: (to, from),
+            kind: (ip.family, transport),
+        };
+        if !self.connected.is_empty()
+            && let Some(flow) = self.connected.get(&ends)
+        {
+            return Ok(Owner::One(*flow));
+        }
+        ends.remote = 0;
+        ends.ports.1 = 0;
+        if let Some(owner) = self.ports.get(&ends) {
+            return Ok(*owner);
+        }
+        if is_group(ip.family, ip.destination) {
+            return Ok(Owner::Nobody);
+        }
+        ends.local = 0;
+        Ok(*self.ports.get(&ends).unwrap_or(&Owner::Nobody))
+    }
+
+    /// Counts a frame where it went.
+    #[inline]
+    fn settle(&mut self, route: Route) -> Verdict<'_> {
+        match route {
+            Route::To {
+                owner: Owner::One(flow),
+                end,
+                in_order,
+            } => self.settle_one(flow, end, in_order),
+            Route::To {
+                owner: Owner::Group(group),
+                end,
+                in_order,
+            } => self.settle_group(group, end, in_order),
+            Route::To { .. } => {
+                self.counters.unclaimed += 1;
+                Verdict::Unclaimed
+            }
+            Route::Held => Verdict::Held,
+            Route::Discarded(why) => self.throw_away(why),
+        }
+    }
+
+    fn settle_one(&mut self, flow: FlowNo, end: usize, in_order: bool) -> Verdict<'_> {
+        let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
+            self.counters.unclaimed += 1;
+            return Verdict::Unclaimed;
+        };
+        if !in_order && known.reassembly == Reassembly::InOrder {
+            known.counters.out_of_order += 1;
+            return self.throw_away(Discard::OutOfOrder);
+        }
+        known.counters.received += 1;
+        self.counters.delivered += 1;
+        Verdict::One { flow, end }
+    }
+
+    fn settle_group(&mut self, group: u32, end: usize, in_order: bool) -> Verdict<'_> {
+        let members = &self.groups[group as usize];
+        let count = match in_order {
+            true => members.members.len(),
+            false => members.complete,
+        };
+        for (place, member) in members.members.iter().enumerate() {
+            if let Some(Some(known)) = self.flows.get_mut(member.0 as usize) {
+                match place < count {
+                    true => known.counters.received += 1,
+                    false => known.counters.out_of_order += 1,
+                }
+            }
+        }
+        if count == 0 {
+            return self.throw_away(Discard::OutOfOrder);
+        }
+        self.counters.copied += 1;
+        let flows = &self.groups[group as usize].members[..count];
+        Verdict::Several { flows, end }
+    }
+
+    fn throw_away(&mut self, why: Discard) -> Verdict<'_> {
+        self.counters.discarded[why as usize] += 1;
+        Verdict::Discarded(why)
+    }
+
+    fn join(&mut self, flow: FlowNo, reassembly: Reassembly, ends: Ends) -> Result<(), Refused> {
+        let number = match self.ports.get(&ends) {
+            Some(Owner::Group(number)) => *number,
+            Some(_) => return Err(Refused::Taken),
+            None => self.vacant_group(),
+        };
+        let group = &mut self.groups[number as usize];
+        if group.members.len() == MAX_MEMBERS {
+            return Err(Refused::Group);
+        }
+        match reassembly {
+            Reassembly::Complete => {
+                group.members.insert(group.complete, flow);
+                group.complete += 1;
+            }
+            Reassembly::InOrder => group.members.push(flow),
+        }
+        self.ports.insert(ends, Owner::Group(number));
+        Ok(())
+    }
+
+    fn vacant_group(&mut self) -> u32 {
+        let is_vacant = |group: &Group| group.members.is_empty();
+        match self.groups.iter().position(is_vacant) {
+            Some(place) => place as u32,
+            None => {
+                self.groups.push(Group::default());
+                self.groups.len() as u32 - 1
+            }
+        }
+    }
+
+    fn leave(&mut self, flow: FlowNo, ends: Ends) {
+        let Some(Owner::Group(number)) = self.ports.get(&ends).copied() else {
+            return;
+        };
+        let group = &mut self.groups[number as usize];
+        if let Some(place) = group.members.iter().position(|member| *member == flow) {
+            group.members.remove(place);
+            group.complete -= usize::from(place < group.complete);
+        }
+        if group.members.is_empty() {
+            self.ports.remove(&ends);
+            self.fragments.forget(Owner::Group(number));
+        }
+    }
+
+    fn claim_pattern(&mut self, flow: FlowNo, what: &Match) -> Result<(), Refused> {
+        match what {
+            Match::Protocol {
+                protocol,
+                local,
+                pattern,
+            } => {
+                let (family, address) = number_of(*local);
+                let key = (family, protocol.number(), address);
+                self.protocols
+                    .entry(key)
+                    .or_default()
+                    .insert(pattern, flow)?;
+            }
+            Match::EtherType { kind, pattern } => {
+                let patterns = self.ethertypes.entry(kind.number()).or_default();
+                patterns.insert(pattern, flow)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// These packets are not the flow's any more.
+    fn release(&mut self, flow: FlowNo, what: &Match) {
+        match (what, what.ends()) {
+            (Match::Connected { .. }, Some(ends)) => {
+                self.connected.remove(&ends);
+            }
+            (Match::Group { .. }, Some(ends)) => self.leave(flow, ends),
+            (_, Some(ends)) => {
+                self.ports.remove(&ends);
+            }
+            (
+                Match::Protocol {
+                    protocol,
+                    local,
+                    pattern,
+                },
+                None,
+            ) => {
+                let (family, address) = number_of(*local);
+                let key = (family, protocol.number(), address);
+                remove_pattern(&mut self.protocols, &key, pattern);
+            }
+            (Match::EtherType { kind, pattern }, None) => {
+                remove_pattern(&mut self.ethertypes, &kind.number(), pattern);
+            }
+            (_, None) => {}
+        }
+    }
+
+    fn flow(&self, flow: FlowNo) -> Option<&Flow> {
+        self.flows.get(flow.0 as usize)?.as_ref()
+    }
+
+    fn flow_mut(&mut self, flow: FlowNo) -> Option<&mut Flow> {
+        self.flows.get_mut(flow.0 as usize)?.as_mut()
+    }
+}
+
+/// Where a frame goes, before it is counted.
+enum Route {
+    To {
+        owner: Owner,
+        end: usize,
+        /// Nothing of its datagram is missing before it.
+        in_order: bool,
+    },
+    Held,
+    Discarded(Discard),
+}
+
+impl Route {
+    const NOBODYS: Route = Route::To {
+        owner: Owner::Nobody,
+        end: 0,
+        in_order: true,
+    };
+}
+
+impl Match {
+    fn is_possible(&self) -> Result<(), Refused> {
+        let one_host = |address: IpAddr| match is_one_host(address) {
+            true => Ok(()),
+            false => Err(Refused::Address(address)),
+        };
+        let has_port = |end: &SocketAddr| match end.port() {
+            0 => Err(Refused::Port),
+            _ => Ok(()),
+        };
+        match self {
+            Match::Connected { local, remote, .. } => {
+                if Family::of(local.ip()) != Family::of(remote.ip()) {
+                    let (local, remote) = (local.ip(), remote.ip());
+                    return Err(Refused::Families { local, remote });
+                }
+                one_host(local.ip()).and(one_host(remote.ip()))?;
+                has_port(local).and(has_port(remote))
+            }
+            Match::Port { local, .. } => {
+                if !local.ip().is_unspecified() {
+                    one_host(local.ip())?;
+                }
+                has_port(local)
+            }
+            Match::Group { group, .. } => {
+                let (family, number) = number_of(group.ip());
+                match is_group(family, number) {
+                    true => has_port(group),
+                    false => Err(Refused::Address(group.ip())),
+                }
+            }
+            Match::Protocol { local, .. } => one_host(*local),
+            Match::EtherType { .. } => Ok(()),
+        }
+    }
+
+    /// What its packets are known by, if they have ports.
+    fn ends(&self) -> Option<Ends> {
+        let nowhere = |local: &SocketAddr| match local {
+            SocketAddr::V4(_) => SocketAddr::from(([0_u8; 4], 0)),
+            SocketAddr::V6(_) => SocketAddr::from(([0_u16; 8], 0)),
+        };
+        let (transport, local, remote) = match self {
+            Match::Connected {
+                transport,
+                local,
+                remote,
+            } => (*transport, *local, *remote),
+            Match::Port { transport, local } => (*transport, *local, nowhere(local)),
+            Match::Group { transport, group } => (*transport, *group, nowhere(group)),
+            Match::Protocol { .. } | Match::EtherType { .. } => return None,
+        };
+        let (family, address) = number_of(local.ip());
+        Some(Ends {
+            local: address,
+            remote: number_of(remote.ip()).1,
+            ports: (local.port(), remote.port()),
+            kind: (family, transport),
+        })
+    }
+}
+
+/// Forgets a pattern, and its table if that was the last.
+fn remove_pattern<K: std::hash::Hash + Eq>(
+    tables: &mut HashMap<K, Patterns<FlowNo>, RandomState>,
+    key: &K,
+    pattern: &Pattern,
+) {
+    if let Some(patterns) = tables.get_mut(key) {
+        patterns.remove(pattern);
+        if patterns.is_empty() {
+            tables.remove(key);
+        }
+    }
+}
+
+/// True for what is meant for several hosts: multicast, and IPv4's broadcast.
+fn is_group(family: Family, address: u128) -> bool {
+    match family {
+        Family::V4 => address >> 28 == 0xe || address == u128::from(u32::MAX),
+        Family::V6 => address >> 120 == 0xff,
+    }
+}
+
+/// The largest number of a flow: what the scheduler can tell apart.
+pub const MAX_FLOWS: u32 = (1 << 20) - 1;
+/// How many flows one frame can be copied to.
+pub const MAX_MEMBERS: usize = 64;
+/// How many kinds of packets one flow may have: its port and the groups that it has joined.
+pub const MAX_MATCHES: usize = 64;
+
+#[cfg(test)]
+mod tests;

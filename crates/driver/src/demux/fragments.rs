@@ -1,0 +1,360 @@
+//! Where the parts of a datagram go: only the first says its ports.
+//!
+//! ```text
+//!             first part                            a later part
+//!  unknown ───────────────▶ known ──▶ its owner   unknown ────────────▶ waiting (if a flow wants every part)
+//!     ▲                       │                       ▲                    │
+//!     │  all bytes seen,      │                       │  LIFETIME over     │ first part: released to its owner,
+//!     └── LIFETIME, new ones ─┘                       └── or no room ──────┘ and known
+//! ```
+//! The demultiplexer puts nothing together: every part goes on as it came, and the flow's own stack
+//! reassembles. A later part without a first one is anybody's, so it is held, unless no flow wants parts out of
+//! order; then it is nobody's.
+//!
+//! # Bounded, and by owner
+//! What is known of datagrams is kept for each owner apart, [`KNOWN_PER_OWNER`] at most, the oldest
+//! forgotten first; so parts that flood one flow make no other flow's be forgotten. Parts that wait are nobody's yet:
+//! [`WAITING`] datagrams and [`WAITING_BYTES`] bytes of them together, again the oldest forgotten first.
+//!
+//! # Safe
+//! A datagram goes where its *first* first part went. Another first part that names another flow is discarded, so that nobody
+//! can draw parts of others' datagrams to himself by sending one that overlaps.
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::quality::RandomState;
+use netnice_core::units::Instant;
+
+use super::{Discard, Owner, Reassembly};
+use crate::frame::{Family, Ip};
+
+/// A part, and of what.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    of: Datagram,
+    pub(super) offset: u32,
+    length: u32,
+    more: bool,
+}
+
+/// What all parts of a datagram say alike (RFC 791; RFC 8200 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Datagram {
+    family: Family,
+    protocol: u8,
+    id: u32,
+    source: u128,
+    destination: u128,
+}
+
+impl Part {
+    /// Nothing if the packet is a whole datagram.
+    pub(super) fn of(ip: &Ip) -> Option<Part> {
+        let fragment = ip.fragment?;
+        Some(Part {
+            of: Datagram {
+                family: ip.family,
+                protocol: ip.protocol,
+                id: fragment.id,
+                source: ip.source,
+                destination: ip.destination,
+            },
+            offset: fragment.offset,
+            length: (ip.end - ip.payload) as u32,
+            more: fragment.more,
+        })
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Fragments {
+    known: HashMap<Datagram, Known, RandomState>,
+    /// The known datagrams of each owner, the oldest first. Some have ended since.
+    by_owner: HashMap<Owner, VecDeque<Ticket>, RandomState>,
+    waiting: HashMap<Datagram, Waiting, RandomState>,
+    /// The waiting ones, the oldest first. Some have ended since.
+    order: VecDeque<Ticket>,
+    waiting_bytes: usize,
+    released: VecDeque<(Owner, Box<[u8]>)>,
+    held: u64,
+    forgotten: u64,
+    serial: u64,
+    /// Flows that want every part.
+    complete: u32,
+}
+
+/// A datagram of the many that may have had this name.
+#[derive(Clone, Copy, Debug)]
+struct Ticket {
+    of: Datagram,
+    serial: u64,
+}
+
+/// A datagram whose first part came.
+#[derive(Debug)]
+struct Known {
+    serial: u64,
+    born: Instant,
+    owner: Owner,
+    /// Where the next part in order begins; nothing once one came out of order.
+    next: Option<u32>,
+    /// Bytes of all parts that came, and how many the last part says there are.
+    came: u32,
+    total: Option<u32>,
+}
+
+/// A datagram whose first part did not come yet.
+#[derive(Debug)]
+struct Waiting {
+    serial: u64,
+    born: Instant,
+    parts: Vec<(Part, Box<[u8]>)>,
+}
+
+impl Fragments {
+    /// A flow came or went.
+    pub(super) fn count(&mut self, reassembly: Reassembly, change: i32) {
+        if reassembly == Reassembly::Complete {
+            self.complete = self.complete.saturating_add_signed(change);
+        }
+    }
+
+    /// The first part of a datagram that its ports (or its pattern) give to `owner`: to whom it
+    /// goes, and whether it is in order.
+    pub(super) fn first(
+        &mut self,
+        part: &Part,
+        owner: Owner,
+        now: Instant,
+    ) -> Result<(Owner, bool), Discard> {
+        match self.lookup(part.of, now) {
+            Some(known) if known.owner == Owner::Nobody => return Ok((Owner::Nobody, false)),
+            Some(known) if known.owner != owner => return Err(Discard::Conflict),
+            Some(_) => return Ok((owner, self.advance(part))),
+            None => {}
+        }
+        self.remember(part.of, owner, now);
+        let others = self.waiting.remove(&part.of);
+        if let (Some(_), Some(known)) = (&others, self.known.get_mut(&part.of)) {
+            known.next = None;
+        }
+        let in_order = self.advance(part);
+        for (other, bytes) in others.into_iter().flat_map(|others| others.parts) {
+            self.waiting_bytes -= bytes.len();
+            self.advance(&other);
+            self.released.push_back((owner, bytes));
+        }
+        Ok((owner, in_order))
+    }
+
+    /// Another part: to whom it goes, and whether it is in order; nothing if it is held.
+    pub(super) fn later(
+        &mut self,
+        part: &Part,
+        packet: &[u8],
+        now: Instant,
+    ) -> Result<Option<(Owner, bool)>, Discard> {
+        if let Some(known) = self.lookup(part.of, now) {
+            let owner = known.owner;
+            return Ok(Some((owner, self.advance(part))));
+        }
+        if self.complete == 0 {
+            return Ok(Some((Owner::Nobody, false)));
+        }
+        self.hold(part, packet, now)?;
+        Ok(None)
+    }
+
+    /// Forgets what waited too long. Bounded: a few at each call.
+    #[inline]
+    pub(super) fn expire(&mut self, now: Instant) {
+        for _ in 0..FORGET_PER_CALL {
+            let Some(oldest) = self.order.front() else {
+                return;
+            };
+            let lives = self.waiting.get(&oldest.of).is_some_and(|waiting| {
+                waiting.serial == oldest.serial && is_young(waiting.born, now)
+            });
+            if lives {
+                return;
+            }
+            self.forget_oldest();
+        }
+    }
+
+    /// A part that waited, and to whom it goes.
+    pub(super) fn poll_released(&mut self) -> Option<(Owner, Box<[u8]>)> {
+        let next = self.released.pop_front()?;
+        self.held -= 1;
+        Some(next)
+    }
+
+    /// Parts that are kept at present.
+    pub(super) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Parts that were kept and went to nobody.
+    pub(super) fn forgotten(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// An owner is gone; so are its datagrams.
+    pub(super) fn forget(&mut self, owner: Owner) {
+        for ticket in self.by_owner.remove(&owner).into_iter().flatten() {
+            self.drop_known(&ticket);
+        }
+        let theirs = self.released.iter_mut().filter(|(to, _)| *to == owner);
+        theirs.for_each(|(to, _)| *to = Owner::Nobody);
+    }
+
+    /// Panics if it contradicts itself.
+    pub(super) fn invariants(&self) {
+        let parts = |waiting: &Waiting| waiting.parts.len();
+        let waiting: usize = self.waiting.values().map(parts).sum();
+        assert_eq!(self.held as usize, waiting + self.released.len(), "held");
+        let bytes = self.waiting.values().flat_map(|waiting| &waiting.parts);
+        let bytes: usize = bytes.map(|(_, bytes)| bytes.len()).sum();
+        assert_eq!(self.waiting_bytes, bytes, "bytes that wait");
+        assert!(bytes <= WAITING_BYTES && self.order.len() <= WAITING);
+        for of in self.waiting.keys() {
+            assert!(!self.known.contains_key(of), "known, and yet it waits");
+        }
+        for (of, known) in &self.known {
+            let tickets = &self.by_owner[&known.owner];
+            assert!(tickets.len() <= KNOWN_PER_OWNER);
+            let is_listed = |ticket: &Ticket| ticket.of == *of && ticket.serial == known.serial;
+            assert!(tickets.iter().any(is_listed), "known, and nobody's");
+        }
+    }
+
+    /// The datagram, if it is known and young.
+    fn lookup(&mut self, of: Datagram, now: Instant) -> Option<&Known> {
+        let known = self.known.get(&of)?;
+        match is_young(known.born, now) {
+            true => self.known.get(&of),
+            false => {
+                self.known.remove(&of);
+                None
+            }
+        }
+    }
+
+    fn remember(&mut self, of: Datagram, owner: Owner, now: Instant) {
+        self.serial += 1;
+        let serial = self.serial;
+        let tickets = self.by_owner.entry(owner).or_default();
+        let oldest = match tickets.len() {
+            KNOWN_PER_OWNER => tickets.pop_front(),
+            _ => None,
+        };
+        tickets.push_back(Ticket { of, serial });
+        if let Some(oldest) = oldest {
+            self.drop_known(&oldest);
+        }
+        let known = Known {
+            serial,
+            born: now,
+            owner,
+            next: Some(0),
+            came: 0,
+            total: None,
+        };
+        self.known.insert(of, known);
+    }
+
+    fn drop_known(&mut self, ticket: &Ticket) {
+        let is_it = |known: &Known| known.serial == ticket.serial;
+        if self.known.get(&ticket.of).is_some_and(is_it) {
+            self.known.remove(&ticket.of);
+        }
+    }
+
+    /// A part of a known datagram came: whether it is in order. With the last byte the datagram
+    /// is over.
+    fn advance(&mut self, part: &Part) -> bool {
+        let Some(known) = self.known.get_mut(&part.of) else {
+            return false;
+        };
+        let end = part.offset + part.length;
+        let in_order = known.next == Some(part.offset);
+        known.next = in_order.then_some(end);
+        known.came = known.came.saturating_add(part.length);
+        if !part.more {
+            known.total = Some(end);
+        }
+        if known.total.is_some_and(|total| known.came >= total) {
+            self.known.remove(&part.of);
+        }
+        in_order
+    }
+
+    fn hold(&mut self, part: &Part, packet: &[u8], now: Instant) -> Result<(), Discard> {
+        let is_full = |waiting: &Waiting| waiting.parts.len() == PARTS;
+        if self.waiting.get(&part.of).is_some_and(is_full) {
+            return Err(Discard::Forgotten);
+        }
+        while self.waiting_bytes + packet.len() > WAITING_BYTES
+            || (self.order.len() == WAITING && !self.waiting.contains_key(&part.of))
+        {
+            self.forget_oldest();
+        }
+        if !self.waiting.contains_key(&part.of) {
+            self.serial += 1;
+            let serial = self.serial;
+            self.order.push_back(Ticket {
+                of: part.of,
+                serial,
+            });
+            let waiting = Waiting {
+                serial,
+                born: now,
+                parts: Vec::new(),
+            };
+            self.waiting.insert(part.of, waiting);
+        }
+        if let Some(waiting) = self.waiting.get_mut(&part.of) {
+            waiting.parts.push((*part, packet.into()));
+            self.waiting_bytes += packet.len();
+            self.held += 1;
+        }
+        Ok(())
+    }
+
+    fn forget_oldest(&mut self) {
+        let Some(ticket) = self.order.pop_front() else {
+            return;
+        };
+        let is_it = |waiting: &Waiting| waiting.serial == ticket.serial;
+        if !self.waiting.get(&ticket.of).is_some_and(is_it) {
+            return;
+        }
+        let parts = self.waiting.remove(&ticket.of).map(|waiting| waiting.parts);
+        for (_, bytes) in parts.into_iter().flatten() {
+            self.waiting_bytes -= bytes.len();
+            self.held -= 1;
+            self.forgotten += 1;
+        }
+    }
+}
+
+fn is_young(born: Instant, now: Instant) -> bool {
+    now.0.saturating_sub(born.0) < LIFETIME
+}
+
+/// The parts of a datagram come together; this leaves room for a queue on the way that is full.
+/// (RFC 1122 keeps them for a minute, since there the number is not used again so soon.)
+const LIFETIME: u64 = 2_000_000_000;
+/// How many datagrams of one flow can be on their way at once.
+const KNOWN_PER_OWNER: usize = 256;
+/// How many datagrams can wait for their first part.
+const WAITING: usize = 256;
+/// How many bytes that may be: sixteen of the longest datagrams.
+const WAITING_BYTES: usize = 1 << 20;
+/// How many parts of one datagram can wait: 65,535 bytes in parts of a small MTU's.
+const PARTS: usize = 128;
+const FORGET_PER_CALL: usize = 8;
+
+#[cfg(test)]
+mod tests;

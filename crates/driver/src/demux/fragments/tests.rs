@@ -1,0 +1,250 @@
+use proptest::prelude::*;
+
+use super::super::{Demux, FlowNo, Match, Refused, Verdict};
+use super::*;
+use crate::frame::Mac;
+use crate::fuzz::cases;
+use crate::protocol::Transport;
+use crate::story::{OWN, end, udp};
+
+fn claim(demux: &mut Demux, flow: u32, reassembly: Reassembly, what: Match) -> Result<(), Refused> {
+    if demux.counters_of(FlowNo(flow)).is_none() {
+        demux.insert(FlowNo(flow), reassembly)?;
+    }
+    demux.claim(FlowNo(flow), &what)
+}
+
+fn port(local: &str) -> Match {
+    Match::Port {
+        transport: Transport::Udp,
+        local: end(local),
+    }
+}
+
+/// Flow 0 wants every part of what comes to port 53, flow 1 only those in order, to port 54.
+fn two() -> Demux {
+    let mut demux = Demux::new(OWN);
+    claim(&mut demux, 0, Reassembly::Complete, port("10.0.0.1:53")).unwrap();
+    claim(&mut demux, 1, Reassembly::InOrder, port("10.0.0.1:54")).unwrap();
+    demux
+}
+
+fn parts(to: &str, id: u16) -> Vec<Vec<u8>> {
+    let datagram = udp("10.0.0.9:1", to).received().id(id);
+    datagram.data(&[id as u8; 100]).parts(32)
+}
+
+/// Who got which part, in the order in which they got them.
+#[derive(Default)]
+struct Log(Vec<(u32, Vec<u8>)>);
+
+impl Log {
+    fn note(&mut self, verdict: Verdict<'_>, frame: &[u8]) {
+        let flows = match &verdict {
+            Verdict::One { flow, .. } => std::slice::from_ref(flow),
+            Verdict::Several { flows, .. } => flows,
+            _ => &[],
+        };
+        self.0
+            .extend(flows.iter().map(|flow| (flow.0, frame.to_vec())));
+    }
+
+    fn handle(&mut self, demux: &mut Demux, frame: &[u8], now: u64) {
+        self.note(demux.handle(frame, Instant(now)), frame);
+        while let Some((bytes, verdict)) = demux.poll_released() {
+            self.note(verdict, &bytes);
+        }
+        demux.invariants();
+    }
+
+    fn of(&self, flow: u32) -> Vec<Vec<u8>> {
+        let its = self.0.iter().filter(|(to, _)| *to == flow);
+        its.map(|(_, frame)| frame.clone()).collect()
+    }
+}
+
+#[test]
+fn every_part_comes_whatever_the_order() {
+    let mut demux = two();
+    let mut log = Log::default();
+    let parts = parts("10.0.0.1:53", 7);
+    for k in [3, 1, 0, 2] {
+        log.handle(&mut demux, &parts[k], 0);
+    }
+    let expected: Vec<_> = [0, 3, 1, 2].map(|k: usize| parts[k].clone()).into();
+    assert_eq!(log.of(0), expected);
+    assert!(
+        demux.fragments.known.is_empty(),
+        "with the last byte it is over"
+    );
+}
+
+#[test]
+fn who_wants_order_gets_what_comes_before_the_gap() {
+    let mut demux = two();
+    let mut log = Log::default();
+    let parts = parts("10.0.0.1:54", 7);
+    for k in [0, 1, 3, 2] {
+        log.handle(&mut demux, &parts[k], 0);
+    }
+    assert_eq!(log.of(1), parts[..2].to_vec());
+    assert_eq!(demux.counters_of(FlowNo(1)).unwrap().out_of_order, 2);
+    assert_eq!(demux.counters().discarded[Discard::OutOfOrder as usize], 2);
+}
+
+#[test]
+fn a_datagram_that_is_nobodys_stays_nobodys() {
+    let mut demux = two();
+    for part in parts("10.0.0.1:99", 7) {
+        assert_eq!(demux.handle(&part, Instant(0)), Verdict::Unclaimed);
+    }
+    // Also if its parts came in another order, though late.
+    let mut log = Log::default();
+    for part in parts("10.0.0.1:99", 8).iter().rev() {
+        log.handle(&mut demux, part, 0);
+    }
+    assert!(log.0.is_empty());
+    assert_eq!(demux.counters().unclaimed, 8);
+}
+
+#[test]
+fn nobody_draws_parts_of_others_to_himself() {
+    let mut demux = two();
+    let mut log = Log::default();
+    let good = parts("10.0.0.1:53", 7);
+    let bad = parts("10.0.0.1:54", 7);
+    log.handle(&mut demux, &good[0], 0);
+    let verdict = demux.handle(&bad[0], Instant(0));
+    assert_eq!(verdict, Verdict::Discarded(Discard::Conflict));
+    for part in &good[1..] {
+        log.handle(&mut demux, part, 0);
+    }
+    assert_eq!((log.of(0), log.of(1)), (good, Vec::new()));
+}
+
+#[test]
+fn a_first_part_too_short_to_say_its_port_is_discarded() {
+    let mut demux = two();
+    let mut tiny = parts("10.0.0.1:53", 7)[0].clone();
+    // Eight bytes are the shortest part but the last; TCP's header is longer.
+    tiny.truncate(14 + 20 + 8);
+    tiny[16..18].copy_from_slice(&28_u16.to_be_bytes());
+    tiny[23] = 6;
+    crate::story::mend_checksum(&mut tiny);
+    let verdict = demux.handle(&tiny, Instant(0));
+    assert_eq!(verdict, Verdict::Discarded(Discard::Transport));
+}
+
+#[test]
+fn parts_are_forgotten_in_time_and_when_there_is_no_room() {
+    let mut demux = two();
+    let part = parts("10.0.0.1:53", 7)[1].clone();
+    assert_eq!(demux.handle(&part, Instant(0)), Verdict::Held);
+    demux.handle(&parts("10.0.0.1:53", 8)[0], Instant(LIFETIME));
+    assert_eq!(demux.counters().discarded[Discard::Forgotten as usize], 1);
+    // Waiting ones cannot push out what is known, and not each other beyond their number.
+    let known = parts("10.0.0.1:53", 9);
+    let mut log = Log::default();
+    log.handle(&mut demux, &known[0], LIFETIME);
+    for id in 0..3 * WAITING as u16 {
+        log.handle(&mut demux, &parts("10.0.0.1:53", 1000 + id)[1], LIFETIME);
+    }
+    assert_eq!(demux.counters().held, WAITING as u64);
+    log.handle(&mut demux, &known[1], LIFETIME);
+    assert_eq!(log.of(0).len(), 2);
+    // What is known of one flow does not push out another's.
+    for id in 0..3 * KNOWN_PER_OWNER as u16 {
+        log.handle(&mut demux, &parts("10.0.0.1:54", 5000 + id)[0], LIFETIME);
+    }
+    log.handle(&mut demux, &known[2], LIFETIME);
+    assert_eq!(log.of(0).len(), 3);
+}
+
+#[test]
+fn a_flow_that_ends_takes_its_datagrams_along() {
+    let mut demux = two();
+    let parts = parts("10.0.0.1:53", 7);
+    demux.handle(&parts[0], Instant(0));
+    demux.remove(FlowNo(0)).unwrap();
+    demux.insert(FlowNo(0), Reassembly::Complete).unwrap();
+    // Its number has a new owner, who gets nothing of it.
+    assert_eq!(demux.handle(&parts[1], Instant(0)), Verdict::Held);
+    demux.invariants();
+}
+
+#[test]
+fn members_of_a_group_may_want_different_things() {
+    let mut demux = Demux::new(OWN);
+    let group = || Match::Group {
+        transport: Transport::Udp,
+        group: end("224.1.1.1:53"),
+    };
+    claim(&mut demux, 0, Reassembly::InOrder, group()).unwrap();
+    claim(&mut demux, 1, Reassembly::Complete, group()).unwrap();
+    let mut datagram = udp("10.0.0.9:1", "224.1.1.1:53").data(&[5; 100]);
+    datagram.macs.1 = Mac([1, 0, 0x5e, 1, 1, 1]);
+    let parts = datagram.parts(32);
+    let mut log = Log::default();
+    for k in [0, 2, 1, 3] {
+        log.handle(&mut demux, &parts[k], 0);
+    }
+    assert_eq!(log.of(0), parts[..1].to_vec());
+    assert_eq!(log.of(1).len(), 4);
+    assert_eq!(demux.counters_of(FlowNo(0)).unwrap().out_of_order, 3);
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    /// Datagrams of several flows, their parts shuffled, some twice: who wants all gets exactly its own, who
+    /// wants order gets what came in order, and nobody gets another's.
+    #[test]
+    fn parts_go_where_their_datagram_goes(
+        datagrams in prop::collection::vec((0..3_usize, 1..200_usize, any::<bool>()), 1..12),
+        order in prop::collection::vec(any::<u16>(), 200),
+        shuffled in any::<bool>(),
+        twice in any::<bool>(),
+    ) {
+        let mut demux = two();
+        claim(&mut demux, 0, Reassembly::Complete, port("[fd00::1]:53")).unwrap();
+        claim(&mut demux, 1, Reassembly::InOrder, port("[fd00::1]:54")).unwrap();
+        let mut frames = Vec::new();
+        for (id, (whose, length, is_v6)) in datagrams.iter().enumerate() {
+            let (from, host) = [("10.0.0.9:1", "10.0.0.1"), ("[fd00::9]:1", "[fd00::1]")][usize::from(*is_v6)];
+            let to = format!("{host}:{}", 53 + whose);
+            let datagram = udp(from, &to).received().id(id as u16).data(&vec![id as u8; *length]);
+            let parts = datagram.parts(24);
+            frames.extend(parts.into_iter().enumerate().map(|(k, part)| (*whose, id, k, part)));
+        }
+        if shuffled {
+            let key: Vec<u16> = (0..frames.len()).map(|k| order[k % order.len()]).collect();
+            let mut places: Vec<usize> = (0..frames.len()).collect();
+            places.sort_by_key(|k| key[*k]);
+            frames = places.iter().map(|k| frames[*k].clone()).collect();
+        }
+        let mut log = Log::default();
+        for (k, (_, _, _, frame)) in frames.iter().enumerate() {
+            log.handle(&mut demux, frame, k as u64);
+            if twice && k % 5 == 0 {
+                log.handle(&mut demux, frame, k as u64);
+            }
+        }
+        let sorted = |mut all: Vec<Vec<u8>>| { all.sort(); all };
+        let of = |whose: usize| -> Vec<Vec<u8>> {
+            frames.iter().filter(|one| one.0 == whose).map(|one| one.3.clone()).collect()
+        };
+        if !twice {
+            prop_assert_eq!(sorted(log.of(0)), sorted(of(0)));
+            let mut in_order = Vec::new();
+            for id in 0..datagrams.len() {
+                let its = frames.iter().filter(|one| one.0 == 1 && one.1 == id);
+                let prefix = its.enumerate().take_while(|(k, one)| *k == one.2);
+                in_order.extend(prefix.map(|(_, one)| one.3.clone()));
+            }
+            prop_assert_eq!(sorted(log.of(1)), sorted(in_order));
+            prop_assert_eq!(demux.counters().held, 0);
+        }
+        let is_its = |(whose, frame): &(u32, Vec<u8>)| of(*whose as usize).contains(frame);
+        prop_assert!(log.0.iter().all(is_its));
+    }
+}

@@ -1,0 +1,478 @@
+use etherparse::{EtherType as Kind, LinkSlice, NetSlice, SlicedPacket, TransportSlice};
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzz::{Damage, cases};
+use crate::pattern::Term;
+use crate::story::{Datagram, OWN, PEER, end, mend_checksum, udp};
+
+const NOW: Instant = Instant(1_000);
+
+fn port(local: &str) -> Match {
+    Match::Port {
+        transport: Transport::Udp,
+        local: end(local),
+    }
+}
+
+fn connected(local: &str, remote: &str) -> Match {
+    Match::Connected {
+        transport: Transport::Udp,
+        local: end(local),
+        remote: end(remote),
+    }
+}
+
+fn group(group: &str) -> Match {
+    Match::Group {
+        transport: Transport::Udp,
+        group: end(group),
+    }
+}
+
+/// A table whose flows 0, 1, 2... get these.
+fn table(flows: &[Match]) -> Demux {
+    let mut demux = Demux::new(OWN);
+    for (k, what) in flows.iter().enumerate() {
+        let flow = FlowNo(k as u32);
+        demux.insert(flow, Reassembly::Complete).unwrap();
+        demux.claim(flow, what).unwrap();
+    }
+    demux
+}
+
+fn to(from: &str, to: &str) -> Vec<u8> {
+    let mut datagram = udp(from, to).received();
+    if is_to_group(&datagram) {
+        datagram.macs.1 = Mac([1, 0, 0x5e, 0, 0, 1]);
+    }
+    datagram.frame()
+}
+
+fn is_to_group(datagram: &Datagram) -> bool {
+    let (family, number) = number_of(datagram.to.ip());
+    is_group(family, number)
+}
+
+fn owner(demux: &mut Demux, frame: &[u8]) -> Option<u32> {
+    match demux.handle(frame, NOW) {
+        Verdict::One { flow, end } => {
+            assert_eq!(end, frame.len());
+            Some(flow.0)
+        }
+        Verdict::Unclaimed => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_closest_match_gets_it() {
+    let mut demux = table(&[
+        connected("10.0.0.1:53", "10.0.0.9:4000"),
+        port("10.0.0.1:53"),
+        port("0.0.0.0:53"),
+        port("[::]:53"),
+    ]);
+    let mut whose = |from, dest| owner(&mut demux, &to(from, dest));
+    assert_eq!(whose("10.0.0.9:4000", "10.0.0.1:53"), Some(0));
+    assert_eq!(whose("10.0.0.9:4001", "10.0.0.1:53"), Some(1));
+    assert_eq!(whose("10.0.0.8:4000", "10.0.0.1:53"), Some(1));
+    assert_eq!(whose("10.0.0.9:4000", "10.0.0.3:53"), Some(2));
+    assert_eq!(whose("[fd00::9]:4000", "[fd00::1]:53"), Some(3));
+    assert_eq!(whose("10.0.0.9:4000", "10.0.0.1:54"), None);
+    assert_eq!(demux.remove(FlowNo(0)).unwrap().received, 1);
+    assert_eq!(demux.remove(FlowNo(1)).unwrap().received, 2);
+    assert_eq!(
+        owner(&mut demux, &to("10.0.0.9:4000", "10.0.0.1:53")),
+        Some(2)
+    );
+    demux.remove(FlowNo(2)).unwrap();
+    assert_eq!(owner(&mut demux, &to("10.0.0.9:4000", "10.0.0.1:53")), None);
+    demux.invariants();
+}
+
+#[test]
+fn an_ipv4_address_in_ipv6_is_no_ipv4_address() {
+    let mut demux = table(&[port("10.0.0.1:53")]);
+    let mapped = to("[::ffff:10.0.0.9]:4000", "[::ffff:10.0.0.1]:53");
+    assert_eq!(owner(&mut demux, &mapped), None);
+    let plain = to("[::9]:4000", "[::a00:1]:53");
+    assert_eq!(owner(&mut demux, &plain), None);
+}
+
+#[test]
+fn frames_to_other_stations_are_nobodys() {
+    let mut demux = table(&[port("10.0.0.1:53"), group("224.1.1.1:53")]);
+    let mut datagram = udp("10.0.0.9:1", "10.0.0.1:53").received();
+    datagram.macs.1 = PEER;
+    assert_eq!(demux.handle(&datagram.frame(), NOW), Verdict::Unclaimed);
+    // Nor is what came to all stations for one address.
+    datagram.macs.1 = Mac([0xff; 6]);
+    assert_eq!(demux.handle(&datagram.frame(), NOW), Verdict::Unclaimed);
+}
+
+#[test]
+fn each_member_of_a_group_gets_its_copy() {
+    let mut demux = table(&[
+        group("224.1.1.1:53"),
+        group("224.1.1.1:53"),
+        port("0.0.0.0:53"),
+        group("[ff02::5]:53"),
+    ]);
+    let frame = to("10.0.0.9:1", "224.1.1.1:53");
+    let end = frame.len();
+    let flows = &[FlowNo(0), FlowNo(1)][..];
+    assert_eq!(demux.handle(&frame, NOW), Verdict::Several { flows, end });
+    // Who has not joined gets nothing, though its port is the same.
+    assert_eq!(owner(&mut demux, &to("10.0.0.9:1", "224.1.1.2:53")), None);
+    let six = to("[fd00::9]:1", "[ff02::5]:53");
+    assert!(matches!(
+        demux.handle(&six, NOW),
+        Verdict::Several {
+            flows: [FlowNo(3)],
+            ..
+        }
+    ));
+    demux.remove(FlowNo(0)).unwrap();
+    assert!(matches!(
+        demux.handle(&frame, NOW),
+        Verdict::Several {
+            flows: [FlowNo(1)],
+            ..
+        }
+    ));
+    demux.remove(FlowNo(1)).unwrap();
+    assert_eq!(owner(&mut demux, &frame), None);
+    demux.invariants();
+    let counters = demux.counters();
+    assert_eq!((counters.copied, counters.unclaimed), (3, 2));
+}
+
+fn pattern(offset: u16, width: u8, value: u64) -> Pattern {
+    let term = Term {
+        offset,
+        width,
+        mask: u64::MAX >> (64 - 8 * width),
+        value,
+    };
+    Pattern::new(&[term]).unwrap()
+}
+
+#[test]
+fn other_protocols_go_by_pattern() {
+    let sctp = IpProtocol::new(132).unwrap();
+    let local = end("10.0.0.1:1").ip();
+    let protocol = |pattern| Match::Protocol {
+        protocol: sctp,
+        local,
+        pattern,
+    };
+    let kind = EtherType::new(0x88b5).unwrap();
+    let mut demux = table(&[
+        protocol(pattern(2, 2, 5000)),
+        protocol(Pattern::new(&[]).unwrap()),
+        Match::EtherType {
+            kind,
+            pattern: pattern(0, 1, 9),
+        },
+    ]);
+    let mut frame = to("10.0.0.9:1", "10.0.0.1:5000");
+    frame[23] = 132;
+    mend_checksum(&mut frame);
+    assert_eq!(owner(&mut demux, &frame), Some(0));
+    frame[37] ^= 1;
+    assert_eq!(owner(&mut demux, &frame), Some(1));
+    frame[33] = 7;
+    mend_checksum(&mut frame);
+    assert_eq!(owner(&mut demux, &frame), None);
+    frame[12..15].copy_from_slice(&[0x88, 0xb5, 9]);
+    assert_eq!(owner(&mut demux, &frame), Some(2));
+    frame[14] = 8;
+    assert_eq!(owner(&mut demux, &frame), None);
+    for flow in 0..3 {
+        demux.remove(FlowNo(flow)).unwrap();
+    }
+    assert!(demux.protocols.is_empty() && demux.ethertypes.is_empty());
+}
+
+#[test]
+fn what_fits_a_discard_pattern_costs_no_flow_anything() {
+    let mut demux = table(&[port("10.0.0.1:53")]);
+    let from_nine = pattern(26, 4, 0x0a00_0009);
+    demux.discard(&from_nine).unwrap();
+    let frame = to("10.0.0.9:1", "10.0.0.1:53");
+    assert_eq!(
+        demux.handle(&frame, NOW),
+        Verdict::Discarded(Discard::Pattern)
+    );
+    assert_eq!(owner(&mut demux, &to("10.0.0.8:1", "10.0.0.1:53")), Some(0));
+    assert!(demux.stop_discarding(&from_nine) && !demux.stop_discarding(&from_nine));
+    assert_eq!(owner(&mut demux, &frame), Some(0));
+    assert_eq!(demux.counters_of(FlowNo(0)).unwrap().received, 2);
+}
+
+#[test]
+fn what_cannot_be_registered_is_named() {
+    let mut demux = table(&[port("10.0.0.1:53")]);
+    demux.insert(FlowNo(1), Reassembly::Complete).unwrap();
+    let mut bad = |what: &Match| demux.claim(FlowNo(1), what).unwrap_err();
+    assert_eq!(bad(&port("10.0.0.1:53")), Refused::Taken);
+    assert_eq!(bad(&port("10.0.0.1:0")), Refused::Port);
+    for address in ["127.0.0.1:1", "224.0.0.1:1", "[::ffff:10.0.0.1]:1"] {
+        assert_eq!(bad(&port(address)), Refused::Address(end(address).ip()));
+    }
+    assert_eq!(
+        bad(&group("10.0.0.1:1")),
+        Refused::Address(end("10.0.0.1:1").ip())
+    );
+    let refused = bad(&connected("10.0.0.1:53", "[fd00::1]:1"));
+    assert!(matches!(refused, Refused::Families { .. }));
+    assert_eq!(
+        demux.insert(FlowNo(1), Reassembly::Complete),
+        Err(Refused::Taken)
+    );
+    let beyond = FlowNo(MAX_FLOWS + 1);
+    assert_eq!(
+        demux.insert(beyond, Reassembly::Complete),
+        Err(Refused::Number(beyond.0))
+    );
+    for k in 0..MAX_MATCHES {
+        demux
+            .claim(FlowNo(1), &port(&format!("10.0.0.1:{}", 100 + k)))
+            .unwrap();
+    }
+    let one_more = port("10.0.0.1:99");
+    assert_eq!(demux.claim(FlowNo(1), &one_more), Err(Refused::Matches));
+    for k in 0..MAX_MEMBERS as u32 {
+        demux.insert(FlowNo(10 + k), Reassembly::InOrder).unwrap();
+        demux.claim(FlowNo(10 + k), &group("224.1.1.1:53")).unwrap();
+    }
+    demux.insert(FlowNo(2), Reassembly::InOrder).unwrap();
+    assert_eq!(
+        demux.claim(FlowNo(2), &group("224.1.1.1:53")),
+        Err(Refused::Group)
+    );
+    demux.invariants();
+}
+
+/// Who is meant, by an independent parser and one look at every flow.
+fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
+    let packet = SlicedPacket::from_ethernet(frame).ok()?;
+    let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link else {
+        return None;
+    };
+    let by_group = ethernet.destination()[0] & 1 == 1;
+    if ethernet.destination() != OWN.0 && !by_group || !packet.link_exts.is_empty() {
+        return None;
+    }
+    let (source, destination): (IpAddr, IpAddr) = match packet.net.as_ref()? {
+        NetSlice::Ipv4(v4) => {
+            let header = v4.header().to_header();
+            // The parser forgets the reserved bit.
+            let is_reserved = frame[20] & 0x80 != 0;
+            if header.calc_header_checksum() != header.header_checksum && !is_reserved {
+                return None;
+            }
+            (
+                v4.header().source_addr().into(),
+                v4.header().destination_addr().into(),
+            )
+        }
+        // With extension headers it is the kernel's.
+        NetSlice::Ipv6(v6) if v6.header().next_header() == v6.payload().ip_number => (
+            v6.header().source_addr().into(),
+            v6.header().destination_addr().into(),
+        ),
+        _ => return None,
+    };
+    let is_all = |address: IpAddr| {
+        address.is_multicast() || matches!(address, IpAddr::V4(v4) if v4.is_broadcast())
+    };
+    if by_group && !is_all(destination) || is_all(source) {
+        return None;
+    }
+    let (transport, from, to) = match packet.transport.as_ref()? {
+        TransportSlice::Udp(udp) => (Transport::Udp, udp.source_port(), udp.destination_port()),
+        TransportSlice::Tcp(tcp) => (Transport::Tcp, tcp.source_port(), tcp.destination_port()),
+        _ => return None,
+    };
+    let (here, there) = (
+        SocketAddr::new(destination, to),
+        SocketAddr::new(source, from),
+    );
+    let which = |fits: &dyn Fn(&Match) -> bool| {
+        let found = flows.iter().enumerate().filter(|(_, one)| fits(one));
+        let found: Vec<u32> = found.map(|(k, _)| k as u32).collect();
+        (!found.is_empty()).then_some(found)
+    };
+    let any = match destination {
+        IpAddr::V4(_) => IpAddr::from([0; 4]),
+        IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
+    };
+    which(&|one| matches!(one, Match::Connected { transport: t, local, remote }
+            if (*t, *local, *remote) == (transport, here, there)))
+    .or_else(|| which(&|one| matches!(one, Match::Port { transport: t, local } if (*t, *local) == (transport, here))))
+    .or_else(|| which(&|one| matches!(one, Match::Group { transport: t, group } if (*t, *group) == (transport, here))))
+    .or_else(|| {
+        let anywhere = SocketAddr::new(any, to);
+        let is_it = |one: &Match| matches!(one, Match::Port { transport: t, local } if (*t, *local) == (transport, anywhere));
+        match is_all(destination) {
+            true => None,
+            false => which(&is_it),
+        }
+    })
+}
+
+const OWN_ENDS: [&str; 8] = [
+    "10.0.0.1:53",
+    "10.0.0.1:54",
+    "10.0.0.2:53",
+    "0.0.0.0:53",
+    "[fd00::1]:53",
+    "[::]:53",
+    "224.1.1.1:53",
+    "[ff02::5]:53",
+];
+const OTHER_ENDS: [&str; 4] = ["10.0.0.9:1", "10.0.0.9:2", "[fd00::9]:1", "[fd00::9]:2"];
+
+fn any_match() -> impl Strategy<Value = Match> {
+    let own = prop::sample::select(OWN_ENDS.to_vec());
+    let other = prop::sample::select(OTHER_ENDS.to_vec());
+    (own, other, any::<bool>(), any::<bool>()).prop_map(|(own, other, is_tcp, by_both)| {
+        let transport = if is_tcp {
+            Transport::Tcp
+        } else {
+            Transport::Udp
+        };
+        let (local, remote) = (end(own), end(other));
+        match (local.ip().is_multicast(), by_both) {
+            (true, _) => Match::Group {
+                transport,
+                group: local,
+            },
+            (false, true) => Match::Connected {
+                transport,
+                local,
+                remote,
+            },
+            (false, false) => Match::Port { transport, local },
+        }
+    })
+}
+
+/// A datagram between ends of one family.
+fn any_datagram() -> impl Strategy<Value = Datagram> {
+    let to_one = OWN_ENDS
+        .into_iter()
+        .filter(|own| !end(own).ip().is_unspecified());
+    let own = prop::sample::select(to_one.collect::<Vec<_>>());
+    let shape = (own, 0..2_usize, any::<bool>(), any::<bool>(), 0..40_usize);
+    shape.prop_map(|(own, other, is_tcp, by_group, length)| {
+        let local = end(own);
+        let other = OTHER_ENDS[other + 2 * usize::from(local.is_ipv6())];
+        let mut datagram = udp(other, own).received().data(&vec![0; length]);
+        if is_tcp {
+            datagram.transport = Transport::Tcp;
+        }
+        if by_group || local.ip().is_multicast() {
+            datagram.macs.1 = Mac([1, 0, 0x5e, 0, 0, 1]);
+        }
+        datagram
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(1000))]
+
+    /// No frame goes to anybody that the naive rules do not name, damaged ones included; what they
+    /// name gets it; and each is counted once.
+    #[test]
+    fn finds_whom_the_naive_rules_find(
+        wanted in prop::collection::vec(any_match(), 0..12),
+        removed in any::<prop::sample::Index>(),
+        frames in prop::collection::vec(
+            (any_datagram(), prop::collection::vec(Damage::any(), 0..2), any::<bool>()), 1..30),
+    ) {
+        let mut demux = Demux::new(OWN);
+        let mut flows = Vec::new();
+        for what in &wanted {
+            let flow = FlowNo(flows.len() as u32);
+            demux.insert(flow, Reassembly::Complete).unwrap();
+            match demux.claim(flow, what) {
+                Ok(()) => flows.push(what.clone()),
+                Err(_) => {
+                    demux.remove(flow).unwrap();
+                }
+            }
+        }
+        for (k, (datagram, damage, mend)) in frames.iter().enumerate() {
+            if k == frames.len() / 2 && !flows.is_empty() {
+                let gone = removed.index(flows.len());
+                if demux.remove(FlowNo(gone as u32)).is_some() {
+                    let nothing = EtherType::new(0x88b5).unwrap();
+                    let pattern = Pattern::new(&[]).unwrap();
+                    flows[gone] = Match::EtherType { kind: nothing, pattern };
+                }
+            }
+            let mut frame = datagram.frame();
+            damage.iter().for_each(|one| one.strike(&mut frame));
+            if *mend {
+                mend_checksum(&mut frame);
+            }
+            let expected = naive(&flows, &frame);
+            let verdict = demux.handle(&frame, Instant(k as u64));
+            let found = match verdict {
+                Verdict::One { flow, .. } => Some(vec![flow.0]),
+                Verdict::Several { flows, .. } => Some(flows.iter().map(|flow| flow.0).collect()),
+                _ => None,
+            };
+            if found.is_some() || damage.is_empty() {
+                // What an independent parser finds odd behind the headers that we read is the flow's own matter.
+                let judged = expected.is_some() || SlicedPacket::from_ethernet(&frame).is_ok();
+                if judged {
+                    prop_assert_eq!(found, expected, "{:02x?}", frame);
+                }
+            }
+            demux.invariants();
+        }
+    }
+
+    /// Nothing that arrives stops it, and everything is counted.
+    #[test]
+    fn counts_anything_once(
+        frames in prop::collection::vec(
+            (prop::collection::vec(any::<u8>(), 0..100), 0..4_u8, 0..3_000_000_000_u64), 1..60),
+    ) {
+        let mut demux = table(&[port("0.0.0.0:53"), group("224.1.1.1:53"), port("[::]:53")]);
+        let mut now = 0;
+        for (bytes, kind, later) in frames {
+            let mut frame = bytes;
+            if frame.len() > 54 && kind > 0 {
+                frame[..6].copy_from_slice(&OWN.0);
+                let own = match kind {
+                    1 => to("10.0.0.9:1", "10.0.0.1:53"),
+                    2 => to("[fd00::9]:1", "[fd00::1]:53"),
+                    _ => udp("10.0.0.9:1", "10.0.0.1:53").received().data(&[0; 40]).parts(16)[1].clone(),
+                };
+                let headers = 12 + usize::from(frame[20] % 12);
+                frame[..headers].copy_from_slice(&own[..headers]);
+                let length = frame.len() as u16 - 14;
+                frame[16..18].copy_from_slice(&length.to_be_bytes());
+                mend_checksum(&mut frame);
+            }
+            now += later;
+            demux.handle(&frame, Instant(now));
+            while demux.poll_released().is_some() {}
+            demux.invariants();
+        }
+    }
+}
+
+#[test]
+fn vlan_tags_are_the_kernels() {
+    let mut demux = table(&[port("10.0.0.1:53")]);
+    let mut frame = to("10.0.0.9:1", "10.0.0.1:53");
+    frame.splice(12..12, [0x81, 0, 0, 5]);
+    assert_eq!(Kind::VLAN_TAGGED_FRAME.0, 0x8100);
+    assert_eq!(owner(&mut demux, &frame), None);
+}

@@ -1,0 +1,280 @@
+//! What the headers of one received frame say, read once and strictly.
+//!
+//! A [`Frame`] is either an IP packet whose headers are whole and agree with each other, or a frame of another
+//! EtherType. Whatever contradicts itself is [`Malformed`], with the reason, and never half a `Frame`.
+//!
+//! # What is read
+//! - IPv4 with options, whose meaning is for the receiver; the header's checksum must be right.
+//! - IPv6, and behind its fixed header a fragment header. Other extension headers are not walked: the packet's
+//!   protocol is then that header's number, which no flow can be registered for, so it is the kernel's.
+//! - Bytes after the IP packet are padding and not part of it ([`Ip::end`]).
+//! - A VLAN tag is an EtherType as any other: tagged frames belong to the kernel's VLAN devices.
+//!
+//! What is not read: the checksum of UDP or TCP. It is the receiver's to check, and frames of a virtual cable carry
+//! none yet.
+
+use std::fmt;
+use std::net::IpAddr;
+
+/// An Ethernet address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mac(pub [u8; 6]);
+
+impl Mac {
+    /// True for what is meant for several, broadcast included.
+    pub fn is_group(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// The version of IP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    /// Of an address.
+    pub fn of(address: IpAddr) -> Family {
+        match address {
+            IpAddr::V4(_) => Family::V4,
+            IpAddr::V6(_) => Family::V6,
+        }
+    }
+}
+
+/// A frame whose headers are whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Frame {
+    /// An IP packet.
+    Ip(Ip),
+    /// A frame of another EtherType (below 0x600: a length). Its payload begins at [`ETHERNET`].
+    Other(u16),
+}
+
+/// An IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ip {
+    /// Which version.
+    pub family: Family,
+    /// Who sent it, as the packet says: the number of the address, of 32 or of 128 bits.
+    pub source: u128,
+    /// For whom it is.
+    pub destination: u128,
+    /// What the payload is, by the last header that was read.
+    pub protocol: u8,
+    /// Where the payload begins in the frame.
+    pub payload: usize,
+    /// Where the packet ends in the frame; at least `payload`.
+    pub end: usize,
+    /// If it is a part of a datagram.
+    pub fragment: Option<Fragment>,
+}
+
+/// Which part of its datagram a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// The datagram's number; its sender gives it.
+    pub id: u32,
+    /// Where its payload belongs in the datagram's.
+    pub offset: u32,
+    /// Whether parts come behind it. All but the last are multiples of eight bytes long.
+    pub more: bool,
+}
+
+/// Why a frame cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub enum Malformed {
+    /// It ends inside of its headers.
+    #[error("the frame ends inside its headers")]
+    Short,
+    /// Its EtherType and its version of IP differ.
+    #[error("the IP version contradicts the EtherType")]
+    Version,
+    /// Its lengths contradict each other or the frame's.
+    #[error("the lengths of the IP packet contradict each other")]
+    Length,
+    /// The checksum of the IPv4 header.
+    #[error("the checksum of the IPv4 header is wrong")]
+    Checksum,
+    /// An empty part, one that is no multiple of eight and not the last, or one that ends beyond 65,535.
+    #[error("an impossible fragment")]
+    Fragment,
+}
+
+/// Reads a frame.
+#[inline]
+pub fn read(frame: &[u8]) -> Result<Frame, Malformed> {
+    if frame.len() < ETHERNET {
+        return Err(Malformed::Short);
+    }
+    match be16(frame, ETHERTYPE_AT) {
+        IPV4 => read_v4(frame).map(Frame::Ip),
+        IPV6 => read_v6(frame).map(Frame::Ip),
+        other => Ok(Frame::Other(other)),
+    }
+}
+
+/// The two addresses of the frame's first header, or nothing if it has none.
+pub fn macs(frame: &[u8]) -> Option<(Mac, Mac)> {
+    let destination = frame.first_chunk()?;
+    let source = frame.get(6..)?.first_chunk()?;
+    Some((Mac(*destination), Mac(*source)))
+}
+
+fn read_v4(frame: &[u8]) -> Result<Ip, Malformed> {
+    let packet = &frame[ETHERNET..];
+    if packet.len() < V4_HEADER {
+        return Err(Malformed::Short);
+    }
+    if packet[0] >> 4 != 4 {
+        return Err(Malformed::Version);
+    }
+    let header = usize::from(packet[0] & 15) * 4;
+    let total = usize::from(be16(packet, 2));
+    if header < V4_HEADER || total < header {
+        return Err(Malformed::Length);
+    }
+    if header > packet.len() {
+        return Err(Malformed::Short);
+    }
+    if total > packet.len() {
+        return Err(Malformed::Length);
+    }
+    if checksum(&packet[..header]) != 0 {
+        return Err(Malformed::Checksum);
+    }
+    let flags = be16(packet, 6);
+    let part = Fragment {
+        id: u32::from(be16(packet, 4)),
+        offset: u32::from(flags & 0x1fff) * 8,
+        more: flags & 0x2000 != 0,
+    };
+    Ok(Ip {
+        family: Family::V4,
+        source: u128::from(be32(packet, 12)),
+        destination: u128::from(be32(packet, 16)),
+        protocol: packet[9],
+        payload: ETHERNET + header,
+        end: ETHERNET + total,
+        fragment: part.checked(total - header, header)?,
+    })
+}
+
+fn read_v6(frame: &[u8]) -> Result<Ip, Malformed> {
+    let packet = &frame[ETHERNET..];
+    if packet.len() < V6_HEADER {
+        return Err(Malformed::Short);
+    }
+    if packet[0] >> 4 != 6 {
+        return Err(Malformed::Version);
+    }
+    let total = V6_HEADER + usize::from(be16(packet, 4));
+    if total > packet.len() {
+        return Err(Malformed::Length);
+    }
+    let mut ip = Ip {
+        family: Family::V6,
+        source: be128(packet, 8),
+        destination: be128(packet, 24),
+        protocol: packet[6],
+        payload: ETHERNET + V6_HEADER,
+        end: ETHERNET + total,
+        fragment: None,
+    };
+    if ip.protocol == FRAGMENT_HEADER {
+        if total < V6_HEADER + V6_FRAGMENT {
+            return Err(Malformed::Short);
+        }
+        let header = &packet[V6_HEADER..V6_HEADER + V6_FRAGMENT];
+        let place = be16(header, 2);
+        let part = Fragment {
+            id: be32(header, 4),
+            offset: u32::from(place & 0xfff8),
+            more: place & 1 != 0,
+        };
+        ip.protocol = header[0];
+        ip.payload += V6_FRAGMENT;
+        ip.fragment = part.checked(ip.end - ip.payload, 0)?;
+    }
+    Ok(ip)
+}
+
+impl Fragment {
+    /// Nothing if it is the whole datagram. `length` is the payload's, `header` what counts into
+    /// the datagram's 65,535 bytes beside it.
+    fn checked(self, length: usize, header: usize) -> Result<Option<Fragment>, Malformed> {
+        if self.offset == 0 && !self.more {
+            return Ok(None);
+        }
+        let fits = self.offset as usize + length + header <= usize::from(u16::MAX);
+        let is_possible = length > 0 && (!self.more || length.is_multiple_of(8));
+        match fits && is_possible {
+            true => Ok(Some(self)),
+            false => Err(Malformed::Fragment),
+        }
+    }
+}
+
+/// The sum of RFC 1071 over a header: zero if the one inside is right, else what belongs there if
+/// that field is zero.
+#[inline]
+pub(crate) fn checksum(header: &[u8]) -> u16 {
+    let (words, rest) = header.as_chunks::<2>();
+    let mut sum: u32 = words
+        .iter()
+        .map(|word| u32::from(u16::from_be_bytes(*word)))
+        .sum();
+    if let [last] = rest {
+        sum += u32::from(*last) << 8;
+    }
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    !(sum as u16)
+}
+
+#[inline]
+pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn be32(bytes: &[u8], at: usize) -> u32 {
+    u32::from(be16(bytes, at)) << 16 | u32::from(be16(bytes, at + 2))
+}
+
+fn be128(bytes: &[u8], at: usize) -> u128 {
+    (0..4).fold(0, |sum, word| {
+        sum << 32 | u128::from(be32(bytes, at + 4 * word))
+    })
+}
+
+/// The length of the Ethernet header, which has no tag.
+pub const ETHERNET: usize = 14;
+/// Where the EtherType stands.
+pub const ETHERTYPE_AT: usize = 12;
+/// The EtherType of IPv4.
+pub const IPV4: u16 = 0x0800;
+/// The EtherType of IPv6.
+pub const IPV6: u16 = 0x86dd;
+/// The number of TCP.
+pub const TCP: u8 = 6;
+/// The number of UDP.
+pub const UDP: u8 = 17;
+/// IPv6's fragment header.
+pub(crate) const FRAGMENT_HEADER: u8 = 44;
+pub(crate) const V4_HEADER: usize = 20;
+pub(crate) const V6_HEADER: usize = 40;
+const V6_FRAGMENT: usize = 8;
+
+#[cfg(test)]
+mod tests;

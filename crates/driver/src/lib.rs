@@ -1,0 +1,23 @@
+//! Answers: which packet of which flow a network card sends next, and to which flow a received one belongs.
+//! May touch: a network card's packet sockets, the memory that it shares with programs, and the eBPF programs of the kernel room.
+//! Must never: send what a flow's template forbids, let one flow's traffic cost another, or believe what a program wrote twice.
+//!
+//! # The pure parts
+//! Nothing here does input or output or reads a clock: a caller passes bytes and the time.
+//!
+//! - [`frame`] reads the headers of a received frame, strictly and once.
+//! - [`template`] is what a flow may send: a compare and a mask over the headers of the driver's own copy.
+//! - [`demux`] finds the flow of a received frame: exactly, by port, by fragment, by group, by the pattern of another
+//!   protocol; and says why a frame is nobody's or is discarded.
+//! - [`protocol`]: what a flow can be of.
+//! - [`pattern`] is the description of another protocol's packets, compiled into few masks and looked up by hash.
+
+pub mod demux;
+pub mod frame;
+#[cfg(test)]
+mod fuzz;
+pub mod pattern;
+pub mod protocol;
+#[cfg(test)]
+mod story;
+pub mod template;

@@ -1,0 +1,361 @@
+use std::collections::BTreeSet;
+
+use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzz::{Damage, cases};
+use crate::story::{Datagram, OWN, PEER, end, mend_checksum, udp};
+
+const GROUP: Mac = Mac([1, 0, 0x5e, 1, 2, 3]);
+
+fn sender(from: &str, to: Option<&str>) -> Sender {
+    Sender {
+        mac: OWN,
+        next_hop: to.map(|_| PEER),
+        longest: 1514,
+        sends: Sends::Ports {
+            transport: Transport::Udp,
+            local: end(from),
+            remote: to.map(end),
+        },
+    }
+}
+
+/// The rules of the module, by an independent parser.
+fn naive(sender: &Sender, frame: &[u8]) -> bool {
+    let Ok((ethernet, packet)) = Ethernet2Header::from_slice(frame) else {
+        return false;
+    };
+    let next_hop = match sender.next_hop {
+        Some(mac) => ethernet.destination == mac.0,
+        None => ethernet.destination[0] & 1 == 0,
+    };
+    if !next_hop || ethernet.source != sender.mac.0 || frame.len() > sender.longest {
+        return false;
+    }
+    match sender.sends {
+        Sends::EtherType(kind) => ethernet.ether_type.0 == kind.number(),
+        Sends::Protocol {
+            protocol,
+            local,
+            remote,
+        } => naive_ip(
+            ethernet.ether_type.0,
+            packet,
+            (local, remote),
+            protocol.number(),
+        )
+        .is_some(),
+        Sends::Ports {
+            transport,
+            local,
+            remote,
+        } => {
+            let ends = (local.ip(), remote.map(|remote| remote.ip()));
+            let Some(rest) = naive_ip(ethernet.ether_type.0, packet, ends, transport.number())
+            else {
+                return false;
+            };
+            let (source, destination) = match transport {
+                Transport::Udp => match UdpHeader::from_slice(rest) {
+                    Ok((header, _)) if usize::from(header.length) == rest.len() => {
+                        (header.source_port, header.destination_port)
+                    }
+                    _ => return false,
+                },
+                Transport::Tcp if rest.len() >= TcpHeader::MIN_LEN => {
+                    let port = |at| u16::from_be_bytes([rest[at], rest[at + 1]]);
+                    (port(0), port(2))
+                }
+                Transport::Tcp => return false,
+            };
+            source == local.port() && remote.is_none_or(|remote| remote.port() == destination)
+        }
+    }
+}
+
+/// What is behind a right IP header.
+fn naive_ip(
+    kind: u16,
+    packet: &[u8],
+    (local, remote): (IpAddr, Option<IpAddr>),
+    protocol: u8,
+) -> Option<&[u8]> {
+    let (from, to, rest) = match local {
+        IpAddr::V4(_) => {
+            let (header, rest) = Ipv4Header::from_slice(packet).ok()?;
+            let right = kind == 0x0800
+                && header.options.is_empty()
+                && !header.more_fragments
+                && header.fragment_offset.value() == 0
+                && packet[6] & 0x80 == 0
+                && usize::from(header.total_len) == packet.len()
+                && header.time_to_live > 0
+                && header.protocol.0 == protocol
+                && header.header_checksum == header.calc_header_checksum();
+            let ends: (IpAddr, IpAddr) = (header.source.into(), header.destination.into());
+            right.then_some((ends.0, ends.1, rest))?
+        }
+        IpAddr::V6(_) => {
+            let (header, rest) = Ipv6Header::from_slice(packet).ok()?;
+            let right = kind == 0x86dd
+                && usize::from(header.payload_length) == rest.len()
+                && header.hop_limit > 0
+                && header.next_header.0 == protocol;
+            let ends: (IpAddr, IpAddr) = (header.source.into(), header.destination.into());
+            right.then_some((ends.0, ends.1, rest))?
+        }
+    };
+    let is_broadcast = |to: IpAddr| matches!(to, IpAddr::V4(to) if to.is_broadcast());
+    let goes = match remote {
+        Some(remote) => remote == to,
+        None => !to.is_multicast() && !is_broadcast(to),
+    };
+    (from == local && goes).then_some(rest)
+}
+
+#[test]
+fn each_rule_has_its_name() {
+    let template = Template::new(&sender("10.0.0.1:5000", Some("10.0.0.2:53"))).unwrap();
+    let right = udp("10.0.0.1:5000", "10.0.0.2:53").frame();
+    let checked = template.check(&right).expect("it is right");
+    assert_eq!(checked.bytes(), right);
+    let with = |at: usize, byte: u8| {
+        let mut frame = right.clone();
+        frame[at] = byte;
+        if at != 24 {
+            mend_checksum(&mut frame);
+        }
+        template.check(&frame).expect_err("it is wrong")
+    };
+    assert_eq!(with(0, 4), Forbidden::NextHop);
+    assert_eq!(with(11, 9), Forbidden::SourceMac);
+    assert_eq!(with(12, 0x81), Forbidden::EtherType);
+    assert_eq!(with(14, 0x46), Forbidden::Version);
+    assert_eq!(with(17, 90), Forbidden::Length);
+    assert_eq!(with(20, 0x20), Forbidden::Fragment);
+    assert_eq!(with(21, 1), Forbidden::Fragment);
+    assert_eq!(with(20, 0x80), Forbidden::Fragment);
+    assert_eq!(with(22, 0), Forbidden::Hops);
+    assert_eq!(with(23, 6), Forbidden::Protocol);
+    assert_eq!(with(24, right[24] ^ 1), Forbidden::Checksum);
+    assert_eq!(with(29, 7), Forbidden::Source);
+    assert_eq!(with(33, 7), Forbidden::Destination);
+    assert_eq!(with(35, 7), Forbidden::SourcePort);
+    assert_eq!(with(37, 7), Forbidden::DestinationPort);
+    assert_eq!(with(39, 200), Forbidden::Length);
+    assert_eq!(template.check(&right[..41]), Err(Forbidden::Short));
+    assert_eq!(template.check(&right[..45]), Err(Forbidden::Length));
+    let mut padded = right.clone();
+    padded.push(0);
+    assert_eq!(template.check(&padded), Err(Forbidden::Length));
+    let long = udp("10.0.0.1:5000", "10.0.0.2:53").data(&[0; 1473]).frame();
+    assert_eq!(template.check(&long), Err(Forbidden::Long));
+}
+
+#[test]
+fn in_ipv6_nothing_stands_between_the_headers() {
+    let template = Template::new(&sender("[fd00::1]:5000", Some("[fd00::2]:53"))).unwrap();
+    let datagram = udp("[fd00::1]:5000", "[fd00::2]:53").data(&[0; 64]);
+    assert!(template.check(&datagram.frame()).is_ok());
+    for next in [0, 43, 44, 50, 51, 60, 135] {
+        let mut frame = datagram.frame();
+        frame[20] = next;
+        assert_eq!(template.check(&frame), Err(Forbidden::Protocol));
+    }
+    for part in datagram.parts(32) {
+        assert_eq!(template.check(&part), Err(Forbidden::Protocol));
+    }
+    let v4 = udp("10.0.0.1:5000", "10.0.0.2:53").data(&[0; 64]);
+    assert_eq!(template.check(&v4.frame()), Err(Forbidden::EtherType));
+}
+
+#[test]
+fn who_may_send_to_anybody_may_not_send_to_all() {
+    for (from, to, group) in [
+        ("10.0.0.1:5000", "10.9.9.9:1", "224.0.0.251:1"),
+        ("[fd00::1]:5000", "[2001:db8::7]:1", "[ff02::fb]:1"),
+    ] {
+        let template = Template::new(&sender(from, None)).unwrap();
+        assert!(template.check(&udp(from, to).frame()).is_ok());
+        let to_group = udp(from, group).frame();
+        assert_eq!(template.check(&to_group), Err(Forbidden::Destination));
+        let mut by_group = udp(from, to);
+        by_group.macs.1 = GROUP;
+        assert_eq!(template.check(&by_group.frame()), Err(Forbidden::NextHop));
+    }
+    let template = Template::new(&sender("10.0.0.1:5000", None)).unwrap();
+    let to_all = udp("10.0.0.1:5000", "255.255.255.255:1").frame();
+    assert_eq!(template.check(&to_all), Err(Forbidden::Destination));
+}
+
+#[test]
+fn a_group_is_reached_by_its_own_address() {
+    let mut to_group = sender("10.0.0.1:5000", Some("224.1.2.3:53"));
+    let refused = Template::new(&to_group).unwrap_err();
+    assert!(matches!(refused, BadSender::NextHop { .. }), "{refused}");
+    to_group.next_hop = Some(GROUP);
+    let template = Template::new(&to_group).unwrap();
+    let mut datagram = udp("10.0.0.1:5000", "224.1.2.3:53");
+    datagram.macs.1 = GROUP;
+    assert!(template.check(&datagram.frame()).is_ok());
+}
+
+#[test]
+fn grants_that_cannot_be_are_named() {
+    let ok = sender("10.0.0.1:5000", Some("10.0.0.2:53"));
+    let bad = |sender: Sender| Template::new(&sender).unwrap_err();
+    let from = |local, remote| {
+        let sends = sender(local, remote).sends;
+        bad(Sender { sends, ..ok })
+    };
+    assert_eq!(bad(Sender { mac: GROUP, ..ok }), BadSender::Mac(GROUP));
+    for local in [
+        "0.0.0.0:1",
+        "127.0.0.1:1",
+        "224.0.0.1:1",
+        "[::ffff:10.0.0.1]:1",
+    ] {
+        assert_eq!(from(local, None), BadSender::Local(end(local).ip()));
+    }
+    assert_eq!(from("10.0.0.1:0", Some("10.0.0.2:1")), BadSender::Port);
+    assert_eq!(from("10.0.0.1:1", Some("10.0.0.2:0")), BadSender::Port);
+    let refused = from("10.0.0.1:1", Some("[fd00::2]:1"));
+    assert!(matches!(refused, BadSender::Families { .. }), "{refused}");
+    let longest = BadSender::Longest {
+        longest: 41,
+        headers: 42,
+    };
+    assert_eq!(bad(Sender { longest: 41, ..ok }), longest);
+}
+
+#[test]
+fn every_bit_of_the_headers_is_fixed_or_known_to_be_free() {
+    for (from, to) in [
+        ("10.0.0.1:5000", "10.0.0.2:53"),
+        ("[fd00::1]:5000", "[fd00::2]:53"),
+    ] {
+        let granted = sender(from, Some(to));
+        let template = Template::new(&granted).unwrap();
+        let right = udp(from, to).data(&[0; 60]).frame();
+        let mut free = BTreeSet::new();
+        for bit in 0..8 * template.headers() {
+            let mut frame = right.clone();
+            frame[bit / 8] ^= 0x80 >> (bit % 8);
+            mend_checksum(&mut frame);
+            let allowed = template.check(&frame).is_ok();
+            assert_eq!(allowed, naive(&granted, &frame), "bit {bit}");
+            if allowed {
+                free.insert(bit / 8);
+            }
+        }
+        let expected: BTreeSet<usize> = match granted.sends {
+            // Type of service, identification, don't-fragment, hops, both checksums.
+            Sends::Ports { local, .. } if local.is_ipv4() => {
+                [15, 18, 19, 20, 22, 24, 25, 40, 41].into()
+            }
+            // Traffic class, flow label, hops, UDP's checksum.
+            _ => [14, 15, 16, 17, 21, 60, 61].into(),
+        };
+        assert_eq!(free, expected);
+    }
+}
+
+/// Every combination of a right value and some wrong ones, field by field: 186,624 headers.
+#[test]
+fn a_grid_of_headers_is_judged_as_by_the_independent_checker() {
+    let granted = sender("10.0.0.1:5000", Some("10.0.0.2:53"));
+    let template = Template::new(&granted).unwrap();
+    let right = udp("10.0.0.1:5000", "10.0.0.2:53").frame();
+    let fields: [(usize, &[u8]); 12] = [
+        (0, &[2, 3]),
+        (11, &[1, 2]),
+        (12, &[0x08, 0x81, 0x86]),
+        (14, &[0x45, 0x46, 0x65]),
+        (17, &[35, 34, 36]),
+        (20, &[0x40, 0x00, 0x20]),
+        (21, &[0, 1]),
+        (22, &[64, 0]),
+        (23, &[17, 6, 1]),
+        (29, &[1, 2]),
+        (33, &[2, 3]),
+        (35, &[0x88, 0x89]),
+    ];
+    let lasts: [(usize, &[u8]); 2] = [(37, &[53, 54]), (39, &[15, 14, 16])];
+    let all: Vec<_> = fields.into_iter().chain(lasts).collect();
+    let count: usize = all.iter().map(|(_, values)| values.len()).product();
+    let mut passed = 0;
+    for case in 0..count {
+        let mut frame = right.clone();
+        let mut rest = case;
+        for (at, values) in &all {
+            frame[*at] = values[rest % values.len()];
+            rest /= values.len();
+        }
+        mend_checksum(&mut frame);
+        let allowed = template.check(&frame).is_ok();
+        assert_eq!(allowed, naive(&granted, &frame), "{frame:02x?}");
+        passed += usize::from(allowed);
+    }
+    // Right in all, with or without don't-fragment.
+    assert_eq!((count >= 100_000, passed), (true, 2));
+}
+
+fn any_sender() -> impl Strategy<Value = (Sender, Datagram)> {
+    let ends = prop::sample::select(vec![
+        ("10.0.0.1:5000", "10.0.0.2:53"),
+        ("[fd00::1]:5000", "[fd00::2]:53"),
+    ]);
+    let what = (ends, any::<[bool; 3]>(), 0..4_u8, 0..60_usize);
+    what.prop_map(|((from, to), [is_tcp, connected, by_peer], kind, length)| {
+        let mut sender = sender(from, connected.then_some(to));
+        sender.next_hop = by_peer.then_some(PEER);
+        let mut datagram = udp(from, to).data(&vec![0; length]);
+        if is_tcp {
+            datagram.transport = Transport::Tcp;
+        }
+        let (local, remote) = (end(from), connected.then(|| end(to)));
+        sender.sends = match kind {
+            0 => Sends::EtherType(EtherType::new(0x88b5).unwrap()),
+            1 => Sends::Protocol {
+                protocol: IpProtocol::new(132).unwrap(),
+                local: local.ip(),
+                remote: remote.map(|remote| remote.ip()),
+            },
+            _ => Sends::Ports {
+                transport: datagram.transport,
+                local,
+                remote,
+            },
+        };
+        (sender, datagram)
+    })
+}
+
+proptest! {
+    #![proptest_config(cases(3000))]
+
+    #[test]
+    fn judges_as_the_independent_checker_does(
+        (sender, datagram) in any_sender(),
+        number in prop::sample::select(vec![(20_usize, 17_u8), (20, 132), (23, 132), (12, 0x88)]),
+        as_other in any::<bool>(),
+        damage in prop::collection::vec(Damage::any(), 0..3),
+        mend in any::<bool>(),
+    ) {
+        let template = Template::new(&sender).unwrap();
+        let mut frame = datagram.frame();
+        if as_other {
+            frame[number.0] = number.1;
+            if number.0 == 12 {
+                frame[13] = 0xb5;
+            }
+        }
+        damage.iter().for_each(|one| one.strike(&mut frame));
+        if mend {
+            mend_checksum(&mut frame);
+        }
+        prop_assert_eq!(template.check(&frame).is_ok(), naive(&sender, &frame));
+    }
+}
