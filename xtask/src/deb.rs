@@ -1,17 +1,18 @@
-//! The Debian package: `target/deb/netnice_VERSION_ARCH.deb`.
+//! The Debian packages in `target/deb`: `netnice` with the programs and the service, `libnetnice0` with the C library, and
+//! `libnetnice-dev` with what is needed to build with it.
 //!
 //! ```text
 //! release programs ─strip─> tree of files ─> control (dpkg-shlibdeps finds what the programs are linked with)
 //!                           pages, completions, units, documents         ─> md5sums ─> dpkg-deb
 //! ```
 //!
-//! The files that are no Rust are in `packaging/`. [`trial`] installs the package on a fresh machine, uses it, upgrades
-//! it while a limit is in force, and removes it.
+//! The files that are no Rust are in `packaging/`. [`trial`] installs the packages on a fresh machine, uses it, upgrades
+//! it while a limit is in force, and removes them.
 
 mod trial;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -31,37 +32,82 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     setup::ensure(tree, Use::Package)?;
     suite::release(tree)?;
     let version = env!("CARGO_PKG_VERSION");
-    let package = build(tree, &format!("{version}-1"))?;
-    eprintln!("deb: {}", package.display());
+    let packages = build(tree, &format!("{version}-1"))?;
+    for package in &packages {
+        eprintln!("deb: {}", package.display());
+    }
     if is_trial {
         let later = build(tree, &format!("{version}-2~trial"))?;
-        trial::run(tree, &package, &later)?;
-        fs::remove_file(later)?;
+        trial::run(tree, &packages, &later)?;
+        for package in later {
+            fs::remove_file(package)?;
+        }
     }
     Ok(())
 }
 
-fn build(tree: &Tree, version: &str) -> Result<PathBuf> {
+/// Builds all packages of a version.
+fn build(tree: &Tree, version: &str) -> Result<Vec<PathBuf>> {
     let folder = tree.target.join("deb");
-    let stage = Stage {
-        root: folder.join("stage"),
-        source: tree.root.clone(),
-    };
-    if stage.root.exists() {
-        fs::remove_dir_all(&stage.root).context("cannot clear the stage")?;
-    }
-    stage.programs(&tree.programs())?;
-    stage.pages(&tree.programs(), &folder)?;
-    stage.files()?;
     let arch = Step::new("dpkg").args(["--print-architecture"]).capture()?;
-    let arch = arch.trim();
-    stage.control(version, arch, &depends(&stage, &folder)?)?;
-    let package = folder.join(format!("netnice_{version}_{arch}.deb"));
-    Step::new("dpkg-deb")
-        .args(["--root-owner-group", "--build"])
-        .args([&stage.root, &package])
-        .run()?;
-    Ok(package)
+    let triplet = Step::new("dpkg-architecture")
+        .args(["--query", "DEB_HOST_MULTIARCH"])
+        .capture()?;
+    let libraries = format!("usr/lib/{}", triplet.trim());
+    let mut packages = Vec::new();
+    for part in &PARTS {
+        let stage = Stage {
+            root: folder.join("stage").join(part.name),
+            source: tree.root.clone(),
+        };
+        if stage.root.exists() {
+            fs::remove_dir_all(&stage.root).context("cannot clear the stage")?;
+        }
+        stage.papers(part)?;
+        let built = tree.programs();
+        let linked = match part.kind {
+            Kind::Programs => {
+                stage.programs(&built)?;
+                stage.pages(&built, &folder)?;
+                stage.files()?;
+                depends(&stage, &folder, &PROGRAMS.map(|(_, place)| place))?
+            }
+            Kind::Library => {
+                let library = stage.library(&built, &libraries)?;
+                depends(&stage, &folder, &[&library])?
+            }
+            Kind::Development => {
+                stage.development(&built, &libraries)?;
+                format!("{LIBRARY} (= {version})")
+            }
+        };
+        stage.control(part, version, arch.trim(), &linked)?;
+        let package = folder.join(format!("{}_{version}_{}.deb", part.name, arch.trim()));
+        Step::new("dpkg-deb")
+            .args(["--root-owner-group", "--build"])
+            .args([&stage.root, &package])
+            .run()?;
+        packages.push(package);
+    }
+    Ok(packages)
+}
+
+/// One of the packages.
+struct Part {
+    name: &'static str,
+    kind: Kind,
+    section: &'static str,
+    /// Further fields of its control file, each a line.
+    fields: &'static str,
+    description: &'static str,
+}
+
+/// What a package holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Programs,
+    Library,
+    Development,
 }
 
 /// The tree of files that the package holds.
@@ -120,22 +166,86 @@ impl Stage {
         Ok(())
     }
 
-    fn control(&self, version: &str, arch: &str, depends: &str) -> Result<()> {
+    /// What every package has: its copyright and its changelog.
+    fn papers(&self, part: &Part) -> Result<()> {
+        let read = |from: &str| {
+            fs::read(self.source.join(from)).with_context(|| format!("cannot read {from}"))
+        };
+        let documents = format!("usr/share/doc/{}", part.name);
+        let copyright = read("packaging/copyright")?;
+        self.write(&copyright, &format!("{documents}/copyright"), 0o644)?;
+        let changelog = read("packaging/changelog")?;
+        self.compressed(&changelog, &format!("{documents}/changelog.Debian"))
+    }
+
+    /// The shared library and its name for the dynamic linker; tells where the library is.
+    fn library(&self, built: &Path, libraries: &str) -> Result<String> {
+        let place = format!("{libraries}/{SONAME}.{}", env!("CARGO_PKG_VERSION"));
+        let to = self.make(&place, 0o644)?;
+        Step::new("strip")
+            .args(["--strip-unneeded", "-o"])
+            .args([&to, &built.join("libnetnice.so")])
+            .run()?;
+        set_mode(&to, 0o644)?;
+        let file = to.file_name().context("a file has a name")?;
+        symlink(file, to.with_file_name(SONAME))?;
+        let (name, number) = SONAME.rsplit_once(".so.").context("a versioned name")?;
+        let shlibs = format!(
+            "{name} {number} {LIBRARY} (>= {})\n",
+            env!("CARGO_PKG_VERSION")
+        );
+        self.write(shlibs.as_bytes(), "DEBIAN/shlibs", 0o644)?;
+        self.write(b"activate-noawait ldconfig\n", "DEBIAN/triggers", 0o644)?;
+        Ok(place)
+    }
+
+    /// Header, static library, link, pkg-config file, manual pages, example.
+    fn development(&self, built: &Path, libraries: &str) -> Result<()> {
+        let archive = self.make(&format!("{libraries}/libnetnice.a"), 0o644)?;
+        Step::new("strip")
+            .args(["--strip-debug", "-o"])
+            .args([&archive, &built.join("libnetnice.a")])
+            .run()?;
+        set_mode(&archive, 0o644)?;
+        symlink(SONAME, archive.with_file_name("libnetnice.so"))?;
+        let capi = self.source.join("crates/capi");
+        let plain = [
+            ("include/netnice.h", "usr/include/netnice.h"),
+            (
+                "examples/limit.c",
+                "usr/share/doc/libnetnice-dev/examples/limit.c",
+            ),
+        ];
+        for (from, to) in plain {
+            self.write(&fs::read(capi.join(from))?, to, 0o644)?;
+        }
+        for page in ["netnice_get.3", "netnice_set.3"] {
+            let text = fs::read(capi.join("man").join(page))?;
+            self.compressed(&text, &format!("usr/share/man/man3/{page}"))?;
+        }
+        let text = fs::read_to_string(capi.join("netnice.pc"))?;
+        let place = format!("{libraries}/pkgconfig/netnice.pc");
+        self.write(pkgconfig(&text, libraries).as_bytes(), &place, 0o644)
+    }
+
+    fn control(&self, part: &Part, version: &str, arch: &str, depends: &str) -> Result<()> {
         let size = Step::new("du")
             .args(["--summarize", "--block-size=1024"])
             .args([&self.root])
             .capture()?;
         let size = size.split_whitespace().next().unwrap_or("0");
         self.write(
-            control(version, arch, size, depends).as_bytes(),
+            control(part, version, arch, size, depends).as_bytes(),
             "DEBIAN/control",
             0o644,
         )?;
-        self.write(b"/etc/netnice/policy.toml\n", "DEBIAN/conffiles", 0o644)?;
+        if part.kind == Kind::Programs {
+            self.write(b"/etc/netnice/policy.toml\n", "DEBIAN/conffiles", 0o644)?;
+        }
         let sums = Step::new("sh")
             .args([
                 "-c",
-                "find etc usr -type f -print0 | sort -z | xargs -0 md5sum",
+                "find . -path ./DEBIAN -prune -o -type f -printf '%P\\0' | sort -z | xargs -0 md5sum",
             ])
             .folder(&self.root)
             .capture()?;
@@ -171,17 +281,28 @@ impl Stage {
     }
 }
 
-/// The packages whose libraries the programs are linked with, in the versions that they need.
-fn depends(stage: &Stage, folder: &Path) -> Result<String> {
+/// The packages whose libraries these files are linked with, in the versions that they need.
+fn depends(stage: &Stage, folder: &Path, places: &[&str]) -> Result<String> {
     let desk = folder.join("shlibdeps");
     fs::create_dir_all(desk.join("debian"))?;
     fs::write(desk.join("debian/control"), "Source: netnice\n")?;
     let found = Step::new("dpkg-shlibdeps")
         .args(["-O"])
-        .args(PROGRAMS.map(|(_, place)| stage.root.join(place)))
+        .args(places.iter().map(|place| stage.root.join(place)))
         .folder(&desk)
         .capture()?;
     parse_depends(&found)
+}
+
+/// The file that pkg-config reads, for a library that is where Debian puts libraries.
+fn pkgconfig(text: &str, libraries: &str) -> String {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let placed = lines.map(|line| match line.split_once('=') {
+        Some(("prefix", _)) => "prefix=/usr\n".to_owned(),
+        Some(("libdir", _)) => format!("libdir=/{libraries}\n"),
+        _ => format!("{line}\n"),
+    });
+    placed.collect()
 }
 
 fn parse_depends(found: &str) -> Result<String> {
@@ -192,23 +313,30 @@ fn parse_depends(found: &str) -> Result<String> {
         .with_context(|| format!("dpkg-shlibdeps found no libraries: {found}"))
 }
 
-fn control(version: &str, arch: &str, size: &str, depends: &str) -> String {
+fn control(part: &Part, version: &str, arch: &str, size: &str, depends: &str) -> String {
+    let Part {
+        name,
+        section,
+        fields,
+        description,
+        ..
+    } = part;
+    let also = match part.kind {
+        Kind::Programs => ", passwd",
+        Kind::Library | Kind::Development => "",
+    };
     format!(
-        "Package: netnice\n\
+        "Package: {name}\n\
+         Source: netnice\n\
          Version: {version}\n\
          Architecture: {arch}\n\
          Maintainer: The netnice authors <netnice@localhost>\n\
          Installed-Size: {size}\n\
-         Depends: {depends}, passwd\n\
-         Suggests: bash-completion, iproute2\n\
-         Section: net\n\
+         Depends: {depends}{also}\n\
+         {fields}\
+         Section: {section}\n\
          Priority: optional\n\
-         Description: network service for programs, promised and kept\n \
-         One line limits what a running program, its children and all their\n \
-         connections send and receive together, or reserves a part of a link for\n \
-         it. What does not fit is refused, with the reason and what would still fit.\n \
-         .\n \
-         Wants Linux 6.1 or newer.\n"
+         Description: {description}"
     )
 }
 
@@ -217,6 +345,42 @@ fn set_mode(path: &Path, mode: u32) -> Result<()> {
         .with_context(|| format!("cannot set the mode of {}", path.display()))
 }
 
+const PARTS: [Part; 3] = [
+    Part {
+        name: "netnice",
+        kind: Kind::Programs,
+        section: "net",
+        fields: "Suggests: bash-completion, iproute2\n",
+        description: "network service for programs, promised and kept\n \
+         One line limits what a running program, its children and all their\n \
+         connections send and receive together, or reserves a part of a link for\n \
+         it. What does not fit is refused, with the reason and what would still fit.\n \
+         .\n \
+         Wants Linux 6.1 or newer.\n",
+    },
+    Part {
+        name: LIBRARY,
+        kind: Kind::Library,
+        section: "libs",
+        fields: "Multi-Arch: same\nRecommends: netnice\n",
+        description: "network limits of processes, groups and users, from C\n \
+         netnice_get and netnice_set are to what programs send and receive what\n \
+         getpriority and setpriority are to their processor time. They ask the daemon\n \
+         of the package netnice.\n",
+    },
+    Part {
+        name: "libnetnice-dev",
+        kind: Kind::Development,
+        section: "libdevel",
+        fields: "Multi-Arch: same\n",
+        description: "network limits of processes, groups and users, from C (development)\n \
+         Header, static library, pkg-config file, manual pages and an example of\n \
+         libnetnice.\n",
+    },
+];
+/// The package of the library, and the library's name for the dynamic linker. crates/capi/build.rs gives it that name.
+const LIBRARY: &str = "libnetnice0";
+const SONAME: &str = "libnetnice.so.0";
 const PROGRAMS: [(&str, &str); 2] = [
     ("netnice", "usr/bin/netnice"),
     ("netniced", "usr/sbin/netniced"),
@@ -241,11 +405,6 @@ const FILES: [(&str, &str, u32); 11] = [
         0o644,
     ),
     ("docs/policy.toml", "etc/netnice/policy.toml", 0o644),
-    (
-        "packaging/copyright",
-        "usr/share/doc/netnice/copyright",
-        0o644,
-    ),
     ("LICENSE-MIT", "usr/share/doc/netnice/LICENSE-MIT", 0o644),
     (
         "LICENSE-BSD-2-CLAUSE",
@@ -258,14 +417,9 @@ const FILES: [(&str, &str, u32); 11] = [
         0o644,
     ),
     ("docs/policy.md", "usr/share/doc/netnice/policy.md", 0o644),
+    ("docs/units.md", "usr/share/doc/netnice/units.md", 0o644),
 ];
-const COMPRESSED: [(&str, &str); 2] = [
-    (
-        "packaging/changelog",
-        "usr/share/doc/netnice/changelog.Debian",
-    ),
-    ("packaging/netniced.8", "usr/share/man/man8/netniced.8"),
-];
+const COMPRESSED: [(&str, &str); 1] = [("packaging/netniced.8", "usr/share/man/man8/netniced.8")];
 
 #[cfg(test)]
 mod tests {
@@ -273,18 +427,28 @@ mod tests {
 
     #[test]
     fn the_control_file_says_what_the_package_needs() {
-        let text = control("1.2-3", "amd64", "4711", "libc6 (>= 2.34)");
-        assert!(
-            text.contains("\nDepends: libc6 (>= 2.34), passwd\n"),
-            "{text}"
+        for (part, fields) in PARTS.iter().zip([11, 12, 11]) {
+            let text = control(part, "1.2-3", "amd64", "4711", "libc6 (>= 2.34)");
+            assert!(text.contains("\nDepends: libc6 (>= 2.34)"), "{text}");
+            let known: Vec<_> = text
+                .lines()
+                .filter(|line| !line.starts_with(' '))
+                .map(|line| line.split_once(": ").expect("a field").0)
+                .collect();
+            assert_eq!(known.len(), fields, "{known:?}");
+            assert!(text.ends_with('\n') && !text.contains("\n\n"), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn the_library_is_found_where_debian_puts_it() {
+        let text =
+            "# by hand\nprefix=${pcfiledir}/../..\nlibdir=${prefix}/lib\n\nLibs: -L${libdir}\n";
+        let placed = pkgconfig(text, "usr/lib/x86_64-linux-gnu");
+        assert_eq!(
+            placed,
+            "prefix=/usr\nlibdir=/usr/lib/x86_64-linux-gnu\n\nLibs: -L${libdir}\n"
         );
-        let known: Vec<_> = text
-            .lines()
-            .filter(|line| !line.starts_with(' '))
-            .map(|line| line.split_once(": ").expect("a field").0)
-            .collect();
-        assert_eq!(known.len(), 10, "{known:?}");
-        assert!(text.ends_with('\n') && !text.contains("\n\n"), "{text:?}");
     }
 
     #[test]

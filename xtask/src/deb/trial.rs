@@ -1,7 +1,7 @@
-//! The package on a freshly made machine: installed, used as the service would be, upgraded while a limit is in force,
+//! The packages on a freshly made machine: installed, used as the service would be, upgraded while a limit is in force,
 //! removed and purged. What is seen is judged in `trial.sh`, which ends with a failure at the first thing that is wrong.
 
-use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
@@ -11,7 +11,7 @@ use crate::setup::{self, Use};
 use crate::step;
 use crate::tree::Tree;
 
-pub fn run(tree: &Tree, package: &Path, later: &Path) -> Result<()> {
+pub fn run(tree: &Tree, packages: &[PathBuf], later: &[PathBuf]) -> Result<()> {
     step::require_root(
         "cargo xtask deb --try",
         "it makes a chroot and mounts in it",
@@ -20,10 +20,13 @@ pub fn run(tree: &Tree, package: &Path, later: &Path) -> Result<()> {
     let _lock = MachineLock::take()?;
     let machine = Machine::new(tree, "bookworm")?;
     let folder = machine.root.join(FOLDER);
-    std::fs::create_dir_all(&folder)?;
-    for (from, name) in [(package, "first.deb"), (later, "later.deb")] {
-        std::fs::copy(from, folder.join(name))
-            .with_context(|| format!("cannot copy {}", from.display()))?;
+    for (packages, name) in [(packages, "first"), (later, "later")] {
+        let to = folder.join(name);
+        std::fs::create_dir_all(&to)?;
+        for from in packages {
+            std::fs::copy(from, to.join(from.file_name().unwrap_or_default()))
+                .with_context(|| format!("cannot copy {}", from.display()))?;
+        }
     }
     std::fs::write(folder.join("trial.sh"), SCRIPT)?;
     machine.run(FOLDER, &["bash", "trial.sh"])?;

@@ -1,4 +1,4 @@
-# Tries first.deb and later.deb on the machine that it runs on, which nobody needs afterwards.
+# Tries the packages in first/ and later/ on the machine that it runs on, which nobody needs afterwards.
 set -eu -o pipefail
 
 say() { echo "trial: $*"; }
@@ -14,16 +14,47 @@ picture() {
 prepare() {
 	export DEBIAN_FRONTEND=noninteractive
 	apt-get --quiet update
-	apt-get --quiet install --yes --no-install-recommends systemd iproute2 ethtool iperf3 libcap2-bin
+	apt-get --quiet install --yes --no-install-recommends systemd iproute2 ethtool iperf3 libcap2-bin \
+		gcc libc6-dev pkgconf strace
 	picture >before
-	dpkg --install first.deb
-	dpkg --verify netnice
+	dpkg --install first/*.deb
+	dpkg --verify netnice libnetnice0 libnetnice-dev
 	getent group netnice >/dev/null || fail "no group netnice"
+	say "the C library"
+	ldconfig -p | grep -q libnetnice.so.0 || fail "the library is not known"
+	# shellcheck disable=SC2046
+	cc -o limit /usr/share/doc/libnetnice-dev/examples/limit.c $(pkg-config --cflags --libs netnice)
+	ldd limit | grep -q libnetnice.so.0 || fail "the example is not linked with the library"
+	man=$(zcat /usr/share/man/man3/netnice_set.3.gz | head -n 1)
+	[ -n "$man" ] || fail "no manual page"
+
 	say "units"
 	systemd-analyze verify --man=no /usr/lib/systemd/system/netniced.service /usr/lib/systemd/system/netniced.socket
 	systemd-analyze security --offline=true --no-pager /usr/lib/systemd/system/netniced.service | tail -n 1
 	# The rest happens in a network of its own.
 	exec unshare --net bash trial.sh use
+}
+
+# The names of system calls behind names and @groups of them.
+named() {
+	local word
+	for word in "$@"; do
+		case $word in
+		@*) named $(systemd-analyze syscall-filter --no-pager "$word" | sed 's/#.*//' | tail -n +2) ;;
+		*) echo "$word" ;;
+		esac
+	done
+}
+
+# What the daemon has called must be what its service may call.
+judge_calls() {
+	local filter
+	filter=$(sed -n 's/^SystemCallFilter=//p' /usr/lib/systemd/system/netniced.service)
+	named @default $filter | sort -u >allowed
+	sed -n 's/^[0-9]* *\([a-z_0-9]*\)(.*/\1/p' calls | sort -u >called
+	say "$(wc -l <called) kinds of system calls"
+	[ "$(wc -l <called)" -gt 30 ] || fail "strace saw next to nothing"
+	[ -z "$(comm -23 called allowed)" ] || fail "the service may not call $(comm -23 called allowed)"
 }
 
 far() { nsenter --net=/run/netns/far "$@"; }
@@ -35,7 +66,7 @@ start() {
 		tr 'A-Z' 'a-z' | sed 's/cap_/+/g; s/ /,/g')
 	mkdir -p /run/netnice
 	systemd-socket-activate -l /run/netnice/netnice.sock \
-		setpriv --bounding-set "-all,$caps" --no-new-privs /usr/sbin/netniced &
+		setpriv --bounding-set "-all,$caps" --no-new-privs strace -D -f -qq -o calls /usr/sbin/netniced &
 	for _ in $(seq 50); do
 		[ ! -S /run/netnice/netnice.sock ] || return 0
 		sleep 0.1
@@ -89,7 +120,9 @@ use() {
 	fastest >most &
 	local meter=$!
 	sleep 2
-	dpkg --install later.deb
+	./limit 1000000 true || fail "the example of the library"
+	dpkg --install later/*.deb
+	judge_calls
 	ip link show nn0 >/dev/null || fail "the limit went with the upgrade"
 	sleep 1
 	netnice show
@@ -100,14 +133,14 @@ use() {
 	[ "$(cat most)" -ge 18000 ] || fail "there was no traffic to judge"
 
 	say "removal while the limit is in force"
-	dpkg --remove netnice
+	dpkg --remove netnice libnetnice-dev libnetnice0
 	kill $client
 	wait $client || true
 	end_server
 	ip -oneline link | sort | diff links - || fail "links are left"
 	tc qdisc show | sort | diff queues - || fail "queues are left"
 	! grep -q netnice /proc/mounts || fail "a mount is left"
-	dpkg --purge netnice
+	dpkg --purge netnice libnetnice-dev libnetnice0
 	ip netns delete far
 	picture | diff before - || fail "files or groups are left"
 	say "holds"
