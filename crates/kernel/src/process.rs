@@ -333,13 +333,6 @@ pub fn socket_facts(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
     })
 }
 
-/// Whether the file at a path is run by an interpreter that it names.
-pub fn is_script(path: &str) -> bool {
-    let mut head = [0; 2];
-    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut head));
-    read.is_ok() && head == *b"#!"
-}
-
 /// The network namespace of a process, by its inode.
 pub fn namespace(pid: u32) -> Option<u64> {
     let link = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;

@@ -118,12 +118,6 @@ impl Host for KernelHost {
     }
 
     fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
-        if process::is_script(path) {
-            return Err(Denied::Failed(format!(
-                "{path} is a script: what runs is its interpreter, and that runs other scripts too; start it by `netnice \
-                 run --name N`, or limit its unit or control group"
-            )));
-        }
         let key = process::app(path).map_err(|error| {
             Denied::Failed(format!(
                 "there is no program at {path} to be limited: {error}"
