@@ -20,6 +20,7 @@ use netnice_api::{
     RuntimeDir, Set, Show, Until,
 };
 use netnice_core::contract::{Contract, ContractError, IfName};
+use netnice_core::link::Link;
 use netnice_core::police::{NotJudged, Police};
 use netnice_core::target::{Target, TargetError};
 use netnice_core::units::{Bytes, Nanos, Rate, UnitError};
@@ -99,6 +100,16 @@ pub(crate) enum BadUsage {
         option: &'static str,
         /// What is wrong with its value.
         error: UnitError,
+    },
+    /// An option's value is too large or too small.
+    #[error("{option}: {actual} is out of range: write {limits}")]
+    Beyond {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        actual: String,
+        /// What it may be.
+        limits: String,
     },
     /// Not a target.
     #[error(transparent)]
@@ -698,7 +709,11 @@ fn total_rate(text: &str) -> Result<Rate, BadUsage> {
 fn overhead(text: &str) -> Result<u64, BadUsage> {
     match quantity("--overhead", text)? {
         Bytes(bytes @ 0..=MOST_OVERHEAD) => Ok(bytes),
-        Bytes(_) => Err(BadUsage::Nonsense("--overhead: write 0 to 256 bytes")),
+        Bytes(actual) => Err(BadUsage::Beyond {
+            option: "--overhead",
+            actual: format!("{actual} bytes"),
+            limits: format!("0 to {MOST_OVERHEAD} bytes"),
+        }),
     }
 }
 
@@ -747,8 +762,7 @@ A session of a service with @RATE has that rate; the others share what is left o
 
 Exit status: 2 the configuration makes no sense (file, line and reason are told); 1 a port is taken.";
 
-/// More than any link layer adds to a packet.
-const MOST_OVERHEAD: u64 = 256;
+const MOST_OVERHEAD: u64 = Link::MOST_OVERHEAD.0;
 
 #[cfg(test)]
 mod tests;

@@ -26,6 +26,9 @@ pub struct Link {
 }
 
 impl Link {
+    /// More bytes for each packet than any link layer adds.
+    pub const MOST_OVERHEAD: Bytes = Bytes(512);
+
     /// The capacity in one direction, as it was given.
     pub fn capacity(&self, direction: Direction) -> Option<Capacity> {
         match direction {

@@ -24,6 +24,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use netnice_core::contract::{Change, Clause, Contract, ContractError, IfName};
+use netnice_core::link::Link;
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 use serde::Deserialize;
@@ -262,10 +263,11 @@ impl Reader<'_> {
         let at = link.name.span().start;
         let name = link.name.get_ref().parse();
         let overhead = match &link.overhead {
-            Some(bytes) if *bytes.get_ref() > MOST_OVERHEAD => {
+            Some(bytes) if *bytes.get_ref() > Link::MOST_OVERHEAD.0 => {
                 let reason = format!(
-                    "an overhead of {} bytes per packet is more than the {MOST_OVERHEAD} allowed",
-                    bytes.get_ref()
+                    "an overhead of {} bytes per packet is more than the {} allowed",
+                    bytes.get_ref(),
+                    Link::MOST_OVERHEAD.0
                 );
                 return Err(self.fault(bytes.span().start, reason));
             }
@@ -354,8 +356,6 @@ pub fn contract_of<At: Copy>(
 
 /// Shown in one line of a table.
 const LONGEST_NAME: usize = 64;
-/// More than any encapsulation adds to a packet.
-pub const MOST_OVERHEAD: u64 = 512;
 
 #[cfg(test)]
 mod tests;

@@ -227,7 +227,7 @@ const BAD_USAGE: &[Case] = &[
         "overhead beyond reason",
         "link eth0 --overhead 10000",
         2,
-        &["--overhead", "256"],
+        &["--overhead", "10000", "512"],
     ),
     (
         "given back at a rate",

@@ -426,7 +426,7 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         (
             "much overhead",
             "link eth0 --overhead 1KiB",
-            "write 0 to 256 bytes",
+            "--overhead: 1024 bytes is out of range: write 0 to 512 bytes",
         ),
         (
             "changed and given back",
@@ -435,7 +435,11 @@ fn what_makes_no_sense_is_refused_with_its_reason() {
         ),
         ("all and one", "clear --all 7", "cannot be used with"),
         ("neither", "clear", "TARGET"),
-        ("too fast", "top -d 1ms", "write 100ms to 1h"),
+        (
+            "too fast",
+            "top -d 1ms",
+            "--interval: 1ms is out of range: write 100ms to 1h",
+        ),
         ("no rounds", "top -n 0", "0 is not in 1.."),
         ("a bad number", "confirm x", "invalid value 'x'"),
         (

@@ -34,7 +34,11 @@ impl TypedTop {
     pub(super) fn means(self) -> Result<Verb, BadUsage> {
         let interval = quantity("--interval", &self.interval)?;
         if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
-            return Err(BadUsage::Nonsense("--interval: write 100ms to 1h"));
+            return Err(BadUsage::Beyond {
+                option: "--interval",
+                actual: interval.to_string(),
+                limits: format!("{SHORTEST_INTERVAL} to {LONGEST_INTERVAL}"),
+            });
         }
         Ok(Verb::Top(Top {
             interval,

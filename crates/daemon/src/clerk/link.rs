@@ -12,7 +12,6 @@ use crate::clock::Now;
 use crate::denied::Denied;
 use crate::enforce::Host;
 use crate::peer::Peer;
-use crate::policy::MOST_OVERHEAD;
 use crate::undo::Undo;
 
 impl<H: Host> Clerk<H> {
@@ -80,9 +79,10 @@ impl<H: Host> Clerk<H> {
             return Err(netnice_kernel::KernelError::NoInterface(name.to_string()).into());
         }
         let overhead = match change.overhead {
-            Some(bytes) if bytes > MOST_OVERHEAD => {
+            Some(bytes) if bytes > Link::MOST_OVERHEAD.0 => {
                 return Err(Denied::BadUsage(format!(
-                    "an overhead of {bytes} bytes per packet is more than the {MOST_OVERHEAD} allowed; Ethernet's is 24"
+                    "an overhead of {bytes} bytes per packet is more than the {} allowed; Ethernet's is 24",
+                    Link::MOST_OVERHEAD.0
                 )));
             }
             other => other.map(Bytes),
