@@ -9,7 +9,7 @@ mod contract;
 mod share;
 mod short;
 mod top;
-mod until;
+pub(crate) mod until;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

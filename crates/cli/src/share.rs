@@ -3,11 +3,12 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use netnice_api::{Exit, RuntimeDir};
+use netnice_api::{Exit, RuntimeDir, Until};
 use netnice_core::units::Amount;
 use netnice_share::manager::{self, Asked, ManagerError, SessionDoc, Shares, Told};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
+use crate::args::until;
 use crate::desk::{self, Trouble};
 use crate::render;
 
@@ -57,8 +58,16 @@ fn manage(dir: &RuntimeDir, json: bool, asked: Asked) -> Result<Ended, Trouble> 
             // Whoever read the lines has gone: the shares go on.
         }
     };
-    let ended = manager::manage(asked, dir, stop.as_fd(), &mut tell);
+    let ended = manager::manage(asked, dir, own()?, stop.as_fd(), &mut tell);
     Ok(ended.map(|()| said))
+}
+
+/// This process, with whose end its limits end.
+fn own() -> Result<Until, Trouble> {
+    until::own().ok_or_else(|| Trouble::Io {
+        what: "/proc/self/stat".to_string(),
+        source: std::io::ErrorKind::NotFound.into(),
+    })
 }
 
 fn no_signals(source: std::io::Error) -> Trouble {

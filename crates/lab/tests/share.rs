@@ -264,22 +264,21 @@ fn a_manager_that_is_killed_leaves_limits_that_end() {
     let target = format!("pid:{}", program.pid());
     let group = Cgroup::create("shared").expect("a control group");
     group.take(program.pid()).expect("it moves");
+    desk.types(&format!("set {target} --both 2mbit"));
     let mut share = Share::start(&desk, &format!("1mbit cgroup:{}", group.path()));
     share.until(1);
+    let said = desk.types(&format!("explain {target}")).stdout;
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    let end = format!("when process {} ends", share.0.pid());
+    assert!(words.contains(&end), "{said}");
+    assert_eq!(desk.target(&target)["effective"]["both"], 1_000_000);
     share.0.kill();
-    for target in [&target, &format!("cgroup:{}", group.path())] {
-        let said = desk.types(&format!("explain {target}")).stdout;
-        let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(words.contains("then both none in 59"), "{said}");
-    }
-    // A new one goes on where it left, and takes all back.
-    let mut share = Share::start(&desk, &format!("1mbit cgroup:{}", group.path()));
-    share.until(1);
-    share.end();
-    assert!(
-        soon(3.0, || targets(&desk).is_empty()),
-        "{:?} stay",
-        targets(&desk)
+    let left = || targets(&desk) == [target.clone()];
+    assert!(soon(5.0, left), "{:?} stay", targets(&desk));
+    assert_eq!(
+        desk.target(&target)["effective"]["both"],
+        2_000_000,
+        "what was there before is back"
     );
 }
 

@@ -2,19 +2,18 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
-use std::time::Duration;
 
 use netnice_api::{
     Clear, ClearWhat, Client, ClientError, Exit, Find, Found, Request, Response, RuntimeDir, Set,
-    Show, ShowDoc,
+    Show, ShowDoc, Until,
 };
 
 /// A connection to it.
 pub(crate) struct Daemon {
     dir: RuntimeDir,
     client: Option<Client>,
-    /// Limits are set for so long, and what was there before comes back after it; none: they last.
-    lease: Option<Duration>,
+    /// Limits are set until this process ends, and then what was there before comes back; none: they last.
+    until: Option<Until>,
 }
 
 /// Why something was not done.
@@ -42,49 +41,43 @@ pub(crate) struct Whom<'a> {
 }
 
 impl Daemon {
-    pub(crate) fn connect(
-        dir: &RuntimeDir,
-        lease: Option<Duration>,
-    ) -> Result<Daemon, ClientError> {
+    pub(crate) fn connect(dir: &RuntimeDir, until: Option<Until>) -> Result<Daemon, ClientError> {
         let client = Some(Client::connect(dir)?);
         let dir = dir.clone();
-        Ok(Daemon { dir, client, lease })
+        Ok(Daemon { dir, client, until })
     }
 
     /// Limits a target, in the short form's way; `rate` is text.
     pub(crate) fn limit(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
-        let lease = self.lease;
-        self.limit_for(whom, rate, lease, false)
+        let until = self.until;
+        self.set(whom, rate, |set| set.until = until)
     }
 
     /// Only asks whether it could be limited.
     pub(crate) fn try_limit(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
-        self.limit_for(whom, rate, None, true)
+        self.set(whom, rate, |set| set.dry_run = true)
     }
 
-    /// Brings back what was there before the first limit that was set for a lease. `rate` is that of the last.
+    /// Brings back what was there before the first limit that was set until an end. `rate` is that of the last.
     pub(crate) fn lift(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
         // Whatever is set for a time gives way, when its time is over, to what was there before the first such change.
-        self.limit_for(whom, rate, Some(Duration::from_nanos(1)), false)
+        self.set(whom, rate, |set| set.for_ns = Some(1))
     }
 
-    fn limit_for(
+    fn set(
         &mut self,
         whom: Whom<'_>,
         rate: &str,
-        time: Option<Duration>,
-        dry_run: bool,
+        terms: impl FnOnce(&mut Set),
     ) -> Result<(), Denial> {
-        let set = Request::Set(Set {
+        let mut set = Set {
             target: whom.target.to_string(),
             change: Some(format!("both {rate}")),
             short: true,
-            for_ns: time.and_then(|time| u64::try_from(time.as_nanos()).ok()),
-            until: None,
-            dry_run,
             ..Set::default()
-        });
-        match self.call(&set, whom.pidfd) {
+        };
+        terms(&mut set);
+        match self.call(&Request::Set(set), whom.pidfd) {
             Ok(Response::Done(_)) => Ok(()),
             other => Err(denial(other)),
         }

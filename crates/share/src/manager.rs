@@ -12,8 +12,9 @@
 //! reads the lists of processes alone, and of those that are new their parents.
 //!
 //! # Leaving
-//! Limits are set for ten minutes and renewed after five. When the manager ends it takes them back, and what was set before by the
-//! same user comes back; when it is killed, the daemon does so when the ten minutes are over.
+//! When the manager ends it takes its limits back, and what was set before by the same user comes back. All of them are set until
+//! its process ends, so when it is killed the daemon does the same a second later. What somebody clears meanwhile is set again
+//! after five minutes at most.
 
 mod crowd;
 mod process;
@@ -24,7 +25,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use netnice_api::{ClientError, Exit, Found, RuntimeDir};
+use netnice_api::{ClientError, Exit, Found, RuntimeDir, Until};
 use netnice_core::target::Target;
 use netnice_core::units::Rate;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -177,14 +178,16 @@ pub fn preview(asked: &Asked, dir: &RuntimeDir) -> Result<Shares, ManagerError> 
     }))
 }
 
-/// Divides until `stop` can be read, the time is over, or all that was named has ended. What was set is taken back.
+/// Divides until `stop` can be read, the time is over, or all that was named has ended. What was set is taken back; by the
+/// daemon where the process `own`, this one, has no time to do so.
 pub fn manage(
     asked: Asked,
     dir: &RuntimeDir,
+    own: Until,
     stop: BorrowedFd<'_>,
     tell: &mut dyn FnMut(Told<'_>),
 ) -> Result<(), ManagerError> {
-    let mut daemon = Daemon::connect(dir, Some(LEASE))?;
+    let mut daemon = Daemon::connect(dir, Some(own))?;
     let crowds = find(&asked, &mut daemon)?;
     let mut manager = Manager {
         keeper: Keeper::new(daemon),
@@ -323,7 +326,7 @@ impl Manager<'_> {
             }
             let lends = self.lends();
             self.keeper.look(lends);
-            if self.renewed.elapsed() >= LEASE / 2 {
+            if self.renewed.elapsed() >= RENEWAL {
                 self.renew();
             }
         }
@@ -479,7 +482,7 @@ impl Manager<'_> {
         }
     }
 
-    /// Sets everything again, before its time is over.
+    /// Sets everything again.
     fn renew(&mut self) {
         self.renewed = Instant::now();
         let rate = self.asked.total.compact();
@@ -630,8 +633,8 @@ impl fmt::Display for Per {
     }
 }
 
-/// How long a limit lasts that is not renewed.
-const LEASE: Duration = Duration::from_secs(600);
+/// Between two settings of everything.
+const RENEWAL: Duration = Duration::from_secs(300);
 
 /// Between two looks for sessions: with the 100 ms between two settings, shares follow within 500 ms on a busy machine too.
 const LOOK: Duration = Duration::from_millis(100);

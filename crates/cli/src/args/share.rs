@@ -41,6 +41,11 @@ impl TypedShare {
                 "--confirm has no meaning with share: its limits go when it ends, by Ctrl-C or a lost terminal",
             ));
         }
+        if common.until_exit.is_some() {
+            return Err(BadUsage::Nonsense(
+                "--until-exit has no meaning with share: its limits go when it ends itself",
+            ));
+        }
         let targets: Vec<Target> = self
             .targets
             .iter()

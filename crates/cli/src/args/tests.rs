@@ -508,6 +508,7 @@ fn share_divides_among_targets_by_weight() {
             "no such user",
         ),
         ("share 1mbit 12 --confirm 3s", "--confirm"),
+        ("share 1mbit 12 --until-exit", "--until-exit"),
     ] {
         let bad = means(line).expect_err(line).to_string();
         assert!(bad.contains(part), "{line}: {bad}");

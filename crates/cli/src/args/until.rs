@@ -10,6 +10,13 @@ use super::BadUsage;
 /// What the option stands for without a value.
 pub(super) const PARENT: &str = "parent";
 
+/// This process.
+pub(crate) fn own() -> Option<Until> {
+    let pid = std::process::id();
+    let started = stat(pid)?.started;
+    Some(Until { pid, started })
+}
+
 /// The process that is meant.
 pub(super) fn of(text: &str) -> Result<Until, BadUsage> {
     let refused = || BadUsage::Until(text.to_owned());

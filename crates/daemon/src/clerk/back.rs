@@ -1,5 +1,7 @@
 //! Changes that are taken back by themselves, and the confirmation that keeps them.
 
+use std::collections::BTreeSet;
+
 use netnice_api::{Confirm, Done, Until};
 use netnice_core::admission::TargetId;
 use netnice_core::claims::Claims;
@@ -137,8 +139,10 @@ impl<H: Host> Clerk<H> {
 
     /// Takes back the changes whose time has come.
     pub fn expire(&mut self, now: Now) {
-        let mut ended: Vec<Root> = self.undos.awaited().collect();
-        ended.retain(|root| !self.lives(*root));
+        // Many may wait for the end of one.
+        let awaited: BTreeSet<Root> = self.undos.awaited().collect();
+        let ended = awaited.into_iter().filter(|root| !self.lives(*root));
+        let ended: Vec<Root> = ended.collect();
         if ended.is_empty() && self.undos.earliest().is_none_or(|at| at > now.monotonic) {
             return;
         }
