@@ -42,17 +42,6 @@ pub type Members = BTreeMap<u32, (u32, u32)>;
 /// Bytes received so far, by the name of the interface.
 pub type Seen = BTreeMap<String, u64>;
 
-/// Whose sockets are meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
-    /// Those of these processes.
-    Processes(BTreeSet<u32>),
-    /// Those of the processes of a control group and of all below it.
-    Group(Bound),
-    /// Those that a user has made.
-    User(u32),
-}
-
 /// An interface of the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
@@ -230,8 +219,9 @@ pub trait Host {
     fn whereabouts(&self, id: u32) -> Vec<Whereabouts>;
     /// What this kernel offers.
     fn probe(&mut self) -> Vec<Finding>;
-    /// The sockets of some processes or of a user.
-    fn connections(&mut self, of: &Whose) -> Result<Vec<Connection>, Denied>;
+    /// The sockets of these processes, of those that run a program or are in a control group or below it, or those that
+    /// a user has made.
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied>;
     /// What the interfaces have received.
     fn seen(&mut self) -> Result<Seen, Denied>;
 }

@@ -195,17 +195,7 @@ impl<H: Host> Clerk<H> {
             Target::Name(_) => self.lookup(&target)?.body.clone(),
             other => self.find_thing(other)?.0,
         };
-        Ok(match (body, target) {
-            (Body::Processes { roots, .. }, _) => {
-                Found::Processes(roots.iter().map(|root| root.pid).collect())
-            }
-            (Body::Cgroup(Some(bound)), _) => Found::Cgroup(bound.path),
-            (Body::User(uid), _) => Found::User(uid),
-            (Body::App(_), Target::App(path)) => Found::App(path.to_string()),
-            (_, target) => {
-                return Err(Denied::Failed(format!("{target} is not there now")));
-            }
-        })
+        made_of(&body, &target).ok_or_else(|| Denied::Failed(format!("{target} is not there now")))
     }
 
     /// Finds what a target that is no process is made of, where it is, and how it is bound.
@@ -240,6 +230,20 @@ impl<H: Host> Clerk<H> {
             place,
             Box::new(move |id| Act::BindCgroup { id, bound }),
         ))
+    }
+}
+
+/// What a target is made of, if it is there; of processes those that it was made with.
+pub(super) fn made_of(body: &Body, target: &Target) -> Option<Found> {
+    match (body, target) {
+        (Body::Processes { roots, .. }, _) => {
+            let pids = roots.iter().map(|root| root.pid).collect();
+            Some(Found::Processes(pids))
+        }
+        (Body::Cgroup(bound), _) => bound.as_ref().map(|b| Found::Cgroup(b.path.clone())),
+        (Body::User(uid), _) => Some(Found::User(*uid)),
+        (Body::App(Some(_)), Target::App(path)) => Some(Found::App(path.to_string())),
+        (Body::App(_), _) => None,
     }
 }
 

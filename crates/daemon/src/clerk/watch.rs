@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use netnice_api::{
-    Connection, ConnectionsDoc, LinkDoc, Moving, Watch, WatchDoc, Watched, WatchedLink,
+    Connection, ConnectionsDoc, Found, LinkDoc, Moving, Watch, WatchDoc, Watched, WatchedLink,
 };
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Direction;
@@ -16,9 +16,10 @@ use netnice_core::units::Nanos;
 use netnice_kernel::connections;
 
 use super::Clerk;
+use super::open::made_of;
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::enforce::{Host, Interface, Whose};
+use crate::enforce::{Host, Interface};
 use crate::ledger::{Body, Held, Managed};
 use crate::metrics;
 use crate::metrics::serve::Page;
@@ -135,9 +136,14 @@ impl<H: Host> Clerk<H> {
                 "nothing is set for {target}; `netnice show` lists what is"
             ))
         })?;
-        let whose = self.whose(&held)?;
-        let all = match &whose {
-            Some(whose) => self.host.connections(whose)?,
+        let of = match made_of(&held.body, &held.entry.target) {
+            Some(Found::Processes(_) | Found::App(_)) => {
+                Some(Found::Processes(self.members_of(&held)?))
+            }
+            other => other,
+        };
+        let all = match &of {
+            Some(of) => self.host.connections(of)?,
             None => Vec::new(),
         };
         let (mut told, hidden): (Vec<_>, Vec<_>) = all
@@ -158,21 +164,13 @@ impl<H: Host> Clerk<H> {
         })
     }
 
-    /// Whose sockets a target is made of; none while it is made of nothing.
-    fn whose(&mut self, held: &Held) -> Result<Option<Whose>, Denied> {
-        let id = held.id;
+    /// All processes of a target that is known by its processes.
+    fn members_of(&mut self, held: &Held) -> Result<Vec<u32>, Denied> {
         let by_descent = matches!(held.body, Body::Processes { .. });
-        Ok(match &held.body {
-            Body::Processes { .. } | Body::App(Some(_)) => {
-                let members = self.host.members()?.into_iter();
-                let of = |(own, app): (u32, u32)| if by_descent { own } else { app };
-                let theirs = members.filter(|(_, membership)| of(*membership) == id);
-                Some(Whose::Processes(theirs.map(|(pid, _)| pid).collect()))
-            }
-            Body::Cgroup(Some(bound)) => Some(Whose::Group(bound.clone())),
-            Body::User(uid) => Some(Whose::User(*uid)),
-            Body::App(None) | Body::Cgroup(None) => None,
-        })
+        let members = self.host.members()?.into_iter();
+        let of = |(own, app): (u32, u32)| if by_descent { own } else { app };
+        let theirs = members.filter(|(_, membership)| of(*membership) == held.id);
+        Ok(theirs.map(|(pid, _)| pid).collect())
     }
 }
 

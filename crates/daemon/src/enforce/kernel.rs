@@ -13,7 +13,7 @@ use netnice_kernel::plan::{Desired, Leaves};
 use netnice_kernel::probe::{self, Finding};
 use netnice_kernel::{KernelError, device, process, speed, traffic};
 
-use super::{Act, Host, Interface, Members, Process, Seen, Whose};
+use super::{Act, Host, Interface, Members, Process, Seen};
 use crate::containers::Engines;
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
@@ -355,16 +355,20 @@ impl Host for KernelHost {
         probe::probe()
     }
 
-    fn connections(&mut self, of: &Whose) -> Result<Vec<Connection>, Denied> {
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied> {
         let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
         let mut all = listed.map_err(KernelError::from)?;
         let pids = match of {
-            Whose::User(uid) => {
+            netnice_api::Found::User(uid) => {
                 all.retain(|connection| connection.uid == *uid);
                 return Ok(all);
             }
-            Whose::Processes(pids) => pids.iter().copied().collect(),
-            Whose::Group(bound) => cgroup::processes(&self.find_group(bound)?),
+            netnice_api::Found::Processes(pids) => pids.clone(),
+            netnice_api::Found::App(path) => {
+                let key = self.app(path)?;
+                self.running(key).into_iter().collect()
+            }
+            netnice_api::Found::Cgroup(path) => cgroup::processes(&cgroup::find(path)?),
         };
         let sockets = pids.into_iter().flat_map(process::sockets);
         let theirs: BTreeSet<u64> = sockets.map(|(_, inode)| inode).collect();

@@ -9,7 +9,7 @@ use netnice_kernel::enforce::{Adoption, Found, Housing, Sample, Whereabouts};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
 
-use super::{Act, Host, Interface, Members, Process, Seen, Whose};
+use super::{Act, Host, Interface, Members, Process, Seen};
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
 
@@ -478,15 +478,19 @@ impl Host for Machine {
         Vec::new()
     }
 
-    fn connections(&mut self, of: &Whose) -> Result<Vec<Connection>, Denied> {
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied> {
         let of = match of {
-            Whose::Processes(pids) => pids.clone(),
-            Whose::Group(bound) => {
-                let inside = |l: &&Living| l.cgroup.starts_with(&bound.path);
+            netnice_api::Found::Processes(pids) => pids.iter().copied().collect(),
+            netnice_api::Found::App(path) => {
+                let key = self.app(path)?;
+                self.running(key)
+            }
+            netnice_api::Found::Cgroup(path) => {
+                let inside = |l: &&Living| l.cgroup.starts_with(path);
                 let inside = self.processes.values().filter(inside);
                 inside.map(|living| living.process.root.pid).collect()
             }
-            Whose::User(uid) => {
+            netnice_api::Found::User(uid) => {
                 let theirs = self.processes.values().filter(|l| l.process.uid == *uid);
                 theirs.map(|living| living.process.root.pid).collect()
             }
