@@ -43,7 +43,7 @@ pub struct LinkDoc {
     pub installed: bool,
     /// Why it does not serve as it should, if it does not.
     pub degraded: Vec<String>,
-    /// What has passed it.
+    /// What traffic without a target did on it; the rates are of all that its interface sends and receives.
     pub counters: CountersDoc,
 }
 

@@ -19,6 +19,7 @@ use netnice_kernel::connections::Connection;
 use netnice_kernel::enforce::{Adoption, Found, Housing, Sample, Whereabouts};
 use netnice_kernel::plan::Desired;
 use netnice_kernel::probe::Finding;
+use netnice_kernel::traffic::Passed;
 
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
@@ -39,8 +40,8 @@ pub struct Process {
 /// The targets that processes are members of, by process: made by process or name, and by executable. 0: none.
 pub type Members = BTreeMap<u32, (u32, u32)>;
 
-/// Bytes received so far, by the name of the interface.
-pub type Seen = BTreeMap<String, u64>;
+/// What has passed so far, by the name of the interface.
+pub type Seen = BTreeMap<String, Passed>;
 
 /// An interface of the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -222,7 +223,7 @@ pub trait Host {
     /// The sockets of these processes, of those that run a program or are in a control group or below it, or those that
     /// a user has made.
     fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied>;
-    /// What the interfaces have received.
+    /// What has passed the interfaces.
     fn seen(&mut self) -> Result<Seen, Denied>;
 }
 

@@ -96,10 +96,15 @@ impl<H: Host> Clerk<H> {
         let rest = sample.rest.get(name).copied().unwrap_or_default();
         let counts = TargetCounts { directions: rest };
         let meter = measure::meter(&counts, &Contract::default());
+        let counters = CountersDoc::new(now.monotonic.0, &meter);
+        let counters = match self.rates.of_link(name, now.monotonic) {
+            Some([up, down]) => counters.with_rates(up, down),
+            None => counters,
+        };
         LinkDoc {
             installed: there && !self.broken.contains_key(&link.name),
             degraded: self.link_faults(managed, interfaces),
-            counters: CountersDoc::new(now.monotonic.0, &meter),
+            counters,
             ..LinkDoc::new(link, self.ledger.promised(link))
         }
     }

@@ -29,7 +29,7 @@ impl<H: Host> Clerk<H> {
         if self.repair_is_due(now) || self.rates.is_time_to_audit(now.monotonic) {
             self.repair(false, now);
         }
-        if self.ledger.held().next().is_some() {
+        if self.ledger.held().next().is_some() || self.ledger.links().next().is_some() {
             let measured = self.measure(now);
             self.journal.judge(now, "measuring", measured);
         }

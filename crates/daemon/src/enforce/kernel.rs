@@ -379,9 +379,8 @@ impl Host for KernelHost {
     fn seen(&mut self) -> Result<Seen, Denied> {
         let passed = traffic::passed(&mut self.route).map_err(KernelError::from)?;
         let interfaces = self.interfaces()?.into_iter();
-        let received = |index| Some(passed.get(&index)?.received);
         Ok(interfaces
-            .filter_map(|i| Some((i.name, received(i.index)?)))
+            .filter_map(|i| Some((i.name, *passed.get(&i.index)?)))
             .collect())
     }
 }

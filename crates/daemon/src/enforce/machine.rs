@@ -34,7 +34,7 @@ pub struct Machine {
     pub force: Force,
     /// The step that fails, counted from now.
     pub fails_in: Option<usize>,
-    /// What is to be read as received.
+    /// What is to be read as passed.
     pub seen: Seen,
     /// Connections, each with the process that has it.
     pub connections: Vec<(u32, Connection)>,

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use netnice_core::contract::Direction;
 use netnice_core::meter::{Flow, Meter};
 use netnice_core::units::{Amount, Instant, Nanos, Rate};
+use netnice_kernel::traffic::Passed;
 
 use crate::enforce::Seen;
 
@@ -33,11 +34,12 @@ pub struct Pace {
     pub held: u64,
 }
 
-/// What a managed link has received.
+/// What has passed a managed link.
 #[derive(Debug, Default)]
 struct Wire {
-    bytes: u64,
-    rate: Amount,
+    passed: Passed,
+    /// Bit/s sent and received between the last two readings, once there are two.
+    rates: Option<[Amount; 2]>,
     /// How many readings in a row were above what the receive stage passes.
     above: u32,
 }
@@ -92,7 +94,7 @@ impl Rates {
         self.pace(id, now).map(|paces| paces.map(|pace| pace.rate))
     }
 
-    /// Takes in what the interfaces of managed links have received; with each link what its receive stage passes.
+    /// Takes in what has passed the interfaces of managed links; with each link what its receive stage passes.
     pub fn links(&mut self, now: Instant, seen: &Seen, links: &[(String, Option<Rate>)]) {
         let passed = self.links_at.map_or(Nanos(0), |at| now.since(at));
         if self.links_at.is_some() && passed < SHORTEST {
@@ -101,21 +103,31 @@ impl Rates {
         self.links
             .retain(|name, _| links.iter().any(|(link, _)| link == name));
         for (name, usable) in links {
-            let Some(bytes) = seen.get(name).copied() else {
+            let Some(now) = seen.get(name).copied() else {
                 self.links.remove(name);
                 continue;
             };
-            let known = self.links.get(name).map(|wire| (wire.bytes, wire.above));
-            let rate = known.map_or(Amount(0), |(before, _)| per_second(before, bytes, passed));
-            let above = usable.is_some_and(|usable| {
-                let most = usable.portion(ABOVE.0, ABOVE.1).unwrap_or(usable);
-                rate > most.into()
+            let known = self.links.get(name);
+            let rates = known.map(|wire| {
+                let before = wire.passed;
+                [
+                    per_second(before.sent, now.sent, passed),
+                    per_second(before.received, now.received, passed),
+                ]
             });
-            let above = match above {
-                true => known.map_or(1, |(_, above)| above + 1),
+            let is_above = usable.zip(rates).is_some_and(|(usable, [_, received])| {
+                let most = usable.portion(ABOVE.0, ABOVE.1).unwrap_or(usable);
+                received > most.into()
+            });
+            let above = match is_above {
+                true => known.map_or(0, |wire| wire.above) + 1,
                 false => 0,
             };
-            let wire = Wire { bytes, rate, above };
+            let wire = Wire {
+                passed: now,
+                rates,
+                above,
+            };
             self.links.insert(name.clone(), wire);
         }
         self.links_at = Some(now);
@@ -124,7 +136,14 @@ impl Rates {
     /// What a link receives, if that is more than its receive stage passes, and not for a moment only.
     pub fn overload(&self, link: &str) -> Option<Amount> {
         let wire = self.links.get(link)?;
-        (wire.above >= IN_A_ROW).then_some(wire.rate)
+        let [_, received] = wire.rates?;
+        (wire.above >= IN_A_ROW).then_some(received)
+    }
+
+    /// What passes a link now, sent and received, if that is known.
+    pub fn of_link(&self, link: &str, now: Instant) -> Option<[Amount; 2]> {
+        self.links_at.filter(|at| now.since(*at) <= LONGEST)?;
+        self.links.get(link)?.rates
     }
 }
 
@@ -210,7 +229,11 @@ mod tests {
         let mut total = 0;
         let mut read = |second_: u64, megabits: u64| {
             total += megabits * 125_000;
-            let seen = Seen::from([("eth0".to_owned(), total)]);
+            let passed = Passed {
+                received: total,
+                sent: 0,
+            };
+            let seen = Seen::from([("eth0".to_owned(), passed)]);
             rates.links(second(second_), &seen, &links);
             rates.overload("eth0").is_some()
         };

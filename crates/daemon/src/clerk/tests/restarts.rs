@@ -1,5 +1,7 @@
 //! What stays when the daemon does not, and what is put back when somebody takes it away.
 
+use netnice_kernel::traffic::Passed;
+
 use super::*;
 use crate::clerk::Record;
 use crate::state::State;
@@ -200,7 +202,11 @@ fn a_wire_that_brings_too_much_degrades_what_is_promised_of_receiving() {
     let mut receive = |desk: &mut Desk, seconds: u64, bits: u64| {
         for _ in 0..seconds {
             bytes += bits / 8;
-            desk.machine().seen.insert("eth0".to_owned(), bytes);
+            let passed = Passed {
+                received: bytes,
+                sent: bytes / 2,
+            };
+            desk.machine().seen.insert("eth0".to_owned(), passed);
             desk.pass(1);
         }
     };
@@ -212,4 +218,13 @@ fn a_wire_that_brings_too_much_degrades_what_is_promised_of_receiving() {
     );
     receive(&mut desk, 2, 90_000_000);
     assert!(desk.show().targets[0].degraded.is_empty());
+    // Though nobody is promised anything of it, what passes a link is told.
+    ok(desk.clear("pid:10"));
+    receive(&mut desk, 2, 40_000_000);
+    let counters = desk.show().links[0].counters.clone();
+    let rates = (counters.up_rate, counters.down_rate);
+    assert_eq!(rates, (Some(20_000_000), Some(40_000_000)));
+    desk.now.monotonic = desk.now.monotonic.after(Nanos::from_secs(9));
+    let counters = desk.show().links[0].counters.clone();
+    assert_eq!(counters.up_rate, None, "what is old is not told");
 }
