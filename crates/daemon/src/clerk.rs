@@ -68,6 +68,8 @@ pub struct Clerk<H: Host> {
     undos: Undos,
     journal: Journal,
     store: Option<Store>,
+    /// Something happened by itself that could not be written down.
+    unwritten: bool,
     /// Links that cannot be served now though their interface is there, and why.
     broken: BTreeMap<IfName, String>,
     repairs: repair::Repairs,
@@ -101,6 +103,9 @@ struct Draft {
     ledger: Ledger,
     undos: Undos,
     acts: Vec<Act>,
+    /// Nobody has asked for it: it is what happened, or what was asked for earlier. It is done though it cannot be
+    /// written down, and written down later.
+    by_itself: bool,
 }
 
 impl<H: Host> Clerk<H> {
@@ -109,6 +114,7 @@ impl<H: Host> Clerk<H> {
         Clerk {
             host,
             store,
+            unwritten: false,
             ledger: Ledger::default(),
             undos: Undos::default(),
             journal: Journal::default(),
@@ -221,6 +227,15 @@ impl<H: Host> Clerk<H> {
             ledger: self.ledger.clone(),
             undos: self.undos.clone(),
             acts: Vec::new(),
+            by_itself: false,
+        }
+    }
+
+    /// Starts a change that nobody asks for now.
+    fn draft_by_itself(&self) -> Draft {
+        Draft {
+            by_itself: true,
+            ..self.draft()
         }
     }
 
@@ -261,15 +276,35 @@ impl<H: Host> Clerk<H> {
 
     /// Writes a draft down.
     fn keep(&mut self, draft: &Draft) -> Result<(), Denied> {
+        let kept = self.write(&draft.ledger, &draft.undos);
+        self.unwritten = kept.is_err() && (draft.by_itself || self.unwritten);
+        match draft.by_itself {
+            true => Ok(()),
+            false => kept,
+        }
+    }
+
+    fn write(&self, ledger: &Ledger, undos: &Undos) -> Result<(), Denied> {
         let Some(store) = &self.store else {
             return Ok(());
         };
-        let nothing = draft.ledger.is_empty() && draft.undos.iter().next().is_none();
+        let nothing = ledger.is_empty() && undos.iter().next().is_none();
         let kept = match nothing && !self.host.is_enforcing() {
             true => store.remove(),
-            false => store.save(&draft.ledger, &draft.undos),
+            false => store.save(ledger, undos),
         };
         kept.map_err(|error| Denied::Failed(error.to_string()))
+    }
+
+    /// Writes down what could not be written when it happened.
+    fn write_again(&mut self, now: Now) {
+        if !self.unwritten {
+            return;
+        }
+        let written = self.write(&self.ledger, &self.undos);
+        self.unwritten = written.is_err();
+        self.journal
+            .judge(now, "writing down what has changed", written);
     }
 
     /// Tells the kernel which control groups are whose when they are made.

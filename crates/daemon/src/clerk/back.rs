@@ -169,7 +169,7 @@ impl<H: Host> Clerk<H> {
     }
 
     fn take_back_change(&mut self, waiting: Waiting, now: Now) -> Result<String, Denied> {
-        let mut draft = self.draft();
+        let mut draft = self.draft_by_itself();
         let what = match waiting.undo {
             Undo::Claim { id, change } => {
                 let Some(held) = draft.ledger.by_id(id).cloned() else {
@@ -222,7 +222,7 @@ impl<H: Host> Clerk<H> {
         };
         for managed in links {
             let name = managed.link.name.to_string();
-            let mut draft = self.draft();
+            let mut draft = self.draft_by_itself();
             let known = draft.ledger.link(&name).is_some();
             let result = match known {
                 true => Ok(()),
@@ -241,7 +241,7 @@ impl<H: Host> Clerk<H> {
 
     /// Gives a target back the claims that were taken from it; false if what it was made of is gone.
     fn reinstate(&mut self, cleared: Cleared, now: Now) -> Result<bool, Denied> {
-        let mut draft = self.draft();
+        let mut draft = self.draft_by_itself();
         let Some(slot) = self.slot_of_cleared(&mut draft, &cleared)? else {
             return Ok(false);
         };

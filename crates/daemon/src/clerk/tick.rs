@@ -22,6 +22,7 @@ impl<H: Host> Clerk<H> {
             .and_then(|()| self.age(now))
             .and_then(|()| self.rebind(now));
         self.journal.judge(now, "looking around", looked);
+        self.write_again(now);
         self.house();
         if self.other_instances_run() {
             self.look_at_units(now);
@@ -91,7 +92,7 @@ impl<H: Host> Clerk<H> {
         if ended.is_empty() {
             return Ok(());
         }
-        let mut draft = self.draft();
+        let mut draft = self.draft_by_itself();
         let mut names = Vec::new();
         for slot in ended {
             let Some(held) = draft.ledger.get(slot).cloned() else {
@@ -132,7 +133,7 @@ impl<H: Host> Clerk<H> {
                 (*id, (offered, up.queued_packets + down.queued_packets))
             })
             .collect();
-        let mut draft = self.draft();
+        let mut draft = self.draft_by_itself();
         let went = draft.ledger.age(now.monotonic, |id| {
             traffic.get(&id).copied().unwrap_or_default()
         });
@@ -158,7 +159,7 @@ impl<H: Host> Clerk<H> {
             if is == held.body {
                 continue;
             }
-            let mut draft = self.draft();
+            let mut draft = self.draft_by_itself();
             let (id, slot) = (held.id, held.entry.id);
             let place = match &is {
                 Body::Cgroup(Some(bound)) => Place {

@@ -4,7 +4,7 @@ use netnice_kernel::traffic::Passed;
 
 use super::*;
 use crate::clerk::Record;
-use crate::state::State;
+use crate::state::{State, Store};
 
 /// A new daemon on the same machine, which reads what the old one has written.
 fn next(desk: &mut Desk, record: Record, change: impl FnOnce(&mut Machine)) -> Desk {
@@ -227,4 +227,42 @@ fn a_wire_that_brings_too_much_degrades_what_is_promised_of_receiving() {
     desk.now.monotonic = desk.now.monotonic.after(Nanos::from_secs(9));
     let counters = desk.show().links[0].counters.clone();
     assert_eq!(counters.up_rate, None, "what is old is not told");
+}
+
+#[test]
+fn what_was_set_for_a_time_ends_though_nothing_can_be_written() {
+    let folder = std::env::temp_dir().join(format!("netnice-full-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let store = || Store::new(&folder, "this boot", 7);
+    let mut desk = Desk::new();
+    desk.clerk = Clerk::new(desk.machine().clone(), Some(store()));
+    desk.machine().spawn(10, 0);
+    desk.machine().spawn(11, 0);
+    let terms = |set: &mut Set| set.for_ns = Some(10_000_000_000);
+    ok(desk.set_with(&Peer::ROOT, "pid:10", "up 4mbit", Some(10), terms));
+    ok(desk.set("pid:11", "up 4mbit"));
+    std::fs::remove_dir_all(&folder).expect("it goes");
+    let why = failed(desk.set("pid:11", "up 1mbit"));
+    assert!(why.contains("cannot write the state file"), "{why}");
+    assert_eq!(desk.show().targets[1].effective.up, Some(4_000_000));
+    desk.pass(11);
+    assert!(desk.held("pid:10").is_none(), "its time is over");
+    desk.machine().exit(11);
+    desk.pass(1);
+    assert!(desk.held("pid:11").is_none(), "it has ended");
+    desk.check();
+    let said = |desk: &Desk| {
+        let lines = desk.clerk.journal.read(desk.now, None, None).into_iter();
+        lines
+            .filter(|line| line.text.contains("writing down"))
+            .count()
+    };
+    desk.pass(1);
+    assert_eq!(said(&desk), 1, "said once");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    std::fs::write(folder.join("state.json"), "of earlier").expect("written");
+    desk.pass(1);
+    let kept = store().load().expect("it is written anew, or gone");
+    assert!(kept.is_none_or(|state| state.undos.iter().next().is_none()));
+    std::fs::remove_dir_all(&folder).expect("it goes");
 }
