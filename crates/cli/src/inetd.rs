@@ -9,7 +9,7 @@ use netnice_api::{Exit, RuntimeDir};
 use netnice_core::units::Rate;
 use netnice_share::config::{Config, ConfigError, Fault};
 use netnice_share::inetd::{self, Gate, InetdError};
-use rustix::process::{Gid, Uid};
+use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 
 use crate::desk::{self, Trouble};
 
@@ -32,6 +32,9 @@ pub(crate) enum Asked {
 /// A program and whose rights it has.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TypedSession {
+    /// As many files as the program may have open
+    #[arg(long)]
+    files: Option<u64>,
     /// The user
     uid: u32,
     /// The group
@@ -97,11 +100,26 @@ fn super_server(
             source,
         })
     })?;
-    let words = ["inetd-session", "--"].map(OsString::from).to_vec();
+    let mut words = vec![OsString::from("inetd-session")];
+    words.extend(more_files().map(|before| format!("--files={before}").into()));
+    words.push("--".into());
     let gate = Gate { helper, words };
     let mut say = |line: &str| eprintln!("netnice: {}", desk::plain(line));
     let ended = inetd::serve(config, dir, gate, &mut say);
     ended.map(|()| Exit::Done).map_err(Problem::Inetd)
+}
+
+/// Lets this process have as many files open as it may, for each session takes one. Tells how many it might have before,
+/// for programs count on that.
+fn more_files() -> Option<u64> {
+    let before = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: before.maximum,
+        ..before
+    };
+    // Where it cannot be raised, sessions end where the files do.
+    setrlimit(Resource::Nofile, most).ok()?;
+    before.current
 }
 
 fn exit_of(error: &InetdError) -> Exit {
@@ -123,8 +141,9 @@ fn become_program(session: &TypedSession) -> Exit {
     if !matches!(rustix::io::read(rustix::stdio::stderr(), &mut byte), Ok(1)) {
         return Exit::Error;
     }
-    let ready =
-        rustix::stdio::dup2_stderr(rustix::stdio::stdin()).and_then(|()| take_rights(session));
+    let ready = rustix::stdio::dup2_stderr(rustix::stdio::stdin())
+        .and_then(|()| fewer_files(session))
+        .and_then(|()| take_rights(session));
     if ready.is_err() {
         return Exit::CannotRun;
     }
@@ -134,6 +153,17 @@ fn become_program(session: &TypedSession) -> Exit {
         .args(&session.args)
         .exec();
     Exit::NotFound
+}
+
+fn fewer_files(session: &TypedSession) -> rustix::io::Result<()> {
+    let Some(files) = session.files else {
+        return Ok(());
+    };
+    let limit = Rlimit {
+        current: Some(files),
+        ..getrlimit(Resource::Nofile)
+    };
+    setrlimit(Resource::Nofile, limit)
 }
 
 /// Takes the rights of the session's user, the user last.

@@ -33,7 +33,12 @@ impl Inetd {
         let file = write(&desk, "inetd.conf", config);
         let file = file.to_str().expect("text");
         let line = [&["inetd", file], words].concat();
-        let mut server = Proc::start(desk.netnice.command(&line)).expect("it starts");
+        let server = Proc::start(desk.netnice.command(&line)).expect("it starts");
+        Inetd::serving(desk, server)
+    }
+
+    /// One that has just been started, once it serves.
+    fn serving(desk: Desk, mut server: Proc) -> Inetd {
         let until = Instant::now() + Duration::from_secs(20);
         let mut said = String::new();
         while !said.contains("is served at") {
@@ -376,6 +381,31 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
         .run(&["inetd", &name, "--check"])
         .expect("it runs");
     assert_eq!(answer.status, 0, "{}", answer.stderr);
+}
+
+#[test]
+fn more_sessions_than_files_and_programs_with_as_many_as_ever() {
+    let desk = Desk::new().expect("a desk");
+    let program = write(&desk, "program", "#!/bin/sh\nulimit -n\nexec cat\n");
+    let lines = format!("8001 {}\n", program.display());
+    let file = write(&desk, "inetd.conf", &lines);
+    let mut command = desk.world.client().ns.command("prlimit");
+    command
+        .args(["--nofile=32:4096", "--"])
+        .arg(desk.netnice.command(&[]).get_program())
+        .arg("inetd")
+        .arg(file)
+        .env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+    let server = Proc::start(command).expect("it starts");
+    let inetd = Inetd::serving(desk, server);
+    let mut open = Vec::new();
+    for _ in 0..48 {
+        let mut stream = inetd.connect(inetd.desk.client(8001));
+        let mut said = [0; 3];
+        stream.read_exact(&mut said).expect("a session");
+        assert_eq!(&said, b"32\n", "what its programs may have open");
+        open.push(stream);
+    }
 }
 
 /// Opens and closes so many sessions, some at a time, and looks for what they left.
