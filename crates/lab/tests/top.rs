@@ -315,7 +315,7 @@ fn costs_little(desk: &Desk, pids: &[u32], contracts: [&str; 3], what: &str, beg
     bench::pause(3.0);
     let alone = share(&[daemon], 8.0);
     for size in [(80, 24), (200, 50)] {
-        let top = terminal(&desk, &["top"], size, true);
+        let top = terminal(desk, &["top"], size, true);
         wait(&top, "500 targets");
         if what == "busy" {
             wait(&top, "500 moving");
