@@ -52,6 +52,8 @@ pub(crate) enum Verb {
     AskAbout(u32, Request),
     /// Ask what holds for ourselves.
     Own,
+    /// Show the managed links alone.
+    Links,
     /// Register, then become another command.
     Run(Run),
     /// Show again and again.
@@ -319,7 +321,7 @@ enum TypedVerb {
         #[arg(long, value_name = "TIME")]
         since: Option<String>,
         /// Only the latest so many lines
-        #[arg(long, short = 'n', value_name = "N")]
+        #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
         lines: Option<u32>,
     },
     /// Manage a link, so that parts of it can be promised; without IFACE show those managed
@@ -608,7 +610,7 @@ impl TypedLink {
                 true => Err(BadUsage::Nonsense(
                     "which link? netnice link IFACE --rate R",
                 )),
-                false => Ok(Verb::Ask(Request::Show(Show { target: None }))),
+                false => Ok(Verb::Links),
             };
         };
         let iface: IfName = iface.parse()?;

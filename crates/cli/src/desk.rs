@@ -6,7 +6,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use netnice_api::{Client, ClientError, Confirm, Exit, Own, Request, Response, RuntimeDir};
+use netnice_api::{
+    Client, ClientError, Confirm, Exit, Own, Request, Response, RuntimeDir, Show, ShowDoc,
+};
 use netnice_core::units::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -115,6 +117,7 @@ fn answer(command: Command) -> Result<Exit, Trouble> {
             let process = process(std::process::id())?;
             ask(&dir, json, &Request::Own(Own {}), Some(process.as_fd()))
         }
+        Verb::Links => links(&dir, json),
         Verb::Run(asked) => run::serve(&dir, json, asked),
         Verb::Top(asked) => top::serve(&dir, json, &asked),
         Verb::Doctor => doctor::serve(&dir, json),
@@ -165,6 +168,23 @@ fn ask(
             Ok(Exit::Done)
         }
     }
+}
+
+/// Shows the links without the targets.
+fn links(dir: &RuntimeDir, json: bool) -> Result<Exit, Trouble> {
+    let response = connect(dir)?.call(&Request::Show(Show { target: None }), None)?;
+    let response = match response {
+        Response::Shown(doc) => Response::Shown(ShowDoc {
+            targets: Vec::new(),
+            ..doc
+        }),
+        other => other,
+    };
+    match &response {
+        Response::Shown(doc) if !json => say(&render::managed(doc, &Style::of_stdout()))?,
+        _ => print(&response, json)?,
+    }
+    Ok(Exit::from(&response))
 }
 
 /// Does what may take long, and says so when it does.

@@ -84,8 +84,11 @@ fn super_server(
     let config = Config::read(file, total).map_err(inetd)?;
     if check {
         inetd::check(&config).map_err(inetd)?;
-        let count = config.services.len();
-        let said = desk::say(&format!("{}: {count} services, good", file.display()));
+        let services = match config.services.len() {
+            1 => "1 service".to_string(),
+            count => format!("{count} services"),
+        };
+        let said = desk::say(&format!("{}: {services}, good", file.display()));
         return said.map(|()| Exit::Done).map_err(Problem::Desk);
     }
     if !rustix::process::geteuid().is_root() {

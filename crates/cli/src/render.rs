@@ -17,7 +17,7 @@ use netnice_api::{Done, Response, ShowDoc};
 use serde::Serialize;
 
 use crate::desk::plain;
-pub(crate) use show::top;
+pub(crate) use show::{managed, top};
 
 /// How text may look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -216,12 +216,6 @@ fn what_is_typed_becomes_a_request() {
             }),
         ),
         (
-            "the links",
-            "link",
-            None,
-            Request::Show(Show { target: None }),
-        ),
-        (
             "explain",
             "explain 7",
             None,
@@ -305,6 +299,7 @@ fn everything_has_its_options() {
         "/x".as_ref() as &std::path::Path
     );
     assert!(matches!(means(""), Ok(Verb::Own)));
+    assert!(matches!(means("link"), Ok(Verb::Links)));
     assert!(matches!(means("doctor --json"), Ok(Verb::Doctor)));
     let Ok(Verb::Top(top)) = means("top -d 500ms -n 3") else {
         panic!("top");

@@ -24,6 +24,14 @@ pub(super) fn shown(doc: &ShowDoc, style: &Style) -> String {
     parts.join("\n\n")
 }
 
+/// The managed links alone.
+pub(crate) fn managed(doc: &ShowDoc, style: &Style) -> String {
+    match doc.links.is_empty() {
+        true => "no link is managed".to_string(),
+        false => links(&doc.links, style),
+    }
+}
+
 fn links(links: &[LinkDoc], style: &Style) -> String {
     let mut table = Table::new(&["LINK", "DIR", "CAPACITY", "PROMISED", "NOW"]);
     for link in links {

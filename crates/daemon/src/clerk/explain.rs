@@ -116,10 +116,11 @@ impl<H: Host> Clerk<H> {
                     true => "without the descendants that lived then",
                     false => "with all descendants",
                 };
+                let noun = if count == 1 { "process" } else { "processes" };
                 match from.is_empty() {
                     true => "no process runs under this name now".to_owned(),
                     false => format!(
-                        "{count} processes now: {} {those}, but for those in targets inside",
+                        "{count} {noun} now: {} {those}, but for those in targets inside",
                         from.join(", ")
                     ),
                 }
