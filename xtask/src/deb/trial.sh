@@ -1,4 +1,5 @@
 # Tries the packages in first/ and later/ on the machine that it runs on, which nobody needs afterwards.
+# (grep -q would end before what it reads from, which then fails.)
 set -eu -o pipefail
 
 say() { echo "trial: $*"; }
@@ -21,10 +22,10 @@ prepare() {
 	dpkg --verify netnice libnetnice0 libnetnice-dev
 	getent group netnice >/dev/null || fail "no group netnice"
 	say "the C library"
-	ldconfig -p | grep -q libnetnice.so.0 || fail "the library is not known"
+	ldconfig -p | grep libnetnice.so.0 >/dev/null || fail "the library is not known"
 	# shellcheck disable=SC2046
 	cc -o limit /usr/share/doc/libnetnice-dev/examples/limit.c $(pkg-config --cflags --libs netnice)
-	ldd limit | grep -q libnetnice.so.0 || fail "the example is not linked with the library"
+	ldd limit | grep libnetnice.so.0 >/dev/null || fail "the example is not linked with the library"
 	man=$(zcat /usr/share/man/man3/netnice_set.3.gz | head -n 1)
 	[ -n "$man" ] || fail "no manual page"
 
@@ -55,6 +56,18 @@ judge_calls() {
 	say "$(wc -l <called) kinds of system calls"
 	[ "$(wc -l <called)" -gt 30 ] || fail "strace saw next to nothing"
 	[ -z "$(comm -23 called allowed)" ] || fail "the service may not call $(comm -23 called allowed)"
+	judge_words RestrictNamespaces "$(grep -o 'CLONE_NEW[A-Z]*' calls | sed 's/CLONE_NEW//' | tr 'A-Z' 'a-z')"
+	judge_words RestrictAddressFamilies "$(grep -o 'socket(AF_[A-Z0-9]*' calls | sed 's/socket(//')"
+}
+
+# Each of the words must be one that a setting of the service allows.
+judge_words() {
+	local word allowed
+	allowed=" $(sed -n "s/^$1=//p" /usr/lib/systemd/system/netniced.service) "
+	[ -n "$2" ] || fail "the daemon used nothing that $1 is about"
+	for word in $(sort -u <<<"$2"); do
+		[[ $allowed == *" $word "* ]] || fail "$1 leaves out $word"
+	done
 }
 
 far() { nsenter --net=/run/netns/far "$@"; }
@@ -126,7 +139,7 @@ use() {
 	ip link show nn0 >/dev/null || fail "the limit went with the upgrade"
 	sleep 1
 	netnice show
-	netnice show --json | grep -q "pid:$client" || fail "the new daemon does not know the limit"
+	netnice show --json | grep "pid:$client" >/dev/null || fail "the new daemon does not know the limit"
 	wait $meter
 	say "fastest 100 ms while upgrading: $(cat most) kbit/s of 20000"
 	[ "$(cat most)" -le 22000 ] || fail "more than 110 % of the limit"
