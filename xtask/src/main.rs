@@ -11,7 +11,8 @@
 //! | `check` | [`check`] | formatting, lints, tidy, documentation |
 //! | `setup` | [`setup`] | installs by apt what is missing, and nothing else |
 //! | `build`, `demo`, `test`, `bench`, `long`, `fuzz` | [`suite`] | the release programs, and what runs them |
-//! | `miri` | [`miri`] | the tests of core under Miri |
+//! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
+//! | `loom` | [`model`] | the ring's cursors and doorbells under loom |
 //! | `vm` | [`vm`] | the functional tests on Debian's stock kernel, under qemu without KVM |
 //! | `deb` | [`deb`] | the Debian package, and a trial of it on a freshly made machine |
 //! | `bare` | [`bare`] | the two commands of the README on a freshly made machine |
@@ -23,6 +24,7 @@ mod closing;
 mod deb;
 mod lock;
 mod miri;
+mod model;
 mod setup;
 mod step;
 mod suite;
@@ -69,6 +71,7 @@ fn dispatch(words: &[&str]) -> Result<()> {
         "long" => no_more(verb, rest).and_then(|()| suite::long(&tree)),
         "fuzz" => suite::fuzz(&tree, rest),
         "miri" => miri::run(&tree, rest),
+        "loom" => model::run(&tree, rest),
         "vm" => vm::run(&tree, rest),
         "bare" => bare::run(&tree, rest),
         _ => bail!("no verb '{verb}'\n{USAGE}"),
@@ -94,9 +97,10 @@ cargo xtask VERB
   test [--unit|--system] [FILTER]
                               every test: unit tests, then system tests on the release programs (root)
   bench                       benchmarks of the crates and the lab's cost runs (root)
-  long                        every test, long ones too, core under Miri, the package, then every experiment (root)
-  fuzz [SECONDS]              property tests with many more cases, then each fuzz target for SECONDS (60)
-  miri [FILTER]               the tests of core under Miri (nightly, by rustup)
+  long                        every test, long ones too, Miri, loom, the package, then every experiment (root)
+  fuzz [CASES]                property tests with many more cases: CASES for each (100000)
+  miri [FILTER]               the tests of core and of the ring under Miri (nightly, by rustup)
+  loom [FILTER]               the ring's cursors and doorbells in every order of two threads
   deb [--try]                 the Debian package in target/deb; --try: installed, upgraded, removed in a chroot (root)
   vm [--shell COMMAND | FILTER]
                               functional system tests on Debian's stock kernel in qemu (root)

@@ -1,8 +1,9 @@
-//! The tests of core under Miri, which interprets them and stops where Rust defines nothing: a read of what was
+//! The tests of core and of the ring under Miri, which interprets them and stops where Rust defines nothing: a read of what was
 //! never written, references that contradict each other, an index that leads out of bounds.
 //!
 //! Core's one room of `unsafe` is the prefetch hint, which is left out under Miri; the rest says that it needs
-//! none, and here that is tried, down into the standard library. Interpreting takes some hundred times as long as
+//! none, and here that is tried, down into the standard library. The ring is made of `unsafe`: what of it needs no
+//! memory file and no doorbell is tried here, over memory of the process. Interpreting takes some hundred times as long as
 //! running. So properties are tried with [`CASES`] cases each, and what is marked `cfg_attr(miri, ignore)` is
 //! left out.
 //!
@@ -14,7 +15,7 @@ use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tree::Tree;
 
-/// `miri [FILTER]`: every test of core, or those whose name has the filter.
+/// `miri [FILTER]`: every test of core and of the ring, or those whose name has the filter.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let filter = match words {
         [] => None,
@@ -36,7 +37,8 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
             .run()?;
     }
     cargo()
-        .args(["test", "--package", CORE, "--lib", "--tests", "--"])
+        .args(["test", "--package", CORE, "--package", RING])
+        .args(["--lib", "--tests", "--"])
         .args(filter)
         // Properties read from the environment how many cases they try.
         .env("MIRIFLAGS", "-Zmiri-disable-isolation")
@@ -45,5 +47,6 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 const CORE: &str = "netnice-core";
+const RING: &str = "netnice-ring";
 const NIGHTLY: &str = "nightly";
 const CASES: &str = "1";

@@ -16,6 +16,7 @@ use crate::closing::Ledger;
 use crate::deb;
 use crate::lock::MachineLock;
 use crate::miri;
+use crate::model;
 use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tree::Tree;
@@ -77,11 +78,12 @@ pub fn bench(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Every test, those of core under Miri, then those that are too long for every day (`#[ignore]`, optimised), then
+/// Every test, those of core and of the ring under Miri, the ring under loom, then those that are too long for every day (`#[ignore]`, optimised), then
 /// the package, then every experiment of the lab.
 pub fn long(tree: &Tree) -> Result<()> {
     test(tree, &[])?;
     miri::run(tree, &[])?;
+    model::run(tree, &[])?;
     deb::run(tree, &["--try"])?;
     let _lock = ready(tree, "make test-long")?;
     let started = Instant::now();

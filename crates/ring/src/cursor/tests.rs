@@ -1,0 +1,304 @@
+//! Each rule of indices and records, broken by one hand; and indices that wrap.
+
+use crate::breach::{Breach, Rule};
+use crate::driver::Taken;
+use crate::layout::{Ring, Shape};
+use crate::program::Refused;
+use crate::record::{Head, Slot, Status};
+use crate::story::{Both, SMALL, piece};
+
+const STARTS: [u32; 4] = [0, 1, u32::MAX - 5, 1 << 31];
+
+/// A head and pairs, written from entry `at` of the submit ring on, and shown.
+fn forge(both: &Both, at: u32, head: Head, slots: &[Slot]) {
+    both.set_entry(Ring::Submit, at, head.store());
+    for (index, slot) in (1..).zip(slots) {
+        both.set_entry(Ring::Submit, at.wrapping_add(index), slot.store());
+    }
+    both.set_producer(Ring::Submit, at.wrapping_add(1 + slots.len() as u32));
+}
+
+fn head(count: u32) -> Head {
+    Head {
+        count,
+        note: 0,
+        stamp: 0,
+    }
+}
+
+fn slot(base: u64, length: u32) -> Slot {
+    Slot {
+        base,
+        length,
+        reserved: 0,
+    }
+}
+
+fn broken(both: &mut Both) -> Breach {
+    let breach = both.driver.take().unwrap_err();
+    both.driver.invariants();
+    breach
+}
+
+#[test]
+fn what_goes_in_comes_out_wherever_the_indices_stand() {
+    for start in STARTS {
+        let mut both = Both::new(SMALL, start);
+        for round in 0..100u8 {
+            both.submit(&[round; 60]);
+            both.submit(&[round + 100; 70]);
+            for expected in [vec![round; 60], vec![round + 100; 70]] {
+                let record = both.taken();
+                assert_eq!(both.read(&record), expected);
+                both.driver.give_back(record, Status::DONE, 7);
+            }
+            assert_eq!(both.driver.take(), Ok(Taken::Empty));
+            assert!(both.driver.publish());
+            for _ in 0..2 {
+                let back = both.program.reclaim().unwrap().unwrap();
+                assert_eq!((back.status(), back.stamp()), (Status::DONE, 7));
+                both.program.free_all(&back).unwrap();
+            }
+            assert_eq!(both.program.reclaim(), Ok(None));
+            both.invariants();
+        }
+        assert_eq!(both.program.balance().in_use, 0);
+        assert_eq!(both.driver.balance().in_use, 0);
+    }
+}
+
+#[test]
+fn records_wrap_around_the_end_of_the_ring() {
+    for start in STARTS {
+        let shape = Shape {
+            chunks: 64,
+            ..SMALL
+        };
+        let mut both = Both::new(shape, start);
+        // Records of 4 entries, then of 3, 5 and 9, never a divisor of 16 together.
+        for round in 0..50u32 {
+            for count in [3, 2, 4, 8] {
+                let pieces: Vec<_> = (0..count)
+                    .map(|part| {
+                        let chunk = both.filled(&[part as u8; 16]);
+                        piece(chunk, 8, 8 + part)
+                    })
+                    .collect();
+                both.program.submit(&pieces, round % 2 == 1).unwrap();
+                both.program.publish();
+                let record = both.taken();
+                assert_eq!(record.begins_message(), round % 2 == 0);
+                let lengths: Vec<u32> = record.pairs().iter().map(|pair| pair.length).collect();
+                assert_eq!(lengths, (8..8 + count).collect::<Vec<_>>());
+                both.driver.give_back(record, Status::DONE, 0);
+                both.driver.publish();
+                let back = both.program.reclaim().unwrap().unwrap();
+                both.program.free_all(&back).unwrap();
+            }
+        }
+        both.invariants();
+    }
+}
+
+#[test]
+fn a_full_ring_pushes_back() {
+    let shape = Shape {
+        chunks: 32,
+        ..SMALL
+    };
+    let mut both = Both::new(shape, u32::MAX - 3);
+    let submit = |both: &mut Both| {
+        let chunk = both.program.chunk().unwrap();
+        let refused = both.program.submit(&[piece(chunk, 0, 1)], false);
+        if refused.is_err() {
+            both.program.free(chunk).unwrap();
+        }
+        both.program.publish();
+        refused
+    };
+    // 16 entries are 8 records of one pair.
+    for _ in 0..8 {
+        assert_eq!(submit(&mut both), Ok(()));
+    }
+    assert_eq!(submit(&mut both), Err(Refused::Full));
+    // The driver takes 8, and shows it; the program hands over 8 more, and collects nothing.
+    let taken: Vec<_> = (0..8).map(|_| both.taken()).collect();
+    assert_eq!(submit(&mut both), Err(Refused::Full), "not shown yet");
+    both.driver.publish();
+    for _ in 0..8 {
+        assert_eq!(submit(&mut both), Ok(()));
+    }
+    // What the driver holds will fill the way back, so it takes no more: nobody is pushed but this program.
+    assert_eq!(both.driver.take(), Ok(Taken::NoRoom));
+    for record in taken.into_iter().rev() {
+        both.driver.give_back(record, Status::DONE, 0);
+    }
+    both.driver.publish();
+    assert_eq!(both.driver.take(), Ok(Taken::NoRoom));
+    assert!(both.program.reclaim().unwrap().is_some());
+    assert_eq!(both.driver.take(), Ok(Taken::NoRoom), "not shown yet");
+    both.program.publish();
+    assert!(matches!(both.driver.take(), Ok(Taken::Record(_))));
+    both.invariants();
+}
+
+#[test]
+fn a_producer_index_that_goes_back() {
+    for start in STARTS {
+        let mut both = Both::new(SMALL, start);
+        both.submit(b"a packet");
+        both.taken();
+        let (last, seen) = (start.wrapping_add(2), start.wrapping_add(1));
+        both.set_producer(Ring::Submit, seen);
+        let breach = broken(&mut both);
+        assert_eq!(breach.rule, Rule::ProducerBack { last, seen });
+        assert_eq!(breach.must(), 20);
+    }
+}
+
+#[test]
+fn a_producer_index_that_jumps() {
+    for start in STARTS {
+        for advance in [17, 18, 1 << 16, u32::MAX / 2] {
+            let mut both = Both::new(SMALL, start);
+            both.set_producer(Ring::Submit, start.wrapping_add(advance));
+            let breach = broken(&mut both);
+            assert_eq!(breach.rule, Rule::ProducerPast { advance, room: 16 });
+            assert_eq!(
+                breach.to_string(),
+                format!(
+                    "submit ring: R21: the producer index advanced by {advance}, and only 16 entries were free"
+                )
+            );
+        }
+    }
+}
+
+#[test]
+fn what_the_driver_has_not_shown_is_not_free() {
+    let mut both = Both::new(SMALL, 0);
+    both.submit(b"a packet");
+    let _held = both.taken();
+    // The driver consumed 2 entries, and did not say so: 14 are free.
+    both.set_producer(Ring::Submit, 17);
+    let breach = broken(&mut both);
+    assert_eq!(
+        breach.rule,
+        Rule::ProducerPast {
+            advance: 15,
+            room: 14
+        }
+    );
+}
+
+#[test]
+fn a_consumer_index_that_jumps_or_goes_back() {
+    for start in STARTS {
+        for (advance, must) in [(17, 23), (100, 23), (u32::MAX, 22), (1 << 31 | 7, 22)] {
+            let mut both = Both::new(
+                Shape {
+                    chunks: 16,
+                    ..SMALL
+                },
+                start,
+            );
+            // The way back is full: 16 entries may be consumed.
+            for _ in 0..8 {
+                both.submit(b"a packet");
+                let record = both.taken();
+                both.driver.give_back(record, Status::DONE, 0);
+                both.driver.publish();
+            }
+            both.submit(b"one more");
+            assert_eq!(both.driver.take(), Ok(Taken::NoRoom));
+            both.set_consumer(Ring::Reclaim, start.wrapping_add(advance));
+            let breach = broken(&mut both);
+            assert_eq!((breach.ring, breach.must()), (Ring::Reclaim, must));
+        }
+    }
+}
+
+#[test]
+fn a_record_without_a_pair_or_with_too_many() {
+    for count in [0, 9, 1000, u32::MAX] {
+        let mut both = Both::new(SMALL, 0);
+        forge(&both, 0, head(count), &[slot(0, 1)]);
+        assert_eq!(broken(&mut both).rule, Rule::Count { count });
+    }
+}
+
+#[test]
+fn a_record_of_which_a_part_was_shown() {
+    let mut both = Both::new(SMALL, 0);
+    forge(&both, 0, head(3), &[slot(0, 1)]);
+    let breach = broken(&mut both);
+    let (entries, published) = (4, 2);
+    assert_eq!(breach.rule, Rule::Partial { entries, published });
+    // The rest comes too late: half a record was shown, and that is the breach.
+    assert_eq!(breach.must(), 31);
+}
+
+#[test]
+fn pairs_are_judged_before_anything_is_claimed() {
+    for (slots, must) in [
+        (&[slot(4, 8)][..], 40),
+        (&[slot(0, 8), slot(256, 0)], 41),
+        (&[slot(0, 8), slot(256, 8), slot(1024, 8)], 42),
+        (&[slot(u64::MAX - 7, 16)], 42),
+        (&[slot(0, u32::MAX)], 42),
+        (&[slot(128, 256)], 43),
+        (&[slot(0, 8), slot(128, 8)], 44),
+        (&[slot(0, 8), slot(256, 8), slot(0, 8)], 44),
+    ] {
+        let mut both = Both::new(SMALL, 0);
+        forge(&both, 0, head(slots.len() as u32), slots);
+        assert_eq!(broken(&mut both).must(), must, "{slots:?}");
+        assert_eq!(both.driver.balance().in_use, 0);
+    }
+}
+
+#[test]
+fn a_chunk_is_not_handed_over_twice() {
+    let mut both = Both::new(SMALL, 0);
+    forge(&both, 0, head(1), &[slot(512, 100)]);
+    let held = both.taken();
+    // Whatever part of it, and by whichever channel.
+    forge(&both, 2, head(1), &[slot(640, 8)]);
+    assert_eq!(broken(&mut both).rule, Rule::NotYours { chunk: 2 });
+    both.set_entry(Ring::Prime, 0, head(1).store());
+    both.set_entry(Ring::Prime, 1, slot(512, 256).store());
+    both.set_producer(Ring::Prime, 2);
+    let breach = both.driver.take_empty().unwrap_err();
+    assert_eq!(
+        breach.to_string(),
+        "prime ring: R44: chunk 2 was handed over, and was not the sender's to give"
+    );
+    both.driver.give_back(held, Status::DONE, 0);
+    assert_eq!(both.driver.balance().in_use, 0);
+}
+
+#[test]
+fn what_changes_after_it_was_read_does_not_matter() {
+    let mut both = Both::new(SMALL, 0);
+    both.submit(b"what was judged");
+    let record = both.taken();
+    both.set_entry(Ring::Submit, 0, head(8).store());
+    both.set_entry(Ring::Submit, 1, slot(u64::MAX, u32::MAX).store());
+    both.set_producer(Ring::Submit, 0);
+    assert_eq!(both.read(&record), b"what was judged");
+    both.driver.give_back(record, Status::DONE, 0);
+    assert_eq!(both.driver.balance().in_use, 0);
+}
+
+#[test]
+fn the_program_judges_the_driver_too() {
+    let mut both = Both::new(SMALL, 0);
+    both.set_entry(Ring::Deliver, 0, head(1).store());
+    both.set_entry(Ring::Deliver, 1, slot(0, 8).store());
+    both.set_producer(Ring::Deliver, 2);
+    let fault = both.program.receive().unwrap_err();
+    assert_eq!(
+        fault.to_string(),
+        "the driver broke a rule of the ring: deliver ring: R44: chunk 0 was handed over, and was not the sender's to give"
+    );
+}

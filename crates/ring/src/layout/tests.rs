@@ -1,0 +1,92 @@
+use super::*;
+use crate::story::SMALL;
+
+#[test]
+fn parts_of_a_region_lie_one_behind_the_other() {
+    let shape = Shape {
+        chunk_bytes: 2048,
+        chunks: 100,
+        transmit_entries: 64,
+        receive_entries: 32,
+    };
+    let plan = shape.plan().unwrap();
+    assert_eq!(plan.ring(Ring::Submit), 0x280);
+    assert_eq!(plan.ring(Ring::Reclaim), 0x280 + 64 * 16);
+    assert_eq!(plan.ring(Ring::Prime), 0x280 + 2 * 64 * 16);
+    assert_eq!(plan.ring(Ring::Deliver), 0x280 + 2 * 64 * 16 + 32 * 16);
+    assert_eq!(plan.area(), 4096);
+    assert_eq!(plan.bytes(), 4096 + 204_800);
+}
+
+#[test]
+fn the_largest_shape_has_bases_of_32_bits() {
+    let largest = Shape {
+        chunk_bytes: 65_536,
+        chunks: 65_536,
+        transmit_entries: 32_768,
+        receive_entries: 32_768,
+    };
+    assert!(largest.plan().is_ok());
+    assert_eq!(largest.area_bytes(), 1 << 32);
+}
+
+#[test]
+fn a_shape_out_of_bounds_is_refused_by_name() {
+    let refused = |shape: Shape| shape.plan().unwrap_err().to_string();
+    assert_eq!(
+        refused(Shape {
+            chunk_bytes: 1500,
+            ..SMALL
+        }),
+        "bytes of a chunk: 1500 is no power of two"
+    );
+    assert_eq!(
+        refused(Shape { chunks: 0, ..SMALL }),
+        "chunks: 0, and 1 to 65536 are allowed"
+    );
+    assert_eq!(
+        refused(Shape {
+            receive_entries: 65_536,
+            ..SMALL
+        }),
+        "receive entries: 65536, and 16 to 32768 are allowed"
+    );
+    for shape in [
+        Shape {
+            chunk_bytes: 32,
+            ..SMALL
+        },
+        Shape {
+            chunk_bytes: 1 << 17,
+            ..SMALL
+        },
+        Shape {
+            chunks: 65_537,
+            ..SMALL
+        },
+        Shape {
+            transmit_entries: 8,
+            ..SMALL
+        },
+        Shape {
+            transmit_entries: 0,
+            ..SMALL
+        },
+        Shape {
+            transmit_entries: u32::MAX,
+            ..SMALL
+        },
+    ] {
+        assert!(shape.plan().is_err(), "{shape:?}");
+    }
+}
+
+#[test]
+fn a_budget_is_bounded() {
+    let bytes = |flows, bytes| Budget { flows, bytes }.file_bytes();
+    assert_eq!(bytes(1, 4096), Ok(8192));
+    assert_eq!(bytes(4096, 4097), Ok(3 * 4096));
+    for (flows, size) in [(0, 4096), (4097, 4096), (1, 0), (1, MAX_BYTES + 1)] {
+        assert!(bytes(flows, size).is_err());
+    }
+}

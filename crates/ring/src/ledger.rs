@@ -1,0 +1,180 @@
+//! Who has which buffer, by address. In use + free = total holds at every moment, and giving twice, or what is
+//! not ours, is refused: a frame that is counted and not named gets lost where kernels count differently.
+
+/// How many buffers there are, and with whom.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Handed out.
+    pub in_use: u32,
+    /// Not handed out.
+    pub free: u32,
+    /// The sum of the two.
+    pub total: u32,
+}
+
+/// A set of chunks: those that one side has at the moment.
+#[derive(Clone, Debug)]
+pub(crate) struct Owned {
+    words: Box<[u64]>,
+    in_use: u32,
+    total: u32,
+}
+
+impl Owned {
+    /// None of so many.
+    pub(crate) fn none_of(total: u32) -> Owned {
+        Owned {
+            words: vec![0; (total as usize).div_ceil(64)].into_boxed_slice(),
+            in_use: 0,
+            total,
+        }
+    }
+
+    /// Puts one in; false if it was there.
+    #[inline]
+    pub(crate) fn claim(&mut self, chunk: u32) -> bool {
+        let (word, bit) = self.place(chunk);
+        let new = *word & bit == 0;
+        *word |= bit;
+        self.in_use += u32::from(new);
+        new
+    }
+
+    /// Takes one out; false if it was not there.
+    #[inline]
+    pub(crate) fn release(&mut self, chunk: u32) -> bool {
+        let (word, bit) = self.place(chunk);
+        let was = *word & bit != 0;
+        *word &= !bit;
+        self.in_use -= u32::from(was);
+        was
+    }
+
+    #[inline]
+    pub(crate) fn has(&self, chunk: u32) -> bool {
+        self.words[(chunk / 64) as usize] & (1 << (chunk % 64)) != 0
+    }
+
+    pub(crate) fn balance(&self) -> Balance {
+        Balance {
+            in_use: self.in_use,
+            free: self.total - self.in_use,
+            total: self.total,
+        }
+    }
+
+    /// What must hold at every moment.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub(crate) fn invariants(&self) {
+        let counted: u32 = self.words.iter().map(|word| word.count_ones()).sum();
+        assert_eq!(counted, self.in_use, "chunks counted one by one");
+        assert!(self.in_use <= self.total);
+    }
+
+    #[inline]
+    fn place(&mut self, chunk: u32) -> (&mut u64, u64) {
+        assert!(chunk < self.total, "chunk {chunk} of {}", self.total);
+        (&mut self.words[(chunk / 64) as usize], 1 << (chunk % 64))
+    }
+}
+
+/// Frames of equal size in one piece of memory, handed out by address; the one given back last goes out first,
+/// while it is still in the cache.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    free: Vec<u32>,
+    out: Owned,
+    frame_bytes: u32,
+}
+
+impl Pool {
+    /// So many frames of so many bytes, from address 0 on; all are free.
+    pub fn new(frames: u32, frame_bytes: u32) -> Pool {
+        assert!(frame_bytes > 0, "a frame of no bytes");
+        Pool {
+            free: (0..frames).rev().collect(),
+            out: Owned::none_of(frames),
+            frame_bytes,
+        }
+    }
+
+    /// Takes a free frame: the address at which it begins.
+    #[inline]
+    pub fn take(&mut self) -> Option<u64> {
+        let frame = self.free.pop()?;
+        self.out.claim(frame);
+        Some(u64::from(frame) * u64::from(self.frame_bytes))
+    }
+
+    /// Gives a frame back by any address inside it.
+    ///
+    /// # Errors
+    /// If no frame is there, or it is not out; nothing changes then.
+    #[inline]
+    pub fn give(&mut self, address: u64) -> Result<(), PoolError> {
+        let total = self.out.total;
+        let frame = address / u64::from(self.frame_bytes);
+        let Some(frame) = u32::try_from(frame).ok().filter(|frame| *frame < total) else {
+            let bytes = u64::from(total) * u64::from(self.frame_bytes);
+            return Err(PoolError::Foreign { address, bytes });
+        };
+        if !self.out.release(frame) {
+            return Err(PoolError::NotOut { address });
+        }
+        self.free.push(frame);
+        Ok(())
+    }
+
+    /// True if the frame with this address is out.
+    pub fn is_out(&self, address: u64) -> bool {
+        let frame = address / u64::from(self.frame_bytes);
+        frame < u64::from(self.out.total) && self.out.has(frame as u32)
+    }
+
+    /// Bytes of a frame.
+    pub fn frame_bytes(&self) -> u32 {
+        self.frame_bytes
+    }
+
+    /// How many frames are out, and how many are free.
+    pub fn balance(&self) -> Balance {
+        self.out.balance()
+    }
+
+    /// What must hold at every moment: in use + free = total, and no frame is both.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn invariants(&self) {
+        self.out.invariants();
+        assert_eq!(self.free.len(), self.out.balance().free as usize);
+        assert!(
+            self.free.iter().all(|frame| !self.out.has(*frame)),
+            "a frame is free and out"
+        );
+    }
+}
+
+/// Why a frame cannot be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PoolError {
+    /// No frame is there.
+    #[error("address {address:#x} is in no frame: they have {bytes} bytes together")]
+    Foreign {
+        /// The address.
+        address: u64,
+        /// Bytes of all frames.
+        bytes: u64,
+    },
+    /// The frame is free already.
+    #[error("the frame at address {address:#x} is not out")]
+    NotOut {
+        /// The address.
+        address: u64,
+    },
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,620 @@
+//! The program's side: it chooses the buffers, fills and empties them, and collects what comes back.
+//!
+//! ```text
+//!            chunk()                submit / prime                       publish + ring
+//!   free ──────────────▶ held ───────────────────────▶ given to the driver ───▶ …
+//!    ▲                  │    ▲                                                  │
+//!    └───── free() ─────┘    └──────────── reclaim / receive ───────────────────┘
+//! ```
+//! A [`Chunk`] is a number; whose it is stands in the flow's ledger, and every call looks there. So bytes of a
+//! chunk can be borrowed only while it is held, nothing can be sent twice, and what the driver returns must be
+//! what it was given. Calls change private memory alone until [`Flow::publish`], so many records cost one look of
+//! the other side, and at most one ring ([`Attachment::ring`]).
+//!
+//! A closed flow's memory reads as zeros, which no rule allows; so after a breach the label is looked at, and the
+//! answer is [`Fault::Closed`] where the driver closed it.
+
+use std::mem::offset_of;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use crate::bell::{Nap, Notices, Ringer};
+use crate::breach::{Breach, Rule};
+use crate::cursor::{Consumer, Ends, Popped, Producer};
+use crate::driver::{Header, Loss};
+use crate::layout::{ALIGN, FlowHeader, MAGIC, MAX_FLOWS, PAGE, Place, Ring, SetupError, VERSION};
+use crate::ledger::{Balance, Owned, Pool};
+use crate::record::{From, GOES_ON, Judge, MAX_PAIRS, Pair, Record};
+use crate::region::{MemoryFile, Region};
+use crate::words::{Ordering, Slots, Word, Words};
+
+/// The program's hold on its memory file and doorbells. One thread waits at a time; flows can be with others.
+pub struct Attachment {
+    region: Arc<Region>,
+    notices: Notices,
+    to_driver: Notices,
+    nap: Nap,
+    ringer: Ringer,
+    ear: OwnedFd,
+    ended: Word,
+    taken: Taken,
+}
+
+/// The regions of the flows that are in use, from where to where: no two may overlap.
+type Taken = Arc<Mutex<Vec<(u64, u64)>>>;
+
+impl Attachment {
+    /// Takes what the driver passed: memory file, doorbell to the driver, doorbell to the program.
+    pub fn new(
+        memory: OwnedFd,
+        to_driver: OwnedFd,
+        to_program: OwnedFd,
+    ) -> Result<Attachment, SetupError> {
+        let file = MemoryFile::receive(memory)?;
+        not_less("its bytes", file.bytes(), PAGE)?;
+        let region = Arc::new(file.map()?);
+        let header = Header::new(&region);
+        let (magic, version, bytes, flows) = header.read();
+        same("magic", magic, MAGIC)?;
+        same("version", version.into(), VERSION.into())?;
+        same("its bytes by its header", bytes, file.bytes())?;
+        let flows = flows.clamp(1, MAX_FLOWS);
+        let words = flows.div_ceil(64) as usize;
+        Ok(Attachment {
+            notices: header.to_program(words),
+            to_driver: header.to_driver(words),
+            nap: header.program_sleeps(),
+            ringer: Ringer::new(header.driver_sleeps(), to_driver),
+            ear: to_program,
+            ended: header.ended(),
+            taken: Taken::default(),
+            region,
+        })
+    }
+
+    /// Takes up a flow that the driver opened.
+    pub fn flow(&self, place: Place) -> Result<Flow, SetupError> {
+        let wanted = place.shape.plan()?.bytes();
+        let end = place.offset.checked_add(wanted);
+        let (total, offset) = (self.region.bytes(), place.offset);
+        if offset < PAGE || offset % PAGE != 0 || end.is_none_or(|end| end > total) {
+            return Err(SetupError::Outside {
+                offset,
+                wanted,
+                total,
+            });
+        }
+        if place.slot as usize / 64 >= self.to_driver.words.len() {
+            return Err(SetupError::NoSlot(64 * self.to_driver.words.len() as u32));
+        }
+        let hold = Hold::take(&self.taken, offset, offset + wanted)?;
+        Ok(Flow::new(
+            &self.region,
+            place,
+            &self.to_driver,
+            0,
+            Some(hold),
+        ))
+    }
+
+    /// Wakes the driver if it sleeps: after [`Flow::publish`]. True if it slept.
+    pub fn ring(&self) -> bool {
+        self.ringer.ring()
+    }
+
+    /// The same, for another thread.
+    pub fn ringer(&self) -> Ringer {
+        self.ringer.clone()
+    }
+
+    /// Readable when the driver rang; for a loop that waits for other things too: [`Attachment::doze`] before, and
+    /// [`Attachment::wake`] after.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.ear.as_fd()
+    }
+
+    /// Names the flows in which the driver moved an index since the last time, each once.
+    pub fn take_notices(&self, each: impl FnMut(u32)) {
+        self.notices.take(each);
+    }
+
+    /// Before sleeping. True: the driver rings if something happens. False: something has happened already.
+    pub fn doze(&self) -> bool {
+        self.nap.begin();
+        let quiet = !self.notices.any();
+        if !quiet {
+            self.nap.end();
+        }
+        quiet
+    }
+
+    /// After sleeping: takes the ring, if there was one.
+    pub fn wake(&self) {
+        self.nap.end();
+        // Nothing there is no failure, and there is no other.
+        let _ = self.take_ring(Some(Duration::ZERO));
+    }
+
+    /// Waits until there is a notice: true; or until the time is over: false. Looks for some microseconds first,
+    /// which is cheaper than sleeping where the answer comes soon.
+    ///
+    /// # Errors
+    /// If the doorbell cannot be waited for.
+    pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<bool> {
+        let begin = Instant::now();
+        while begin.elapsed() < SPIN {
+            for _ in 0..32 {
+                if self.notices.any() {
+                    return Ok(true);
+                }
+                std::hint::spin_loop();
+            }
+        }
+        loop {
+            if !self.doze() {
+                return Ok(true);
+            }
+            let left = timeout.map(|timeout| timeout.saturating_sub(begin.elapsed()));
+            let waited = self.take_ring(left);
+            self.nap.end();
+            match waited {
+                Err(Errno::INTR) | Ok(()) => {}
+                Err(error) => return Err(error.into()),
+            }
+            if self.notices.any() {
+                return Ok(true);
+            }
+            if timeout.is_some_and(|timeout| begin.elapsed() >= timeout) {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// The number of the rule of `docs/ring.md` for which the driver expelled this program, if it did.
+    pub fn ended(&self) -> Option<u32> {
+        match self.ended.load(Ordering::Acquire) {
+            0 => None,
+            must => Some(must),
+        }
+    }
+
+    fn take_ring(&self, timeout: Option<Duration>) -> Result<(), Errno> {
+        let mut events = [epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        }];
+        let timeout = timeout.map(|timeout| Timespec {
+            tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: timeout.subsec_nanos().into(),
+        });
+        epoll::wait(&self.ear, &mut events[..], timeout.as_ref()).map(drop)
+    }
+}
+
+/// A buffer of a flow, by its number; whose it is says the flow's ledger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Chunk(pub u32);
+
+/// A part of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Which chunk.
+    pub chunk: Chunk,
+    /// Where in it the part begins: a multiple of [`ALIGN`].
+    pub start: u32,
+    /// Its bytes, at least 1.
+    pub length: u32,
+}
+
+/// A flow, as the program has it.
+pub struct Flow {
+    place: Place,
+    region: Arc<Region>,
+    area: u64,
+    transmit: Channel,
+    receive: Channel,
+    pool: Pool,
+    given: Owned,
+    lost: Words,
+    open: Word,
+    notices: Notices,
+    _hold: Option<Hold>,
+}
+
+/// The claim of a flow to its region; ends with it.
+pub(crate) struct Hold {
+    taken: Taken,
+    begin: u64,
+}
+
+impl Hold {
+    fn take(taken: &Taken, begin: u64, end: u64) -> Result<Hold, SetupError> {
+        let mut all = taken.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.iter().any(|(from, to)| *from < end && begin < *to) {
+            return Err(SetupError::InUse { offset: begin });
+        }
+        all.push((begin, end));
+        Ok(Hold {
+            taken: taken.clone(),
+            begin,
+        })
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let mut all = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(from, _)| *from != self.begin);
+    }
+}
+
+/// One direction: records go out by one ring, and come back by the other.
+struct Channel {
+    requests: Producer,
+    answers: Consumer,
+}
+
+/// Why a record was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The ring has no room: collect what came back, or wait for the driver.
+    #[error("the ring is full")]
+    Full,
+    /// Not a record: no piece, or too many.
+    #[error("a record of {0} pieces, 1 to {MAX_PAIRS} are allowed")]
+    Count(usize),
+    /// The chunk is not held: free, or with the driver, or named twice in one record.
+    #[error("chunk {} is not held", .0.0)]
+    NotHeld(Chunk),
+    /// Not inside its chunk, empty, or not aligned.
+    #[error(
+        "bytes {start} to {start} + {length} are no part of a chunk of {chunk_bytes} bytes that begins at a multiple of {ALIGN}"
+    )]
+    Part {
+        /// Where it begins.
+        start: u32,
+        /// Its bytes.
+        length: u32,
+        /// Bytes of a chunk.
+        chunk_bytes: u32,
+    },
+    /// The flow is over.
+    #[error(transparent)]
+    Fault(#[from] Fault),
+}
+
+/// Why a flow is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The driver closed it.
+    #[error("the flow is closed")]
+    Closed,
+    /// The driver broke a rule.
+    #[error("the driver broke a rule of the ring: {0}")]
+    Breach(#[from] Breach),
+}
+
+impl Flow {
+    pub(crate) fn new(
+        region: &Arc<Region>,
+        place: Place,
+        notices: &Notices,
+        at: u32,
+        hold: Option<Hold>,
+    ) -> Flow {
+        let plan = place.shape.plan().expect("checked by the caller");
+        let word = |offset: u64| Word::new(region, place.offset + offset);
+        let ends = |ring: Ring| Ends {
+            ring,
+            producer: word(ring.producer()),
+            consumer: word(ring.consumer()),
+            slots: Slots::new(
+                region,
+                place.offset + plan.ring(ring),
+                place.shape.entries(ring),
+            ),
+        };
+        let judge = Judge::new(&place.shape, From::Driver);
+        let channel = |requests: Ring, answers: Ring| {
+            let (requests, answers) = (ends(requests), ends(answers));
+            requests.producer.store(at, Ordering::Relaxed);
+            answers.consumer.store(at, Ordering::Relaxed);
+            Channel {
+                requests: Producer::new(requests, at),
+                answers: Consumer::new(answers, judge, at),
+            }
+        };
+        Flow {
+            place,
+            region: region.clone(),
+            area: place.offset + plan.area(),
+            transmit: channel(Ring::Submit, Ring::Reclaim),
+            receive: channel(Ring::Prime, Ring::Deliver),
+            pool: Pool::new(place.shape.chunks, place.shape.chunk_bytes),
+            given: Owned::none_of(place.shape.chunks),
+            lost: Words::new(
+                region,
+                place.offset + offset_of!(FlowHeader, lost) as u64,
+                8,
+            ),
+            open: word(offset_of!(FlowHeader, open) as u64),
+            notices: notices.clone(),
+            _hold: hold,
+        }
+    }
+
+    /// Where it lies.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+
+    /// False once the driver has closed it.
+    pub fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire) == 1
+    }
+
+    /// Takes a free chunk, which is held then.
+    #[inline]
+    pub fn chunk(&mut self) -> Option<Chunk> {
+        let address = self.pool.take()?;
+        Some(Chunk(
+            (address / u64::from(self.place.shape.chunk_bytes)) as u32,
+        ))
+    }
+
+    /// Gives a held chunk back to the free ones.
+    ///
+    /// # Errors
+    /// If it is not held.
+    #[inline]
+    pub fn free(&mut self, chunk: Chunk) -> Result<(), Refused> {
+        self.held(chunk)?;
+        let address = self.offset(chunk);
+        self.pool.give(address).map_err(|_| Refused::NotHeld(chunk))
+    }
+
+    /// The bytes of a held chunk.
+    ///
+    /// # Errors
+    /// If it is not held.
+    #[inline]
+    pub fn bytes(&self, chunk: Chunk) -> Result<&[u8], Refused> {
+        self.held(chunk)?;
+        let (at, length) = (self.area + self.offset(chunk), self.place.shape.chunk_bytes);
+        // SAFETY: the chunk is held, so the driver does not write it; whoever else could borrows this flow
+        // exclusively, which nobody can while this borrow lives.
+        Ok(unsafe { self.region.bytes_of(at, length as usize) })
+    }
+
+    /// The bytes of a held chunk, to write.
+    ///
+    /// # Errors
+    /// If it is not held.
+    #[inline]
+    pub fn bytes_mut(&mut self, chunk: Chunk) -> Result<&mut [u8], Refused> {
+        self.held(chunk)?;
+        let (at, length) = (self.area + self.offset(chunk), self.place.shape.chunk_bytes);
+        // SAFETY: as above, and the borrow is exclusive: no other reference into this flow's chunks is alive.
+        Ok(unsafe { self.region.bytes_of_mut(at, length as usize) })
+    }
+
+    /// Hands a record over to be sent. It begins a message of a real-time channel, unless it `goes_on` with one.
+    ///
+    /// # Errors
+    /// If it is no record, or there is no room for it; nothing has changed then.
+    #[inline]
+    pub fn submit(&mut self, pieces: &[Piece], goes_on: bool) -> Result<(), Refused> {
+        let note = if goes_on { GOES_ON } else { 0 };
+        let (pairs, count) = self.judge(pieces)?;
+        self.hand_over(Ring::Submit, &pairs[..count], note)
+    }
+
+    /// Hands an empty record over, to be filled with a packet.
+    ///
+    /// # Errors
+    /// As [`Flow::submit`].
+    #[inline]
+    pub fn prime(&mut self, pieces: &[Piece]) -> Result<(), Refused> {
+        let (pairs, count) = self.judge(pieces)?;
+        self.hand_over(Ring::Prime, &pairs[..count], 0)
+    }
+
+    /// Takes back a record that was sent, or not ([`Record::status`]). Its chunks are held again.
+    ///
+    /// # Errors
+    /// If the flow is over.
+    #[inline]
+    pub fn reclaim(&mut self) -> Result<Option<Record>, Fault> {
+        self.take_back(Ring::Reclaim)
+    }
+
+    /// Takes a received packet. Its chunks are held again, those that it did not need (length 0) too.
+    ///
+    /// # Errors
+    /// If the flow is over.
+    #[inline]
+    pub fn receive(&mut self) -> Result<Option<Record>, Fault> {
+        self.take_back(Ring::Deliver)
+    }
+
+    /// The chunk in which a pair lies, and the part that it is.
+    #[inline]
+    pub fn piece(&self, pair: &Pair) -> Piece {
+        let chunk = pair.base / self.place.shape.chunk_bytes;
+        Piece {
+            chunk: Chunk(chunk),
+            start: pair.base % self.place.shape.chunk_bytes,
+            length: pair.length,
+        }
+    }
+
+    /// Frees all chunks of a record that came back.
+    ///
+    /// # Errors
+    /// If one of them is not held any more.
+    #[inline]
+    pub fn free_all(&mut self, record: &Record) -> Result<(), Refused> {
+        for pair in record.pairs() {
+            let chunk = self.piece(pair).chunk;
+            self.free(chunk)?;
+        }
+        Ok(())
+    }
+
+    /// Shows the driver what was handed over and taken since the last time. True if there was something: then
+    /// [`ring`](Attachment::ring).
+    #[inline]
+    pub fn publish(&mut self) -> bool {
+        let moved = self.transmit.show() | self.receive.show();
+        if moved {
+            self.notices.raise(self.place.slot);
+        }
+        moved
+    }
+
+    /// How many packets of this flow the driver could not deliver, by reason. It is what the driver says.
+    pub fn lost(&self, why: Loss) -> u64 {
+        self.lost[why as usize].load(Ordering::Relaxed)
+    }
+
+    /// Chunks that are held or with the driver, and those that are free.
+    pub fn balance(&self) -> Balance {
+        self.pool.balance()
+    }
+
+    /// Chunks that are with the driver.
+    pub fn given(&self) -> u32 {
+        self.given.balance().in_use
+    }
+
+    /// What must hold at every moment.
+    ///
+    /// # Panics
+    /// If it does not.
+    pub fn invariants(&self) {
+        self.pool.invariants();
+        self.given.invariants();
+        assert!(self.given() <= self.balance().in_use);
+    }
+
+    fn held(&self, chunk: Chunk) -> Result<(), Refused> {
+        let out = chunk.0 < self.place.shape.chunks && self.pool.is_out(self.offset(chunk));
+        match out && !self.given.has(chunk.0) {
+            true => Ok(()),
+            false => Err(Refused::NotHeld(chunk)),
+        }
+    }
+
+    fn offset(&self, chunk: Chunk) -> u64 {
+        u64::from(chunk.0) * u64::from(self.place.shape.chunk_bytes)
+    }
+
+    fn judge(&self, pieces: &[Piece]) -> Result<([Pair; MAX_PAIRS], usize), Refused> {
+        let mut pairs = [Pair::default(); MAX_PAIRS];
+        if pieces.is_empty() || pieces.len() > MAX_PAIRS {
+            return Err(Refused::Count(pieces.len()));
+        }
+        let chunk_bytes = self.place.shape.chunk_bytes;
+        for (index, piece) in pieces.iter().enumerate() {
+            let &Piece {
+                chunk,
+                start,
+                length,
+            } = piece;
+            self.held(chunk)?;
+            if pieces[..index].iter().any(|other| other.chunk == chunk) {
+                return Err(Refused::NotHeld(chunk));
+            }
+            let end = start.checked_add(length);
+            let inside = end.is_some_and(|end| end <= chunk_bytes);
+            if length == 0 || !inside || u64::from(start) % ALIGN != 0 {
+                return Err(Refused::Part {
+                    start,
+                    length,
+                    chunk_bytes,
+                });
+            }
+            // The area has at most 2^32 bytes.
+            let base = (self.offset(chunk) + u64::from(start)) as u32;
+            pairs[index] = Pair { base, length };
+        }
+        Ok((pairs, pieces.len()))
+    }
+
+    #[inline]
+    fn hand_over(&mut self, ring: Ring, pairs: &[Pair], note: u32) -> Result<(), Refused> {
+        let channel = match ring {
+            Ring::Submit | Ring::Reclaim => &mut self.transmit,
+            Ring::Prime | Ring::Deliver => &mut self.receive,
+        };
+        match channel.requests.has_room(1 + pairs.len() as u32) {
+            Ok(true) => {}
+            Ok(false) => return Err(Refused::Full),
+            Err(breach) => return Err(self.fault(breach).into()),
+        }
+        for pair in pairs {
+            self.given.claim(pair.base / self.place.shape.chunk_bytes);
+        }
+        channel.requests.push(note, 0, pairs);
+        Ok(())
+    }
+
+    #[inline]
+    fn take_back(&mut self, ring: Ring) -> Result<Option<Record>, Fault> {
+        let answers = match ring {
+            Ring::Submit | Ring::Reclaim => &mut self.transmit.answers,
+            Ring::Prime | Ring::Deliver => &mut self.receive.answers,
+        };
+        let record = match answers.pop(|_| Ok(true)) {
+            Ok(Popped::Record(record)) => record,
+            Ok(_) => return Ok(None),
+            Err(breach) => return Err(self.fault(breach)),
+        };
+        for pair in record.pairs() {
+            let chunk = answers.judge().chunk(pair);
+            if !self.given.release(chunk) {
+                let breach = answers.breach(Rule::NotYours { chunk });
+                return Err(self.fault(breach));
+            }
+        }
+        Ok(Some(record))
+    }
+
+    fn fault(&self, breach: Breach) -> Fault {
+        match self.is_open() {
+            true => Fault::Breach(breach),
+            false => Fault::Closed,
+        }
+    }
+}
+
+impl Channel {
+    #[inline]
+    fn show(&mut self) -> bool {
+        self.requests.show() | self.answers.show()
+    }
+}
+
+fn same(what: &'static str, seen: u64, wanted: u64) -> Result<(), SetupError> {
+    match seen == wanted {
+        true => Ok(()),
+        false => Err(SetupError::NotOurs { what, seen, wanted }),
+    }
+}
+
+fn not_less(what: &'static str, seen: u64, wanted: u64) -> Result<(), SetupError> {
+    match seen >= wanted {
+        true => Ok(()),
+        false => Err(SetupError::NotOurs { what, seen, wanted }),
+    }
+}
+
+/// How long to look before sleeping: about what a wake-up costs, so waiting never costs more than twice the least.
+const SPIN: Duration = Duration::from_micros(3);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+use crate::driver::Taken;
+use crate::record::Status;
+use crate::story::{Both, SMALL, piece, record};
+
+#[test]
+fn only_what_is_held_can_be_touched() {
+    let mut both = Both::new(SMALL, 0);
+    let flow = &mut both.program;
+    let chunk = flow.chunk().unwrap();
+    flow.bytes_mut(chunk).unwrap().fill(7);
+    assert_eq!(flow.bytes(chunk).unwrap(), [7; 256]);
+    for other in [Chunk(chunk.0 + 1), Chunk(4), Chunk(u32::MAX)] {
+        assert_eq!(flow.bytes(other), Err(Refused::NotHeld(other)));
+        assert_eq!(flow.free(other), Err(Refused::NotHeld(other)));
+    }
+    flow.submit(&[piece(chunk, 0, 4)], false).unwrap();
+    assert_eq!(flow.bytes_mut(chunk), Err(Refused::NotHeld(chunk)));
+    assert_eq!(flow.free(chunk), Err(Refused::NotHeld(chunk)));
+    assert_eq!((flow.given(), flow.balance().in_use), (1, 1));
+    both.invariants();
+}
+
+#[test]
+fn what_is_no_record_is_refused_and_changes_nothing() {
+    let mut both = Both::new(SMALL, 0);
+    let flow = &mut both.program;
+    let (one, two) = (flow.chunk().unwrap(), flow.chunk().unwrap());
+    let part = |start, length| Refused::Part {
+        start,
+        length,
+        chunk_bytes: 256,
+    };
+    for (pieces, refused) in [
+        (vec![], Refused::Count(0)),
+        (vec![piece(one, 0, 1); 9], Refused::Count(9)),
+        (
+            vec![piece(one, 0, 1), piece(one, 128, 1)],
+            Refused::NotHeld(one),
+        ),
+        (vec![piece(one, 0, 0)], part(0, 0)),
+        (vec![piece(one, 4, 1)], part(4, 1)),
+        (vec![piece(two, 0, 1), piece(one, 0, 257)], part(0, 257)),
+        (vec![piece(one, 256, 1)], part(256, 1)),
+        (vec![piece(one, u32::MAX - 7, 16)], part(u32::MAX - 7, 16)),
+    ] {
+        assert_eq!(flow.submit(&pieces, false), Err(refused));
+        assert_eq!(flow.prime(&pieces), Err(refused));
+    }
+    assert_eq!(flow.given(), 0);
+    assert!(!flow.publish());
+    assert_eq!(both.driver.take(), Ok(Taken::Empty));
+}
+
+#[test]
+fn a_packet_is_scattered_into_what_was_primed() {
+    let mut both = Both::new(SMALL, 0);
+    // A place for the headers, and one for the payload.
+    let (front, rest) = (both.program.chunk().unwrap(), both.program.chunk().unwrap());
+    let primed = [piece(front, 200, 42), piece(rest, 0, 256)];
+    both.program.prime(&primed).unwrap();
+    both.program.publish();
+    let empty = record(both.driver.take_empty().unwrap());
+    assert_eq!(empty.bytes(), 298);
+    let packet: Vec<u8> = (0..100).collect();
+    assert_eq!(both.driver.write(&empty, 0, &packet[..30]), 30);
+    assert_eq!(both.driver.write(&empty, 30, &packet[30..]), 70);
+    both.driver.deliver(empty, 100, Status::DONE, 123);
+    assert!(both.driver.publish());
+    let got = both.program.receive().unwrap().unwrap();
+    assert_eq!((got.bytes(), got.stamp()), (100, 123));
+    let pieces: Vec<Piece> = got
+        .pairs()
+        .iter()
+        .map(|pair| both.program.piece(pair))
+        .collect();
+    assert_eq!(pieces, [piece(front, 200, 42), piece(rest, 0, 58)]);
+    assert_eq!(both.program.bytes(front).unwrap()[200..242], packet[..42]);
+    assert_eq!(both.program.bytes(rest).unwrap()[..58], packet[42..]);
+    both.program.free_all(&got).unwrap();
+    assert_eq!(both.program.balance().in_use, 0);
+}
+
+#[test]
+fn a_packet_longer_than_the_record_is_cut() {
+    let mut both = Both::new(SMALL, 0);
+    let chunk = both.program.chunk().unwrap();
+    both.program.prime(&[piece(chunk, 0, 64)]).unwrap();
+    both.program.publish();
+    let empty = record(both.driver.take_empty().unwrap());
+    assert_eq!(both.driver.write(&empty, 0, &[1; 100]), 64);
+    assert_eq!(both.driver.write(&empty, 64, &[1; 100]), 0);
+    assert_eq!(both.driver.write(&empty, 1000, &[1; 100]), 0);
+    both.driver.deliver(empty, 100, Status::TRUNCATED, 0);
+    both.driver.publish();
+    let got = both.program.receive().unwrap().unwrap();
+    assert_eq!((got.bytes(), got.status()), (64, Status::TRUNCATED));
+}
+
+#[test]
+fn an_unused_record_still_brings_its_chunks_back() {
+    let mut both = Both::new(SMALL, 0);
+    let (one, two) = (both.program.chunk().unwrap(), both.program.chunk().unwrap());
+    both.program
+        .prime(&[piece(one, 0, 256), piece(two, 0, 256)])
+        .unwrap();
+    both.program.publish();
+    let empty = record(both.driver.take_empty().unwrap());
+    both.driver.deliver(empty, 0, Status::UNUSED, 0);
+    both.driver.publish();
+    let got = both.program.receive().unwrap().unwrap();
+    assert_eq!((got.bytes(), got.pairs().len()), (0, 2));
+    both.program.free_all(&got).unwrap();
+    assert_eq!(both.program.balance().in_use, 0);
+    both.invariants();
+}
+
+#[test]
+fn losses_are_told() {
+    let mut both = Both::new(SMALL, 0);
+    for (why, times) in [
+        (Loss::NoBuffer, 3),
+        (Loss::OverShare, 2),
+        (Loss::TooLong, 1),
+    ] {
+        for _ in 0..times {
+            both.driver.lost(why);
+        }
+        assert_eq!(both.program.lost(why), times);
+    }
+}
+
+#[test]
+fn notices_name_the_flow() {
+    let mut both = Both::new(SMALL, 0);
+    let named = |both: &Both| {
+        let mut slots = Vec::new();
+        both.to_driver.take(|slot| slots.push(slot));
+        slots
+    };
+    assert_eq!(named(&both), [0; 0]);
+    both.submit(b"a packet");
+    both.submit(b"another");
+    assert!(both.to_driver.any());
+    assert_eq!(named(&both), [0]);
+    assert_eq!(named(&both), [0; 0]);
+}

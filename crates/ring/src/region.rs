@@ -1,0 +1,234 @@
+//! Memory files and their mappings: the one place that maps memory, and that copies bytes out of and into what
+//! another process writes at the same time.
+//!
+//! Rules of this room, on which every `unsafe` block here rests:
+//!
+//! 1. A [`Region`] is mapped from its making to its drop, at one address and with one length. The file behind it
+//!    cannot shrink: the driver seals it before anybody else has it, and a program refuses one that is not sealed.
+//! 2. Every way in takes an offset and a length and checks both against the region.
+//! 3. Words that both sides use are reached as atomics alone (`words`), bytes of chunks by [`Region::copy_out`] and
+//!    [`Region::copy_in`], which make no reference to them. Only the program gets references into chunks, and only
+//!    into those that its ledger says are its own.
+//! 4. What is copied out may be torn, if the other side writes meanwhile. It is bytes, every pattern of which is
+//!    valid, and whoever judges them judges the copy.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::layout::SetupError;
+
+/// A memory file that cannot change its size any more.
+#[derive(Debug)]
+pub(crate) struct MemoryFile {
+    fd: OwnedFd,
+    bytes: u64,
+}
+
+impl MemoryFile {
+    /// Makes one, empty and sealed.
+    pub(crate) fn create(bytes: u64) -> Result<MemoryFile, SetupError> {
+        let plain = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        // Nobody shall run what a program wrote there; Linux before 6.3 does not know the flag.
+        let fd = match rustix::fs::memfd_create(NAME, plain | MemfdFlags::NOEXEC_SEAL) {
+            Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, plain),
+            other => other,
+        };
+        let fd = fd.map_err(system("cannot make a memory file"))?;
+        rustix::fs::ftruncate(&fd, bytes).map_err(system("cannot size the memory file"))?;
+        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("cannot seal the memory file"))?;
+        Ok(MemoryFile { fd, bytes })
+    }
+
+    /// Takes one that came from the driver.
+    pub(crate) fn receive(fd: OwnedFd) -> Result<MemoryFile, SetupError> {
+        let seals = rustix::fs::fcntl_get_seals(&fd)
+            .map_err(system("the memory file cannot say how it is sealed"))?;
+        if !seals.contains(SEALS) {
+            return Err(SetupError::NotOurs {
+                what: "its set of seals",
+                seen: seals.bits().into(),
+                wanted: SEALS.bits().into(),
+            });
+        }
+        let stat = rustix::fs::fstat(&fd).map_err(system("cannot size the memory file"))?;
+        let bytes = u64::try_from(stat.st_size).unwrap_or(0);
+        Ok(MemoryFile { fd, bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    pub(crate) fn map(&self) -> Result<Region, SetupError> {
+        let length = usize::try_from(self.bytes).map_err(|_| SetupError::System {
+            what: "cannot map the memory file",
+            error: std::io::ErrorKind::OutOfMemory.into(),
+        })?;
+        // SAFETY: a fresh mapping at an address that the kernel chooses, so no memory of ours is replaced.
+        let base = unsafe {
+            rustix::mm::mmap(
+                std::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::NORESERVE,
+                &self.fd,
+                0,
+            )
+        };
+        let base = base.map_err(system("cannot map the memory file"))?;
+        let base = NonNull::new(base.cast()).expect("a mapping is not at address 0");
+        Ok(Region {
+            base,
+            length,
+            of: Of::File,
+        })
+    }
+
+    /// Gives the pages of a range back; it reads as zeros from now on.
+    pub(crate) fn punch(&self, offset: u64, bytes: u64) -> Result<(), SetupError> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.fd, flags, offset, bytes)
+            .map_err(system("cannot give pages of the memory file back"))
+    }
+}
+
+/// A mapping.
+#[derive(Debug)]
+pub(crate) struct Region {
+    base: NonNull<u8>,
+    length: usize,
+    of: Of,
+}
+
+#[derive(Debug)]
+enum Of {
+    File,
+    /// Memory of this process alone, for tests where there are no files (Miri).
+    #[cfg(test)]
+    Heap,
+}
+
+// SAFETY: the memory is reached as atomics or by copies (rule 3); moving or sharing the handle changes nothing.
+unsafe impl Send for Region {}
+// SAFETY: likewise.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Memory of this process alone, all zeros.
+    #[cfg(test)]
+    pub(crate) fn private(bytes: u64) -> Region {
+        let length = bytes as usize;
+        // SAFETY: the layout has a size that is not 0.
+        let base = unsafe { std::alloc::alloc_zeroed(Region::heap_layout(length)) };
+        Region {
+            base: NonNull::new(base).expect("memory for a test"),
+            length,
+            of: Of::Heap,
+        }
+    }
+
+    #[cfg(test)]
+    fn heap_layout(length: usize) -> std::alloc::Layout {
+        assert!(length > 0);
+        std::alloc::Layout::from_size_align(length, crate::layout::PAGE as usize).expect("a layout")
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.length as u64
+    }
+
+    /// The address of `length` bytes at `offset`, aligned to `align`.
+    ///
+    /// # Panics
+    /// If they are not inside the region, or not aligned: whoever calls checked what came from outside before.
+    #[inline]
+    pub(crate) fn at(&self, offset: u64, length: u64, align: u64) -> NonNull<u8> {
+        let end = offset.checked_add(length);
+        assert!(
+            end.is_some_and(|end| end <= self.length as u64) && offset.is_multiple_of(align),
+            "{length} bytes at {offset} of a region of {}",
+            self.length
+        );
+        // SAFETY: the offset is at most the length of the mapping, checked above.
+        unsafe { self.base.add(offset as usize) }
+    }
+
+    /// Copies bytes out. They may change meanwhile: judge the copy (rule 4).
+    #[inline]
+    pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) {
+        let from = self.at(offset, into.len() as u64, 1);
+        // SAFETY: both have that many bytes, and a private slice does not overlap the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
+    }
+
+    /// Copies bytes in.
+    #[inline]
+    pub(crate) fn copy_in(&self, offset: u64, bytes: &[u8]) {
+        let to = self.at(offset, bytes.len() as u64, 1);
+        // SAFETY: both have that many bytes, and a private slice does not overlap the mapping.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
+    }
+
+    /// The bytes themselves.
+    ///
+    /// # Safety
+    /// Nobody may write them while the reference lives: they are of a chunk that the program's ledger holds, the
+    /// caller's borrow keeps it held, and the driver does not touch what it was not given.
+    pub(crate) unsafe fn bytes_of(&self, offset: u64, length: usize) -> &[u8] {
+        let at = self.at(offset, length as u64, 1);
+        // SAFETY: inside the mapping, which `self` keeps; the caller answers for writers.
+        unsafe { std::slice::from_raw_parts(at.as_ptr(), length) }
+    }
+
+    /// The bytes themselves, to write.
+    ///
+    /// # Safety
+    /// As [`Region::bytes_of`], and nobody else may read them either.
+    #[allow(clippy::mut_from_ref)]
+    pub(crate) unsafe fn bytes_of_mut(&self, offset: u64, length: usize) -> &mut [u8] {
+        let at = self.at(offset, length as u64, 1);
+        // SAFETY: inside the mapping, which `self` keeps; the caller answers for everybody else.
+        unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), length) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        match self.of {
+            // SAFETY: the mapping was made with this address and length, and nothing refers to it any more: all
+            // that does holds the region alive. That it cannot fail for a whole mapping leaves nothing to say.
+            Of::File => unsafe {
+                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.length);
+            },
+            // SAFETY: allocated with the same layout.
+            #[cfg(test)]
+            Of::Heap => unsafe {
+                std::alloc::dealloc(self.base.as_ptr(), Region::heap_layout(self.length));
+            },
+        }
+    }
+}
+
+/// Names a failed system call.
+pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
+    move |error| SetupError::System {
+        what,
+        error: error.into(),
+    }
+}
+
+const NAME: &str = "netnice-ring";
+const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,206 @@
+//! Words of shared memory that both sides use at the same time. The only way to them is an atomic operation, so a
+//! value that changes under the reader is a value like any other and never undefined.
+//!
+//! Under `cfg(loom)` the words are loom's, in memory of their own: loom then tries every order in which two threads
+//! may see them. The cursors and the sleeping flag are the same code either way.
+//!
+//! Rules of this room: a [`Word`] or [`Slots`] is made with bounds and alignment checked against its region, and
+//! keeps the region mapped; the memory is only ever reached as an atomic; the other side's process uses
+//! atomics as well, or harms itself.
+
+#[cfg(not(loom))]
+pub(crate) use mapped::{Slots, Word, Words};
+#[cfg(loom)]
+pub(crate) use modelled::{Slots, Word, Words};
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+#[cfg(not(loom))]
+pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+#[cfg(not(loom))]
+mod mapped {
+    use std::ops::Deref;
+    use std::ptr::NonNull;
+    use std::sync::Arc;
+
+    use super::{AtomicU32, AtomicU64, Ordering};
+    use crate::region::Region;
+
+    /// One word of 32 bits.
+    #[derive(Clone)]
+    pub(crate) struct Word {
+        at: NonNull<AtomicU32>,
+        _keeps: Arc<Region>,
+    }
+
+    // SAFETY: it is a shared reference to an atomic in memory that lives as long as it does.
+    unsafe impl Send for Word {}
+    // SAFETY: likewise.
+    unsafe impl Sync for Word {}
+
+    impl Word {
+        /// The word at `offset` of the region.
+        pub(crate) fn new(region: &Arc<Region>, offset: u64) -> Word {
+            Word {
+                at: region.at(offset, 4, 4).cast(),
+                _keeps: region.clone(),
+            }
+        }
+    }
+
+    impl Deref for Word {
+        type Target = AtomicU32;
+
+        #[inline]
+        fn deref(&self) -> &AtomicU32 {
+            // SAFETY: `Region::at` checked that four aligned bytes are there; `_keeps` keeps them mapped.
+            unsafe { self.at.as_ref() }
+        }
+    }
+
+    /// A run of words of 64 bits.
+    #[derive(Clone)]
+    pub(crate) struct Words {
+        at: NonNull<AtomicU64>,
+        len: usize,
+        _keeps: Arc<Region>,
+    }
+
+    // SAFETY: it is a shared reference to atomics in memory that lives as long as it does.
+    unsafe impl Send for Words {}
+    // SAFETY: likewise.
+    unsafe impl Sync for Words {}
+
+    impl Words {
+        /// `len` words from `offset` of the region on.
+        pub(crate) fn new(region: &Arc<Region>, offset: u64, len: usize) -> Words {
+            Words {
+                at: region.at(offset, len as u64 * 8, 8).cast(),
+                len,
+                _keeps: region.clone(),
+            }
+        }
+    }
+
+    impl Deref for Words {
+        type Target = [AtomicU64];
+
+        #[inline]
+        fn deref(&self) -> &[AtomicU64] {
+            // SAFETY: `Region::at` checked that so many aligned bytes are there; `_keeps` keeps them mapped. The
+            // memory is never reached but as atomics.
+            unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+        }
+    }
+
+    /// The entries of a ring, two words each; as many as a power of two.
+    #[derive(Clone)]
+    pub(crate) struct Slots {
+        words: Words,
+        mask: u32,
+    }
+
+    impl Slots {
+        /// `entries` entries from `offset` of the region on.
+        pub(crate) fn new(region: &Arc<Region>, offset: u64, entries: u32) -> Slots {
+            assert!(entries.is_power_of_two());
+            Slots {
+                words: Words::new(region, offset, 2 * entries as usize),
+                mask: entries - 1,
+            }
+        }
+
+        pub(crate) fn entries(&self) -> u32 {
+            self.mask + 1
+        }
+
+        /// Reads an entry, each half once. The index may be any: it counts around.
+        #[inline]
+        pub(crate) fn read(&self, index: u32) -> [u64; 2] {
+            let at = 2 * (index & self.mask) as usize;
+            [
+                self.words[at].load(Ordering::Relaxed),
+                self.words[at + 1].load(Ordering::Relaxed),
+            ]
+        }
+
+        /// Writes an entry.
+        #[inline]
+        pub(crate) fn write(&self, index: u32, [first, second]: [u64; 2]) {
+            let at = 2 * (index & self.mask) as usize;
+            self.words[at].store(first, Ordering::Relaxed);
+            self.words[at + 1].store(second, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(loom)]
+mod modelled {
+    use std::ops::Deref;
+
+    use loom::sync::Arc;
+
+    use super::{AtomicU32, AtomicU64, Ordering};
+
+    #[derive(Clone)]
+    pub(crate) struct Word(Arc<AtomicU32>);
+
+    impl Word {
+        pub(crate) fn model(value: u32) -> Word {
+            Word(Arc::new(AtomicU32::new(value)))
+        }
+    }
+
+    impl Deref for Word {
+        type Target = AtomicU32;
+
+        fn deref(&self) -> &AtomicU32 {
+            &self.0
+        }
+    }
+
+    #[derive(Clone)]
+    pub(crate) struct Words(Arc<Vec<AtomicU64>>);
+
+    impl Words {
+        pub(crate) fn model(len: usize) -> Words {
+            Words(Arc::new((0..len).map(|_| AtomicU64::new(0)).collect()))
+        }
+    }
+
+    impl Deref for Words {
+        type Target = [AtomicU64];
+
+        fn deref(&self) -> &[AtomicU64] {
+            &self.0
+        }
+    }
+
+    #[derive(Clone)]
+    pub(crate) struct Slots(Words);
+
+    impl Slots {
+        pub(crate) fn model(entries: u32) -> Slots {
+            Slots(Words::model(2 * entries as usize))
+        }
+
+        pub(crate) fn entries(&self) -> u32 {
+            self.0.len() as u32 / 2
+        }
+
+        pub(crate) fn read(&self, index: u32) -> [u64; 2] {
+            let at = 2 * (index & (self.entries() - 1)) as usize;
+            [
+                self.0[at].load(Ordering::Relaxed),
+                self.0[at + 1].load(Ordering::Relaxed),
+            ]
+        }
+
+        pub(crate) fn write(&self, index: u32, [first, second]: [u64; 2]) {
+            let at = 2 * (index & (self.entries() - 1)) as usize;
+            self.0[at].store(first, Ordering::Relaxed);
+            self.0[at + 1].store(second, Ordering::Relaxed);
+        }
+    }
+}
