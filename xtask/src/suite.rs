@@ -78,8 +78,8 @@ pub fn bench(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Every test, those of core and of the ring under Miri, the ring under loom, then those that are too long for every day (`#[ignore]`, optimised), then
-/// the package, then every experiment of the lab.
+/// Every test, those of core and of the ring under Miri, the ring under loom, then those that are too long for every
+/// day (`#[ignore]`, optimised), then the package, then every experiment of the lab.
 pub fn long(tree: &Tree) -> Result<()> {
     test(tree, &[])?;
     miri::run(tree, &[])?;
