@@ -7,6 +7,10 @@
  *                                                        └──> class on a managed link, other people's filters
  *   ingress: the same with the receiving socket; behind the cap stage comes a managed link's receive stage.
  *
+ * What lo carries leaves and arrives in one: both ends are looked at on its egress, first the sender's, then the
+ * receiver's, and its ingress has no program (unless lo is a managed link): each call of one costs what nobody's
+ * packets pay too, and no interface is faster.
+ *
  * A packet on its way back carries in tc_index a slot, a random number that names its interface and stage. The
  * program that meets it there clears it and returns UNSPEC, so filters behind ours run once, as if we were not there.
  *
@@ -320,59 +324,6 @@ static __always_inline bool goes_through_box(struct __sk_buff *skb, struct setti
 	return true;
 }
 
-SEC("classifier/egress")
-int on_egress(struct __sk_buff *skb)
-{
-	struct settings *now = current_settings();
-	struct packet p = {};
-	struct bpf_sock *sk;
-	struct iface *iface;
-	bool back, boxed, seen, managed;
-	int verdict;
-
-	if (!now || has_no_owner(skb, now))
-		return GO_ON;
-	sk = skb->sk;
-	if (sk)
-		sk = bpf_sk_fullsock(sk);
-	iface = iface_of(skb);
-	if (!iface)
-		return GO_ON;
-	back = returning(skb, iface->slot_up);
-	if (back && iface->flags & IFACE_LOOPBACK)
-		bpf_skb_change_type(skb, PACKET_HOST);	/* the stage took it for somebody else's */
-	boxed = returning(skb, iface->slot_box_down);
-	seen = boxed || back || returning(skb, iface->slot_seen);
-	managed = iface->flags & IFACE_MANAGED_UP;
-	if (back || boxed)
-		skb->priority = sk ? sk->priority : 0;	/* what it was before the stage */
-	if (seen && !boxed && goes_through_box(skb, now, iface, false, &verdict))
-		return verdict;
-	if (seen && !managed)
-		return leave(skb, iface);
-	if (sk && find_owner(skb, sk, now, true, &p) && is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
-		p = (struct packet){};
-	if (p.state && !seen && seen_here_first(skb, iface, DIR_UP)) {
-		struct leaf *cap = &p.state->cap[DIR_UP];
-
-		count(skb, &p, DIR_UP);
-		if (sk->protocol == IPPROTO_TCP)
-			learn_port(sk->src_port);
-		if (cap->bulk && now->cap_stage) {
-			__u32 class = pick(skb, cap, iface, CAP_STAGE);
-
-			if (iface->flags & IFACE_NO_MAC && !give_header(skb))
-				return TC_ACT_SHOT;
-			return through(skb, now->cap_stage, class, iface->slot_up);
-		}
-	}
-	if (!seen && goes_through_box(skb, now, iface, false, &verdict))
-		return verdict;
-	if (managed)
-		skb->priority = link_class(skb, iface, p.target, DIR_UP);
-	return leave(skb, iface);
-}
-
 /* Can a target be waiting for this packet? To find its socket is the dearest step on this way, and most packets are
  * nobody's. A TCP connection acknowledges what it gets, and a server's port is known from its bind: the ports of the
  * targets' sockets are known from what they sent, and a TCP packet to another port is nobody's. Of UDP nobody knows:
@@ -471,55 +422,138 @@ static __always_inline struct bpf_sock *receiver(struct __sk_buff *skb, __u32 l3
 	return bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 }
 
-SEC("classifier/ingress")
-int on_ingress(struct __sk_buff *skb)
+/* Finds the target that a packet is for. */
+static __always_inline bool find_receiver(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+					  struct packet *p)
+{
+	__u32 l3 = iface->flags & IFACE_NO_MAC ? 0 : ETH_HLEN;
+	struct bpf_sock *sk;
+	bool found;
+
+	/* For another address: the stack drops it here, or it is a macvlan's and will be seen on the macvlan's own. */
+	if (skb->pkt_type == PACKET_OTHERHOST || !seen_here_first(skb, iface, DIR_DOWN) || !expected(skb, l3))
+		return false;
+	sk = receiver(skb, l3);
+	if (!sk)
+		return false;
+	found = find_owner(skb, sk, now, false, p);
+	bpf_sk_release(sk);
+	return found;
+}
+
+/* Counts a packet to the target that it is for, and sends it through the stage if that has a limit. */
+static __always_inline bool goes_through_cap(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+					     struct packet *p, int *verdict)
+{
+	struct leaf *cap = &p->state->cap[DIR_DOWN];
+	__u32 class;
+
+	count(skb, p, DIR_DOWN);
+	if (!cap->bulk || !now->cap_stage)
+		return false;
+	class = pick(skb, cap, iface, CAP_STAGE);
+	if (iface->flags & IFACE_NO_MAC && !give_header(skb))
+		*verdict = TC_ACT_SHOT;
+	else
+		*verdict = through(skb, now->cap_stage, class, iface->slot_down);
+	return true;
+}
+
+/* The receiver's side of a packet that leaves by lo. */
+static __always_inline bool is_held_on_arrival(struct __sk_buff *skb, struct settings *now, struct iface *iface,
+					       int *verdict)
+{
+	struct packet p = {};
+
+	return find_receiver(skb, now, iface, &p) && goes_through_cap(skb, now, iface, &p, verdict);
+}
+
+SEC("classifier/egress")
+int on_egress(struct __sk_buff *skb)
 {
 	struct settings *now = current_settings();
 	struct packet p = {};
 	struct bpf_sock *sk;
 	struct iface *iface;
-	bool capped, mac;
-	__u32 l3;
+	bool arrives, back, boxed, seen, managed;
+	int verdict;
+
+	if (!now || (has_no_owner(skb, now) && (skb->ifindex != LOOPBACK || !expected(skb, ETH_HLEN))))
+		return GO_ON;
+	sk = skb->sk;
+	if (sk)
+		sk = bpf_sk_fullsock(sk);
+	iface = iface_of(skb);
+	if (!iface)
+		return GO_ON;
+	arrives = iface->flags & IFACE_LOOPBACK;	/* what leaves by lo arrives by it */
+	back = returning(skb, iface->slot_up);
+	if (arrives && returning(skb, iface->slot_down)) {
+		back = true;
+		arrives = false;
+	}
+	if (back && iface->flags & IFACE_LOOPBACK)
+		bpf_skb_change_type(skb, PACKET_HOST);	/* the stage took it for somebody else's */
+	boxed = returning(skb, iface->slot_box_down);
+	seen = boxed || back || returning(skb, iface->slot_seen);
+	managed = iface->flags & IFACE_MANAGED_UP;
+	if (back || boxed)
+		skb->priority = sk ? sk->priority : 0;	/* what it was before the stage */
+	if (seen && !boxed && goes_through_box(skb, now, iface, false, &verdict))
+		return verdict;
+	if (seen && !managed && !arrives)
+		return leave(skb, iface);
+	if (sk && find_owner(skb, sk, now, true, &p) && is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
+		p = (struct packet){};
+	if (p.state && !seen && seen_here_first(skb, iface, DIR_UP)) {
+		struct leaf *cap = &p.state->cap[DIR_UP];
+
+		count(skb, &p, DIR_UP);
+		if (sk->protocol == IPPROTO_TCP)
+			learn_port(sk->src_port);
+		if (cap->bulk && now->cap_stage) {
+			__u32 class = pick(skb, cap, iface, CAP_STAGE);
+
+			if (iface->flags & IFACE_NO_MAC && !give_header(skb))
+				return TC_ACT_SHOT;
+			return through(skb, now->cap_stage, class, iface->slot_up);
+		}
+	}
+	if (!seen && goes_through_box(skb, now, iface, false, &verdict))
+		return verdict;
+	if (arrives && is_held_on_arrival(skb, now, iface, &verdict))
+		return verdict;
+	if (managed)
+		skb->priority = link_class(skb, iface, p.target, DIR_UP);
+	return leave(skb, iface);
+}
+
+SEC("classifier/ingress")
+int on_ingress(struct __sk_buff *skb)
+{
+	struct settings *now = current_settings();
+	struct packet p = {};
+	struct iface *iface;
+	bool capped;
 	int verdict;
 
 	if (!now)
 		return GO_ON;
-	if (skb->ifindex == LOOPBACK && !skb->tc_index && !now->links && !expected(skb, ETH_HLEN))
-		return GO_ON;	/* lo is the fastest of all interfaces: what is nobody's passes without a call */
 	iface = iface_of(skb);
 	if (!iface || returning(skb, iface->slot_link))
 		return GO_ON;
-	capped = returning(skb, iface->slot_down);
+	capped = returning(skb, iface->slot_down) || iface->flags & IFACE_LOOPBACK;	/* lo's are seen on egress */
 	if (!capped && !returning(skb, iface->slot_box_up) && goes_through_box(skb, now, iface, true, &verdict))
 		return verdict;
 	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
 		return GO_ON;
-	mac = !(iface->flags & IFACE_NO_MAC);
-	/* For another address: the stack drops it here, or it is a macvlan's and will be seen on the macvlan's own. */
-	sk = 0;
-	l3 = mac ? ETH_HLEN : 0;
-	if (skb->pkt_type != PACKET_OTHERHOST && seen_here_first(skb, iface, DIR_DOWN) && expected(skb, l3))
-		sk = receiver(skb, l3);
-	if (sk) {
-		find_owner(skb, sk, now, false, &p);
-		bpf_sk_release(sk);
-	}
-	if (p.state && !capped) {
-		struct leaf *cap = &p.state->cap[DIR_DOWN];
-
-		count(skb, &p, DIR_DOWN);
-		if (cap->bulk && now->cap_stage) {
-			__u32 class = pick(skb, cap, iface, CAP_STAGE);
-
-			if (!mac && !give_header(skb))
-				return TC_ACT_SHOT;
-			return through(skb, now->cap_stage, class, iface->slot_down);
-		}
-	}
+	find_receiver(skb, now, iface, &p);
+	if (p.state && !capped && goes_through_cap(skb, now, iface, &p, &verdict))
+		return verdict;
 	if (iface->flags & IFACE_MANAGED_DOWN) {
 		__u32 class = link_class(skb, iface, p.target, DIR_DOWN);
 
-		if (!mac && !give_header(skb))
+		if (iface->flags & IFACE_NO_MAC && !give_header(skb))
 			return TC_ACT_SHOT;
 		return through(skb, iface->link_stage, class, iface->slot_link);
 	}
@@ -532,10 +566,13 @@ int on_stage_exit(struct __sk_buff *skb)
 {
 	__u16 slot = skb->tc_index;
 	struct slot *to = bpf_map_lookup_elem(&slots, &slot);
+	bool leaves;
 
 	if (!to || to->stage == STAGE_SEEN)
 		return TC_ACT_SHOT;	/* not from us, or its interface is gone */
-	return bpf_redirect(to->ifindex, to->stage == STAGE_CAP_UP || to->stage == STAGE_BOX_DOWN ? 0 : BPF_F_INGRESS);
+	leaves = to->stage == STAGE_CAP_UP || to->stage == STAGE_BOX_DOWN ||
+		 (to->stage == STAGE_CAP_DOWN && to->ifindex == LOOPBACK);
+	return bpf_redirect(to->ifindex, leaves ? 0 : BPF_F_INGRESS);
 }
 
 #endif

@@ -9,7 +9,6 @@ use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{MBIT, R4M, R20M, Rate, pause};
 use netnice_lab::process::{self, Proc};
 use netnice_lab::traffic::{self, Family, Life, Tcp, Udp};
-use netnice_lab::world::Family as Internet;
 
 const R2M: Rate = Rate {
     text: "2mbit",
@@ -224,24 +223,35 @@ fn nobody_else_is_held() {
 
 #[test]
 fn loopback_is_limited_too() {
-    for family in [Internet::V4, Internet::V6] {
-        let desk = Desk::with_offloads().expect("a desk");
-        let at = match family {
-            Internet::V4 => "127.0.0.1:5001".parse().expect("an address"),
-            Internet::V6 => "[::1]:5001".parse().expect("an address"),
-        };
-        let client = desk.world.client();
-        let sink = traffic::eager(client, &Tcp::listen(at).sink()).expect("a sink");
-        let program = traffic::eager(client, &Tcp::connect(at, 2).source()).expect("a program");
-        desk.types(&format!("set pid:{} --up 20mbit", program.pid()));
-        let from = netnice_lab::sys::now_ns() + 2_000_000_000;
-        pause(4.2);
+    let desk = Desk::with_offloads().expect("a desk");
+    let client = desk.world.client();
+    let mut sinks = Vec::new();
+    let mut sources = Vec::new();
+    for (side, port) in [("--up", 5001), ("--down", 5002)] {
+        for host in ["127.0.0.1", "[::1]"] {
+            let at = format!("{host}:{port}").parse().expect("an address");
+            let sink = traffic::eager(client, &Tcp::listen(at).sink()).expect("a sink");
+            let source = traffic::eager(client, &Tcp::connect(at, 2).source()).expect("a source");
+            let limited = if side == "--up" { &source } else { &sink };
+            desk.types(&format!("set pid:{} {side} 20mbit", limited.pid()));
+            sinks.push((side, at, sink));
+            sources.push(source);
+        }
+    }
+    let first = netnice_lab::sys::now_ns() + 2_000_000_000;
+    pause(4.1);
+    // A managed link looks at what arrives a second time.
+    desk.types("link lo --rate 1gbit --down-rate 1gbit");
+    let second = netnice_lab::sys::now_ns() + 1_000_000_000;
+    pause(3.1);
+    for (side, at, sink) in sinks {
         let got = sink.stop().expect("it reports");
-        let rate = got
-            .received_rate(from, from + 2_000_000_000)
-            .expect("samples");
-        // On lo, packets are as large as its MTU of 65536 and headers weigh nothing.
-        desk.held(rate * 0.99, R20M, &format!("loopback, {family:?}"));
+        for (from, when) in [(first, "by itself"), (second, "on a managed link")] {
+            let rate = got.received_rate(from, from + 2_000_000_000);
+            // On lo, packets are as large as its MTU of 65536 and headers weigh nothing.
+            let rate = rate.expect("samples") * 0.99;
+            desk.held(rate, R20M, &format!("{side} at {at}, {when}"));
+        }
     }
 }
 

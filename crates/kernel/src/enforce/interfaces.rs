@@ -81,9 +81,12 @@ impl Kernel {
             map.insert(device.index, iface, 0)
                 .map_err(|e| KernelError::bpf(format!("describe {}", device.name), e))?;
         }
-        if known.is_none() {
-            programs.attach(&mut self.route, device.index, &device.name, Hook::Egress)?;
-            programs.attach(&mut self.route, device.index, &device.name, Hook::Ingress)?;
+        let had = known.as_ref().map_or(&[][..], |k| hooks_of(&k.iface));
+        for hook in hooks_of(&iface).iter().filter(|h| !had.contains(h)) {
+            programs.attach(&mut self.route, device.index, &device.name, *hook)?;
+        }
+        for hook in had.iter().filter(|h| !hooks_of(&iface).contains(h)) {
+            programs.detach(&mut self.route, device.index, &device.name, *hook);
         }
         self.interfaces.insert(
             device.index,
@@ -219,8 +222,9 @@ impl Kernel {
         let known = self.interfaces.remove(&index);
         if let Some(attached) = &known {
             let programs = loaded(&mut self.programs)?;
-            programs.detach(&mut self.route, index, &attached.name, Hook::Egress);
-            programs.detach(&mut self.route, index, &attached.name, Hook::Ingress);
+            for hook in hooks_of(&attached.iface) {
+                programs.detach(&mut self.route, index, &attached.name, *hook);
+            }
         }
         self.forget_entries(index, known.map(|attached| attached.iface))
     }
@@ -252,8 +256,9 @@ impl Kernel {
         for (index, attached) in std::mem::take(&mut self.interfaces) {
             let there = named(devices, &attached.name).is_some_and(|d| d.index == index);
             if let Some(programs) = self.programs.as_mut().filter(|_| there) {
-                programs.detach(&mut self.route, index, &attached.name, Hook::Egress);
-                programs.detach(&mut self.route, index, &attached.name, Hook::Ingress);
+                for hook in hooks_of(&attached.iface) {
+                    programs.detach(&mut self.route, index, &attached.name, *hook);
+                }
             }
         }
         self.close_loopback();
@@ -272,8 +277,13 @@ impl Kernel {
             match devices.iter().find(|d| d.index == index) {
                 Some(device) => {
                     let programs = loaded(&mut self.programs)?;
-                    programs.attach(&mut self.route, index, &device.name, Hook::Egress)?;
-                    programs.attach(&mut self.route, index, &device.name, Hook::Ingress)?;
+                    if !hooks_of(&iface).contains(&Hook::Ingress) {
+                        // A daemon of before may have looked there too, and would hold a packet twice.
+                        programs.detach(&mut self.route, index, &device.name, Hook::Ingress);
+                    }
+                    for hook in hooks_of(&iface) {
+                        programs.attach(&mut self.route, index, &device.name, *hook)?;
+                    }
                     self.interfaces.insert(
                         index,
                         Attached {
@@ -384,9 +394,10 @@ impl Kernel {
     fn hooks(&self, devices: &[Device]) -> Vec<(u32, String, Hook)> {
         let pairs = self.stages.cap.iter().chain(self.stages.down.values());
         let exits = pairs.map(|pair| (pair.far, Hook::StageExit));
-        let both = |index: &u32| [(*index, Hook::Egress), (*index, Hook::Ingress)];
+        let interfaces = self.interfaces.iter();
+        let there = interfaces.flat_map(|(i, a)| hooks_of(&a.iface).iter().map(|hook| (*i, *hook)));
         exits
-            .chain(self.interfaces.keys().flat_map(both))
+            .chain(there)
             .filter_map(|(index, hook)| {
                 let device = devices.iter().find(|d| d.index == index)?;
                 Some((index, device.name.clone(), hook))
@@ -473,6 +484,18 @@ impl Kernel {
     /// Interfaces that have our programs, by name.
     pub fn attached_interfaces(&self) -> Vec<String> {
         self.interfaces.values().map(|a| a.name.clone()).collect()
+    }
+}
+
+/// Where an interface has our programs. What lo carries is looked at once, on its egress, unless it is a managed link:
+/// only a stage of its own stands behind the ingress.
+fn hooks_of(iface: &abi::Iface) -> &'static [Hook] {
+    let once = iface.flags & abi::IFACE_LOOPBACK as u16 != 0
+        && iface.flags & abi::IFACE_MANAGED_DOWN as u16 == 0;
+    if once {
+        &[Hook::Egress]
+    } else {
+        &[Hook::Egress, Hook::Ingress]
     }
 }
 

@@ -57,6 +57,9 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let to = from + if context.quick { 4 } else { 10 } * SECOND;
     wait_until(to + 50 * MS);
     let quiet = degradation(&netnice.show()?);
+    if let Some(reason) = &quiet {
+        context.say(format!("degraded: {reason}"));
+    }
     outcome.check_that(
         "nothing is called degraded while everything fits",
         quiet.is_none(),
