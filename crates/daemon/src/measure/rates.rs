@@ -241,9 +241,9 @@ mod tests {
         assert!(!read(1, 0));
         assert!(!read(2, 120), "once is a moment");
         assert!(!read(3, 90));
-        assert!(!read(4, 99));
-        assert!(!read(5, 99));
-        assert!(read(6, 99));
+        assert!(!read(4, 100));
+        assert!(!read(5, 100));
+        assert!(read(6, 100));
         assert!(read(7, 120));
         assert!(!read(8, 98), "what TCP sends again is no flood");
     }
