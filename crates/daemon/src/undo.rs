@@ -7,6 +7,8 @@
 //! - a lasting change: the clause stays as it is now set;
 //! - a change that is taken back too: it takes over, and when its own time comes, what was there before the *first* of
 //!   them comes back. So nothing that was meant for a time ever becomes lasting by overlapping.
+//!
+//! What was cleared for a time comes back in the same way, clause by clause; clearing it for good ends the wait.
 
 use netnice_core::claims::{Claim, Claimant};
 use netnice_core::contract::{Change, Clause, Contract, IfName, Setting};
@@ -124,6 +126,22 @@ impl Undos {
         }
     }
 
+    /// The processes that targets were made of which were cleared for a time.
+    pub fn cleared_roots(&self) -> impl Iterator<Item = Root> {
+        let cleared = self.waiting.iter().filter_map(|one| match &one.undo {
+            Undo::Cleared { targets, .. } => Some(targets),
+            _ => None,
+        });
+        let bodies = cleared.flatten().map(|cleared| &cleared.body);
+        bodies
+            .filter_map(|body| match body {
+                Body::Processes { roots, .. } => Some(roots),
+                _ => None,
+            })
+            .flatten()
+            .copied()
+    }
+
     /// The processes whose end changes wait for.
     pub fn awaited(&self) -> impl Iterator<Item = Root> {
         self.waiting.iter().filter_map(|one| one.until)
@@ -157,33 +175,53 @@ impl Undos {
 
     /// Takes the clauses of a change out of what the same asker has waiting for the same target. What these would
     /// have brought back is given back.
-    pub fn supersede(&mut self, id: u32, by: Claimant, change: &Change) -> Change {
+    pub fn supersede(&mut self, id: u32, target: &Target, by: Claimant, change: &Change) -> Change {
         let mut before = Change::default();
         for one in &mut self.waiting {
-            let Undo::Claim {
-                id: of,
-                change: old,
-            } = &mut one.undo
-            else {
-                continue;
-            };
-            if *of != id || one.by.uid != by.uid {
-                continue;
+            match &mut one.undo {
+                Undo::Claim {
+                    id: of,
+                    change: old,
+                } if *of == id && one.by.uid == by.uid => {
+                    *old = without(old, change, &mut before);
+                }
+                Undo::Cleared { targets, .. } => {
+                    let cleared = targets.iter_mut().filter(|one| one.target == *target);
+                    let claims = cleared.flat_map(|one| &mut one.claims);
+                    for claim in claims.filter(|claim| claim.by.uid == by.uid) {
+                        let left = without(&claim.contract.as_change(), change, &mut before);
+                        // What is left may need what was taken out.
+                        claim.contract = Contract::default().apply(&left).unwrap_or_default();
+                    }
+                }
+                _ => {}
             }
-            let mut left = Change::default();
-            for clause in old.clauses() {
-                let to = match change.clauses().contains(&clause) {
-                    true if before.clauses().contains(&clause) => continue,
-                    true => &mut before,
-                    false => &mut left,
-                };
-                copy(old, clause, to);
-            }
-            *old = left;
         }
+        self.forget_cleared(|_, claim| claim.contract == Contract::default());
         self.waiting
             .retain(|one| !matches!(&one.undo, Undo::Claim { change, .. } if change.is_empty()));
         before
+    }
+
+    /// Forgets those of the claims that were cleared for a time that are `gone`.
+    pub fn forget_cleared(&mut self, gone: impl Fn(&Cleared, &Claim) -> bool) {
+        self.waiting.retain_mut(|one| {
+            let Undo::Cleared { targets, links } = &mut one.undo else {
+                return true;
+            };
+            targets.retain_mut(|cleared| {
+                let claims = std::mem::take(&mut cleared.claims);
+                let stay = claims.into_iter().filter(|claim| !gone(cleared, claim));
+                cleared.claims = stay.collect();
+                !cleared.claims.is_empty()
+            });
+            !(targets.is_empty() && links.is_empty())
+        });
+    }
+
+    /// Forgets everything.
+    pub fn forget_all(&mut self) {
+        self.waiting.clear();
     }
 
     /// Forgets what waits for a target that is gone.
@@ -204,6 +242,20 @@ impl Undos {
         });
         first
     }
+}
+
+/// A change without the clauses of another; those that are not in `before` yet are put there.
+fn without(old: &Change, change: &Change, before: &mut Change) -> Change {
+    let mut left = Change::default();
+    for clause in old.clauses() {
+        let to = match change.clauses().contains(&clause) {
+            true if before.clauses().contains(&clause) => continue,
+            true => &mut *before,
+            false => &mut left,
+        };
+        copy(old, clause, to);
+    }
+    left
 }
 
 /// What takes a change of a claim back: for each clause that it names, the value that the claim had.

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use netnice_api::{Confirm, Done, Until};
 use netnice_core::admission::TargetId;
 use netnice_core::claims::Claims;
-use netnice_core::contract::Change;
+use netnice_core::contract::{Change, Contract};
+use netnice_core::target::Target;
 use netnice_core::units::{Instant, Nanos};
 
 use super::{Clerk, Draft};
@@ -27,7 +28,7 @@ pub(super) struct Terms {
 
 impl Terms {
     /// Whether the change lasts.
-    fn is_lasting(self) -> bool {
+    pub fn is_lasting(self) -> bool {
         self.confirm_ns.is_none() && self.for_ns.is_none() && self.until.is_none()
     }
 
@@ -73,14 +74,14 @@ impl Draft {
     /// itself waits if it was made for a time.
     pub(super) fn wait_for_claim(
         &mut self,
-        id: u32,
+        (id, target): (u32, &Target),
         terms: Terms,
         peer: &Peer,
         change: &Change,
-        before: &netnice_core::contract::Contract,
+        before: &Contract,
         now: Now,
     ) -> Option<u64> {
-        let first = self.undos.supersede(id, peer.claimant(), change);
+        let first = self.undos.supersede(id, target, peer.claimant(), change);
         if terms.is_lasting() {
             return None;
         }
@@ -101,6 +102,19 @@ impl<H: Host> Clerk<H> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Forgets what was cleared for a time of processes that have ended since.
+    pub(super) fn forget_ended(&mut self, draft: &mut Draft) {
+        let roots: BTreeSet<Root> = draft.undos.cleared_roots().collect();
+        let ended: Vec<Root> = roots.into_iter().filter(|r| !self.lives(*r)).collect();
+        let has_ended = |cleared: &Cleared| match &cleared.body {
+            Body::Processes { roots, .. } => roots.iter().all(|root| ended.contains(root)),
+            _ => false,
+        };
+        draft
+            .undos
+            .forget_cleared(|cleared, _| has_ended(cleared) && cleared.rule.is_none());
     }
 
     fn lives(&mut self, root: Root) -> bool {
@@ -247,13 +261,17 @@ impl<H: Host> Clerk<H> {
         };
         let held = draft.ledger.get(slot);
         let mut claims: Vec<_> = held.map_or_else(Vec::new, |h| h.claims.iter().cloned().collect());
-        claims.retain(|claim| {
-            cleared
-                .claims
-                .iter()
-                .all(|back| back.by.uid != claim.by.uid)
-        });
-        claims.extend(cleared.claims);
+        for back in cleared.claims {
+            let Some(now) = claims.iter_mut().find(|now| now.by.uid == back.by.uid) else {
+                claims.push(back);
+                continue;
+            };
+            // What was asked meanwhile stays, and stays alone where the two do not go together.
+            let both = undo::merged(&back.contract.as_change(), &now.contract.as_change());
+            if let Ok(both) = Contract::default().apply(&both) {
+                now.contract = both;
+            }
+        }
         let claims = Claims::restore(claims)?;
         draft.ledger.admit(slot, claims, now.wall_ns)?;
         draft.ledger.set_rule(slot, cleared.rule);

@@ -55,6 +55,17 @@ impl<H: Host> Clerk<H> {
                 ..Done::default()
             });
         }
+        self.forget_ended(&mut draft);
+        if terms.is_lasting() {
+            // What was cleared for a time, and is now for good, does not come back.
+            match (&clear.what, peer.uid) {
+                (ClearWhat::All, 0) => draft.undos.forget_all(),
+                (_, uid) => draft.undos.forget_cleared(|one, claim| {
+                    let same = |target: &Cleared| target.target == one.target;
+                    targets.iter().any(same) && (uid == 0 || claim.by.uid == uid)
+                }),
+            }
+        }
         let confirm = match targets.is_empty() && links.is_empty() {
             true => None,
             false => draft.wait(terms, peer, Undo::Cleared { targets, links }, now),
@@ -178,7 +189,7 @@ impl Taken {
             .find(|claim| claim.by.uid == by.uid)
             .map(|claim| claim.contract.as_change());
         if let Some(change) = whole {
-            draft.undos.supersede(held.id, by, &change);
+            draft.undos.supersede(held.id, target, by, &change);
         }
         draft.ledger.admit(slot, claims, now.wall_ns)?;
         let left = draft.ledger.get(slot).map(|held| held.claims.effective());

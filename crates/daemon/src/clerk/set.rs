@@ -109,7 +109,9 @@ impl<H: Host> Clerk<H> {
                 return Err(Denied::BadUsage(format!("{}: {why}", asked.target)));
             }
             draft.ledger.ask(slot, by, change, asked.now.wall_ns)?;
-            number = draft.wait_for_claim(id, asked.terms, asked.peer, change, &before, asked.now);
+            let target = (id, &asked.target);
+            number =
+                draft.wait_for_claim(target, asked.terms, asked.peer, change, &before, asked.now);
         }
         Ok(Worked {
             draft,

@@ -9,6 +9,10 @@ fn change(text: &str) -> Change {
     text.parse().expect(text)
 }
 
+fn target() -> Target {
+    "unit:web".parse().expect("a target")
+}
+
 fn contract(text: &str) -> Contract {
     text.parse().expect(text)
 }
@@ -44,12 +48,12 @@ fn a_lasting_change_of_a_clause_keeps_it_and_leaves_the_rest_waiting() {
     undos.push(Instant(10), false, ANN, claim(1, "up none down 5mbit"));
     undos.push(Instant(10), false, ANN, claim(2, "up none"));
     assert_eq!(
-        undos.supersede(1, ANN, &change("up 2mbit")),
+        undos.supersede(1, &target(), ANN, &change("up 2mbit")),
         change("up none")
     );
     let left: Vec<&Undo> = undos.iter().map(|one| &one.undo).collect();
     assert_eq!(left, [&claim(1, "down 5mbit"), &claim(2, "up none")]);
-    undos.supersede(1, ANN, &change("down 1mbit up 1mbit"));
+    undos.supersede(1, &target(), ANN, &change("down 1mbit up 1mbit"));
     assert_eq!(undos.iter().count(), 1, "what is empty goes");
 }
 
@@ -59,7 +63,7 @@ fn what_takes_over_brings_back_what_was_there_before_the_first() {
     undos.push(Instant(10), true, ANN, claim(1, "up none"));
     let second = change("up 2mbit");
     let own = inverse(&second, &contract("up 4mbit"));
-    let first = undos.supersede(1, ANN, &second);
+    let first = undos.supersede(1, &target(), ANN, &second);
     assert_eq!(merged(&own, &first), change("up none"));
 }
 

@@ -544,6 +544,52 @@ fn what_was_cleared_for_a_time_comes_back() {
 }
 
 #[test]
+fn what_is_asked_while_something_is_cleared_for_a_time_stays() {
+    let mut desk = Desk::new();
+    for pid in [10, 20, 30] {
+        desk.machine().spawn(pid, 0);
+        ok(desk.set(&format!("pid:{pid}"), "up 4mbit down 8mbit"));
+    }
+    let clear = |desk: &mut Desk, target: &str| {
+        let clear = Clear {
+            what: ClearWhat::Target(target.to_owned()),
+            dry_run: false,
+            confirm_ns: None,
+            for_ns: Some(5_000_000_000),
+            until: None,
+        };
+        ok(desk.ask(&Peer::ROOT, Request::Clear(clear), None))
+    };
+    for target in ["pid:10", "pid:20", "pid:30"] {
+        clear(&mut desk, target);
+    }
+    ok(desk.set("pid:10", "up 9mbit"));
+    ok(desk.set("pid:20", "down 1mbit"));
+    ok(desk.clear("pid:20"));
+    desk.machine().exit(30);
+    desk.pass(6);
+    let shown = desk.show();
+    assert_eq!(shown.targets.len(), 1, "what was cleared for good stays so");
+    let holds = &shown.targets[0].effective;
+    assert_eq!(
+        (holds.up, holds.down),
+        (Some(9_000_000), Some(8_000_000)),
+        "clause by clause"
+    );
+    // Who sets and clears for a time again and again leaves nothing of what has ended.
+    for pid in 40..60 {
+        desk.machine().spawn(pid, 0);
+        ok(desk.set(&format!("pid:{pid}"), "up 1mbit"));
+        clear(&mut desk, &format!("pid:{pid}"));
+        desk.machine().exit(pid);
+    }
+    assert!(desk.clerk.undos.iter().count() < 3);
+    ok(desk.clear("all"));
+    assert_eq!(desk.clerk.undos.iter().count(), 0);
+    desk.check();
+}
+
+#[test]
 fn what_is_left_of_an_ended_program_keeps_its_limit_for_a_while() {
     let mut desk = Desk::new();
     desk.machine().spawn(10, 0);
