@@ -183,7 +183,7 @@ pub fn changed(kind: u16, answer: &crate::netlink::Answer) -> Option<(Device, bo
     }
 }
 
-fn device(head: &[u8; LINK_HEAD], row: &[(u16, Vec<u8>)]) -> Device {
+fn device(head: &[u8; LINK_HEAD], row: &[(u16, &[u8])]) -> Device {
     let info = find(row, libc::IFLA_LINKINFO)
         .map(attributes)
         .unwrap_or_default();

@@ -10,8 +10,8 @@ use std::{
 };
 
 use netlink_packet_core::{
-    DefaultNla, Emitable, NLA_F_NESTED, NLA_TYPE_MASK, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST,
-    NetlinkBuffer, NlasIterator,
+    DefaultNla, Emitable, NLA_F_NESTED, NLA_HEADER_SIZE, NLA_TYPE_MASK, NLM_F_ACK, NLM_F_DUMP,
+    NLM_F_REQUEST, NetlinkBuffer, NlasIterator,
 };
 use netlink_sys::{
     Socket, SocketAddr,
@@ -148,24 +148,29 @@ impl Answer {
     }
 
     /// The attributes behind a head of this size.
-    pub fn attributes(&self, head: usize) -> Vec<(u16, Vec<u8>)> {
+    pub fn attributes(&self, head: usize) -> Row<'_> {
         attributes(self.body.get(head..).unwrap_or_default())
     }
 }
 
+/// Attributes by kind, where they are in their message: thousands are read each second.
+pub type Row<'a> = Vec<(u16, &'a [u8])>;
+
 /// Reads a row of attributes, as far as it is well formed.
-pub fn attributes(bytes: &[u8]) -> Vec<(u16, Vec<u8>)> {
+pub fn attributes(bytes: &[u8]) -> Row<'_> {
     NlasIterator::new(bytes)
         .map_while(Result::ok)
-        .map(|nla| (nla.kind() & NLA_TYPE_MASK, nla.value().to_vec()))
+        .map(|nla| {
+            let (kind, end) = (nla.kind() & NLA_TYPE_MASK, usize::from(nla.length()));
+            let value = nla.into_inner().get(NLA_HEADER_SIZE..end);
+            (kind, value.unwrap_or_default())
+        })
         .collect()
 }
 
 /// The value of one attribute in a row.
-pub fn find(row: &[(u16, Vec<u8>)], kind: u16) -> Option<&[u8]> {
-    row.iter()
-        .find(|(k, _)| *k == kind)
-        .map(|(_, v)| v.as_slice())
+pub fn find<'a>(row: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
+    row.iter().find(|(k, _)| *k == kind).map(|(_, v)| *v)
 }
 
 /// A 32-bit number out of an attribute.

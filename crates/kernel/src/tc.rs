@@ -403,7 +403,7 @@ fn found_class(answer: &Answer) -> Option<FoundClass> {
     })
 }
 
-fn htb_class(options: &[(u16, Vec<u8>)]) -> Option<HtbClass> {
+fn htb_class(options: &[(u16, &[u8])]) -> Option<HtbClass> {
     let parms = find(options, TCA_HTB_PARMS)?;
     let at = |offset: usize| parms.get(offset..).and_then(number);
     let wide =
@@ -419,7 +419,7 @@ fn htb_class(options: &[(u16, Vec<u8>)]) -> Option<HtbClass> {
     })
 }
 
-fn counts(row: &[(u16, Vec<u8>)]) -> Counts {
+fn counts(row: &[(u16, &[u8])]) -> Counts {
     let stats = find(row, libc::TCA_STATS2)
         .map(attributes)
         .unwrap_or_default();
