@@ -187,6 +187,8 @@ pub fn text(bytes: &[u8]) -> String {
 pub struct Route {
     socket: Socket,
     sequence: u32,
+    /// What a datagram is received into.
+    buffer: Vec<u8>,
 }
 
 impl Route {
@@ -205,6 +207,7 @@ impl Route {
             Ok(socket) => Ok(Self {
                 socket,
                 sequence: 0,
+                buffer: Vec::with_capacity(LONGEST_DATAGRAM),
             }),
             Err(source) => Err(NetlinkError {
                 what: what.to_owned(),
@@ -270,8 +273,12 @@ impl Route {
         let mut answers = Vec::new();
         let mut interrupted = false;
         loop {
-            let (datagram, _) = self.socket.recv_from_full().map_err(Failure::io)?;
-            for message in Messages(&datagram) {
+            self.buffer.clear();
+            let length = self.socket.recv(&mut self.buffer, libc::MSG_TRUNC);
+            if length.map_err(Failure::io)? > self.buffer.len() {
+                return Err(Failure::io(io::ErrorKind::OutOfMemory.into()));
+            }
+            for message in Messages(&self.buffer) {
                 if message.sequence_number() != self.sequence {
                     continue; // an answer to a request that was given up
                 }
@@ -421,6 +428,8 @@ fn open(protocol: isize) -> io::Result<Socket> {
 
 /// Room for a dump of thousands of classes.
 const RECEIVE_BUFFER: u32 = 1 << 20;
+/// A dump comes in datagrams of 32 KiB at most; the answer about one interface with many virtual functions is longer.
+const LONGEST_DATAGRAM: usize = 1 << 18;
 /// How often an interrupted dump is asked for again.
 const DUMP_TRIES: usize = 8;
 const NLMSGERR_ATTR_MSG: u16 = 1;

@@ -54,7 +54,7 @@ impl Kernel {
     /// Reads all counts.
     pub fn sample(&mut self) -> Result<Sample, KernelError> {
         let mut sample = Sample::default();
-        let offered = self.offered()?;
+        let mut offered = self.offered()?;
         let cap = match self.stages.cap {
             Some(pair) => self.leaf_counts(pair.near, stages::CAP_MAJOR)?,
             None => Classes::new(),
@@ -63,10 +63,7 @@ impl Kernel {
             let mut counts = TargetCounts::default();
             for dir in 0..2 {
                 let here = &mut counts.directions[dir];
-                if let Some(seen) = offered.get(&abi::CounterKey {
-                    target: *id,
-                    dir: dir as u32,
-                }) {
+                if let Some(seen) = offered.remove(&(*id, dir)) {
                     here.offered_packets = seen.packets;
                     here.offered_bytes = seen.bytes;
                 }
@@ -115,24 +112,30 @@ impl Kernel {
         Ok(())
     }
 
-    fn offered(&mut self) -> Result<BTreeMap<abi::CounterKey, abi::Counter>, KernelError> {
+    /// What the programs counted of each target and direction. To ask for what is known takes half as many calls as to go
+    /// through the map.
+    fn offered(&mut self) -> Result<BTreeMap<(u32, usize), abi::Counter>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(BTreeMap::new());
         };
         let map = programs.counters()?;
-        Ok(map
-            .iter()
-            .flatten()
-            .map(|(key, values)| {
-                let sum = values
-                    .iter()
-                    .fold(abi::Counter::default(), |a, b| abi::Counter {
-                        packets: a.packets + b.packets,
-                        bytes: a.bytes + b.bytes,
-                    });
-                (key, sum)
-            })
-            .collect())
+        let known = self.installed.places.keys();
+        let read = |(id, dir): (u32, usize)| {
+            let key = abi::CounterKey {
+                target: id,
+                dir: dir as u32,
+            };
+            let values = map.get(&key, 0).ok()?;
+            let sum = values
+                .iter()
+                .fold(abi::Counter::default(), |a, b| abi::Counter {
+                    packets: a.packets + b.packets,
+                    bytes: a.bytes + b.bytes,
+                });
+            Some(((id, dir), sum))
+        };
+        let both = known.flat_map(|id| [(*id, 0), (*id, 1)]);
+        Ok(both.filter_map(read).collect())
     }
 
     /// Bytes and packets of each class, with the drops and the backlog of the queue in it.

@@ -302,15 +302,16 @@ impl Kernel {
             ));
         }
         let nothing = Tree::new();
-        let installed = self.installed.clone();
+        // Put back below; thousands of classes are not copied each second.
+        let installed = std::mem::take(&mut self.installed);
         for place in places(&self.stages, &installed, &installed, &nothing) {
             let found = self.observe(place.ifindex, place.major).unwrap_or_default();
-            let shape = |tree: &Tree| -> Tree {
-                tree.iter()
-                    .map(|(n, c)| (*n, Class { queue: None, ..*c }))
-                    .collect()
-            };
-            if shape(&found) != shape(place.desired) {
+            let without_queue = |(n, c): (&u16, &Class)| (*n, Class { queue: None, ..*c });
+            if !found
+                .iter()
+                .map(without_queue)
+                .eq(place.desired.iter().map(without_queue))
+            {
                 let name = devices
                     .iter()
                     .find(|d| d.index == place.ifindex)
@@ -318,6 +319,7 @@ impl Kernel {
                 faults.push(format!("the classes of {name} are not as they were set"));
             }
         }
+        self.installed = installed;
         Ok(faults)
     }
 }
