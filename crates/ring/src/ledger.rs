@@ -103,8 +103,7 @@ impl Pool {
     /// Takes a free frame: the address at which it begins.
     #[inline]
     pub fn take(&mut self) -> Option<u64> {
-        let frame = self.free.pop()?;
-        self.out.claim(frame);
+        let frame = self.take_number()?;
         Some(u64::from(frame) * u64::from(self.frame_bytes))
     }
 
@@ -120,17 +119,40 @@ impl Pool {
             let bytes = u64::from(total) * u64::from(self.frame_bytes);
             return Err(PoolError::Foreign { address, bytes });
         };
-        if !self.out.release(frame) {
-            return Err(PoolError::NotOut { address });
+        match self.give_number(frame) {
+            true => Ok(()),
+            false => Err(PoolError::NotOut { address }),
         }
-        self.free.push(frame);
-        Ok(())
     }
 
     /// True if the frame with this address is out.
     pub fn is_out(&self, address: u64) -> bool {
         let frame = address / u64::from(self.frame_bytes);
-        frame < u64::from(self.out.total) && self.out.has(frame as u32)
+        u32::try_from(frame).is_ok_and(|frame| self.is_out_number(frame))
+    }
+
+    /// Takes a free frame, by its number.
+    #[inline]
+    pub(crate) fn take_number(&mut self) -> Option<u32> {
+        let frame = self.free.pop()?;
+        self.out.claim(frame);
+        Some(frame)
+    }
+
+    /// Gives a frame back by its number; false if there is none, or it is not out.
+    #[inline]
+    pub(crate) fn give_number(&mut self, frame: u32) -> bool {
+        let was = self.is_out_number(frame) && self.out.release(frame);
+        if was {
+            self.free.push(frame);
+        }
+        was
+    }
+
+    /// True if the frame with this number is out.
+    #[inline]
+    pub(crate) fn is_out_number(&self, frame: u32) -> bool {
+        frame < self.out.total && self.out.has(frame)
     }
 
     /// Bytes of a frame.

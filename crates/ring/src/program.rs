@@ -215,6 +215,8 @@ pub struct Flow {
     place: Place,
     region: Arc<Region>,
     area: u64,
+    /// The bytes of a chunk are a power of two: this one.
+    chunk_shift: u32,
     transmit: Channel,
     receive: Channel,
     pool: Pool,
@@ -332,6 +334,7 @@ impl Flow {
             place,
             region: region.clone(),
             area: place.offset + plan.area(),
+            chunk_shift: place.shape.chunk_bytes.trailing_zeros(),
             transmit: channel(Ring::Submit, Ring::Reclaim),
             receive: channel(Ring::Prime, Ring::Deliver),
             pool: Pool::new(place.shape.chunks, place.shape.chunk_bytes),
@@ -360,10 +363,7 @@ impl Flow {
     /// Takes a free chunk, which is held then.
     #[inline]
     pub fn chunk(&mut self) -> Option<Chunk> {
-        let address = self.pool.take()?;
-        Some(Chunk(
-            (address / u64::from(self.place.shape.chunk_bytes)) as u32,
-        ))
+        self.pool.take_number().map(Chunk)
     }
 
     /// Gives a held chunk back to the free ones.
@@ -373,8 +373,8 @@ impl Flow {
     #[inline]
     pub fn free(&mut self, chunk: Chunk) -> Result<(), Refused> {
         self.held(chunk)?;
-        let address = self.offset(chunk);
-        self.pool.give(address).map_err(|_| Refused::NotHeld(chunk))
+        self.pool.give_number(chunk.0);
+        Ok(())
     }
 
     /// The bytes of a held chunk.
@@ -444,10 +444,9 @@ impl Flow {
     /// The chunk in which a pair lies, and the part that it is.
     #[inline]
     pub fn piece(&self, pair: &Pair) -> Piece {
-        let chunk = pair.base / self.place.shape.chunk_bytes;
         Piece {
-            chunk: Chunk(chunk),
-            start: pair.base % self.place.shape.chunk_bytes,
+            chunk: Chunk(pair.base >> self.chunk_shift),
+            start: pair.base & (self.place.shape.chunk_bytes - 1),
             length: pair.length,
         }
     }
@@ -466,10 +465,10 @@ impl Flow {
     }
 
     /// Shows the driver what was handed over and taken since the last time. True if there was something: then
-    /// [`ring`](Attachment::ring).
+    /// [`ring`](Attachment::ring). Who sees a record to send sees what was primed for its answer too.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        let moved = self.transmit.show() | self.receive.show();
+        let moved = self.receive.show() | self.transmit.show();
         if moved {
             self.notices.raise(self.place.slot);
         }
@@ -502,15 +501,14 @@ impl Flow {
     }
 
     fn held(&self, chunk: Chunk) -> Result<(), Refused> {
-        let out = chunk.0 < self.place.shape.chunks && self.pool.is_out(self.offset(chunk));
-        match out && !self.given.has(chunk.0) {
+        match self.pool.is_out_number(chunk.0) && !self.given.has(chunk.0) {
             true => Ok(()),
             false => Err(Refused::NotHeld(chunk)),
         }
     }
 
     fn offset(&self, chunk: Chunk) -> u64 {
-        u64::from(chunk.0) * u64::from(self.place.shape.chunk_bytes)
+        u64::from(chunk.0) << self.chunk_shift
     }
 
     fn judge(&self, pieces: &[Piece]) -> Result<([Pair; MAX_PAIRS], usize), Refused> {
@@ -557,7 +555,7 @@ impl Flow {
             Err(breach) => return Err(self.fault(breach).into()),
         }
         for pair in pairs {
-            self.given.claim(pair.base / self.place.shape.chunk_bytes);
+            self.given.claim(pair.base >> self.chunk_shift);
         }
         channel.requests.push(note, 0, pairs);
         Ok(())

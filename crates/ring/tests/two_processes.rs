@@ -50,14 +50,16 @@ impl Echo {
         }
     }
 
+    /// The descriptors for a program that is to be started: it inherits what a plain dup makes.
+    fn fds(&self) -> Vec<OwnedFd> {
+        let handles = self.client.handles();
+        let all = [handles.memory, handles.to_driver, handles.to_program];
+        all.iter().map(|fd| rustix::io::dup(fd).unwrap()).collect()
+    }
+
     /// Starts the program.
     fn program(&self, what: &str) -> Child {
-        let handles = self.client.handles();
-        let fds: Vec<OwnedFd> = [handles.memory, handles.to_driver, handles.to_program]
-            .iter()
-            // A plain dup is inherited by the child.
-            .map(|fd| rustix::io::dup(fd).unwrap())
-            .collect();
+        let fds = self.fds();
         let numbers: Vec<String> = fds.iter().map(|fd| fd.as_raw_fd().to_string()).collect();
         let places = self
             .flows
@@ -134,6 +136,39 @@ fn every_packet_comes_back() {
         let balance = flow.balance();
         assert_eq!(balance.in_use + balance.free, balance.total);
     }
+}
+
+#[test]
+fn a_program_in_c_needs_nothing_but_the_specification() {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/echoed.c");
+    let program = concat!(env!("CARGO_TARGET_TMPDIR"), "/echoed");
+    let compiled = Command::new("cc")
+        .args([
+            "-std=c11", "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, source,
+        ])
+        .status()
+        .expect("a C compiler");
+    assert!(compiled.success());
+    let mut echo = Echo::new();
+    let fds = echo.fds();
+    let place = echo.flows[2].place();
+    let mut child = Command::new(program)
+        .args(fds.iter().map(|fd| fd.as_raw_fd().to_string()))
+        .args([place.offset, place.slot.into(), PACKETS.into()].map(|number| number.to_string()))
+        .spawn()
+        .unwrap();
+    drop(fds);
+    let begin = Instant::now();
+    let ended = loop {
+        echo.sleep(Duration::from_millis(50));
+        echo.turn();
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "stuck");
+    };
+    assert!(ended.success(), "{ended:?}");
+    assert_eq!(echo.echoed, PACKETS);
 }
 
 #[test]
