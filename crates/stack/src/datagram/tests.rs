@@ -1,0 +1,135 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::headers::{FlowAddress, Headers};
+
+fn packet(six: bool, payload: &[u8]) -> Vec<u8> {
+    let address = |four: &str, other: &str| if six { other } else { four }.parse().unwrap();
+    let headers = Headers::udp(&FlowAddress {
+        local: address("10.0.0.1:1000", "[fd00::1]:1000"),
+        remote: address("10.0.0.2:2000", "[fd00::2]:2000"),
+        local_mac: [2; 6],
+        next_hop: [4; 6],
+        mtu: 1500,
+        hops: 1,
+    });
+    let headers = headers.unwrap();
+    let mut frame = vec![0; headers.room()];
+    frame.extend(payload);
+    headers.write(&mut frame);
+    frame
+}
+
+/// Puts the checksum of an IPv4 header right again.
+fn summed(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[24..26].fill(0);
+    let header = 4 * usize::from(frame[14] & 0xf);
+    let checksum = Sum::default().add(&frame[14..14 + header]).checksum();
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+#[test]
+fn padding_of_the_link_is_not_payload() {
+    for six in [false, true] {
+        let mut frame = packet(six, b"four");
+        frame.resize(frame.len() + 18, 0xaa);
+        let found = read(&frame, true).unwrap();
+        assert_eq!(&frame[found.payload], b"four");
+    }
+}
+
+#[test]
+fn options_of_ipv4_are_passed_over() {
+    let mut frame = packet(false, b"four");
+    frame.splice(34..34, [1, 1, 1, 0]);
+    frame[14] = 0x46;
+    frame[17] += 4;
+    let frame = summed(frame);
+    let found = read(&frame, true).unwrap();
+    assert_eq!(&frame[found.payload], b"four");
+}
+
+#[test]
+fn a_wrong_checksum_is_seen_or_not_looked_at() {
+    for six in [false, true] {
+        let mut frame = packet(six, b"payload");
+        let last = frame.len() - 1;
+        frame[last] ^= 1;
+        assert_eq!(read(&frame, true), Err(Unreadable::Checksum));
+        assert!(read(&frame, false).is_ok());
+        // None at all is allowed in IPv4 (RFC 768), and not in IPv6 (RFC 8200, section 8.1).
+        let at = frame.len() - 7 - 2;
+        frame[at..at + 2].fill(0);
+        assert_eq!(read(&frame, true).is_ok(), !six);
+    }
+    let mut frame = packet(false, b"payload");
+    frame[22] ^= 1;
+    assert_eq!(
+        read(&frame, false),
+        Err(Unreadable::Checksum),
+        "the header's"
+    );
+}
+
+#[test]
+fn what_is_no_datagram_has_a_name() {
+    let change = |six: bool, at: usize, value: u8| {
+        let mut frame = packet(six, b"payload");
+        frame[at] = value;
+        if !six && at != 12 {
+            frame = summed(frame);
+        }
+        read(&frame, true)
+    };
+    assert_eq!(change(false, 12, 0x88), Err(Unreadable::Protocol));
+    assert_eq!(change(false, 14, 0x65), Err(Unreadable::Protocol));
+    assert_eq!(change(false, 23, 6), Err(Unreadable::Protocol));
+    assert_eq!(change(false, 20, 0x20), Err(Unreadable::Fragment));
+    assert_eq!(change(false, 21, 1), Err(Unreadable::Fragment));
+    assert_eq!(change(true, 20, 44), Err(Unreadable::Fragment));
+    assert_eq!(change(true, 20, 58), Err(Unreadable::Protocol));
+    assert_eq!(change(false, 17, 200), Err(Unreadable::Short));
+    assert_eq!(change(false, 17, 21), Err(Unreadable::Short));
+    assert_eq!(change(false, 39, 7), Err(Unreadable::Short));
+    assert_eq!(change(false, 39, 16), Err(Unreadable::Short));
+    assert_eq!(change(true, 59, 200), Err(Unreadable::Short));
+}
+
+#[test]
+fn a_frame_cut_anywhere_is_no_datagram() {
+    for six in [false, true] {
+        let frame = packet(six, b"payload");
+        for length in 0..frame.len() {
+            assert!(read(&frame[..length], true).is_err(), "{length}");
+        }
+    }
+}
+
+proptest! {
+    /// Whatever comes, what is found lies inside the frame.
+    #[test]
+    fn any_frame_at_all(
+        six in any::<bool>(),
+        changes in prop::collection::vec((0usize..70, any::<u8>()), 0..8),
+        cut in 0usize..80,
+        verify in any::<bool>(),
+    ) {
+        let mut frame = packet(six, b"payload of a frame");
+        for (at, value) in changes {
+            if let Some(byte) = frame.get_mut(at) {
+                *byte = value;
+            }
+        }
+        frame.truncate(cut.max(20));
+        if let Ok(found) = read(&frame, verify) {
+            prop_assert!(found.payload.start >= 42 && found.payload.end <= frame.len());
+            prop_assert!(found.payload.start <= found.payload.end);
+        }
+    }
+
+    #[test]
+    fn nor_bytes_without_any_sense(frame in prop::collection::vec(any::<u8>(), 0..100)) {
+        let _ = read(&frame, true);
+    }
+}

@@ -1,0 +1,402 @@
+//! Against a peer that is nothing but the other end of the ring: what one flow sends another one receives, by the
+//! addresses in the frames.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use netnice_ring::driver::{self, Client, Taken};
+use netnice_ring::program::Attachment;
+use netnice_ring::{Breach, Budget, Place, Ring, Rule, Shape};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::*;
+use crate::program::Program;
+
+const SHAPE: Shape = Shape {
+    chunk_bytes: 2048,
+    chunks: 32,
+    transmit_entries: 32,
+    receive_entries: 32,
+};
+
+/// A wire with two ends: the driver's sides of flow 0 and flow 1.
+struct Wire {
+    client: Client,
+    flows: Vec<driver::Flow>,
+    program: Program,
+    now: u64,
+}
+
+fn address(six: bool, me: u8) -> FlowAddress {
+    let at = |who: u8| match six {
+        false => format!("10.78.0.{who}:{}", 4000 + u16::from(who)),
+        true => format!("[fd00::{who}]:{}", 4000 + u16::from(who)),
+    };
+    FlowAddress {
+        local: at(me).parse().unwrap(),
+        remote: at(3 - me).parse().unwrap(),
+        local_mac: [2, 0, 0, 0, 0, me],
+        next_hop: [2, 0, 0, 0, 0, 3 - me],
+        mtu: 1500,
+        hops: 64,
+    }
+}
+
+impl Wire {
+    fn new() -> Wire {
+        let budget = Budget {
+            flows: 2,
+            bytes: 2 * SHAPE.plan().unwrap().bytes(),
+        };
+        let mut client = Client::create(budget).unwrap();
+        let flows = (0..2).map(|_| client.open(SHAPE).unwrap()).collect();
+        let copy = |fd: BorrowedFd| -> OwnedFd { fd.try_clone_to_owned().unwrap() };
+        let handles = client.handles();
+        let attachment = Attachment::new(
+            copy(handles.memory),
+            copy(handles.to_driver),
+            copy(handles.to_program),
+        );
+        let program = Program::new(attachment.unwrap());
+        Wire {
+            client,
+            flows,
+            program,
+            now: 0,
+        }
+    }
+
+    fn place(&self, flow: usize) -> Place {
+        self.flows[flow].place()
+    }
+
+    fn sockets(&self, six: bool) -> (Socket, Socket) {
+        let socket = |flow: usize, me| {
+            let address = address(six, me);
+            self.program
+                .udp(self.place(flow), &address, Checks::Verify)
+                .unwrap()
+        };
+        (socket(0, 1), socket(1, 2))
+    }
+
+    /// Carries all that was sent to the other side.
+    fn carry(&mut self) -> usize {
+        let mut carried = 0;
+        for from in 0..2 {
+            while let Ok(Taken::Record(record)) = self.flows[from].take() {
+                let mut frame = [0; 2048];
+                let bytes = self.flows[from].read(&record, &mut frame);
+                self.now += 1;
+                self.flows[from].give_back(record, Status::DONE, self.now);
+                self.hand(1 - from, &frame[..bytes]);
+                carried += 1;
+            }
+        }
+        self.show();
+        carried
+    }
+
+    /// Gives a frame to a flow, if it has a place for it.
+    fn hand(&mut self, to: usize, frame: &[u8]) {
+        let flow = &mut self.flows[to];
+        match flow.take_empty().unwrap() {
+            Taken::Record(empty) => {
+                assert_eq!(flow.write(&empty, 0, frame), frame.len());
+                flow.deliver(empty, frame.len(), Status::DONE, self.now);
+            }
+            _ => flow.lost(Loss::NoBuffer),
+        }
+    }
+
+    fn show(&mut self) {
+        let moved = self.flows[0].publish() | self.flows[1].publish();
+        if moved {
+            self.client.ring();
+        }
+    }
+
+    /// Carries in a thread of its own, sleeping in between, until it is told to end.
+    fn run(mut self) -> Running {
+        let end = Arc::new(AtomicBool::new(false));
+        let over = end.clone();
+        let thread = std::thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                self.client.take_notices(|_| {});
+                if self.carry() == 0 && self.client.doze() {
+                    wait(self.client.bell(), 50);
+                }
+                assert_eq!(self.client.hear().unasked, 0);
+            }
+            self
+        });
+        Running { end, thread }
+    }
+}
+
+struct Running {
+    end: Arc<AtomicBool>,
+    thread: JoinHandle<Wire>,
+}
+
+impl Running {
+    fn end(self) -> Wire {
+        self.end.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn wait(fd: BorrowedFd, milliseconds: i64) -> bool {
+    let longest = Timespec {
+        tv_sec: milliseconds / 1000,
+        tv_nsec: milliseconds % 1000 * 1_000_000,
+    };
+    poll(
+        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+        Some(&longest),
+    )
+    .unwrap()
+        > 0
+}
+
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+
+#[test]
+fn a_datagram_arrives_in_both_families() {
+    for six in [false, true] {
+        let mut wire = Wire::new();
+        let (mut here, mut there) = wire.sockets(six);
+        let number = here.try_send(b"hello").unwrap();
+        assert!(matches!(
+            there.try_recv(&mut [0; 10]),
+            Err(StackError::NotNow)
+        ));
+        assert_eq!(wire.carry(), 1);
+        let mut bytes = [0; 10];
+        let received = there.try_recv(&mut bytes).unwrap();
+        assert_eq!(&bytes[..received.bytes], b"hello");
+        assert_eq!(received.from, here.address().local);
+        assert_eq!(received.stamp, 1);
+        let outcome = Outcome {
+            number,
+            status: Status::DONE,
+            stamp: 1,
+        };
+        assert_eq!(here.outcome().unwrap(), Some(outcome));
+        assert_eq!(here.outcome().unwrap(), None);
+        // An answer; the longest, and an empty one.
+        let longest = vec![7; there.longest()];
+        there.try_send(&longest).unwrap();
+        there.try_send(&[]).unwrap();
+        wire.carry();
+        let mut bytes = [0; 2000];
+        let received = here.try_recv(&mut bytes).unwrap();
+        assert_eq!(bytes[..received.bytes], longest);
+        assert_eq!(here.try_recv(&mut bytes).unwrap().whole, 0);
+        assert_eq!(here.dropped(), Dropped::default());
+    }
+}
+
+#[test]
+fn a_payload_is_written_and_read_in_place() {
+    let mut wire = Wire::new();
+    let (mut here, mut there) = wire.sockets(false);
+    let packet = here.packet().unwrap();
+    let payload = here.payload_mut(&packet).unwrap();
+    assert_eq!(payload.len(), 1472);
+    payload[..7].copy_from_slice(b"written");
+    assert_eq!(here.queue(packet, 7).unwrap(), 0);
+    assert_eq!(wire.carry(), 0, "not shown yet");
+    here.flush();
+    assert_eq!(wire.carry(), 1);
+    let datagram = there.receive().unwrap();
+    assert_eq!(there.payload(&datagram).unwrap(), b"written");
+    there.release(datagram).unwrap();
+    there.flush();
+    let unsent = here.packet().unwrap();
+    here.discard(unsent);
+}
+
+#[test]
+fn too_long_is_refused_with_both_numbers() {
+    let wire = Wire::new();
+    let (mut here, _there) = wire.sockets(true);
+    let refused = here.try_send(&[0; 1453]).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "a payload of 1453 bytes; the link carries 1452 in one packet"
+    );
+    let packet = here.packet().unwrap();
+    let (packet, error) = here.queue(packet, 2000).unwrap_err();
+    assert!(matches!(error, StackError::TooLong { length: 2000, .. }));
+    here.discard(packet);
+}
+
+#[test]
+fn buffers_that_hold_no_packet_are_refused() {
+    let wire = Wire::new();
+    let large = FlowAddress {
+        mtu: 9000,
+        ..address(false, 1)
+    };
+    let refused = wire.program.udp(wire.place(0), &large, Checks::Verify);
+    let refused = refused.map(drop).unwrap_err().to_string();
+    assert_eq!(
+        refused,
+        "buffers of 2048 bytes do not hold a packet of 9014 bytes"
+    );
+}
+
+#[test]
+fn sending_stops_where_the_buffers_end_and_goes_on_when_they_come_back() {
+    let mut wire = Wire::new();
+    let (mut here, mut there) = wire.sockets(false);
+    let payloads = vec![&b"one of many"[..]; 100];
+    // 16 of 32 buffers are primed, and 32 entries are 16 records.
+    assert_eq!(here.try_send_batch(&payloads).unwrap(), 16);
+    assert!(matches!(here.try_send(b"more"), Err(StackError::NotNow)));
+    assert_eq!(wire.carry(), 16);
+    assert_eq!(here.try_send_batch(&payloads).unwrap(), 16);
+    // Nobody released a buffer of the first 16: the second 16 are lost, to this flow, and counted.
+    assert_eq!(wire.carry(), 16);
+    assert_eq!(there.lost(Loss::NoBuffer), 16);
+    let mut space = [[0u8; 64]; 20];
+    let mut places: Vec<&mut [u8]> = space.iter_mut().map(|place| &mut place[..]).collect();
+    let mut received = Vec::new();
+    let count = there.try_recv_batch(&mut places, &mut received).unwrap();
+    assert_eq!((count, received.len()), (16, 16));
+    assert!(received.iter().all(|one| one.bytes == 11));
+    assert_eq!(&space[15][..11], b"one of many");
+    assert!(matches!(
+        there.try_recv(&mut [0; 1]),
+        Err(StackError::NotNow)
+    ));
+}
+
+#[test]
+fn frames_that_hold_no_datagram_for_us_are_counted() {
+    let mut wire = Wire::new();
+    let (mut here, mut there) = wire.sockets(false);
+    let whole = {
+        let headers = Headers::udp(&address(false, 1)).unwrap();
+        let mut frame = vec![0; headers.room()];
+        frame.extend(b"payload");
+        headers.write(&mut frame);
+        frame
+    };
+    let stranger = FlowAddress {
+        local: "10.78.0.9:4001".parse().unwrap(),
+        ..address(false, 1)
+    };
+    let mut strange = vec![0; 50];
+    Headers::udp(&stranger).unwrap().write(&mut strange);
+    let mut wrong = whole.clone();
+    wrong[45] ^= 4;
+    for frame in [&whole[..30], &strange, &wrong, &whole] {
+        wire.hand(1, frame);
+    }
+    wire.show();
+    let mut bytes = [0; 20];
+    assert_eq!(there.try_recv(&mut bytes).unwrap().bytes, 7);
+    let dropped = Dropped {
+        short: 1,
+        foreign: 1,
+        fragment: 0,
+        checksum: 1,
+    };
+    assert_eq!(there.dropped(), dropped);
+    // Their buffers are primed again: all 16.
+    here.try_send_batch(&[&b"x"[..]; 16]).unwrap();
+    wire.carry();
+    assert_eq!(there.lost(Loss::NoBuffer), 0);
+}
+
+#[test]
+fn blocked_calls_wait_and_wake() {
+    let wire = Wire::new();
+    let (mut here, mut there) = wire.sockets(false);
+    let mut bytes = [0; 1500];
+    let begin = Instant::now();
+    let waited = there.recv(&mut bytes, Some(Duration::from_millis(30)));
+    assert!(matches!(waited, Err(StackError::NotNow)));
+    assert!(begin.elapsed() >= Duration::from_millis(30));
+    let running = wire.run();
+    let echo = std::thread::spawn(move || {
+        let mut bytes = [0; 1500];
+        loop {
+            let received = there.recv(&mut bytes, SOON).unwrap();
+            if received.bytes == 0 {
+                return there;
+            }
+            there.send(&bytes[..received.bytes], SOON).unwrap();
+        }
+    });
+    for round in 0..2000u32 {
+        here.send(&round.to_ne_bytes(), SOON).unwrap();
+        let received = here.recv(&mut bytes, SOON).unwrap();
+        assert_eq!(bytes[..received.bytes], round.to_ne_bytes());
+    }
+    // More than there are buffers: sending waits for those that come back.
+    here.send(&[], SOON).unwrap();
+    let there = echo.join().unwrap();
+    for _ in 0..500 {
+        here.send(b"who reads it?", SOON).unwrap();
+    }
+    let wire = running.end();
+    assert!(there.lost(Loss::NoBuffer) >= 400);
+    for flow in &wire.flows {
+        flow.invariants();
+    }
+}
+
+#[test]
+fn a_loop_of_ones_own_polls_one_descriptor() {
+    let mut wire = Wire::new();
+    let (mut here, mut there) = wire.sockets(false);
+    let program = wire.program.clone();
+    assert!(program.arm());
+    assert!(!wait(program.as_fd(), 10));
+    here.try_send(b"hello").unwrap();
+    wire.carry();
+    assert!(wait(program.as_fd(), 1000));
+    let mut slots = Vec::new();
+    program.news(|slot| slots.push(slot));
+    assert_eq!(slots, [0, 1]);
+    assert!(!wait(program.as_fd(), 10), "the ring was taken");
+    let mut bytes = [0; 10];
+    assert_eq!(there.try_recv(&mut bytes).unwrap().bytes, 5);
+    // Something that happens before sleeping is not slept through.
+    here.try_send(b"again").unwrap();
+    wire.carry();
+    assert!(!program.arm());
+    program.news(|_| {});
+    assert_eq!(there.try_recv(&mut bytes).unwrap().bytes, 5);
+}
+
+#[test]
+fn the_end_is_told() {
+    let mut wire = Wire::new();
+    let (mut here, mut there) = wire.sockets(false);
+    let first = wire.flows.remove(0);
+    let waiter = std::thread::spawn(move || {
+        let error = here.recv(&mut [0; 10], SOON).unwrap_err();
+        error.to_string()
+    });
+    wire.client.close(first).unwrap();
+    wire.client.ring();
+    assert_eq!(waiter.join().unwrap(), "the flow is closed");
+    let waiter = std::thread::spawn(move || {
+        let error = there.recv(&mut [0; 10], SOON).unwrap_err();
+        error.to_string()
+    });
+    wire.client.expel(&Breach {
+        ring: Ring::Submit,
+        rule: Rule::Count { count: 9 },
+    });
+    assert_eq!(
+        waiter.join().unwrap(),
+        "the driver expelled this program for breaking rule R30 of docs/ring.md"
+    );
+}
