@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 pub mod adapter;
+mod entry;
 mod random;
 mod report;
 pub mod scenario;

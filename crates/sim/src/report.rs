@@ -12,8 +12,10 @@ pub struct FlowReport {
     pub name: String,
     /// Messages (or packets, where a message is one) that the source made.
     pub offered: u64,
-    /// Of these, the ones that found no room.
+    /// Of these, the ones that found no room. (The sender was told so.)
     pub dropped: u64,
+    /// And those that had to wait before the entry of a channel, because the sender was told to.
+    pub held: u64,
     /// Packets that left.
     pub packets: u64,
     /// Their bytes.
@@ -84,8 +86,16 @@ impl fmt::Display for Report {
         let seconds = self.until.0 as f64 / 1e9;
         writeln!(
             f,
-            "{:width$}  {:>9}  {:>8}  {:>9}  {:>10}  {:>6}  {:>11}  {:>8}",
-            "flow", "offered", "dropped", "packets", "Mbit/s", "missed", "laxity, ms", "early"
+            "{:width$}  {:>9}  {:>8}  {:>8}  {:>9}  {:>10}  {:>6}  {:>11}  {:>8}",
+            "flow",
+            "offered",
+            "held",
+            "dropped",
+            "packets",
+            "Mbit/s",
+            "missed",
+            "laxity, ms",
+            "early"
         )?;
         for flow in &self.flows {
             let rate = flow.bytes as f64 * 8.0 / 1e6 / seconds.max(1e-9);
@@ -95,8 +105,14 @@ impl fmt::Display for Report {
             };
             writeln!(
                 f,
-                "{:width$}  {:>9}  {:>8}  {:>9}  {rate:>10.3}  {:>6}  {laxity:>11}  {:>8}",
-                flow.name, flow.offered, flow.dropped, flow.packets, flow.missed, flow.violations,
+                "{:width$}  {:>9}  {:>8}  {:>8}  {:>9}  {rate:>10.3}  {:>6}  {laxity:>11}  {:>8}",
+                flow.name,
+                flow.offered,
+                flow.held,
+                flow.dropped,
+                flow.packets,
+                flow.missed,
+                flow.violations,
             )?;
         }
         let busy = self.busy.0 as f64 / 1e7 / seconds.max(1e-9);

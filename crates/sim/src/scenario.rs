@@ -32,7 +32,7 @@ use std::str::FromStr;
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Contract, ContractError};
-use netnice_core::sched::{Class, NotServed, Service, Wire};
+use netnice_core::sched::{Class, NotServed, Overload, Service, Wire};
 use netnice_core::units::{Bytes, Nanos, UnitError};
 use serde::Deserialize;
 
@@ -71,6 +71,11 @@ pub enum ScenarioError {
     /// A class without its server, or of a flow that cannot be in one.
     #[error("`{0}` has a class: that needs a [server] with so many classes, and a cell contract")]
     NoClass(String),
+    /// An overload policy of a flow that has no entry, or one beside a second rule for the same.
+    #[error(
+        "`{0}` has an overload policy: that needs a channel contract, a source that is not greedy, and no `queue`"
+    )]
+    NoEntry(String),
     /// Two flows of one name.
     #[error("two flows are named `{0}`: reports could not tell them apart")]
     SameName(String),
@@ -105,6 +110,11 @@ impl FromStr for Scenario {
             let is_cell = matches!(flow.service, Service::Cell(_));
             if flow.class.is_some_and(|class| class >= classes || !is_cell) {
                 return Err(ScenarioError::NoClass(flow.name));
+            }
+            let is_endless = matches!(flow.source, Source::Greedy { .. });
+            let has_queue = flow.queue != usize::MAX;
+            if flow.overload.is_some() && (flow.channel().is_none() || is_endless || has_queue) {
+                return Err(ScenarioError::NoEntry(flow.name));
             }
             world.flows.push(flow);
         }
@@ -168,6 +178,17 @@ struct TypedFlow {
     start: Option<String>,
     stop: Option<String>,
     queue: Option<usize>,
+    overload: Option<TypedOverload>,
+}
+
+/// The paper's words for what a channel's entry does with too many messages.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum TypedOverload {
+    Block,
+    Decay,
+    Space,
+    Drop,
 }
 
 #[derive(Deserialize)]
@@ -238,8 +259,20 @@ impl TypedFlow {
             start: read_or("start", self.start, Nanos(0))?,
             stop: self.stop.map(|text| read("stop", &text)).transpose()?,
             queue: self.queue.unwrap_or(usize::MAX),
+            overload: self.overload.map(TypedOverload::read),
             ..flow
         })
+    }
+}
+
+impl TypedOverload {
+    fn read(self) -> Overload {
+        match self {
+            TypedOverload::Block => Overload::Block,
+            TypedOverload::Decay => Overload::Decay,
+            TypedOverload::Space => Overload::Space,
+            TypedOverload::Drop => Overload::Drop,
+        }
     }
 }
 

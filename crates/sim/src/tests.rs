@@ -266,6 +266,18 @@ fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
             .contains("longer than its period")
     );
     assert!(error(&one(&format!("class = 0\n{source}"))).contains("`a` has a class"));
+    let policy = |rest: &str| error(&one(&format!("overload = 'drop'\n{rest}")));
+    let bursts = "source = { kind = 'bursts', size = '1kB', count = 1, every = '1s' }";
+    let channel = "contract = 'channel mmax=1kB,rmax=1/s,bmax=1,deadline=1s'";
+    for wrong in [
+        bursts.to_string(),
+        format!("{channel}\n{source}"),
+        format!("{channel}\n{bursts}\nqueue = 3"),
+    ] {
+        assert!(policy(&wrong).contains("`a` has an overload policy"));
+    }
+    let unknown = one(&format!("{channel}\n{bursts}\noverload = 'weep'"));
+    assert!(error(&unknown).contains("weep"));
     let twice = format!("{}[[flow]]\nname = 'a'\n{source}", one(source));
     assert!(error(&twice).contains("two flows are named `a`"));
 }
@@ -294,4 +306,76 @@ fn the_scenarios_beside_this_crate_keep_their_promises() {
         found.flow("control").is_some_and(|one| one.messages > 1000),
         "{found}"
     );
+}
+
+/// Every message has one fate, and the policies differ in which: see the scenario.
+#[test]
+fn a_channels_entry_does_with_too_much_what_its_policy_says() {
+    let text = include_str!("../scenarios/overload.toml");
+    let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
+    let report = scenario
+        .world
+        .run(scenario.duration, |_| ())
+        .expect("played");
+    assert_eq!((report.missed(), report.violations()), (0, 0), "{report}");
+    let flow = |name: &str| report.flow(name).expect("it is there").clone();
+    for one in &report.flows {
+        let fates = one.packets + one.dropped + one.waiting;
+        assert_eq!(one.offered, fates, "{report}");
+        // 4 s of 100 messages each.
+        assert!(one.packets <= 400, "{report}");
+    }
+    let [blocked, decaying, spaced, dropping] =
+        ["blocked", "decaying", "spaced", "dropping"].map(flow);
+    // Six messages in 50 ms are one more than the contract; those that are not dropped all wait.
+    for one in [&blocked, &decaying, &spaced] {
+        assert_eq!((one.offered, one.dropped), (480, 0), "{report}");
+        assert!(one.packets >= 399, "{report}");
+    }
+    // Room for three of each six, and the contract would take five.
+    assert_eq!((dropping.packets, dropping.dropped), (240, 240), "{report}");
+    assert_eq!((decaying.held, dropping.held), (0, 0), "{report}");
+    // All but those that find an empty queue, or one with two messages.
+    assert!(
+        blocked.held >= 470 && spaced.held >= blocked.held,
+        "{report}"
+    );
+    let honest = flow("honest");
+    assert_eq!((honest.packets, honest.held), (240, 0), "{report}");
+}
+
+/// Behind a processor the queue is the one before it.
+#[test]
+fn a_gate_stands_before_the_processor() {
+    let text = include_str!("../scenarios/overload.toml").replace(
+        "[[flow]]\nname = \"blocked\"",
+        r#"[processor]
+switch = "5us"
+cache-miss = "9us"
+first = "42us"
+later = "17us"
+link-scheduling = "16us"
+block = 4
+largest = "1500B"
+
+[[flow]]
+name = "blocked""#,
+    );
+    let scenario: crate::scenario::Scenario = text.parse().expect("a scenario");
+    assert!(scenario.world.processor.is_some());
+    let report = scenario
+        .world
+        .run(scenario.duration, |_| ())
+        .expect("played");
+    for name in ["blocked", "decaying", "spaced", "dropping", "honest"] {
+        let one = report.flow(name).expect("it is there");
+        assert_eq!(one.missed, 0, "{report}");
+        // One at most is between the queues.
+        let fates = one.packets + one.dropped + one.waiting;
+        assert!((fates..=fates + 1).contains(&one.offered), "{report}");
+    }
+    let dropping = report.flow("dropping").expect("it is there");
+    assert_eq!((dropping.packets, dropping.dropped), (240, 240), "{report}");
+    let blocked = report.flow("blocked").expect("it is there");
+    assert!(blocked.packets >= 399 && blocked.held > 0, "{report}");
 }

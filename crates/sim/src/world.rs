@@ -6,9 +6,10 @@ use std::collections::{BinaryHeap, VecDeque};
 use netnice_core::admission::timing::Processor;
 use netnice_core::contract::{Channel, Contract, Slice};
 use netnice_core::police::{Police, Seen};
-use netnice_core::sched::{Class, Guarantee, Misuse, Service, Turn, Wire};
+use netnice_core::sched::{Class, Guarantee, Misuse, Overload, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
+use crate::entry::{Entry, Fate};
 use crate::report::{FlowReport, Report};
 use crate::source::{Source, Spring};
 use crate::station::{Item, Left, Look, Station};
@@ -57,6 +58,9 @@ pub struct Flow {
     pub stop: Option<Nanos>,
     /// How many messages may wait; of a channel those that wait for their turn to be processed.
     pub queue: usize,
+    /// Of a channel, what its entry does with messages that the contract does not allow; none: all
+    /// are taken, as far as `queue` goes. Not for a greedy source, which never has more than it may.
+    pub overload: Option<Overload>,
     /// Of a channel before which there is a processor, the part of its deadline by which a message
     /// must have been processed; none: handlers have the whole deadline, as in the paper RTC.
     pub processing: Option<Nanos>,
@@ -80,6 +84,7 @@ impl Flow {
             start: Nanos(0),
             stop: None,
             queue: usize::MAX,
+            overload: None,
             processing: None,
             // The messages of a channel are judged by their deadlines.
             judge: match contract.channel() {
@@ -110,7 +115,8 @@ impl Flow {
         }
     }
 
-    fn channel(&self) -> Option<Channel> {
+    /// The contract, if it is a channel.
+    pub(crate) fn channel(&self) -> Option<Channel> {
         match self.service {
             Service::Channel(channel)
             | Service::Limited {
@@ -176,6 +182,8 @@ enum Event {
     Arrive(usize),
     /// A block of a flow has been processed.
     Processed(usize),
+    /// A sender that was told to wait offers its message again.
+    Offer(usize),
     /// A flow ends.
     Stop(usize),
     /// Something may leave.
@@ -189,6 +197,8 @@ struct Actor {
     stopped: bool,
     greedy: Option<Bytes>,
     channel: Option<Channel>,
+    /// The entry, if it has a policy.
+    entry: Option<Entry>,
     /// The earliest logical arrival of the next message.
     next_logical: u64,
     /// Messages that wait to be processed (or sent, without a processor).
@@ -288,6 +298,7 @@ impl<'a> Run<'a> {
                     None => Ok(()),
                 }
             }
+            Event::Offer(flow) => self.let_in(flow, now),
             Event::Stop(flow) => self.stop(flow, now),
             Event::Look => {
                 self.look = u64::MAX;
@@ -300,22 +311,65 @@ impl<'a> Run<'a> {
     fn arrive(&mut self, flow: usize, size: Bytes, now: u64) -> Result<(), Misuse> {
         let actor = &mut self.actors[flow];
         actor.report.offered += 1;
+        if let Some(entry) = &mut actor.entry {
+            if entry.offer(size) {
+                self.let_in(flow, now)?;
+            }
+            let actor = &mut self.actors[flow];
+            let is_held = actor.entry.as_ref().is_some_and(|one| one.outside() > 0);
+            actor.report.held += u64::from(is_held);
+            return Ok(());
+        }
         if actor.waiting >= self.world.flows[flow].queue {
             actor.report.dropped += 1;
             return Ok(());
         }
-        actor.waiting += 1;
-        let times = actor.channel.map(|channel| {
-            let spacing = 1_000_000_000_u64.div_ceil(u64::from(channel.rmax().get()));
+        let logical = actor.channel.map(|channel| {
             let logical = now.max(actor.next_logical);
+            let spacing = 1_000_000_000_u64.div_ceil(u64::from(channel.rmax().get()));
             actor.next_logical = logical.saturating_add(spacing);
-            (logical, logical.saturating_add(channel.deadline().0))
+            logical
         });
-        let (logical, ends) = (times.map(|times| times.0), times.map(|times| times.1));
+        self.enter(flow, size, now, logical)
+    }
+
+    /// Lets in what a channel's entry lets in.
+    fn let_in(&mut self, flow: usize, now: u64) -> Result<(), Misuse> {
+        while let Some(entry) = &mut self.actors[flow].entry {
+            match entry.next(now) {
+                Fate::In { size, arrival } => self.enter(flow, size, now, Some(arrival))?,
+                Fate::Dropped => self.actors[flow].report.dropped += 1,
+                Fate::Again(at) => {
+                    self.plan(at, Event::Offer(flow));
+                    break;
+                }
+                Fate::Wait => break,
+            }
+        }
+        Ok(())
+    }
+
+    /// A message is queued. One of a channel has a logical arrival, which may lie ahead.
+    fn enter(
+        &mut self,
+        flow: usize,
+        size: Bytes,
+        now: u64,
+        logical: Option<u64>,
+    ) -> Result<(), Misuse> {
+        let actor = &mut self.actors[flow];
+        actor.waiting += 1;
+        let bound = actor.channel.map(|channel| channel.deadline().0);
+        let ends = logical
+            .zip(bound)
+            .map(|(logical, bound)| logical.saturating_add(bound));
         actor.deadlines.extend(ends);
         let message = Item {
             length: size,
-            begins: actor.channel.map(|_| now),
+            begins: match actor.entry {
+                Some(_) => logical,
+                None => logical.map(|_| now),
+            },
             logical,
             ends,
             bytes: size.0,
@@ -394,6 +448,9 @@ impl<'a> Run<'a> {
         self.actors[flow].stopped = true;
         self.actors[flow].deadlines.clear();
         self.actors[flow].waiting = 0;
+        if let Some(entry) = &mut self.actors[flow].entry {
+            entry.close();
+        }
         self.link.flush(flow, now)?;
         if let Some(processor) = &mut self.processor {
             processor.flush(flow, now)?;
@@ -432,16 +489,25 @@ impl<'a> Run<'a> {
 
     /// A block has begun on the processor.
     fn begun(&mut self, processor: &mut Station, left: Left, now: u64) -> Result<(), Misuse> {
-        let actor = &mut self.actors[left.flow];
-        if left.item.begins.is_some() || actor.channel.is_none() {
-            actor.waiting = actor.waiting.saturating_sub(1);
+        if left.item.begins.is_some() || self.actors[left.flow].channel.is_none() {
+            self.left_the_queue(left.flow, now);
         }
+        let actor = &mut self.actors[left.flow];
         actor.processing.push_back(left.item);
         if actor.greedy.is_some() && !actor.stopped {
             processor.push(left.flow, left.item, now)?;
         }
         self.plan(left.departure.end.0, Event::Processed(left.flow));
         Ok(())
+    }
+
+    /// A message has left its queue: whoever waits for room offers again.
+    fn left_the_queue(&mut self, flow: usize, now: u64) {
+        let actor = &mut self.actors[flow];
+        actor.waiting = actor.waiting.saturating_sub(1);
+        if actor.entry.as_mut().is_some_and(Entry::handle_sent) {
+            self.plan(now, Event::Offer(flow));
+        }
     }
 
     /// A packet left the link.
@@ -458,8 +524,9 @@ impl<'a> Run<'a> {
             self.link.push(left.flow, left.item, now)?;
         }
         if !has_processor && (left.item.ends.is_some() || actor.channel.is_none()) {
-            actor.waiting = actor.waiting.saturating_sub(1);
+            self.left_the_queue(left.flow, now);
         }
+        let actor = &mut self.actors[left.flow];
         if let Some(deadline) = left.item.ends {
             actor.report.left(departure.end.0, deadline);
             actor.deadlines.pop_front();
@@ -493,7 +560,8 @@ impl<'a> Run<'a> {
             let late = actor.deadlines.iter().filter(|due| **due < until.0);
             actor.report.missed += late.count() as u64;
             let queued = self.link.waiting(at);
-            actor.report.waiting = actor.waiting.max(queued) as u64;
+            let outside = actor.entry.as_ref().map_or(0, Entry::outside);
+            actor.report.waiting = (actor.waiting.max(queued) + outside) as u64;
             actor.report
         };
         Report {
@@ -515,6 +583,10 @@ impl Actor {
                 _ => None,
             },
             channel: flow.channel(),
+            entry: flow
+                .channel()
+                .zip(flow.overload)
+                .map(|(channel, policy)| Entry::new(&channel, policy)),
             next_logical: 0,
             waiting: 0,
             processing: VecDeque::new(),

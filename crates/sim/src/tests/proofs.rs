@@ -55,6 +55,7 @@ fn sender(name: String, channel: Channel, times: Vec<u64>) -> Flow {
         start: Nanos(0),
         stop: None,
         queue: usize::MAX,
+        overload: None,
         processing: None,
         judge: None,
     }
