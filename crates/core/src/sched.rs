@@ -376,10 +376,11 @@ impl Scheduler {
 
     /// Takes a flow's entry away from the sleepers, or notes that it is old.
     fn recall(&mut self, id: u32) {
-        let flow = &mut self.flows[id as usize];
-        if !flow.is(Flag::Clock) {
+        if !self.flows[id as usize].is(Flag::Clock) {
             return;
         }
+        self.land();
+        let flow = &mut self.flows[id as usize];
         if !self.sleepers.holds(&self.pool, flow.place, id) {
             flow.set(Flag::ClockOld);
             return;
@@ -410,6 +411,17 @@ impl Scheduler {
     #[inline(always)]
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now.0);
+        if self.sleepers.is_landing_due(self.now) {
+            self.land();
+        }
+    }
+
+    /// Puts in what is on its way to the sleepers.
+    fn land(&mut self) {
+        let flows = &mut self.flows;
+        self.sleepers.land(&mut self.pool, |id, place| {
+            flows[id as usize].place = place;
+        });
     }
 }
 

@@ -38,6 +38,9 @@ fn main() {
     if wanted("everything") {
         everything(&ruler, &flows);
     }
+    if wanted("huge") {
+        huge(&flows, words.iter().any(|word| word == "--quick"));
+    }
     if wanted("worst") {
         worst(&ruler);
     }
@@ -97,6 +100,30 @@ fn everything(ruler: &Ruler, flows: &[usize]) {
         }
     }
 }
+
+/// The same with memory in pages of 2 MiB, as a program of very many flows may ask for: here by
+/// the environment of another process, which the C library's allocator reads.
+fn huge(flows: &[usize], quick: bool) {
+    println!("\nwith huge pages (GLIBC_TUNABLES={HUGE})");
+    let Ok(program) = std::env::current_exe() else {
+        return println!("not measured: this program does not know where it is");
+    };
+    for only in ["shaping", "everything"] {
+        for flows in flows.iter().filter(|flows| **flows >= 65_536) {
+            let mut again = std::process::Command::new(&program);
+            again.args(["--only", only, "--flows", &flows.to_string()]);
+            if quick {
+                again.arg("--quick");
+            }
+            match again.env("GLIBC_TUNABLES", HUGE).status() {
+                Ok(status) if status.success() => {}
+                other => println!("not measured: {other:?}"),
+            }
+        }
+    }
+}
+
+const HUGE: &str = "glibc.malloc.hugetlb=1";
 
 /// Every single call is measured, with all flows falling due in the same instant, again and
 /// again.

@@ -38,18 +38,22 @@
 //! (start tags wrap; times do not, and their base stays 0). Entries of one bucket come out first
 //! in, first out.
 
+mod landing;
 mod place;
 mod pool;
 mod scout;
+mod whole;
 
 use alloc::boxed::Box;
 use alloc::vec;
 
+use landing::Landing;
 pub(super) use place::Spot;
 use place::{BUCKETS, GROUPS, LONGEST, RING, RINGS, SPAN, Shape, WORDS};
 use pool::{Home, NOWHERE};
 pub(super) use pool::{Place, Pool};
 use scout::Scout;
+pub(super) use whole::Whole;
 
 /// A flow and what is to be known of it when its time comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +64,7 @@ impl Entry {
     #[inline(always)]
     pub(super) fn new(id: u32, word: u32) -> Entry {
         debug_assert!(id < MAX_FLOWS && word < 1 << 12);
-        Entry(id | word << 20)
+        Entry(id | word << Entry::WORD_AT)
     }
 
     /// The flow.
@@ -72,8 +76,11 @@ impl Entry {
     /// The word.
     #[inline(always)]
     pub(super) fn word(self) -> u32 {
-        self.0 >> 20
+        self.0 >> Entry::WORD_AT
     }
+
+    /// The first bit of the word.
+    const WORD_AT: u32 = 20;
 }
 
 /// Keys in order, see the module.
@@ -88,6 +95,8 @@ pub(super) struct Calendar<const QUANTUM: u32> {
     front: u32,
     /// What was told of entries that are still to be taken.
     scout: Scout,
+    /// Entries that are put in a little later.
+    landing: Landing,
     /// One bit for each word of `summary` that is not zero: four for each ring.
     groups: u32,
     /// Entries in all.
@@ -115,6 +124,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
             next: Spot::default(),
             front: NOWHERE,
             scout: Scout::default(),
+            landing: Landing::default(),
             groups: 0,
             len: 0,
             rest: u64::MAX,
@@ -126,7 +136,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// Whether there are no entries.
+    /// Whether there are no entries, but for those in flight.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
@@ -208,7 +218,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         place
     }
 
-    /// Where the next entry stands.
+    /// Where the next entry stands, of those that have landed.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<Spot> {
         (!self.is_empty()).then_some(self.next)
@@ -297,7 +307,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         );
         // A bucket with entries that is not marked would be missing here.
         assert_eq!(found, self.len as usize, "entries");
-        found
+        found + self.in_flight().count()
     }
 
     /// Which places a distance can have.

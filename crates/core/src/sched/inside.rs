@@ -163,8 +163,7 @@ impl Scheduler {
             return self.sleep_before(id, eligible);
         };
         flow.set(Flag::Clock);
-        let entry = Entry::new(id, deadline::JOIN);
-        flow.place = self.sleepers.push(&mut self.pool, spot, entry);
+        self.sleep(spot, Entry::new(id, deadline::JOIN));
     }
 
     /// A member's time has come.

@@ -110,8 +110,7 @@ impl Pacer {
         state.set_length(state.length().min(state.cell.longest()));
         if state.is(State::Waiting) {
             self.recall(flow.0);
-            let now = self.now;
-            self.flows[flow.index()].place(&mut self.sleepers, &mut self.pool, flow.0, now);
+            self.place(flow.0);
         }
         Ok(())
     }
@@ -126,7 +125,7 @@ impl Pacer {
 
     /// A packet came to the empty queue of a flow. For packets behind others there is no call.
     pub fn handle_head(&mut self, flow: FlowId, length: Bytes, now: Instant) -> Result<(), Misuse> {
-        self.now = self.now.max(now.0);
+        self.advance(now);
         let now = self.now;
         let state = self.known(flow)?;
         if state.is(State::Waiting) {
@@ -136,7 +135,7 @@ impl Pacer {
         state.set_length(length);
         state.set(State::Waiting);
         state.cell.wake(now);
-        self.flows[flow.index()].place(&mut self.sleepers, &mut self.pool, flow.0, now);
+        self.place(flow.0);
         Ok(())
     }
 
@@ -160,7 +159,7 @@ impl Pacer {
         now: Instant,
         behind: impl FnOnce(FlowId) -> Option<Bytes>,
     ) -> Option<(FlowId, Bytes)> {
-        self.now = self.now.max(now.0);
+        self.advance(now);
         loop {
             self.sleepers.peek().filter(|spot| spot.key <= self.now)?;
             let flows = &self.flows;
@@ -174,7 +173,7 @@ impl Pacer {
             let flow = &mut self.flows[id as usize];
             if entry.word() == ASK {
                 // Its place was before its time, for want of a finer one.
-                flow.place(&mut self.sleepers, &mut self.pool, id, self.now);
+                self.place(id);
                 continue;
             }
             let length = flow.length();
@@ -183,7 +182,7 @@ impl Pacer {
                 Some(next) => {
                     let most = MAX_LENGTH.min(flow.cell.longest());
                     flow.set_length(next.0.min(u64::from(most)) as u32);
-                    flow.place(&mut self.sleepers, &mut self.pool, id, self.now);
+                    self.place(id);
                 }
                 None => flow.set(State::Idle),
             }
@@ -202,8 +201,41 @@ impl Pacer {
         size_of_val(self.flows.as_slice()) + self.pool.memory()
     }
 
+    /// Lets a flow sleep until it is eligible.
+    #[inline(always)]
+    fn place(&mut self, id: u32) {
+        let flow = &mut self.flows[id as usize];
+        let eligible = flow.cell.plan(flow.length()).0.max(self.now);
+        let (sleepers, finest) = (&mut self.sleepers, flow.cell.finest());
+        let (spot, word) = match sleepers.not_before(eligible, self.now, finest) {
+            Some(spot) => (spot, 0),
+            None => (sleepers.before(eligible, self.now), ASK),
+        };
+        let landed = sleepers.push_later(&mut self.pool, spot, Entry::new(id, word));
+        if let Some((id, place)) = landed {
+            self.flows[id as usize].place = place;
+        }
+    }
+
+    #[inline(always)]
+    fn advance(&mut self, now: Instant) {
+        self.now = self.now.max(now.0);
+        if self.sleepers.is_landing_due(self.now) {
+            self.land();
+        }
+    }
+
+    /// Puts in what is on its way to the sleepers.
+    fn land(&mut self) {
+        let flows = &mut self.flows;
+        self.sleepers.land(&mut self.pool, |id, place| {
+            flows[id as usize].place = place;
+        });
+    }
+
     /// Takes a waiting flow's entry away.
     fn recall(&mut self, id: u32) {
+        self.land();
         let place = self.flows[id as usize].place;
         if let Some(moved) = self.sleepers.remove(&mut self.pool, place) {
             self.flows[moved.id() as usize].place = place;
@@ -239,16 +271,5 @@ impl Paced {
     fn set_length(&mut self, length: u32) {
         debug_assert!(length <= MAX_LENGTH);
         self.about = self.about & !MAX_LENGTH | length;
-    }
-
-    /// Lets the flow sleep until it is eligible.
-    #[inline(always)]
-    fn place(&mut self, sleepers: &mut Calendar<TIME_QUANTUM>, pool: &mut Pool, id: u32, now: u64) {
-        let eligible = self.cell.plan(self.length()).0.max(now);
-        let (spot, word) = match sleepers.not_before(eligible, now, self.cell.finest()) {
-            Some(spot) => (spot, 0),
-            None => (sleepers.before(eligible, now), ASK),
-        };
-        self.place = sleepers.push(pool, spot, Entry::new(id, word));
     }
 }

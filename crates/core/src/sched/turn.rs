@@ -1,6 +1,6 @@
 //! The turn: what falls due, who is next, and where a flow waits afterwards.
 
-use super::calendar::Spot;
+use super::calendar::{Spot, Whole};
 use super::flow::{Flag, Flow, Kind};
 use super::pace::Moment;
 use super::service::{Departure, FlowId, Next, Packet, Turn};
@@ -14,16 +14,22 @@ impl Scheduler {
     /// counts as the longest that can.)
     ///
     /// Nothing may mean: not yet, for one of the reasons that [`Scheduler::poll_timeout`] tells.
-    #[inline]
+    #[inline(always)]
     pub fn poll(
         &mut self,
         now: Instant,
         behind: impl FnOnce(FlowId) -> Option<Packet>,
     ) -> Option<Departure> {
         self.advance(now);
-        if self.wire.busy.nanos > self.now.saturating_add(self.wire.ahead) {
-            return None;
+        match self.wire.busy.nanos > self.now.saturating_add(self.wire.ahead) {
+            true => None,
+            false => self.poll_free(behind),
         }
+    }
+
+    /// The same, of a link that can take a packet.
+    #[inline(never)]
+    fn poll_free(&mut self, behind: impl FnOnce(FlowId) -> Option<Packet>) -> Option<Departure> {
         let alone = self.fall_due();
         let mut dropped = DROPPED_PER_CALL;
         if let Some((id, deadline)) = self.next_due(alone, &mut dropped) {
@@ -49,7 +55,7 @@ impl Scheduler {
         let ready = !(self.due.is_empty() && self.fair.is_empty() && self.early.is_empty());
         let waits = match ready {
             true => self.now,
-            false => self.sleepers.peek()?.key,
+            false => self.sleepers.soonest()?,
         };
         Some(Instant(waits.max(soonest).max(self.now)))
     }
@@ -73,6 +79,11 @@ impl Scheduler {
             && let Some(spot) = self.sleepers.peek()
             && spot.key <= self.now
         {
+            if let Some(whole) = self.sleepers.take_whole(&mut self.pool, deadline::JOIN) {
+                self.wake_up_whole(whole, spot);
+                budget = budget.saturating_sub(DUE_PER_CHUNK);
+                continue;
+            }
             let (flows, due) = (&self.flows, &self.due);
             let ahead = |entry: Entry, key: u64| {
                 // The others will be told of when it is nearly their turn.
@@ -81,7 +92,7 @@ impl Scheduler {
                     prefetch(flows, entry.id());
                 }
             };
-            let entry = match self.hurried {
+            let entry = match self.hurried || self.sleepers.is_vast() {
                 true => self.sleepers.take_ahead(&mut self.pool, ahead),
                 false => self.sleepers.take(&mut self.pool),
             }?;
@@ -124,6 +135,16 @@ impl Scheduler {
         if self.hurried {
             prefetch(&self.flows, id);
         }
+    }
+
+    /// The time of many entries of one deadline has come.
+    #[inline(never)]
+    fn wake_up_whole(&mut self, whole: Whole, spot: Spot) {
+        let deadline = spot.key.saturating_add(deadline::decode(whole.word()));
+        let to = self.due.in_order(deadline.max(self.now), self.now);
+        let flows = &self.flows;
+        let tell = |entry: Entry| prefetch(flows, entry.id());
+        self.hurried = self.due.push_whole(&mut self.pool, to, whole, tell);
     }
 
     /// The entry of a flow is gone, without a packet: where does it wait now?
@@ -379,9 +400,16 @@ impl Scheduler {
         };
         flow.set(Flag::Clock);
         let word = deadline::encode(deadline.saturating_sub(spot.key));
-        flow.place = self
-            .sleepers
-            .push(&mut self.pool, spot, Entry::new(id, word));
+        self.sleep(spot, Entry::new(id, word));
+    }
+
+    /// Puts an entry among the sleepers.
+    #[inline(always)]
+    pub(super) fn sleep(&mut self, spot: Spot, entry: Entry) {
+        let landed = self.sleepers.push_later(&mut self.pool, spot, entry);
+        if let Some((id, place)) = landed {
+            self.flows[id as usize].place = place;
+        }
     }
 
     /// The same for a channel, which may be among the early meanwhile.
@@ -424,8 +452,7 @@ impl Scheduler {
         let flow = &mut self.flows[id as usize];
         if !flow.is(Flag::Clock) {
             flow.set(Flag::Clock);
-            let entry = Entry::new(id, deadline::ASK);
-            flow.place = self.sleepers.push(&mut self.pool, spot, entry);
+            self.sleep(spot, Entry::new(id, deadline::ASK));
         }
     }
 
@@ -525,6 +552,9 @@ pub(super) fn prefetch(flows: &[Flow], id: u32) {
         prefetch::soon(flow);
     }
 }
+
+/// What moving a whole chunk of entries takes of [`DUE_PER_CALL`]. Its flows are prefetched.
+const DUE_PER_CHUNK: u32 = 8;
 
 /// Binary digits of a start tag for each byte at weight 1.
 const TAG_DIGITS: u32 = 26;

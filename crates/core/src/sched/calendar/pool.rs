@@ -1,8 +1,8 @@
 //! The chunks that buckets are made of, of all calendars of one scheduler.
 //!
 //! A bucket is a ring of chunks, known by its last one: `tail.next` is the first. Entries are
-//! appended at the tail and taken from the front; only the first and the last chunk of a bucket
-//! are ever partly used. Chunk 0 stands for "none": it is full and stays so.
+//! appended at the tail and taken from the front. Chunks that came as a whole may be partly used
+//! wherever they stand. Chunk 0 stands for "none": it is full and stays so.
 
 use alloc::vec::Vec;
 
@@ -159,14 +159,59 @@ impl Pool {
     /// The first chunk of the bucket of this tail is used up. The chunk behind it, if any.
     #[inline(always)]
     pub(super) fn drop_first(&mut self, first: u32, tail: u32) -> Option<u32> {
+        let next = self.detach_first(first, tail);
+        self.release(first);
+        next
+    }
+
+    /// Brings a chunk near.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, chunk: u32) {
+        if let Some(chunk) = self.chunks.get(chunk as usize) {
+            crate::prefetch::soon(chunk);
+        }
+    }
+
+    /// The first entry of a chunk and how many it has, if none was taken of it yet.
+    #[inline(always)]
+    pub(super) fn untouched(&self, chunk: u32) -> Option<(u32, u32)> {
+        let chunk = &self.chunks[chunk as usize];
+        (chunk.start() == 0).then(|| (chunk.entry(0), chunk.end() as u32))
+    }
+
+    /// The bits in which entries of a chunk differ from the first one.
+    #[inline(always)]
+    pub(super) fn differences(&self, chunk: u32) -> u32 {
+        let chunk = &self.chunks[chunk as usize];
+        let (first, end) = (chunk.0[0], chunk.end());
+        let entries = chunk.0[..ENTRIES].iter().enumerate();
+        entries.fold(0, |found, (at, entry)| match at < end {
+            true => found | (entry ^ first),
+            false => found,
+        })
+    }
+
+    /// Takes the first chunk of the bucket of this tail out of it. The chunk behind it, if any.
+    #[inline(always)]
+    pub(super) fn detach_first(&mut self, first: u32, tail: u32) -> Option<u32> {
         if first == tail {
-            self.release(first);
             return None;
         }
         let next = self.behind(first);
-        self.release(first);
         self.chunks[tail as usize].0[NEXT] = next;
         Some(next)
+    }
+
+    /// Puts a chunk that is in no bucket behind the tail of one, or begins one with it.
+    #[inline(always)]
+    pub(super) fn attach(&mut self, tail: u32, new: u32, home: Home) {
+        let first = match tail {
+            NOWHERE => new,
+            tail => core::mem::replace(&mut self.chunks[tail as usize].0[NEXT], new),
+        };
+        let chunk = &mut self.chunks[new as usize];
+        chunk.0[NEXT] = first;
+        chunk.0[ABOUT] = home.0 << 8 | chunk.0[ABOUT] & 0xff;
     }
 
     /// Whether a chunk is in use in a bucket.
@@ -219,10 +264,6 @@ impl Pool {
             assert_eq!(chunk.0[ABOUT] >> 8, home.0, "a chunk of another bucket");
             assert!(chunk.start() < chunk.end(), "an empty chunk in a bucket");
             assert!(at == first || chunk.start() == 0, "a gap in the middle");
-            assert!(
-                at == tail || chunk.end() == ENTRIES,
-                "a short chunk in the middle"
-            );
             entries += chunk.end() - chunk.start();
             if at == tail {
                 return entries;

@@ -2,8 +2,10 @@
 //! flows can be prefetched.
 //!
 //! A scout walks through the calendar's buckets in their order, [`AHEAD`] entries and more in
-//! front of what is taken, one chunk at a time. All that it knows is a hint: it may be wrong, and
-//! then a flow is fetched late or for nothing.
+//! front of what is taken, one chunk at a time. Its own way leads through memory that is far away:
+//! the bucket, the bucket's last chunk, the first one. It asks for each of them and goes on with
+//! another bucket meanwhile, so three are on their way. All that it knows is a hint: it may be
+//! wrong, and then a flow is fetched late or for nothing.
 //!
 //! Of what is put in behind its back, between what is taken and where it stands, whoever puts it
 //! in is told at once ([`Calendar::push_ahead`]). Since it cannot know what is removed, it begins
@@ -11,6 +13,7 @@
 
 use super::place::{BUCKETS, RINGS};
 use super::{Calendar, Entry, GROUPS, Home, NOWHERE, Pool, RING, Shape, Spot};
+use crate::prefetch;
 
 /// How far entries are known before they are taken. All of it is a hint: what comes in between is
 /// missed, and now and then it begins afresh.
@@ -20,10 +23,13 @@ pub(super) struct Scout {
     lead: u32,
     /// How many buckets more are told of before it begins afresh.
     turns: u32,
-    /// The chunk to go on with in the bucket at `slot`, or none.
+    /// The chunk to go on with in the bucket `here`, or none.
     chunk: u32,
-    slot: u32,
-    /// The key of the last bucket that was told of.
+    here: Spot,
+    /// A bucket whose last chunk was asked for, and one that was asked for itself.
+    coming: Option<Spot>,
+    chosen: Option<Spot>,
+    /// The key of the last bucket that was chosen.
     reached: u64,
     /// Of each ring, the key of the bucket to go on with.
     from: [u64; RINGS],
@@ -63,16 +69,36 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         spot: Spot,
         entry: Entry,
     ) -> bool {
-        let soon = self.is_soon(spot.key);
-        self.scout.lead = self.scout.lead.wrapping_add(u32::from(soon));
+        let soon = self.told_ahead(spot.key, 1);
         self.push(pool, spot, entry);
+        soon
+    }
+
+    /// So many entries are taken at once.
+    #[inline(always)]
+    pub(super) fn taken_ahead(&mut self, entries: u32) {
+        self.scout.lead = self.scout.lead.saturating_sub(entries);
+    }
+
+    /// Whether so many entries at a key come before what was told of already; they are now.
+    #[inline(always)]
+    pub(super) fn told_ahead(&mut self, key: u64, entries: u32) -> bool {
+        let soon = self.is_soon(key);
+        let told = if soon { entries } else { 0 };
+        self.scout.lead = self.scout.lead.wrapping_add(told);
         soon
     }
 
     /// Whether there are so many entries that it is worth looking ahead.
     #[inline(always)]
-    fn is_deep(&self) -> bool {
+    pub(super) fn is_deep(&self) -> bool {
         self.len > DEEP
+    }
+
+    /// Whether there are so many entries that even what is taken next is far away.
+    #[inline(always)]
+    pub(in crate::sched) fn is_vast(&self) -> bool {
+        self.len > VAST
     }
 
     /// Tells of one chunk more.
@@ -86,16 +112,34 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
                 ..Scout::default()
             };
         }
-        let (chunk, slot) = (self.scout.chunk, self.scout.slot);
-        if chunk != NOWHERE && pool.belongs(chunk, Home::new(self.name, slot)) {
-            let key = self.scout.reached;
-            self.scout.lead += pool.announce(chunk, |raw| ahead(Entry(raw), key));
-            self.scout.chunk = match chunk == self.tails[slot as usize] {
-                true => NOWHERE,
-                false => pool.behind(chunk),
-            };
-            return;
+        let (chunk, here) = (self.scout.chunk, self.scout.here);
+        if chunk != NOWHERE {
+            self.scout.chunk = NOWHERE;
+            if pool.belongs(chunk, Home::new(self.name, here.slot)) {
+                self.scout.lead += pool.announce(chunk, |raw| ahead(Entry(raw), here.key));
+                if chunk != self.tails[here.slot()] {
+                    self.scout.chunk = pool.behind(chunk);
+                    return;
+                }
+            }
         }
+        if let Some(spot) = self.scout.coming.take() {
+            let tail = self.tails[spot.slot()];
+            if tail != NOWHERE {
+                (self.scout.chunk, self.scout.here) = (pool.behind(tail), spot);
+                pool.prefetch(self.scout.chunk);
+            }
+        }
+        if let Some(spot) = self.scout.chosen {
+            pool.prefetch(self.tails[spot.slot()]);
+        }
+        self.scout.coming = self.scout.chosen.take();
+        self.choose();
+    }
+
+    /// Which bucket comes behind those that were chosen before.
+    #[inline(always)]
+    fn choose(&mut self) {
         let mut least: Option<(usize, u64)> = None;
         let mut groups = self.groups;
         while groups != 0 {
@@ -112,23 +156,17 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
             groups &= !(RING << (ring * GROUPS));
         }
         let Some((ring, order)) = least else {
-            self.scout.turns = 0;
+            if self.scout.coming.is_none() && self.scout.chunk == NOWHERE {
+                self.scout.turns = 0;
+            }
             return;
         };
-        self.scout.turns -= 1;
+        self.scout.turns = self.scout.turns.saturating_sub(1);
         let shape = Shape::<QUANTUM>::of_ring(ring);
         let spot = shape.spot(order.wrapping_add(self.base));
+        prefetch::soon(&self.tails[spot.slot()]);
+        (self.scout.reached, self.scout.chosen) = (spot.key, Some(spot));
         let slot = spot.slot();
-        let tail = self.tails[slot];
-        if tail != NOWHERE {
-            let first = pool.behind(tail);
-            self.scout.lead += pool.announce(first, |raw| ahead(Entry(raw), spot.key));
-            (self.scout.reached, self.scout.slot) = (spot.key, spot.slot);
-            self.scout.chunk = match first == tail {
-                true => NOWHERE,
-                false => pool.behind(first),
-            };
-        }
         let next = self.next_from((slot & !(BUCKETS - 1)) | ((slot + 1) % BUCKETS));
         let steps = (next.wrapping_sub(slot).wrapping_sub(1) % BUCKETS + 1) as u64;
         self.scout.from[ring] = spot.key.wrapping_add(steps << shape.shift());
@@ -138,8 +176,11 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
 /// How many entries are known before they are taken, if there are so many.
 const AHEAD: u32 = 16;
 
-/// From so many entries on it is worth it: the flows of fewer are near anyway.
-const DEEP: u32 = 2048;
+/// From so many entries on it is worth it: the flows of fewer are near anyway. Tests have fewer.
+pub(super) const DEEP: u32 = if cfg!(test) { 8 } else { 2048 };
+
+/// From so many entries on the calendar itself is far away too. Tests have fewer.
+const VAST: u32 = if cfg!(test) { 12 } else { 1 << 17 };
 
 /// If it seems to be so many, what is known is not what comes next.
 const TOO_FAR: u32 = 128;

@@ -6,6 +6,7 @@ use core::cell::Cell;
 
 use proptest::prelude::*;
 
+use super::scout::DEEP;
 use super::*;
 use crate::fuzz::cases;
 
@@ -61,20 +62,40 @@ impl Sleepers {
     }
 
     fn push(&mut self, distance: u64) {
+        self.land_if_due();
         let key = self.now.saturating_add(distance);
         let exact = self.calendar.not_before(key, self.now, u32::MAX);
         let spot = exact.unwrap_or_else(|| self.calendar.before(key, self.now));
         let id = self.next;
         self.next += 1;
-        let place = self
-            .calendar
-            .push(&mut self.pool, spot, Entry::new(id, id & 0xfff));
+        let place = Place::default();
         self.honest
             .insert(id, (key, spot.key, place, exact.is_none()));
+        let entry = Entry::new(id, id & 0xfff);
+        let landed = self.calendar.push_later(&mut self.pool, spot, entry);
+        if let Some((id, place)) = landed {
+            self.honest.get_mut(&id).unwrap().2 = place;
+        }
+        let soonest = self.honest.values().map(|(_, at, ..)| *at).min();
+        assert_eq!(self.calendar.soonest(), soonest);
+    }
+
+    fn land_if_due(&mut self) {
+        if self.calendar.is_landing_due(self.now) {
+            self.land();
+        }
+    }
+
+    fn land(&mut self) {
+        let honest = &mut self.honest;
+        self.calendar.land(&mut self.pool, |id, place| {
+            honest.get_mut(&id).unwrap().2 = place;
+        });
     }
 
     /// Takes everything that is due, and checks its order and that nothing else was.
     fn drain(&mut self) {
+        self.land_if_due();
         let mut last = 0;
         while let Some(spot) = self.calendar.peek().filter(|spot| spot.key <= self.now) {
             assert!(spot.key >= last, "out of order");
@@ -92,6 +113,7 @@ impl Sleepers {
         if self.honest.is_empty() {
             return;
         }
+        self.land();
         let index = which % self.honest.len();
         let (&id, &(_, _, place, _)) = self.honest.iter().nth(index).unwrap();
         assert!(self.calendar.holds(&self.pool, place, id));
@@ -231,7 +253,7 @@ fn who_comes_next_is_known_before() {
     };
     for id in 0..ENTRIES {
         let spot = calendar.not_before(wait(id, 0), 0, 63).unwrap();
-        assert!(calendar.push_ahead(&mut pool, spot, Entry::new(id, 0)) || id > 1000);
+        assert!(calendar.push_ahead(&mut pool, spot, Entry::new(id, 0)) || id > DEEP);
     }
     let mut known = 0;
     for turn in 1..=5 * ENTRIES {
@@ -252,4 +274,43 @@ fn who_comes_next_is_known_before() {
         }
     }
     assert!(known > 5 * ENTRIES / 100 * 97, "{known}");
+}
+
+/// Chunks of one word move as they are, others do not, and order is kept.
+#[test]
+fn chunks_of_one_word_move_as_they_are() {
+    let mut pool = Pool::new();
+    pool.reserve(200);
+    let (mut from, mut to) = (Calendar::<9>::new(0), Calendar::<9>::new(1));
+    let spot = from.not_before(1000, 0, 99).unwrap();
+    // Three chunks of 14, of which the second has another word in its middle, and a short one.
+    for id in 0..47 {
+        let word = if id == 20 { 8 } else { 7 };
+        from.push(&mut pool, spot, Entry::new(id, word));
+    }
+    assert!(from.take_whole(&mut pool, 7).is_none(), "only words below");
+    let place = to.before(5000, 0);
+    to.push(&mut pool, place, Entry::new(99, 0));
+    let mut singles = Vec::new();
+    while !from.is_empty() {
+        match from.take_whole(&mut pool, 9) {
+            Some(whole) => {
+                assert_eq!(whole.word(), 7);
+                to.push_whole(&mut pool, place, whole, |_| ());
+            }
+            None => singles.push(from.take(&mut pool).unwrap().id()),
+        }
+        assert_eq!(
+            from.invariants(&pool) + to.invariants(&pool) + singles.len(),
+            48
+        );
+    }
+    assert_eq!(singles, (14..28).collect::<Vec<_>>());
+    // Behind the chunks there is room in the last one.
+    to.push(&mut pool, place, Entry::new(100, 0));
+    let order: Vec<u32> = core::iter::from_fn(|| Some(to.take(&mut pool)?.id())).collect();
+    let wholes = (0..14).chain(28..47);
+    let wanted: Vec<u32> = [99].into_iter().chain(wholes).chain([100]).collect();
+    assert_eq!(order, wanted);
+    assert!(from.is_empty() && to.is_empty());
 }

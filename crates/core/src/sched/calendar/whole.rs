@@ -1,0 +1,78 @@
+//! Moving entries from calendar to calendar a chunk at a time.
+//!
+//! When thousands of flows of one contract fall due in the same instant, their entries stand in full
+//! chunks with the same word in each. Then a chunk goes to its new bucket as it is, in about the
+//! time that one entry takes.
+
+use super::{Calendar, Entry, Home, NOWHERE, Pool, Spot};
+
+/// A chunk that is in no bucket.
+#[derive(Clone, Copy, Debug)]
+#[must_use]
+pub(in crate::sched) struct Whole {
+    chunk: u32,
+    len: u32,
+    word: u32,
+}
+
+impl Whole {
+    /// The word of all its entries.
+    #[inline(always)]
+    pub(in crate::sched) fn word(self) -> u32 {
+        self.word
+    }
+}
+
+impl<const QUANTUM: u32> Calendar<QUANTUM> {
+    /// Takes the next chunk, if nothing of it was taken yet and all of its entries have the same
+    /// word, which is less than `below`. Nothing if there are too few of them for it to be worth it.
+    #[inline(always)]
+    pub(in crate::sched) fn take_whole(&mut self, pool: &mut Pool, below: u32) -> Option<Whole> {
+        let (first, len) = pool.untouched(self.front)?;
+        let first = Entry(first);
+        if self.is_empty() || len < WORTH || first.word() >= below {
+            return None;
+        }
+        if pool.differences(self.front) >> Entry::WORD_AT != 0 {
+            return None;
+        }
+        let whole = Whole {
+            chunk: self.front,
+            len,
+            word: first.word(),
+        };
+        self.len -= len;
+        self.taken_ahead(len);
+        match pool.detach_first(self.front, self.tails[self.next.slot()]) {
+            Some(next) => self.front = next,
+            None if self.len == 0 => self.emptied_at_all(),
+            None => self.emptied(pool),
+        }
+        Some(whole)
+    }
+
+    /// Puts a chunk at a place, as [`Calendar::push_ahead`] does with an entry.
+    #[inline(always)]
+    pub(in crate::sched) fn push_whole(
+        &mut self,
+        pool: &mut Pool,
+        spot: Spot,
+        whole: Whole,
+        tell: impl Fn(Entry),
+    ) -> bool {
+        let soon = self.told_ahead(spot.key, whole.len);
+        if soon {
+            pool.announce(whole.chunk, |raw| tell(Entry(raw)));
+        }
+        let tail = core::mem::replace(&mut self.tails[spot.slot()], whole.chunk);
+        self.len += whole.len;
+        pool.attach(tail, whole.chunk, Home::new(self.name, spot.slot));
+        if tail == NOWHERE {
+            self.opened(spot, whole.chunk);
+        }
+        soon
+    }
+}
+
+/// How many entries a chunk must have to be moved as it is.
+const WORTH: u32 = 4;
