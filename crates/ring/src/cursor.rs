@@ -18,9 +18,16 @@
 //! The other's index is loaded only when what was seen of it is used up, so in a busy ring its cache line moves once
 //! a batch and not once a record.
 
+#[cfg(not(loom))]
+use std::sync::Arc;
+
 use crate::breach::{Breach, Rule};
 use crate::layout::Ring;
+#[cfg(not(loom))]
+use crate::layout::{Place, Plan};
 use crate::record::{Head, Judge, MAX_PAIRS, Pair, Record, Slot};
+#[cfg(not(loom))]
+use crate::region::Region;
 use crate::words::{Ordering, Slots, Word};
 
 /// What both ends are made of.
@@ -240,6 +247,22 @@ impl Consumer {
 }
 
 impl Ends {
+    /// The ring of a flow, where its plan says that it lies.
+    #[cfg(not(loom))]
+    pub(crate) fn of(region: &Arc<Region>, place: &Place, plan: &Plan, ring: Ring) -> Ends {
+        let word = |offset: u64| Word::new(region, place.offset + offset);
+        Ends {
+            ring,
+            producer: word(ring.producer()),
+            consumer: word(ring.consumer()),
+            slots: Slots::new(
+                region,
+                place.offset + plan.ring(ring),
+                place.shape.entries(ring),
+            ),
+        }
+    }
+
     fn breach(&self, rule: Rule) -> Breach {
         Breach {
             ring: self.ring,

@@ -29,7 +29,7 @@ use crate::layout::{
 use crate::ledger::{Balance, Owned, Pool};
 use crate::record::{From, Judge, Pair, Record, Status};
 use crate::region::{MemoryFile, Region, system};
-use crate::words::{Ordering, Slots, Word, Words};
+use crate::words::{Ordering, Word, Words};
 use gaps::Gaps;
 
 /// One program, as the driver holds it: its memory file, its doorbells, its notices.
@@ -279,16 +279,7 @@ impl Flow {
     pub(crate) fn open(region: &Arc<Region>, place: Place, notices: &Notices, at: u32) -> Flow {
         let plan = place.shape.plan().expect("checked when it was opened");
         let word = |offset: u64| Word::new(region, place.offset + offset);
-        let ends = |ring: Ring| Ends {
-            ring,
-            producer: word(ring.producer()),
-            consumer: word(ring.consumer()),
-            slots: Slots::new(
-                region,
-                place.offset + plan.ring(ring),
-                place.shape.entries(ring),
-            ),
-        };
+        let ends = |ring: Ring| Ends::of(region, &place, &plan, ring);
         let judge = Judge::new(&place.shape, From::Program);
         let channel = |requests: Ring, answers: Ring| {
             let (requests, answers) = (ends(requests), ends(answers));

@@ -30,7 +30,7 @@ use crate::layout::{ALIGN, FlowHeader, MAGIC, MAX_FLOWS, PAGE, Place, Ring, Setu
 use crate::ledger::{Balance, Owned, Pool};
 use crate::record::{From, GOES_ON, Judge, MAX_PAIRS, Pair, Record};
 use crate::region::{MemoryFile, Region};
-use crate::words::{Ordering, Slots, Word, Words};
+use crate::words::{Ordering, Word, Words};
 
 /// The program's hold on its memory file and doorbells. One thread waits at a time; flows can be with others.
 pub struct Attachment {
@@ -310,16 +310,7 @@ impl Flow {
     ) -> Flow {
         let plan = place.shape.plan().expect("checked by the caller");
         let word = |offset: u64| Word::new(region, place.offset + offset);
-        let ends = |ring: Ring| Ends {
-            ring,
-            producer: word(ring.producer()),
-            consumer: word(ring.consumer()),
-            slots: Slots::new(
-                region,
-                place.offset + plan.ring(ring),
-                place.shape.entries(ring),
-            ),
-        };
+        let ends = |ring: Ring| Ends::of(region, &place, &plan, ring);
         let judge = Judge::new(&place.shape, From::Driver);
         let channel = |requests: Ring, answers: Ring| {
             let (requests, answers) = (ends(requests), ends(answers));

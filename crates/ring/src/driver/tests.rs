@@ -273,6 +273,42 @@ fn an_expelled_program_learns_why() {
 }
 
 #[test]
+fn a_program_that_takes_its_own_memory_away_harms_itself() {
+    let mut client = Client::create(BUDGET).unwrap();
+    let program = attach(&client);
+    let mut here = client.open(SMALL).unwrap();
+    let mut there = program.flow(here.place()).unwrap();
+    let chunk = there.chunk().unwrap();
+    there.submit(&[piece(chunk, 0, 8)], false).unwrap();
+    there.publish();
+    let Taken::Record(record) = here.take().unwrap() else {
+        panic!("no record");
+    };
+    // It cannot shrink the file, and holes it may make: what is read there is 0.
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    let bytes = client.bytes();
+    rustix::fs::fallocate(client.handles().memory, flags, 0, bytes).unwrap();
+    assert_eq!(here.read(&record, &mut [0xee; 8]), 8);
+    here.give_back(record, Status::DONE, 0);
+    here.lost(Loss::NoBuffer);
+    assert!(here.publish());
+    let breach = here.take().unwrap_err();
+    assert_eq!(breach.rule, Rule::ProducerBack { last: 2, seen: 0 });
+    client.ring();
+    assert!(client.doze());
+    client.hear();
+    assert_eq!(client.close(here).unwrap().in_use, 0);
+    // The driver's own ledgers are elsewhere: the next flow is as good as ever.
+    let mut here = client.open(SMALL).unwrap();
+    drop(there);
+    let mut there = program.flow(here.place()).unwrap();
+    let chunk = there.chunk().unwrap();
+    there.submit(&[piece(chunk, 0, 8)], false).unwrap();
+    there.publish();
+    assert!(matches!(here.take(), Ok(Taken::Record(_))));
+}
+
+#[test]
 fn notices_of_flows_that_are_not_open_are_not_passed_on() {
     let mut client = Client::create(BUDGET).unwrap();
     let _flow = client.open(SMALL).unwrap();
