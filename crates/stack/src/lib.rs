@@ -15,6 +15,28 @@
 //!
 //! Three ways to wait: not at all (`try_…`), blocked with a time limit, or in a loop of one's own that polls
 //! [`Program::as_fd`](std::os::fd::AsFd).
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use netnice_ring::{Place, program::Attachment};
+//! use netnice_stack::{FlowAddress, Program, StackError, udp::Checks};
+//!
+//! fn ask(driver: Attachment, place: Place, address: FlowAddress) -> Result<(), StackError> {
+//!     let mut socket = Program::new(driver).udp(place, &address, Checks::Verify)?;
+//!     socket.send(b"what time is it?", None)?;
+//!     let mut answer = [0; 1500];
+//!     let received = socket.recv(&mut answer, Some(Duration::from_secs(1)))?;
+//!     println!("{:?}", &answer[..received.bytes]);
+//!
+//!     // Without a copy: written where the driver takes it from.
+//!     let packet = socket.packet()?;
+//!     socket.payload_mut(&packet)?[..4].copy_from_slice(b"bye!");
+//!     socket.queue(packet, 4).map_err(|(_, error)| error)?;
+//!     socket.flush();
+//!     Ok(())
+//! }
+//! ```
 #![forbid(unsafe_code)]
 
 mod checksum;
