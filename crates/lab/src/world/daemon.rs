@@ -99,7 +99,7 @@ impl Netnice {
 
     fn wait_ready(&mut self) -> Result<()> {
         let patience = match bench::functional() {
-            true => 6 * READY,
+            true => 24 * READY, // the verifier, translated, beside a flood
             false => READY,
         };
         let until = Instant::now() + patience;
