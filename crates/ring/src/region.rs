@@ -14,6 +14,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{Ordering, fence};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -96,7 +97,10 @@ impl MemoryFile {
     pub(crate) fn punch(&self, offset: u64, bytes: u64) -> Result<(), SetupError> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.fd, flags, offset, bytes)
-            .map_err(system("cannot give pages of the memory file back"))
+            .map_err(system("cannot give pages of the memory file back"))?;
+        // To the compiler the call wrote no memory of ours; what was there must be read anew all the same.
+        fence(Ordering::SeqCst);
+        Ok(())
     }
 }
 

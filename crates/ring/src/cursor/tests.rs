@@ -9,6 +9,9 @@ use crate::story::{Both, SMALL, piece};
 
 const STARTS: [u32; 4] = [0, 1, u32::MAX - 5, 1 << 31];
 
+/// How often what repeats is repeated.
+const ROUNDS: u8 = if cfg!(miri) { 3 } else { 100 };
+
 /// A head and pairs, written from entry `at` of the submit ring on, and shown.
 fn forge(both: &Both, at: u32, head: Head, slots: &[Slot]) {
     both.set_entry(Ring::Submit, at, head.store());
@@ -44,7 +47,7 @@ fn broken(both: &mut Both) -> Breach {
 fn what_goes_in_comes_out_wherever_the_indices_stand() {
     for start in STARTS {
         let mut both = Both::new(SMALL, start);
-        for round in 0..100u8 {
+        for round in 0..ROUNDS {
             both.submit(&[round; 60]);
             both.submit(&[round + 100; 70]);
             for expected in [vec![round; 60], vec![round + 100; 70]] {
@@ -76,7 +79,7 @@ fn records_wrap_around_the_end_of_the_ring() {
         };
         let mut both = Both::new(shape, start);
         // Records of 4 entries, then of 3, 5 and 9, never a divisor of 16 together.
-        for round in 0..50u32 {
+        for round in 0..u32::from(ROUNDS) {
             for count in [3, 2, 4, 8] {
                 let pieces: Vec<_> = (0..count)
                     .map(|part| {
