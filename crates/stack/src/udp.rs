@@ -237,7 +237,11 @@ impl Socket {
         loop {
             let record = match self.flow.receive() {
                 Ok(Some(record)) => record,
-                Ok(None) => return Err(self.nothing()),
+                Ok(None) => {
+                    // What was dropped on the way is primed again, and the driver must see it.
+                    self.flush();
+                    return Err(self.nothing());
+                }
                 Err(error) => return Err(self.over(error)),
             };
             let pair = record.pairs()[0];

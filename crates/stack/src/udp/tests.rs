@@ -314,6 +314,26 @@ fn frames_that_hold_no_datagram_for_us_are_counted() {
 }
 
 #[test]
+fn frames_without_a_datagram_do_not_use_the_buffers_up() {
+    let mut wire = Wire::new();
+    let (mut here, mut there) = wire.sockets(false);
+    // Of 16 primed buffers.
+    for _ in 0..100 {
+        wire.hand(1, &[0; 60]);
+        wire.show();
+        assert!(matches!(
+            there.try_recv(&mut [0; 1]),
+            Err(StackError::NotNow)
+        ));
+    }
+    assert_eq!(there.dropped().foreign, 100);
+    assert_eq!(there.lost(Loss::NoBuffer), 0);
+    here.try_send(b"hello").unwrap();
+    wire.carry();
+    assert_eq!(there.try_recv(&mut [0; 10]).unwrap().bytes, 5);
+}
+
+#[test]
 fn blocked_calls_wait_and_wake() {
     let wire = Wire::new();
     let (mut here, mut there) = wire.sockets(false);
