@@ -129,7 +129,7 @@ impl Ringer {
     }
 
     /// The other side's flag.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(all(test, not(loom), not(miri)))]
     pub(crate) fn bell_flag(&self) -> u32 {
         self.nap.flag.load(Ordering::Relaxed)
     }

@@ -291,12 +291,14 @@ impl Story {
 }
 
 const START: u32 = u32::MAX - 20;
+/// The longest story.
+const STEPS: usize = if cfg!(miri) { 12 } else { 200 };
 
 proptest! {
     #![proptest_config(cases(100))]
 
     #[test]
-    fn honest_sides_break_nothing_and_lose_nothing(steps in prop::collection::vec(step(), 0..200)) {
+    fn honest_sides_break_nothing_and_lose_nothing(steps in prop::collection::vec(step(), 0..STEPS)) {
         let mut story = Story::new(START, true);
         for step in &steps {
             prop_assert!(story.step(step), "{:?}", step);
@@ -306,7 +308,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_program_writes(steps in prop::collection::vec((poke(START), step()), 0..120)) {
+    fn whatever_a_program_writes(steps in prop::collection::vec((poke(START), step()), 0..STEPS)) {
         let mut story = Story::new(START, false);
         for (poke, step) in &steps {
             story.poke(poke);
