@@ -19,8 +19,9 @@ pub fn desired(ledger: &Ledger) -> Desired {
         limit: limit(&remnant.contract),
         burst: burst(&remnant.contract),
         share: None,
-        weight: 1,
-        priority: 7,
+        // Its turns are as long as they were: a turn of one unit would make all others a hundred packets long.
+        weight: remnant.contract.weight().unwrap_or_default().get(),
+        priority: remnant.contract.priority().unwrap_or_default().get(),
     });
     Desired {
         targets: targets.chain(left).collect(),

@@ -23,12 +23,18 @@
 //!
 //! # Rates
 //! In HTB a class sends at its *assured* rate whatever its parent's tokens say, and borrows up to its *ceiling* only
-//! while its parent has tokens. So a ceiling holds only if the assured rates below it add up to no more. A node shares
-//! what it is assured, A: with no nested nodes A/4 to its sparse leaf and 3A/8 to each of the others; with nested nodes
-//! A/4, A/8 and A/8, and a half to the nested together, in equal parts of which there is a power of two, so that
-//! one more nested target seldom changes the others. All ceilings are the node's own limit.
+//! while its parent has tokens. So a ceiling holds only if the assured rates below it add up to no more. All ceilings are
+//! the node's own limit.
 //!
-//! The sparse leaf's assured rate is why a ping does not wait for the debt of a bulk packet.
+//! **In the cap stage only sparse leaves are assured anything**, all others borrow, so that packets leave one by one as the
+//! outermost limit has room for them. (With a part of the limit assured to the bulk leaf, some packets left by that and some
+//! by what was lent, and often two together: twice as long a wait for everybody else on a slow wire.) A node has A, its limit
+//! or its part of the node's around it, and assures A/4 to its sparse leaf; a half is for the nested nodes together, in
+//! equal parts of which there is a power of two, so that one more nested target seldom changes the others. The sparse
+//! leaf's assured rate is why a ping does not wait for the debt of a bulk packet.
+//!
+//! **On a link** a node shares what it is assured, A: with no nested nodes A/4 to its sparse leaf and 3A/4 to its bulk leaf;
+//! with nested nodes A/4 and A/8, and a half to the nested as above.
 //!
 //! On a link, the nodes at the top are assured what was promised to them plus their weight's part of what was promised
 //! to nobody. HTB could lend that part out by itself, but not by weight: a class that runs at its own rate for a moment

@@ -169,7 +169,7 @@ impl<H: Host> Clerk<H> {
             let burst = desired::burst(contract);
             page.row(
                 "burst",
-                &format!("{burst} at full speed, two packets at least"),
+                &format!("{burst} at full speed, one packet at least"),
             );
         }
         let Some(managed) = desired::link_of(&self.ledger, contract) else {

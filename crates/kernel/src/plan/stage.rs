@@ -144,7 +144,7 @@ impl<'a> Stage<'a> {
         nodes.insert(REST, rest);
         let top = HtbClass {
             overhead: link.overhead,
-            ..htb(ceil, ceil, DEFAULT_BURST, SMALL_QUANTUM, 0)
+            ..htb(ceil, ceil, Run::Packets(DEFAULT_BURST), SMALL_QUANTUM, 0)
         };
         Self {
             family,
@@ -308,28 +308,35 @@ impl<'a> Stage<'a> {
             .unwrap_or_default();
         let promised: u64 = inside.iter().map(|s| self.promised(*s, nested)).sum();
         let spare = assured.saturating_sub(promised);
-        let part = match (inside.is_empty(), self.top) {
-            (true, Some(_)) => spare - spare / 4,
-            (true, None) => spare / 8 * 3,
-            (false, _) => spare / 8,
+        // What the node's own class and its bulk leaf are assured: on a limit nothing, so that they wait for its turn.
+        let (whole, part) = match self.top {
+            Some(_) if inside.is_empty() => (assured, spare - spare / 4),
+            Some(_) => (assured, spare / 8),
+            None if node.parent.is_none() => (node.ceil, 0),
+            None => (0, 0),
         };
         let quantum = quantum(base, node.weight);
-        let class = |rate: u64, quantum: u32, order: u32| HtbClass {
+        let class = |rate: u64, run: Run, quantum: u32, order: u32| HtbClass {
             overhead: self.top.map_or(0, |t| t.overhead),
             ..htb(
                 rate.max(self.least()).min(node.ceil),
                 node.ceil,
-                node.burst,
+                run,
                 quantum,
                 order,
             )
+        };
+        // A limit lets pass what its burst allows; on a link a class must not lose the credit of its wait.
+        let run = match self.top {
+            Some(_) => Run::Packets(node.burst),
+            None => Run::Exactly(node.burst),
         };
         let [first, second] = node.order;
         tree.insert(
             own,
             Class {
                 parent,
-                htb: class(assured, INNER_QUANTUM, INNER_PRIORITY),
+                htb: class(whole, run, INNER_QUANTUM, INNER_PRIORITY),
                 queue: None,
             },
         );
@@ -341,12 +348,15 @@ impl<'a> Stage<'a> {
         let queues = self.queues(&node);
         tree.insert(
             sparse,
-            leaf(class(spare / 4, SMALL_QUANTUM, first), queues[0]),
+            leaf(
+                class(spare / 4, Run::Packets(node.burst), SMALL_QUANTUM, first),
+                queues[0],
+            ),
         );
-        tree.insert(bulk, leaf(class(part, quantum, second), queues[1]));
+        tree.insert(bulk, leaf(class(part, run, quantum, second), queues[1]));
         if self.top.is_none() {
             let large = quantum.max(LARGEST_PACKET as u32);
-            tree.insert(local, leaf(class(part, large, second), queues[2]));
+            tree.insert(local, leaf(class(part, run, large, second), queues[2]));
         }
         let share = spare / 2 / inside.len().max(1).next_power_of_two() as u64;
         let base = self.base_quantum(inside);
@@ -436,22 +446,34 @@ impl<'a> Stage<'a> {
     }
 }
 
-fn htb(rate: u64, ceil: u64, burst: Nanos, quantum: u32, priority: u32) -> HtbClass {
+/// How long a class may run ahead.
+#[derive(Clone, Copy)]
+enum Run {
+    /// So long: HTB lets a packet go while the bucket is not overdrawn, however long the packet, so any bucket will do.
+    Exactly(Nanos),
+    /// So long, but two full packets at least.
+    Packets(Nanos),
+}
+
+fn htb(rate: u64, ceil: u64, run: Run, quantum: u32, priority: u32) -> HtbClass {
     HtbClass {
         rate,
         ceil,
-        burst: ticks(rate, burst),
-        cburst: ticks(ceil, burst),
+        burst: ticks(rate, run),
+        cburst: ticks(ceil, run),
         quantum,
         priority,
         overhead: 0,
     }
 }
 
-/// How long a class may run ahead: the burst asked for, but two full packets at least, in HTB's ticks.
-fn ticks(rate: u64, burst: Nanos) -> u32 {
-    let two_packets = 2 * FULL_PACKET * 1_000_000_000 / rate.max(1);
-    to_u32(two_packets.max(burst.0).min(LONGEST_BURST) >> PSCHED_SHIFT)
+/// How long a class of this rate may run ahead, in HTB's ticks.
+fn ticks(rate: u64, run: Run) -> u32 {
+    let time = match run {
+        Run::Exactly(burst) => burst.0,
+        Run::Packets(burst) => burst.0.max(2 * FULL_PACKET * 1_000_000_000 / rate.max(1)),
+    };
+    to_u32(time.clamp(1 << PSCHED_SHIFT, LONGEST_BURST) >> PSCHED_SHIFT)
 }
 
 fn quantum(base: u64, weight: u16) -> u32 {
