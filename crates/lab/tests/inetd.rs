@@ -81,10 +81,12 @@ impl Inetd {
         self.desk.record(settle, span).expect("a record")
     }
 
-    /// How many targets the daemon holds.
+    /// How many sessions the daemon holds; the super-server itself is a target where there is a total.
     fn targets(&self) -> usize {
         let shown = self.desk.netnice.show().expect("a show");
-        shown["targets"].as_array().expect("a list").len()
+        let own = format!("pid:{}", self.server.pid());
+        let list = shown["targets"].as_array().expect("a list");
+        list.iter().filter(|one| one["target"] != own).count()
     }
 }
 
@@ -198,6 +200,36 @@ fn shares_follow_within_half_a_second() {
             "{rate:.1} of 256 Kbyte/s"
         );
     }
+}
+
+/// Whoever else is on a slow wire waits for one packet, not for one of each session.
+#[test]
+fn packets_of_all_sessions_leave_one_after_another() {
+    if functional() {
+        return eprintln!("left out: packets of an emulated machine come when they come");
+    }
+    let inetd = Inetd::start("ftp cat /dev/zero\n", &["@512Kbyte/sec"]);
+    let _clients = inetd.read(21, 3);
+    let (record, from, to) = inetd.record(1.5, 4.0);
+    shared(
+        "sessions",
+        &sessions(&record, 21, from, to),
+        &[512.0 / 3.0; 3],
+    );
+    // A full packet in a millisecond is 12.1 Mbit/s; at the total one may come each 2.96 ms.
+    let rates = record.bins(
+        |flow| flow.has_port(21) && flow.inbound,
+        from,
+        to,
+        SECOND / 1_000,
+    );
+    let above = |least: f64| rates.iter().filter(|rate| **rate > least).count();
+    let (one, two) = (above(6e6), above(18e6));
+    assert!(one > 1_000, "{one} milliseconds with a packet");
+    assert!(
+        two * 20 <= one,
+        "two packets in {two} of {one} milliseconds"
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@ use netnice_api::{
     Clear, ClearWhat, Client, ClientError, Exit, Find, Found, Request, Response, RuntimeDir, Set,
     Show, ShowDoc, Until,
 };
+use netnice_core::units::{Nanos, Rate};
 
 /// A connection to it.
 pub(crate) struct Daemon {
@@ -47,7 +48,7 @@ impl Daemon {
         Ok(Daemon { dir, client, until })
     }
 
-    /// Limits a target, in the short form's way; `rate` is text.
+    /// Limits a target, in the short form's way; `rate` is text, and other clauses may follow it.
     pub(crate) fn limit(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
         let until = self.until;
         self.set(whom, rate, |set| set.until = until)
@@ -139,6 +140,23 @@ impl Daemon {
         Ok(answer)
     }
 }
+
+/// What a total is limited to, as [`Daemon::limit`] takes it. Where a packet takes longer than a millisecond, the packets of
+/// all sessions leave one after another, however long some of them were silent before: a slow wire carries others too, and
+/// two packets together are twice as long a wait.
+pub(crate) fn evenly(rate: Rate) -> String {
+    let text = rate.compact();
+    match rate.bits_per_second() < EVENLY_BELOW {
+        true => format!("{text} burst {EVENLY}"),
+        false => text,
+    }
+}
+
+/// A full packet takes a millisecond at this rate, in bit/s.
+const EVENLY_BELOW: u64 = 12_000_000;
+
+/// How early a packet may be: less than it takes, and more than a timer is late.
+const EVENLY: Nanos = Nanos::from_millis(1);
 
 /// Why an answer is not the one that was asked for.
 fn denial(answer: Result<Response, ClientError>) -> Denial {

@@ -10,6 +10,10 @@
 //! The program runs behind a *gate*: a helper process (this program's own, see [`Gate`]) has its descriptors and waits for one byte;
 //! it becomes the program when its share is in force. So no byte of a session is ever unlimited.
 //!
+//! # The total
+//! The super-server limits itself to the total, and the shares of its sessions lie inside: so it holds while shares change too, and
+//! the packets of all sessions leave one after another, and not two sessions' together.
+//!
 //! # Waiting
 //! One thread waits for listeners and for sessions (by pidfd). There are no signal handlers: if the server ends, sessions
 //! go on, with the limits that they have.
@@ -34,9 +38,9 @@ use netnice_core::units::Rate;
 use rustix::event::{PollFd, PollFlags, Timespec};
 
 use crate::config::{Config, ConfigError, Fault, Service};
-use crate::daemon::Daemon;
+use crate::daemon::{Daemon, evenly};
 use crate::divide::{self, Demand, Pool};
-use crate::keep::{Keeper, SETTLE};
+use crate::keep::{Keeper, Member, SETTLE};
 use session::Session;
 use socket::Listener;
 
@@ -89,6 +93,7 @@ pub fn serve(
         sessions: BTreeMap::new(),
         say,
     };
+    server.hold_total();
     for listener in &server.listeners {
         let service = &server.config.services[listener.service];
         (server.say)(&format!("{} is served at {}", service.name, listener.at));
@@ -126,6 +131,27 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
+    /// Limits itself to the total, so that the shares of all sessions lie inside. Somebody who has limited it by hand meant that.
+    fn hold_total(&mut self) {
+        let Some(total) = self.config.total else {
+            return;
+        };
+        let mut held = || -> Result<(), String> {
+            let myself = Member::open(std::process::id()).map_err(|error| error.to_string())?;
+            let shown = self.keeper.daemon.show();
+            let targets = shown.map_err(|error| error.to_string())?.targets;
+            if targets.iter().any(|one| one.target == myself.target) {
+                return Ok(());
+            }
+            let whom = myself.whom();
+            let limited = self.keeper.daemon.limit(whom, &evenly(total));
+            limited.map_err(|why| why.text)
+        };
+        if let Err(why) = held() {
+            (self.say)(&format!("the total is kept by the shares alone: {why}"));
+        }
+    }
+
     /// Waits for something, and does it.
     fn turn(&mut self) -> Result<(), InetdError> {
         let (ready, ended) = self.wait().map_err(InetdError::Wait)?;

@@ -63,7 +63,7 @@ impl Member {
         self.use_.idle()
     }
 
-    fn whom(&self) -> Whom<'_> {
+    pub(crate) fn whom(&self) -> Whom<'_> {
         Whom {
             target: &self.target,
             pidfd: Some(self.pidfd.as_fd()),

@@ -32,7 +32,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 
 use crate::config;
-use crate::daemon::{Daemon, Denial, Whom};
+use crate::daemon::{Daemon, Denial, Whom, evenly};
 use crate::divide::{self, Demand, Pool};
 use crate::keep::{Keeper, Member};
 use crowd::Crowd;
@@ -159,7 +159,7 @@ pub fn preview(asked: &Asked, dir: &RuntimeDir) -> Result<Shares, ManagerError> 
     let mut crowds = find(asked, &mut daemon)?;
     for crowd in &crowds {
         let limited = hold(&mut daemon, crowd, |daemon, whom| {
-            daemon.try_limit(whom, &asked.total.compact())
+            daemon.try_limit(whom, &evenly(asked.total))
         });
         limited.map_err(ManagerError::Denied)?;
     }
@@ -410,7 +410,7 @@ impl Manager<'_> {
 
     /// Limits the targets to the total that are not; a process that is a session itself has its share alone.
     fn hold_totals(&mut self, there: &BTreeMap<u32, usize>) -> Result<(), ManagerError> {
-        let rate = self.asked.total.compact();
+        let rate = evenly(self.asked.total);
         for (at, crowd) in self.crowds.iter().enumerate() {
             let is_session = there.keys().any(|pid| crowd.target == format!("pid:{pid}"));
             if is_session {
@@ -485,7 +485,7 @@ impl Manager<'_> {
     /// Sets everything again.
     fn renew(&mut self) {
         self.renewed = Instant::now();
-        let rate = self.asked.total.compact();
+        let rate = evenly(self.asked.total);
         for at in self.held.clone() {
             let again = hold(&mut self.keeper.daemon, &self.crowds[at], |daemon, whom| {
                 daemon.limit(whom, &rate)
@@ -505,7 +505,7 @@ impl Manager<'_> {
         for number in numbers {
             troubles.extend(self.keeper.lift(number).err().map(|why| why.text));
         }
-        let rate = self.asked.total.compact();
+        let rate = evenly(self.asked.total);
         for at in &self.held {
             let crowd = &self.crowds[*at];
             if crowd.has_ended() {
