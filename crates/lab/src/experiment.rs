@@ -60,6 +60,8 @@ pub struct Context {
     pub quick: bool,
     /// Only the cells whose name has all of these words (of an experiment that has cells).
     pub only: Option<String>,
+    /// Where single runs are kept, and taken from if they are there (of an experiment that is many runs).
+    pub keep: Option<PathBuf>,
     /// Where plots go; none: no plots.
     pub plots: Option<PathBuf>,
 }
@@ -223,6 +225,7 @@ impl Experiment {
             subject: Subject::Netnice,
             quick: true,
             only: None,
+            keep: None,
             plots: None,
         })
     }

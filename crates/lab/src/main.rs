@@ -78,9 +78,12 @@ struct Options {
     /// A subset for a test run, with the tolerance of a test
     #[arg(long)]
     quick: bool,
-    /// Of accuracy's matrix only the cells that have all of these words, as in 'down 64kbit v6'
+    /// Only the cells that have all of these words: of accuracy's matrix as in 'down 64kbit v6', of nice-fig6 to 8 'run 3 with'
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
+    /// Keep each run of nice-fig6 to 8 in this folder, and measure only those that are not there yet
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
     /// What holds the limits
     #[arg(long, value_enum, default_value_t = Subject::Netnice)]
     subject: Subject,
@@ -145,7 +148,7 @@ fn list(json: bool) -> Result<()> {
 
 fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
     world::begin()?;
-    if let Some(folder) = &options.plot {
+    for folder in options.plot.iter().chain(&options.keep) {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make the folder {}", folder.display()))?;
     }
@@ -153,6 +156,7 @@ fn run(experiments: &[&Experiment], options: &Options) -> Result<bool> {
         subject: options.subject,
         quick: options.quick,
         only: options.only.clone(),
+        keep: options.keep.clone(),
         plots: options.plot.clone(),
     };
     let mut broken = Vec::new();
