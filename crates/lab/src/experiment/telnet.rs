@@ -30,7 +30,7 @@ use serde_json::json;
 
 use super::bench::{SECOND, at, netnice_only, wait_until};
 use super::fig5::await_service;
-use super::{Bound, Context, Outcome};
+use super::{Bound, Context, Outcome, figure};
 use crate::plot::{Chart, Series, palette};
 use crate::process::Proc;
 use crate::stats;
@@ -282,18 +282,23 @@ impl Figure {
             let point = |(at, ms): (u64, f64)| (at as f64 / 1e9, ms);
             trips.unwrap_or_default().into_iter().map(point).collect()
         };
-        let name = |what: &str, mean: f64| format!("{what} (paper: {mean} ms on average)");
-        Chart::new(self.title, "seconds", "round trip of a key stroke, ms")
+        let name = |what: &str, runs: &[Run], paper: f64| {
+            let all: Vec<f64> = runs.iter().flat_map(|run| run.congested(times)).collect();
+            let mean = figure(stats::mean(&all));
+            format!("{what}: {mean} ms on average (paper: {paper})")
+        };
+        let below = "seconds; in the shaded time files are sent";
+        Chart::new(self.title, below, "round trip of a key stroke, ms")
             .with(
                 Series::new(
-                    name("without", self.paper[0].0),
+                    name("without", &all[0], self.paper[0].0),
                     palette::RED,
                     points(&all[0]),
                 )
                 .thin(),
             )
             .with(Series::new(
-                name("with netnice", self.paper[1].0),
+                name("with netnice", &all[1], self.paper[1].0),
                 palette::BLUE,
                 points(&all[1]),
             ))
