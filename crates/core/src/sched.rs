@@ -59,7 +59,8 @@
 //!
 //! # Time
 //! The caller passes it; where it goes back it is taken to stand still. All of it saturates at
-//! the end of [`Instant`].
+//! the end of [`Instant`], and it stands still 512 ns before: who would have to wait longer sleeps
+//! for good.
 
 mod calendar;
 mod cell;
@@ -410,7 +411,7 @@ impl Scheduler {
 
     #[inline(always)]
     fn advance(&mut self, now: Instant) {
-        self.now = self.now.max(now.0);
+        self.now = self.now.max(now.0.min(END_OF_TIME));
         if self.sleepers.is_landing_due(self.now) {
             self.land();
         }
@@ -533,6 +534,9 @@ const ENTRIES_PER_FLOW: usize = 2;
 
 /// 512 ns: what waiting may cost where it is not a thousandth of the wait.
 const TIME_QUANTUM: u32 = 9;
+
+/// Time does not go on from here: no place is behind it.
+const END_OF_TIME: u64 = (u64::MAX >> TIME_QUANTUM << TIME_QUANTUM) - 1;
 
 /// Of start tags (2^26 / weight for each byte): a thousandth of 64 bytes of weight 1000.
 const TAG_QUANTUM: u32 = 12;

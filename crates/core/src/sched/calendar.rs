@@ -46,6 +46,7 @@ mod whole;
 
 use alloc::boxed::Box;
 use alloc::vec;
+use alloc::vec::Vec;
 
 use landing::Landing;
 pub(super) use place::Spot;
@@ -268,20 +269,13 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         let (mut found, mut rest) = (0, None);
         for ring in 0..RINGS {
             let mut least = None;
-            for word in ring * WORDS..(ring + 1) * WORDS {
-                let mut mask = self.masks[word];
-                let summary = self.summary[word / 64] & (1 << (word % 64)) != 0;
-                assert_eq!(summary, mask != 0, "summary of word {word}");
-                while mask != 0 {
-                    let slot = word * 64 + mask.trailing_zeros() as usize;
-                    mask &= mask - 1;
-                    let tail = self.tails[slot];
-                    assert_ne!(tail, NOWHERE, "slot {slot} is marked");
-                    found += pool.invariants(tail, Home::new(self.name, slot as u32));
-                    let first = Shape::<QUANTUM>::of_ring(ring).spot(self.first[ring]);
-                    let distance = slot.wrapping_sub(first.slot()) % BUCKETS;
-                    least = Some(least.map_or(distance, |l: usize| l.min(distance)));
-                }
+            for slot in self.marked(ring) {
+                let tail = self.tails[slot];
+                assert_ne!(tail, NOWHERE, "slot {slot} is marked");
+                found += pool.invariants(tail, Home::new(self.name, slot as u32));
+                let first = Shape::<QUANTUM>::of_ring(ring).spot(self.first[ring]);
+                let distance = slot.wrapping_sub(first.slot()) % BUCKETS;
+                least = Some(least.map_or(distance, |l: usize| l.min(distance)));
             }
             let live = self.is_live(ring);
             assert_eq!(least.is_some(), live, "live bits of ring {ring}");
@@ -308,6 +302,29 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         // A bucket with entries that is not marked would be missing here.
         assert_eq!(found, self.len as usize, "entries");
         found + self.in_flight().count()
+    }
+
+    /// The buckets of a ring that are marked; panics where `masks` and `summary` differ.
+    fn marked(&self, ring: usize) -> Vec<usize> {
+        let mut marked = Vec::new();
+        for group in ring * GROUPS..(ring + 1) * GROUPS {
+            let words = &self.masks[group * 64..(group + 1) * 64];
+            if self.summary[group] == 0 {
+                // Compared as a whole, since this is most of them.
+                assert_eq!(words, [0; 64], "group {group}");
+                continue;
+            }
+            for (at, word) in words.iter().enumerate() {
+                let summary = self.summary[group] & (1 << at) != 0;
+                assert_eq!(summary, *word != 0, "summary of word {at} of group {group}");
+                let mut bits = *word;
+                while bits != 0 {
+                    marked.push((group * 64 + at) * 64 + bits.trailing_zeros() as usize);
+                    bits &= bits - 1;
+                }
+            }
+        }
+        marked
     }
 
     /// Which places a distance can have.

@@ -12,7 +12,7 @@ use super::cell::Cell;
 use super::deadline::ASK;
 use super::flow::MAX_LENGTH;
 use super::service::{FlowId, Misuse};
-use super::{TIME_QUANTUM, fitting};
+use super::{END_OF_TIME, TIME_QUANTUM, fitting};
 use crate::contract;
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
@@ -190,10 +190,12 @@ impl Pacer {
         }
     }
 
-    /// When [`Pacer::poll`] can next have something; nothing if a packet has to come first.
+    /// When [`Pacer::poll`] can next have something; nothing if a packet has to come first
+    /// (or time is over before).
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        Some(Instant(self.sleepers.peek()?.key.max(self.now)))
+        let at = self.sleepers.soonest()?.max(self.now);
+        (at <= END_OF_TIME).then_some(Instant(at))
     }
 
     /// Bytes of memory in use, with what is kept for flows that are idle.
@@ -219,7 +221,7 @@ impl Pacer {
 
     #[inline(always)]
     fn advance(&mut self, now: Instant) {
-        self.now = self.now.max(now.0);
+        self.now = self.now.max(now.0.min(END_OF_TIME));
         if self.sleepers.is_landing_due(self.now) {
             self.land();
         }

@@ -4,7 +4,9 @@ use super::calendar::{Spot, Whole};
 use super::flow::{Flag, Flow, Kind};
 use super::pace::Moment;
 use super::service::{Departure, FlowId, Next, Packet, Turn};
-use super::{DROPPED_PER_CALL, DUE_PER_CALL, Entry, Line, Scheduler, deadline, finest};
+use super::{
+    DROPPED_PER_CALL, DUE_PER_CALL, END_OF_TIME, Entry, Line, Scheduler, deadline, finest,
+};
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
 
@@ -47,7 +49,8 @@ impl Scheduler {
         Some(self.depart(id, Turn::Early, behind))
     }
 
-    /// When [`Scheduler::poll`] can next have something; nothing if a packet has to come first.
+    /// When [`Scheduler::poll`] can next have something; nothing if a packet has to come first (or
+    /// time is over before).
     /// Any later call but `poll_timeout` itself may change the answer.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
@@ -57,7 +60,8 @@ impl Scheduler {
             true => self.now,
             false => self.sleepers.soonest()?,
         };
-        Some(Instant(waits.max(soonest).max(self.now)))
+        let at = waits.max(soonest).max(self.now);
+        (at <= END_OF_TIME).then_some(Instant(at))
     }
 
     /// [`Scheduler::poll`] and [`Scheduler::poll_timeout`] in one: what to send now, or when to
@@ -81,7 +85,7 @@ impl Scheduler {
         {
             if let Some(whole) = self.sleepers.take_whole(&mut self.pool, deadline::JOIN) {
                 self.wake_up_whole(whole, spot);
-                budget = budget.saturating_sub(DUE_PER_CHUNK);
+                budget = budget.saturating_sub(DUE_PER_CHUNK.min(whole.len()));
                 continue;
             }
             let (flows, due) = (&self.flows, &self.due);
@@ -553,7 +557,8 @@ pub(super) fn prefetch(flows: &[Flow], id: u32) {
     }
 }
 
-/// What moving a whole chunk of entries takes of [`DUE_PER_CALL`]. Its flows are prefetched.
+/// What moving a whole chunk of entries takes of [`DUE_PER_CALL`] at most: its flows are prefetched.
+/// Never more than it has entries, so that a call moves [`DUE_PER_CALL`] of them, if there are.
 const DUE_PER_CHUNK: u32 = 8;
 
 /// Binary digits of a start tag for each byte at weight 1.

@@ -16,6 +16,12 @@ pub(in crate::sched) struct Whole {
 }
 
 impl Whole {
+    /// How many entries it has.
+    #[inline(always)]
+    pub(in crate::sched) fn len(self) -> u32 {
+        self.len
+    }
+
     /// The word of all its entries.
     #[inline(always)]
     pub(in crate::sched) fn word(self) -> u32 {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::limits::limited;
 use super::world::*;
-use crate::sched::{Misuse, Next, Packet, Scheduler, Service, Wire};
+use crate::sched::{Misuse, Next, Pacer, Packet, Scheduler, Service, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
 /// Every kind, two in five of those that are promised something under a limit too.
@@ -230,4 +230,32 @@ fn a_place_is_used_again() {
     link.remove(first, Instant(0)).unwrap();
     assert_eq!(link.insert(service, Instant(0)), Ok(first));
     assert_ne!(first, second);
+}
+
+/// Who would have to wait beyond the end of time sleeps for good; nobody looks again and again.
+#[test]
+fn at_the_end_of_time_flows_sleep_for_good() {
+    let contract = cell(mbit(1), us(1));
+    for before in [0, 100, 511, 512, 600, 2000] {
+        let now = Instant(u64::MAX - before);
+        let mut link = Scheduler::new(Wire::new(mbit(10_000))).unwrap();
+        let flow = link.insert(Service::Cell(contract), now).unwrap();
+        link.handle_head(flow, Packet::new(Bytes(1500)), now)
+            .unwrap();
+        let next = |_| Some(Packet::new(Bytes(1500)));
+        let sent = link.poll(now, next).is_some() || link.poll(Instant(u64::MAX), next).is_some();
+        assert!(sent, "{before}");
+        assert_eq!(link.poll(Instant(u64::MAX), next), None);
+        assert_eq!(link.poll_timeout(), None, "{before}");
+        link.invariants();
+        let mut pacer = Pacer::new();
+        let flow = pacer.insert(contract).unwrap();
+        pacer.handle_head(flow, Bytes(1500), now).unwrap();
+        let next = |_| Some(Bytes(1500));
+        // Its places are 512 ns wide, and none is behind the end.
+        let sent = pacer.poll(now, next).is_some() || pacer.poll(Instant(u64::MAX), next).is_some();
+        assert!(sent || before < 1024, "{before}");
+        assert_eq!(pacer.poll(Instant(u64::MAX), next), None);
+        assert_eq!(pacer.poll_timeout(), None);
+    }
 }
