@@ -14,7 +14,7 @@ use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::enforce::Host;
-use crate::ledger::{Body, Managed, Newcomer, Root};
+use crate::ledger::{Body, Managed, Root};
 use crate::peer::Peer;
 use crate::undo::{self, Cleared, Undo, Waiting};
 
@@ -286,23 +286,7 @@ impl<H: Host> Clerk<H> {
         cleared: &Cleared,
     ) -> Result<Option<TargetId>, Denied> {
         let Body::Processes { roots, only } = &cleared.body else {
-            if let Some(held) = draft.ledger.find(&cleared.target) {
-                return Ok(Some(held.entry.id));
-            }
-            return match self.find_thing(&cleared.target) {
-                Ok((body, place, act)) => self
-                    .open_thing(draft, &cleared.target, body, place, act)
-                    .map(Some),
-                Err(_) => draft
-                    .ledger
-                    .open(Newcomer {
-                        target: cleared.target.clone(),
-                        body: cleared.body.without(),
-                        place: Default::default(),
-                        inside: Default::default(),
-                    })
-                    .map(Some),
-            };
+            return self.seat_of(draft, &cleared.target).map(Some);
         };
         let mut slot = None;
         for root in roots {

@@ -149,22 +149,49 @@ impl<H: Host> Clerk<H> {
         if let Some(held) = draft.ledger.find(target) {
             return Ok(held.entry.id);
         }
-        let (body, place, bind) = self.find_thing(target)?;
-        match draft.ledger.find_alias(&body) {
-            Some(held) => Ok(held.entry.id),
-            None => self.open_thing(draft, target, body, place, bind),
-        }
+        let found = self.find_thing(target)?;
+        self.slot_of_found(draft, target, found)
     }
 
-    /// Takes in a target that is no process.
-    pub(super) fn open_thing(
+    /// The same for a target that may wait for what is not there.
+    pub(super) fn seat_of(
         &mut self,
         draft: &mut Draft,
         target: &Target,
-        body: Body,
-        place: Place,
-        bind: Bind,
     ) -> Result<TargetId, Denied> {
+        if let Some(held) = draft.ledger.find(target) {
+            return Ok(held.entry.id);
+        }
+        let absent = match self.find_thing(target) {
+            Ok(found) => return self.slot_of_found(draft, target, found),
+            Err(absent) => absent,
+        };
+        let body = match target {
+            Target::Name(_) => Body::Processes {
+                roots: Vec::new(),
+                only: false,
+            },
+            Target::App(_) => Body::App(None),
+            Target::Cgroup(_) | Target::Unit(_) | Target::Container(_) => Body::Cgroup(None),
+            Target::Pid(_) | Target::User(_) => return Err(absent),
+        };
+        draft.ledger.open(Newcomer {
+            target: target.clone(),
+            body,
+            place: Place::default(),
+            inside: BTreeSet::new(),
+        })
+    }
+
+    fn slot_of_found(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+        (body, place, bind): (Body, Place, Bind),
+    ) -> Result<TargetId, Denied> {
+        if let Some(held) = draft.ledger.find_alias(&body) {
+            return Ok(held.entry.id);
+        }
         let inside = match body {
             Body::App(Some(key)) => {
                 let family = self.host.running(key);

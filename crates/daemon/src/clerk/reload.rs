@@ -11,7 +11,6 @@ use netnice_core::admission::TargetId;
 use netnice_core::claims::{Claim, Claims};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::link::{Capacity, CapacitySource, Link};
-use netnice_core::target::Target;
 use netnice_core::units::{Bytes, Rate};
 
 use super::units::keeps_faulty;
@@ -20,7 +19,7 @@ use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::enforce::Host;
-use crate::ledger::{Body, Newcomer, POLICY};
+use crate::ledger::POLICY;
 use crate::peer::Peer;
 use crate::policy::{LinkRule, Policy, Rule};
 use crate::units::Units;
@@ -140,40 +139,6 @@ impl<H: Host> Clerk<H> {
             }
         }
         Ok(seats)
-    }
-
-    pub(super) fn seat_of(
-        &mut self,
-        draft: &mut Draft,
-        target: &Target,
-    ) -> Result<TargetId, Denied> {
-        if let Some(held) = draft.ledger.find(target) {
-            return Ok(held.entry.id);
-        }
-        let body = match target {
-            Target::Name(_) => Body::Processes {
-                roots: Vec::new(),
-                only: false,
-            },
-            Target::App(_) => Body::App(None),
-            Target::Cgroup(_) | Target::Unit(_) | Target::Container(_) => Body::Cgroup(None),
-            other => return self.slot_of_thing(draft, other),
-        };
-        let waits = |draft: &mut Draft| {
-            draft.ledger.open(Newcomer {
-                target: target.clone(),
-                body,
-                place: Default::default(),
-                inside: Default::default(),
-            })
-        };
-        match target {
-            Target::Name(_) => waits(draft),
-            _ => match self.find_thing(target) {
-                Ok(_) => self.slot_of_thing(draft, target),
-                Err(_) => waits(draft),
-            },
-        }
     }
 
     fn change_links(
