@@ -23,6 +23,8 @@
 //! **What does not fit.** No share falls below the floor. A session whose coming would make one fall below it, or whose fixed
 //! rate is more than what is left, is refused ([`fits`]).
 
+use netnice_core::units::Amount;
+
 /// What is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
@@ -49,7 +51,7 @@ pub struct Demand {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     /// Its fixed rate does not fit.
-    #[error("its rate of {asked} bit/s does not fit: {left} bit/s are left of the total")]
+    #[error("its rate of {} does not fit: {} are left of the total", Amount(*.asked), Amount(*.left))]
     Fixed {
         /// The rate.
         asked: u64,
@@ -57,7 +59,7 @@ pub enum Full {
         left: u64,
     },
     /// Shares would fall below the floor.
-    #[error("a share would be {share} bit/s, below the floor of {floor} bit/s")]
+    #[error("a share would be {}, below the floor of {}", Amount(*.share), Amount(*.floor))]
     Floor {
         /// The share that there would be.
         share: u64,
