@@ -49,9 +49,9 @@ impl<H: Host> Clerk<H> {
             messages,
         } = taken;
         if clear.dry_run {
+            let steps = self.preview(&draft);
             return Ok(Done {
-                plan: Some(self.preview(&draft)),
-                messages,
+                plan: Some(messages.into_iter().chain(steps).collect()),
                 ..Done::default()
             });
         }

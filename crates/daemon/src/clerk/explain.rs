@@ -3,7 +3,7 @@
 use netnice_api::Explained;
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
-use netnice_core::units::Rate;
+use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::enforce::{Housing, Whereabouts};
 
 use super::Clerk;
@@ -65,7 +65,7 @@ impl<H: Host> Clerk<H> {
             if let crate::undo::Undo::Claim { id, change } = &waiting.undo
                 && *id == held.id
             {
-                let left = waiting.at.since(now.monotonic);
+                let left = rough(waiting.at.since(now.monotonic));
                 let when = match (waiting.until, waiting.confirmable) {
                     (Some(root), _) => format!("when process {} ends", root.pid),
                     (None, true) => {
@@ -403,6 +403,11 @@ fn not_covered(held: &Held) -> Vec<&'static str> {
         );
     }
     lines
+}
+
+/// A time that passes while it is read: whole seconds, rounded up.
+fn rough(time: Nanos) -> Nanos {
+    Nanos::from_secs(time.0.div_ceil(1_000_000_000))
 }
 
 /// Width of a label.

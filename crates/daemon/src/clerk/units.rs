@@ -168,7 +168,7 @@ impl<H: Host> Clerk<H> {
         }
         if units.rules != self.units.rules {
             let text = format!(
-                "unit files: sections [X-Netnice] of {} units",
+                "unit files: sections [X-Netnice] found: {}",
                 units.rules.len()
             );
             self.journal.note(now, text);
