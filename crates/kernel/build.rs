@@ -1,23 +1,30 @@
-//! Compiles the eBPF programs with clang and writes the Rust mirror of `bpf/abi.h`.
+//! Compiles the eBPF programs with clang and writes the Rust mirrors of `bpf/abi.h` and `bpf/direct.h`.
 //!
-//! The mirror is generated so that keys and values of the maps are written down once (see the head of `abi.h` for the
+//! The mirrors are generated so that keys and values of the maps are written down once (see the head of `abi.h` for the
 //! form that is read here). Nothing binary is ever committed.
 
 use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 
 fn main() {
-    for file in ["abi.h", "maps.h", "owner.h", "path.h", "netnice.bpf.c"] {
-        println!("cargo:rerun-if-changed=bpf/{file}");
-    }
+    println!("cargo:rerun-if-changed=bpf");
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let abi = fs::read_to_string("bpf/abi.h").expect("bpf/abi.h is readable");
-    let maps = fs::read_to_string("bpf/maps.h").expect("bpf/maps.h is readable");
-    let mirror = mirror(&abi) + &layout(&[&abi, &maps]);
-    fs::write(Path::new(&out).join("abi.rs"), mirror).expect("OUT_DIR is writable");
-    compile(&Path::new(&out).join("netnice.bpf.o"));
+    let out = Path::new(&out);
+    let header = |name: &str| {
+        fs::read_to_string(Path::new("bpf").join(name))
+            .unwrap_or_else(|error| panic!("bpf/{name} is not readable: {error}"))
+    };
+    let (abi, maps) = (header("abi.h"), header("maps.h"));
+    let limits = mirror("abi.h", &abi) + &layout(&[&abi, &maps]);
+    fs::write(out.join("abi.rs"), limits).expect("OUT_DIR is writable");
+    let direct = mirror("direct.h", &header("direct.h"));
+    fs::write(out.join("direct.rs"), direct).expect("OUT_DIR is writable");
+    for program in ["netnice", "direct"] {
+        compile(program, out);
+    }
 }
 
-fn compile(object: &Path) {
+fn compile(program: &str, out: &Path) {
+    let source = format!("bpf/{program}.bpf.c");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let mut command = Command::new(&clang);
     command.args([
@@ -32,14 +39,14 @@ fn compile(object: &Path) {
     }
     let done = command
         .arg("-c")
-        .arg("bpf/netnice.bpf.c")
+        .arg(&source)
         .arg("-o")
-        .arg(object)
+        .arg(out.join(format!("{program}.bpf.o")))
         .status();
     match done {
         Ok(status) if status.success() => {}
         Ok(status) => {
-            panic!("{clang} could not compile bpf/netnice.bpf.c ({status}); it needs libbpf-dev")
+            panic!("{clang} could not compile {source} ({status}); it needs libbpf-dev")
         }
         Err(error) => panic!(
             "{clang} is needed to compile the eBPF programs: {error}; `apt-get install clang libbpf-dev`"
@@ -47,9 +54,9 @@ fn compile(object: &Path) {
     }
 }
 
-/// The Rust mirror of the header: constants, and `#[repr(C)]` structs with their sizes.
-fn mirror(header: &str) -> String {
-    let mut rust = String::from("// Generated from bpf/abi.h.\n");
+/// The Rust mirror of a header: constants, and `#[repr(C)]` structs with their sizes.
+fn mirror(name: &str, header: &str) -> String {
+    let mut rust = format!("// Generated from bpf/{name}.\n");
     let mut lines = header.lines().map(strip_comment);
     while let Some(line) = lines.next() {
         if let Some(rest) = line.strip_prefix("#define ") {

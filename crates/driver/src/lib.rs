@@ -3,7 +3,7 @@
 //! Must never: send what a flow's template forbids, let one flow's traffic cost another, or believe what a program wrote twice.
 //!
 //! # The pure parts
-//! Nothing here does input or output or reads a clock: a caller passes bytes and the time.
+//! They do no input or output and read no clock: a caller passes bytes and the time.
 //!
 //! - [`frame`] reads the headers of a received frame, strictly and once.
 //! - [`template`] is what a flow may send: a compare and a mask over the headers of the driver's own copy.
@@ -11,13 +11,23 @@
 //!   protocol; and says why a frame is nobody's or is discarded.
 //! - [`protocol`]: what a flow can be of.
 //! - [`pattern`] is the description of another protocol's packets, compiled into few masks and looked up by hash.
+//! - [`share`] is how much of the driver's time one flow's received packets may take.
+//! - [`turn`] puts these together: rings, scheduler, copy and check, card; and back.
+//! - [`frames`] knows who holds each frame of the driver's memory.
+//!
+//! # The interface
+//! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET where that is refused.
 
 pub mod demux;
 pub mod frame;
+pub mod frames;
 #[cfg(test)]
 mod fuzz;
+pub mod link;
 pub mod pattern;
 pub mod protocol;
+pub mod share;
 #[cfg(test)]
 mod story;
 pub mod template;
+pub mod turn;

@@ -6,6 +6,7 @@ pub mod abi;
 pub mod cgroup;
 pub mod connections;
 pub mod device;
+pub mod direct;
 pub mod enforce;
 pub mod error;
 pub mod netlink;

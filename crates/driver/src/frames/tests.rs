@@ -1,0 +1,70 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzz::cases;
+
+#[test]
+fn nobody_gives_what_he_does_not_have() {
+    let mut frames = Frames::new(2, 2048);
+    let one = frames.take().unwrap();
+    let strange = |address, expected| Err(Strange { address, expected });
+    let pass = Frames::pass;
+    assert_eq!(
+        pass(&mut frames, one, Holder::Sending, Holder::Free),
+        strange(one, Holder::Sending)
+    );
+    assert_eq!(
+        pass(&mut frames, one + 5, Holder::Driver, Holder::Sending),
+        Ok(one)
+    );
+    assert_eq!(
+        pass(&mut frames, one, Holder::Driver, Holder::Free),
+        strange(one, Holder::Driver)
+    );
+    assert_eq!(
+        pass(&mut frames, 4096, Holder::Sending, Holder::Free),
+        strange(4096, Holder::Sending)
+    );
+    assert_eq!(
+        pass(&mut frames, one, Holder::Sending, Holder::Free),
+        Ok(one)
+    );
+    assert_eq!(
+        pass(&mut frames, one, Holder::Free, Holder::Driver),
+        strange(one, Holder::Free)
+    );
+    frames.invariants();
+}
+
+proptest! {
+    #![proptest_config(cases(500))]
+
+    #[test]
+    fn the_ledger_balances(steps in prop::collection::vec((any::<bool>(), 0..20_000_u64, 0..4_u8, 0..4_u8), 0..200)) {
+        let mut frames = Frames::new(8, 2048);
+        let holders = [Holder::Free, Holder::Driver, Holder::Filling, Holder::Sending];
+        let mut naive = [Holder::Free; 8];
+        for (take, address, from, to) in steps {
+            let (from, to) = (holders[usize::from(from)], holders[usize::from(to)]);
+            if take {
+                let taken = frames.take();
+                prop_assert_eq!(taken.is_some(), naive.contains(&Holder::Free));
+                if let Some(address) = taken {
+                    naive[address as usize / 2048] = Holder::Driver;
+                }
+            } else {
+                let place = address as usize / 2048;
+                let right = from != Holder::Free && naive.get(place) == Some(&from);
+                prop_assert_eq!(frames.pass(address, from, to).is_ok(), right);
+                if right {
+                    naive[place] = to;
+                }
+            }
+            frames.invariants();
+            for holder in holders {
+                let count = naive.iter().filter(|one| **one == holder).count();
+                prop_assert_eq!(frames.count(holder) as usize, count);
+            }
+        }
+    }
+}

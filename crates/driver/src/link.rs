@@ -1,0 +1,312 @@
+//! A network interface as the driver has it: frames of its own go out, received ones come in.
+//!
+//! | mode | sends | receives |
+//! |---|---|---|
+//! | [`Mode::Native`] | AF_XDP, past the queue of the interface | XDP in the interface's driver hands over what is registered, everything else passes to the kernel |
+//! | [`Mode::Generic`] | the same | the same behind the interface's driver |
+//! | [`Mode::Fallback`] | AF_PACKET, past the queue | AF_PACKET: a copy of every frame; the kernel gets each too |
+//!
+//! [`Link::open`] takes the first that works, and says by [`Link::mode`] which one it is. XDP is attached by
+//! [`Link::listen`], with the first flow that receives, and detached by [`Link::deafen`]; also when the process is killed, since the
+//! kernel ends it with the process.
+//!
+//! What is sent passes through [`Link::send`]: the caller writes into a free frame and hands back the
+//! [`Checked`] bytes that a template made of it, so nothing unchecked can leave.
+
+mod packet;
+mod socket;
+mod xdp;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use netnice_kernel::KernelError;
+use netnice_kernel::direct::Claim;
+
+use crate::frame::Mac;
+use crate::frames::Frames;
+use crate::template::{Checked, Forbidden};
+use crate::turn::Card;
+
+use packet::PacketLink;
+use xdp::XdpLink;
+
+/// How frames pass between the interface and the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// AF_XDP with XDP in the interface's driver.
+    Native,
+    /// AF_XDP with XDP behind it.
+    Generic,
+    /// AF_PACKET.
+    Fallback,
+}
+
+impl Mode {
+    /// Its name, for people and machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Native => "native",
+            Mode::Generic => "generic",
+            Mode::Fallback => "fallback",
+        }
+    }
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its address.
+    pub mac: Mac,
+    /// The longest packet behind the Ethernet header.
+    pub mtu: u32,
+}
+
+/// Why an interface cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// There is none of this name.
+    #[error("there is no interface {0} in this network namespace; `ip link` lists them")]
+    NoInterface(String),
+    /// It has no Ethernet header.
+    #[error("{0} is no Ethernet interface: direct flows need one")]
+    NotEthernet(String),
+    /// Its packets do not fit into frames.
+    #[error("the MTU of {name} is {mtu}; direct flows have room for {most}")]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// Its MTU.
+        mtu: u32,
+        /// The largest.
+        most: u32,
+    },
+    /// Another interface has its name now, or it is in another network namespace than the caller.
+    #[error("{0} is not the interface that was opened; open it again")]
+    Another(String),
+    /// The kernel refused a step.
+    #[error("{what} {interface}: {source}")]
+    System {
+        /// Which step.
+        what: &'static str,
+        /// On which interface.
+        interface: String,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The XDP program.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+}
+
+/// What was counted on the link itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames that were handed to the kernel.
+    pub sent: u64,
+    /// Frames that the kernel gave up: the link was down, or its memory was full.
+    pub refused: u64,
+    /// Frames that came in.
+    pub received: u64,
+    /// Frames that the kernel lost because it had no empty frame.
+    pub missed: u64,
+    /// Frames that came back from where they were not.
+    pub strange: u64,
+}
+
+/// An open interface. See the module.
+#[derive(Debug)]
+pub struct Link {
+    interface: Interface,
+    kind: Kind,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Xdp(Box<XdpLink>),
+    Packet(Box<PacketLink>),
+}
+
+impl Link {
+    /// Opens queue 0 of an interface, in the given mode or in the best that works.
+    pub fn open(name: &str, wanted: Option<Mode>) -> Result<Link, LinkError> {
+        let interface = socket::interface(name)?;
+        if interface.mtu > MAX_MTU {
+            return Err(LinkError::Mtu {
+                name: interface.name,
+                mtu: interface.mtu,
+                most: MAX_MTU,
+            });
+        }
+        let kind = match wanted {
+            Some(Mode::Fallback) => Kind::Packet(Box::new(PacketLink::open(&interface)?)),
+            Some(mode) => Kind::Xdp(Box::new(XdpLink::open(&interface, mode)?)),
+            None => match XdpLink::open(&interface, Mode::Native) {
+                Ok(link) => Kind::Xdp(Box::new(link)),
+                Err(why) => match PacketLink::open(&interface) {
+                    Ok(link) => Kind::Packet(Box::new(link)),
+                    // The better way's reason says more.
+                    Err(_) => return Err(why),
+                },
+            },
+        };
+        Ok(Link { interface, kind })
+    }
+
+    /// Which interface it is.
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// How frames pass. [`Link::listen`] may find that native is not to be had.
+    pub fn mode(&self) -> Mode {
+        match &self.kind {
+            Kind::Xdp(link) => link.mode(),
+            Kind::Packet(_) => Mode::Fallback,
+        }
+    }
+
+    /// Why it is not [`Mode::Native`], where that was wanted and refused.
+    pub fn why_not_native(&self) -> Option<&KernelError> {
+        match &self.kind {
+            Kind::Xdp(link) => link.why_not_native(),
+            Kind::Packet(_) => None,
+        }
+    }
+
+    /// Received frames come from now on. XDP is attached by the interface's number, which another
+    /// may have meanwhile; so it is looked at once more.
+    pub fn listen(&mut self) -> Result<(), LinkError> {
+        let there = socket::interface(&self.interface.name)?;
+        if (there.index, there.mac) != (self.interface.index, self.interface.mac) {
+            return Err(LinkError::Another(there.name));
+        }
+        match &mut self.kind {
+            Kind::Xdp(link) => link.listen(&self.interface),
+            Kind::Packet(link) => link.listen(&self.interface),
+        }
+    }
+
+    /// They do not any more: XDP is off the interface.
+    pub fn deafen(&mut self) -> Result<(), LinkError> {
+        match &mut self.kind {
+            Kind::Xdp(link) => link.deafen(),
+            Kind::Packet(link) => link.deafen(&self.interface),
+        }
+    }
+
+    /// Such frames come to the driver and not to the kernel. (In the fallback they come to both.)
+    pub fn claim(&mut self, claim: &Claim) -> Result<(), LinkError> {
+        match &mut self.kind {
+            Kind::Xdp(link) => Ok(link.program().claim(claim)?),
+            Kind::Packet(_) => Ok(()),
+        }
+    }
+
+    /// They do not any more.
+    pub fn release(&mut self, claim: &Claim) -> Result<(), LinkError> {
+        match &mut self.kind {
+            Kind::Xdp(link) => Ok(link.program().release(claim)?),
+            Kind::Packet(_) => Ok(()),
+        }
+    }
+
+    /// How many frames can be sent before the kernel is done with others.
+    #[inline]
+    pub fn room(&mut self) -> usize {
+        match &mut self.kind {
+            Kind::Xdp(link) => link.room(),
+            Kind::Packet(link) => link.room(),
+        }
+    }
+
+    /// One frame: `write` fills it, and what it returns is sent with the next flush. Nothing if
+    /// there is no room.
+    #[inline]
+    pub fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
+    {
+        match &mut self.kind {
+            Kind::Xdp(link) => link.send(write),
+            Kind::Packet(link) => link.send(write),
+        }
+    }
+
+    /// Hands what was sent to the kernel. An error is the interface's (it is down, say); frames
+    /// are not lost by it, and the next flush tries again.
+    #[inline]
+    pub fn flush(&mut self) -> io::Result<()> {
+        match &mut self.kind {
+            Kind::Xdp(link) => link.flush(),
+            Kind::Packet(link) => link.flush(),
+        }
+    }
+
+    /// Received frames, at most `most` of them; how many there were.
+    #[inline]
+    pub fn receive(&mut self, most: usize, each: impl FnMut(&[u8])) -> usize {
+        match &mut self.kind {
+            Kind::Xdp(link) => link.receive(most, each),
+            Kind::Packet(link) => link.receive(most, each),
+        }
+    }
+
+    /// How many frames were handed to the kernel. Cheaper than all counters.
+    #[inline]
+    pub fn sent(&self) -> u64 {
+        match &self.kind {
+            Kind::Xdp(link) => link.sent(),
+            Kind::Packet(link) => link.sent(),
+        }
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> Counters {
+        match &self.kind {
+            Kind::Xdp(link) => link.counters(),
+            Kind::Packet(link) => link.counters(),
+        }
+    }
+
+    /// Who holds the frames, where they are shared with the kernel.
+    pub fn frames(&self) -> Option<&Frames> {
+        match &self.kind {
+            Kind::Xdp(link) => Some(link.frames()),
+            Kind::Packet(_) => None,
+        }
+    }
+
+    /// Readable when a frame came in.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        match &self.kind {
+            Kind::Xdp(link) => link.fd().as_fd(),
+            Kind::Packet(link) => link.fd().as_fd(),
+        }
+    }
+}
+
+impl Card for Link {
+    #[inline]
+    fn room(&mut self) -> usize {
+        Link::room(self)
+    }
+
+    #[inline]
+    fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
+    {
+        Link::send(self, write)
+    }
+}
+
+/// A frame holds the longest packet of common Ethernet. Twice as much would take twice the memory for all.
+pub const FRAME: usize = 2048;
+/// What fits into a frame, with the room that the kernel wants before a received packet.
+pub const MAX_MTU: u32 = 1700;

@@ -1,0 +1,230 @@
+//! AF_PACKET past the interface's queue: slower than AF_XDP, and there wherever it is not.
+//!
+//! The kernel's own stack gets a copy of everything that comes in, so a port of a direct flow has to be held there too; else
+//! the kernel answers that nobody listens.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use super::socket::{bind, check, get, open, set, system};
+use super::{Counters, FRAME, Interface, LinkError};
+use crate::template::{Checked, Forbidden};
+
+/// A packet socket, and frames that wait to be handed to it.
+#[derive(Debug)]
+pub(super) struct PacketLink {
+    socket: OwnedFd,
+    /// Frames side by side, and how long each is.
+    waiting: Vec<u8>,
+    lengths: Vec<usize>,
+    buffers: Vec<u8>,
+    counters: Counters,
+    /// What the kernel lost for want of room; it forgets the number when it is asked.
+    dropped: Cell<u64>,
+}
+
+impl PacketLink {
+    pub(super) fn open(interface: &Interface) -> Result<PacketLink, LinkError> {
+        let name = &interface.name;
+        // No protocol: nothing comes before `listen`.
+        let socket = open(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)
+            .map_err(system("cannot open a packet socket for", name))?;
+        let it = socket.as_fd();
+        let on = 1_i32;
+        for option in [libc::PACKET_QDISC_BYPASS, PACKET_IGNORE_OUTGOING] {
+            set(it, libc::SOL_PACKET, option, &on)
+                .map_err(system("cannot set up the packet socket of", name))?;
+        }
+        // Beyond what others may have; where that is refused, as much as they may.
+        let room = RECEIVE_BYTES;
+        set(it, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &room)
+            .or_else(|_| set(it, libc::SOL_SOCKET, libc::SO_RCVBUF, &room))
+            .map_err(system("no room for the packets of", name))?;
+        let mut program = NO_TAGS;
+        let filter = libc::sock_fprog {
+            len: program.len() as u16,
+            filter: program.as_mut_ptr(),
+        };
+        set(it, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
+            .map_err(system("cannot filter the packets of", name))?;
+        let link = PacketLink {
+            waiting: vec![0; BATCH * FRAME],
+            lengths: Vec::with_capacity(BATCH),
+            buffers: vec![0; BATCH * FRAME],
+            counters: Counters::default(),
+            dropped: Cell::new(0),
+            socket,
+        };
+        link.bind_to(interface, 0)?;
+        Ok(link)
+    }
+
+    pub(super) fn listen(&mut self, interface: &Interface) -> Result<(), LinkError> {
+        self.bind_to(interface, libc::ETH_P_ALL as u16)
+    }
+
+    pub(super) fn deafen(&mut self, interface: &Interface) -> Result<(), LinkError> {
+        self.bind_to(interface, 0)
+    }
+
+    fn bind_to(&self, interface: &Interface, protocol: u16) -> Result<(), LinkError> {
+        // SAFETY: all bits zero are a value of this plain structure.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = protocol.to_be();
+        address.sll_ifindex = interface.index as i32;
+        bind(self.socket.as_fd(), &address)
+            .map_err(system("cannot bind a packet socket to", &interface.name))
+    }
+
+    pub(super) fn room(&mut self) -> usize {
+        if self.lengths.len() == BATCH {
+            // What the kernel does not take stays.
+            let _ = self.flush();
+        }
+        BATCH - self.lengths.len()
+    }
+
+    pub(super) fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
+    {
+        if self.room() == 0 {
+            return None;
+        }
+        let begin = self.lengths.len() * FRAME;
+        let frame = &mut self.waiting[begin..begin + FRAME];
+        let length = write(frame).map(|checked| checked.bytes().len());
+        Some(length.map(|length| self.lengths.push(length)))
+    }
+
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        if self.lengths.is_empty() {
+            return Ok(());
+        }
+        let mut pieces: [libc::iovec; BATCH] = [NO_PIECE; BATCH];
+        let frames = self.waiting.chunks_exact_mut(FRAME).zip(&self.lengths);
+        for (piece, (frame, length)) in pieces.iter_mut().zip(frames) {
+            piece.iov_base = frame.as_mut_ptr().cast();
+            piece.iov_len = *length;
+        }
+        let mut messages = pieces.each_mut().map(message);
+        let count = self.lengths.len() as u32;
+        let socket = self.socket.as_raw_fd();
+        // SAFETY: so many messages, each with one piece of a frame, all of which outlive the call.
+        let done = unsafe {
+            libc::sendmmsg(
+                socket,
+                messages.as_mut_ptr(),
+                count,
+                libc::MSG_DONTWAIT as _,
+            )
+        };
+        match check(i64::from(done)) {
+            Ok(sent) => {
+                let sent = sent as usize;
+                self.counters.sent += sent as u64;
+                let rest = sent * FRAME..self.lengths.len() * FRAME;
+                self.waiting.copy_within(rest, 0);
+                self.lengths.drain(..sent);
+                Ok(())
+            }
+            Err(e)
+                if [Some(libc::EAGAIN), Some(libc::ENOBUFS), Some(libc::EINTR)]
+                    .contains(&e.raw_os_error()) =>
+            {
+                Ok(())
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) fn receive(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> usize {
+        let mut pieces: [libc::iovec; BATCH] = [NO_PIECE; BATCH];
+        for (piece, buffer) in pieces.iter_mut().zip(self.buffers.chunks_exact_mut(FRAME)) {
+            piece.iov_base = buffer.as_mut_ptr().cast();
+            piece.iov_len = FRAME;
+        }
+        let mut messages = pieces.each_mut().map(message);
+        let count = most.min(BATCH) as u32;
+        let socket = self.socket.as_raw_fd();
+        // SAFETY: so many messages, each with one buffer, all of which outlive the call.
+        let done = unsafe {
+            libc::recvmmsg(
+                socket,
+                messages.as_mut_ptr(),
+                count,
+                libc::MSG_DONTWAIT as _,
+                std::ptr::null_mut(),
+            )
+        };
+        let count = check(i64::from(done)).map_or(0, |count| count as usize);
+        for (message, buffer) in messages[..count]
+            .iter()
+            .zip(self.buffers.chunks_exact(FRAME))
+        {
+            self.counters.received += 1;
+            match message.msg_hdr.msg_flags & libc::MSG_TRUNC {
+                0 => each(&buffer[..message.msg_len as usize]),
+                // Segments that came as one packet: no frame has room for it.
+                _ => self.counters.missed += 1,
+            }
+        }
+        count
+    }
+
+    pub(super) fn sent(&self) -> u64 {
+        self.counters.sent
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        let kernels: io::Result<libc::tpacket_stats> = get(
+            self.socket.as_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_STATISTICS,
+        );
+        if let Ok(kernels) = kernels {
+            let dropped = self.dropped.get() + u64::from(kernels.tp_drops);
+            self.dropped.set(dropped);
+        }
+        let mut counters = self.counters;
+        counters.missed += self.dropped.get();
+        counters
+    }
+
+    pub(super) fn fd(&self) -> &OwnedFd {
+        &self.socket
+    }
+}
+
+fn message(piece: &mut libc::iovec) -> libc::mmsghdr {
+    // SAFETY: all bits zero are a value of this plain structure.
+    let mut message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+    message.msg_hdr.msg_iov = piece;
+    message.msg_hdr.msg_iovlen = 1;
+    message
+}
+
+/// Frames that had a VLAN tag do not come: the kernel takes the tag off, and they would look as if
+/// they were this interface's own. Load whether there was one; if so nothing, else all.
+const NO_TAGS: [libc::sock_filter; 4] = [
+    instruction(0x30, 0, 0, (-4096_i32 + 48) as u32),
+    instruction(0x15, 0, 1, 0),
+    instruction(0x06, 0, 0, 0x0004_0000),
+    instruction(0x06, 0, 0, 0),
+];
+
+const fn instruction(code: u16, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
+const NO_PIECE: libc::iovec = libc::iovec {
+    iov_base: std::ptr::null_mut(),
+    iov_len: 0,
+};
+const PACKET_IGNORE_OUTGOING: i32 = 23;
+/// Some 5,000 packets of any length up to 1,500 bytes.
+const RECEIVE_BYTES: i32 = 4 << 20;
+/// Frames of one system call.
+const BATCH: usize = 32;

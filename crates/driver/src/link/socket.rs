@@ -1,0 +1,106 @@
+//! System calls that both kinds of link use.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::{Interface, LinkError};
+use crate::frame::Mac;
+
+/// Looks an interface up.
+pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
+    let unknown = || LinkError::NoInterface(name.to_owned());
+    let text = CString::new(name).map_err(|_| unknown())?;
+    // SAFETY: the string is terminated and outlives the call.
+    let index = unsafe { libc::if_nametoindex(text.as_ptr()) };
+    if index == 0 || name.len() >= libc::IFNAMSIZ {
+        return Err(unknown());
+    }
+    let ask = |what, request| {
+        // SAFETY: all bits zero are a value of this plain structure.
+        let mut answer: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in answer.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        let done = open(libc::AF_INET, libc::SOCK_DGRAM, 0).and_then(|socket| {
+            // SAFETY: both requests write no more than the structure has room for.
+            check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut answer) })
+        });
+        done.map(|_| answer).map_err(system(what, name))
+    };
+    let address = ask("cannot ask for the address of", libc::SIOCGIFHWADDR)?;
+    // SAFETY: the kernel has written this member of the union.
+    let address = unsafe { address.ifr_ifru.ifru_hwaddr };
+    if address.sa_family != libc::ARPHRD_ETHER {
+        return Err(LinkError::NotEthernet(name.to_owned()));
+    }
+    let mtu = ask("cannot ask for the MTU of", libc::SIOCGIFMTU)?;
+    // SAFETY: as above.
+    let mtu = unsafe { mtu.ifr_ifru.ifru_mtu };
+    Ok(Interface {
+        name: name.to_owned(),
+        index,
+        mac: Mac([0, 1, 2, 3, 4, 5].map(|k| address.sa_data[k] as u8)),
+        mtu: mtu as u32,
+    })
+}
+
+/// A socket.
+pub(super) fn open(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
+    // SAFETY: it is new, and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Sets an option to a plain value.
+pub(super) fn set<T: Copy>(
+    socket: BorrowedFd<'_>,
+    level: i32,
+    name: i32,
+    value: &T,
+) -> io::Result<()> {
+    let length = size_of::<T>() as libc::socklen_t;
+    let pointer: *const T = value;
+    // SAFETY: the value is that long and outlives the call.
+    let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, pointer.cast(), length) };
+    check(done).map(drop)
+}
+
+/// Reads an option that is a plain structure of integers.
+pub(super) fn get<T: Copy>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<T> {
+    // SAFETY: used for structures of integers alone, for which all bits zero are a value.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut length = size_of::<T>() as libc::socklen_t;
+    let pointer: *mut T = &mut value;
+    // SAFETY: the kernel writes no more than `length` bytes, which the value has.
+    let done =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, pointer.cast(), &mut length) };
+    check(done).map(|_| value)
+}
+
+/// Binds to an address.
+pub(super) fn bind<T: Copy>(socket: BorrowedFd<'_>, address: &T) -> io::Result<()> {
+    let length = size_of::<T>() as libc::socklen_t;
+    let pointer: *const T = address;
+    // SAFETY: the address is that long and outlives the call.
+    check(unsafe { libc::bind(socket.as_raw_fd(), pointer.cast(), length) }).map(drop)
+}
+
+/// What a system call said.
+pub(super) fn check(done: impl Into<i64>) -> io::Result<i64> {
+    match done.into() {
+        -1 => Err(io::Error::last_os_error()),
+        done => Ok(done),
+    }
+}
+
+/// Names the step and the interface.
+pub(super) fn system(what: &'static str, interface: &str) -> impl FnOnce(io::Error) -> LinkError {
+    let interface = interface.to_owned();
+    move |source| LinkError::System {
+        what,
+        interface,
+        source,
+    }
+}

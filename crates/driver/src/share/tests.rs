@@ -1,0 +1,30 @@
+use super::*;
+
+#[test]
+fn a_flow_gets_its_part_and_what_it_saved() {
+    // A tenth of the time, one microsecond saved: a packet of 100 ns every microsecond.
+    let mut share = Share::new(100_000, Nanos(1000));
+    let mut admit = |now| share.admit(Nanos(0), Nanos(100), Instant(now));
+    let at_once = (0..20).filter(|_| admit(0)).count();
+    assert_eq!(at_once, 10);
+    let later = (1..=1000_u64)
+        .flat_map(|k| [k * 1000; 3])
+        .filter(|now| admit(*now))
+        .count();
+    assert_eq!(later, 1000);
+    assert_eq!((0..20).filter(|_| admit(1_000_000_000)).count(), 10);
+}
+
+#[test]
+fn looks_are_charged_too_but_no_debt_grows_for_ever() {
+    let mut share = Share::new(500_000, Nanos(1000));
+    for k in 0..1_000_000 {
+        // It takes 100 of every 10 ns: far more than it has.
+        share.admit(Nanos(50), Nanos(50), Instant(10 * k));
+    }
+    let end = 10_000_000;
+    assert!(!share.admit(Nanos(0), Nanos(1), Instant(end)));
+    assert!(share.admit(Nanos(0), Nanos(1), Instant(end + 2_100)));
+    // Time that goes back gives nothing.
+    assert!(!share.admit(Nanos(0), Nanos(1000), Instant(0)));
+}

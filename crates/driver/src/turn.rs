@@ -1,0 +1,428 @@
+//! The driver's turn: rings → schedule → copy and check → transmit; and received frames → flow → charge → copy.
+//!
+//! A [`Turn`] owns everything between the programs' rings and the card, and is a function of these and of the time that the caller
+//! passes: it sleeps nowhere and asks no clock, so tests drive it without a card.
+//!
+//! ```text
+//!  notices ─▶ the head of a flow without one ─▶ scheduler ─▶ the head that leaves ─▶ the card's frame ─▶ template ─▶ sent
+//!                        ▲                          │                                                      └──────▶ forbidden
+//!                        └── what stands behind it ─┘
+//! ```
+//! - Of each flow one record is known to the scheduler, its head; the others stay in the ring.
+//! - The head is copied when it leaves, and judged in the copy.
+//! - A record comes back with what became of it, in the same turn. What was forbidden has used its time on the link all the
+//!   same: it is the flow's own loss.
+//! - A program that breaks a rule of the ring is expelled with all its flows; [`Turn::poll_expelled`] says which, and why.
+//! - Work is bounded: [`BATCH`] packets a turn, [`LOOKS`] records that cannot be sent for each head that is looked for.
+
+mod flow;
+
+use netnice_core::sched::{FlowId, Misuse, Packet, Scheduler, Service, Wire};
+use netnice_core::units::{Bytes, Instant};
+use netnice_ring::breach::Breach;
+use netnice_ring::driver::{Client, Loss, Taken};
+use netnice_ring::layout::{Place, SetupError, Shape};
+use netnice_ring::record::{Record, Status};
+
+use flow::Flow;
+pub use flow::{Counters, Open, Opened};
+
+use crate::demux::{Demux, FlowNo, Match, Reassembly, Refused, Verdict};
+use crate::frame::Mac;
+use crate::share::{Cost, Share};
+use crate::template::{BadSender, Checked, Forbidden, Template};
+
+/// Where packets leave: an interface, or what a test has in its place.
+pub trait Card {
+    /// How many frames it takes now.
+    fn room(&mut self) -> usize;
+
+    /// One frame: `write` fills it, and what it returns is sent. Nothing if there is no room.
+    fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>;
+}
+
+/// A program's number. Numbers of programs that are gone are used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProgramNo(pub u32);
+
+/// Why a flow cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// No such program.
+    #[error("program {} is gone", .0.0)]
+    Gone(ProgramNo),
+    /// Its memory.
+    #[error(transparent)]
+    Memory(#[from] SetupError),
+    /// Its contract.
+    #[error(transparent)]
+    Contract(#[from] Misuse),
+    /// What it is to send.
+    #[error(transparent)]
+    Sender(#[from] BadSender),
+    /// What it is to receive.
+    #[error(transparent)]
+    Match(#[from] Refused),
+}
+
+/// What the caller does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// There may be more to do at once.
+    Again,
+    /// Nothing until then, unless a program submits something.
+    Wait(Instant),
+    /// Nothing until a program submits something.
+    Idle,
+}
+
+/// The driver between rings and card. See the module.
+pub struct Turn {
+    scheduler: Scheduler,
+    programs: Vec<Option<Program>>,
+    flows: Vec<Option<Flow>>,
+    demux: Demux,
+    cost: Cost,
+    /// Flows whose rings moved in this turn.
+    touched: Vec<u32>,
+    /// Programs that are to be rung.
+    to_ring: Vec<u32>,
+    /// Flows whose next record was not found within [`LOOKS`].
+    again: Vec<u32>,
+    broken: Vec<(ProgramNo, Breach)>,
+    expelled: Vec<(ProgramNo, Breach)>,
+}
+
+/// A program, and which of its slots is which flow.
+struct Program {
+    client: Client,
+    slots: Vec<Option<u32>>,
+    /// It is to be rung at the end of the turn.
+    news: bool,
+}
+
+impl Turn {
+    /// A turn without programs, for a link of this rate and address.
+    pub fn new(wire: Wire, mac: Mac) -> Result<Turn, Misuse> {
+        Ok(Turn {
+            scheduler: Scheduler::new(wire)?,
+            programs: Vec::new(),
+            flows: Vec::new(),
+            demux: Demux::new(mac),
+            cost: Cost::default(),
+            touched: Vec::new(),
+            to_ring: Vec::new(),
+            again: Vec::new(),
+            broken: Vec::new(),
+            expelled: Vec::new(),
+        })
+    }
+
+    /// Another program, whose memory this is.
+    pub fn attach(&mut self, client: Client) -> ProgramNo {
+        let program = Some(Program {
+            client,
+            slots: Vec::new(),
+            news: false,
+        });
+        let place = match self.programs.iter().position(Option::is_none) {
+            Some(place) => {
+                self.programs[place] = program;
+                place
+            }
+            None => {
+                self.programs.push(program);
+                self.programs.len() - 1
+            }
+        };
+        ProgramNo(place as u32)
+    }
+
+    /// A program's memory and doorbells.
+    pub fn client(&mut self, program: ProgramNo) -> Option<&mut Client> {
+        let known = self.programs.get_mut(program.0 as usize)?;
+        known.as_mut().map(|program| &mut program.client)
+    }
+
+    /// A program ends, and with it its flows.
+    pub fn detach(&mut self, program: ProgramNo, now: Instant) {
+        let theirs: Vec<FlowNo> = self.flows_of(program).collect();
+        for flow in theirs {
+            self.close(flow, now);
+        }
+        if let Some(place) = self.programs.get_mut(program.0 as usize) {
+            *place = None;
+        }
+    }
+
+    /// A flow of a program. Nothing is left of it where this fails.
+    pub fn open(
+        &mut self,
+        program: ProgramNo,
+        open: &Open,
+        now: Instant,
+    ) -> Result<Opened, OpenError> {
+        let template = Template::new(&open.sender)?;
+        let known = self.programs.get_mut(program.0 as usize);
+        let known = known.and_then(Option::as_mut);
+        let known = known.ok_or(OpenError::Gone(program))?;
+        let ring = known.client.open(open.shape)?;
+        let place = ring.place();
+        let id = match self.scheduler.insert(open.service, now) {
+            Ok(id) => id,
+            Err(why) => {
+                known.client.close(ring)?;
+                return Err(why.into());
+            }
+        };
+        let number = id.index();
+        let slot = place.slot as usize;
+        if known.slots.len() <= slot {
+            known.slots.resize(slot + 1, None);
+        }
+        known.slots[slot] = Some(number as u32);
+        if self.flows.len() <= number {
+            self.flows.resize_with(number + 1, || None);
+        }
+        self.flows[number] = Some(Flow::new(id, program, ring, template, open.share));
+        let flow = FlowNo(number as u32);
+        match self.claim(flow, open) {
+            Ok(()) => Ok(Opened { flow, place }),
+            Err(why) => {
+                self.close(flow, now);
+                Err(why.into())
+            }
+        }
+    }
+
+    fn claim(&mut self, flow: FlowNo, open: &Open) -> Result<(), Refused> {
+        self.demux.insert(flow, open.reassembly)?;
+        open.matches
+            .iter()
+            .try_for_each(|what| self.demux.claim(flow, what))
+    }
+
+    /// A flow ends; what it has not sent is not sent. Says what was counted of it.
+    pub fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Counters> {
+        let known = self.flows.get_mut(flow.0 as usize)?.take()?;
+        self.demux.remove(flow);
+        // It is there, so the scheduler knows it.
+        let _ = self.scheduler.remove(known.id, now);
+        let program = self.programs.get_mut(known.program.0 as usize);
+        if let Some(Some(program)) = program {
+            program.slots[known.ring.slot() as usize] = None;
+            // Pages that the kernel does not take back are not used again.
+            let _ = program.client.close(known.ring);
+        }
+        Some(known.counters)
+    }
+
+    /// Another contract for a flow.
+    pub fn change(&mut self, flow: FlowNo, service: Service, now: Instant) -> Result<(), Misuse> {
+        match self.flows.get(flow.0 as usize).and_then(Option::as_ref) {
+            Some(known) => self.scheduler.change(known.id, service, now),
+            None => Ok(()),
+        }
+    }
+
+    /// Another rate of the link.
+    pub fn rewire(&mut self, wire: Wire) -> Result<(), Misuse> {
+        self.scheduler.rewire(wire)
+    }
+
+    /// What was counted of a flow.
+    pub fn counters(&self, flow: FlowNo) -> Option<Counters> {
+        Some(self.flows.get(flow.0 as usize)?.as_ref()?.counters)
+    }
+
+    /// The table of who receives what.
+    pub fn demux(&mut self) -> &mut Demux {
+        &mut self.demux
+    }
+
+    /// A program that was expelled, and the rule that it broke. Its flows are gone.
+    pub fn poll_expelled(&mut self) -> Option<(ProgramNo, Breach)> {
+        self.expelled.pop()
+    }
+
+    /// Looks at what the programs submitted, and sends what is due: at most [`BATCH`] packets.
+    pub fn transmit(&mut self, card: &mut impl Card, now: Instant) -> Next {
+        self.hear(now);
+        let mut sent = 0;
+        while sent < BATCH && card.room() > 0 && self.send_one(card, now) {
+            sent += 1;
+        }
+        self.publish(now);
+        match self.scheduler.poll_timeout() {
+            _ if !self.again.is_empty() => Next::Again,
+            Some(at) if at <= now => Next::Again,
+            Some(at) => Next::Wait(at),
+            None => Next::Idle,
+        }
+    }
+
+    /// A frame came in.
+    pub fn receive(&mut self, frame: &[u8], now: Instant) {
+        let Turn {
+            demux,
+            flows,
+            touched,
+            broken,
+            cost,
+            ..
+        } = self;
+        let mut hand = |verdict: Verdict<'_>, bytes: &[u8]| {
+            let (flows_of_it, end) = match &verdict {
+                Verdict::One { flow, end } => (std::slice::from_ref(flow), *end),
+                Verdict::Several { flows, end } => (*flows, *end),
+                _ => return,
+            };
+            for number in flows_of_it {
+                let Some(Some(flow)) = flows.get_mut(number.0 as usize) else {
+                    continue;
+                };
+                if flow.touch() {
+                    touched.push(number.0);
+                }
+                if let Err(breach) = flow.hand_over(&bytes[..end], cost, now) {
+                    broken.push((flow.program, breach));
+                }
+            }
+        };
+        hand(demux.handle(frame, now), frame);
+        while let Some((bytes, verdict)) = demux.poll_released() {
+            hand(verdict, &bytes);
+        }
+    }
+
+    /// Shows the programs what moved, wakes those that sleep, and expels those that broke a rule.
+    /// [`Turn::transmit`] ends with this; after receiving it is the caller's to call.
+    pub fn publish(&mut self, now: Instant) {
+        while let Some(number) = self.touched.pop() {
+            if let Some(Some(flow)) = self.flows.get_mut(number as usize)
+                && flow.publish()
+                && let Some(Some(program)) = self.programs.get_mut(flow.program.0 as usize)
+                && !std::mem::replace(&mut program.news, true)
+            {
+                self.to_ring.push(flow.program.0);
+            }
+        }
+        // Once for each program: to look whether it sleeps takes longer than to publish.
+        while let Some(number) = self.to_ring.pop() {
+            if let Some(Some(program)) = self.programs.get_mut(number as usize) {
+                program.news = false;
+                program.client.ring();
+            }
+        }
+        while let Some((program, breach)) = self.broken.pop() {
+            let known = self.programs.get(program.0 as usize);
+            if let Some(Some(known)) = known {
+                known.client.expel(&breach);
+                self.detach(program, now);
+                self.expelled.push((program, breach));
+            }
+        }
+    }
+
+    /// Panics if it contradicts itself. For tests; linear in everything.
+    pub fn invariants(&self) {
+        self.scheduler.invariants();
+        self.demux.invariants();
+        for (number, flow) in self.flows.iter().enumerate() {
+            let Some(flow) = flow else { continue };
+            flow.invariants();
+            let program = self.programs[flow.program.0 as usize].as_ref();
+            let slots = &program.expect("a flow has its program").slots;
+            assert_eq!(
+                slots[flow.ring.slot() as usize],
+                Some(number as u32),
+                "its slot"
+            );
+        }
+    }
+
+    /// Flows that have something new and had no head: their heads become known.
+    fn hear(&mut self, now: Instant) {
+        let mut news = std::mem::take(&mut self.again);
+        for program in self.programs.iter().flatten() {
+            program.client.take_notices(|slot| {
+                news.extend(program.slots.get(slot as usize).copied().flatten());
+            });
+        }
+        for number in news.drain(..) {
+            let Some(Some(flow)) = self.flows.get_mut(number as usize) else {
+                continue;
+            };
+            if flow.head.is_some() {
+                continue;
+            }
+            if flow.touch() {
+                self.touched.push(number);
+            }
+            if let Err(breach) = flow.find_head(&mut self.scheduler, now) {
+                self.broken.push((flow.program, breach));
+            } else if flow.looks_again() {
+                self.again.push(number);
+            }
+        }
+    }
+
+    /// Sends the head whose turn it is. False if it is nobody's.
+    fn send_one(&mut self, card: &mut impl Card, now: Instant) -> bool {
+        let Turn {
+            scheduler,
+            flows,
+            touched,
+            again,
+            broken,
+            ..
+        } = self;
+        let mut behind = None;
+        let departure = scheduler.poll(now, |id: FlowId| {
+            let flow = flows.get_mut(id.index())?.as_mut()?;
+            match flow.next_record() {
+                Ok(record) => behind = record,
+                Err(breach) => broken.push((flow.program, breach)),
+            }
+            behind.as_ref().map(|record| flow.packet(record, now))
+        });
+        let Some(departure) = departure else {
+            return false;
+        };
+        let number = departure.flow.index();
+        let Some(Some(flow)) = flows.get_mut(number) else {
+            return true;
+        };
+        if flow.touch() {
+            touched.push(number as u32);
+        }
+        if flow.looks_again() && behind.is_none() {
+            again.push(number as u32);
+        }
+        let head = std::mem::replace(&mut flow.head, behind);
+        if let Some(head) = head {
+            flow.send(head, card, departure.start);
+        }
+        true
+    }
+
+    fn flows_of(&self, program: ProgramNo) -> impl Iterator<Item = FlowNo> {
+        let known = self.programs.get(program.0 as usize);
+        let slots = known.and_then(Option::as_ref).map(|program| &program.slots);
+        slots
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|number| FlowNo(*number))
+    }
+}
+
+/// How many packets leave in one turn: what the kernel sends at once.
+pub const BATCH: usize = 32;
+/// How many records that cannot be sent are given back in a row, before others are looked at.
+pub const LOOKS: usize = 8;
+
+#[cfg(test)]
+mod tests;

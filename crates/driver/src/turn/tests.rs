@@ -1,0 +1,477 @@
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use netnice_core::contract::{Slice, Weight};
+use netnice_core::units::{Nanos, Rate};
+use netnice_ring::layout::Budget;
+use netnice_ring::program::{self, Attachment, Piece};
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzz::cases;
+use crate::protocol::Transport;
+use crate::story::{OWN, PEER, end, udp};
+use crate::template::{Sender, Sends};
+
+/// What takes the card's place: it keeps what leaves.
+#[derive(Default)]
+struct Memory {
+    frame: Vec<u8>,
+    sent: Vec<Vec<u8>>,
+    room: usize,
+}
+
+impl Card for Memory {
+    fn room(&mut self) -> usize {
+        self.room
+    }
+
+    fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
+    where
+        F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>,
+    {
+        if self.room == 0 {
+            return None;
+        }
+        self.frame.resize(2048, 0);
+        let checked = write(&mut self.frame).map(|checked| checked.bytes().to_vec());
+        Some(checked.map(|bytes| {
+            self.room -= 1;
+            self.sent.push(bytes);
+        }))
+    }
+}
+
+/// One program with one flow, and what became of its records.
+struct Talker {
+    program: ProgramNo,
+    attachment: Attachment,
+    memory: File,
+    flow: program::Flow,
+    opened: Opened,
+    port: u16,
+    submitted: u64,
+    back: Vec<Status>,
+}
+
+struct Rig {
+    turn: Turn,
+    card: Memory,
+    now: Instant,
+}
+
+const SHAPE: Shape = Shape {
+    chunk_bytes: 2048,
+    chunks: 64,
+    transmit_entries: 64,
+    receive_entries: 64,
+};
+const ROOM: usize = 1 << 20;
+
+fn rig(rate: u64) -> Rig {
+    Rig {
+        turn: Turn::new(Wire::new(Rate::new(rate).unwrap()), OWN).unwrap(),
+        card: Memory {
+            room: ROOM,
+            ..Memory::default()
+        },
+        now: Instant(0),
+    }
+}
+
+fn slice(ms: u64) -> Service {
+    let (slice, period) = (Nanos::from_millis(ms), Nanos::from_millis(100));
+    Service::Slice {
+        slice: Slice::new(slice, period, false).unwrap(),
+        weight: Weight::default(),
+    }
+}
+
+impl Rig {
+    fn talker(&mut self, port: u16, service: Service, share: Option<Share>) -> Talker {
+        let budget = Budget {
+            flows: 4,
+            bytes: 4 << 20,
+        };
+        let program = self.turn.attach(Client::create(budget).unwrap());
+        let local = end(&format!("10.0.0.1:{port}"));
+        let transport = Transport::Udp;
+        let open = Open {
+            shape: SHAPE,
+            service,
+            sender: Sender {
+                mac: OWN,
+                next_hop: Some(PEER),
+                longest: 1514,
+                sends: Sends::Ports {
+                    transport,
+                    local,
+                    remote: Some(end("10.0.0.2:9")),
+                },
+            },
+            matches: vec![
+                Match::Port { transport, local },
+                Match::Group {
+                    transport,
+                    group: end("224.1.1.1:77"),
+                },
+            ],
+            reassembly: Reassembly::Complete,
+            share,
+        };
+        let opened = self.turn.open(program, &open, self.now).unwrap();
+        let handles = self.turn.client(program).unwrap().handles();
+        let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
+        let attachment = Attachment::new(
+            own(handles.memory),
+            own(handles.to_driver),
+            own(handles.to_program),
+        );
+        let attachment = attachment.unwrap();
+        let memory = File::from(own(handles.memory));
+        let flow = attachment.flow(opened.place).unwrap();
+        Talker {
+            program,
+            attachment,
+            memory,
+            flow,
+            opened,
+            port,
+            submitted: 0,
+            back: Vec::new(),
+        }
+    }
+
+    fn transmit(&mut self) -> Next {
+        let next = self.turn.transmit(&mut self.card, self.now);
+        self.turn.invariants();
+        next
+    }
+
+    /// Lets time pass until then; talkers submit whenever they can.
+    fn run(&mut self, until: u64, talkers: &mut [Talker]) {
+        while self.now.0 < until {
+            for talker in talkers.iter_mut() {
+                while talker.says(1500 - 28 - 14) {}
+            }
+            self.now = match self.turn.transmit(&mut self.card, self.now) {
+                Next::Again => self.now,
+                Next::Wait(at) => Instant(at.0.min(until)),
+                Next::Idle => Instant(until),
+            };
+        }
+        self.turn.invariants();
+    }
+}
+
+impl Talker {
+    /// Submits a datagram of its own, if there is room.
+    fn says(&mut self, length: usize) -> bool {
+        let from = format!("10.0.0.1:{}", self.port);
+        let data = vec![self.submitted as u8; length];
+        let frame = udp(&from, "10.0.0.2:9").data(&data).frame();
+        self.submits(&frame)
+    }
+
+    fn submits(&mut self, frame: &[u8]) -> bool {
+        self.collects();
+        let Some(chunk) = self.flow.chunk() else {
+            return false;
+        };
+        self.flow.bytes_mut(chunk).unwrap()[..frame.len()].copy_from_slice(frame);
+        let piece = Piece {
+            chunk,
+            start: 0,
+            length: frame.len() as u32,
+        };
+        if self.flow.submit(&[piece], false).is_err() {
+            self.flow.free(chunk).unwrap();
+            return false;
+        }
+        self.submitted += 1;
+        self.flow.publish();
+        true
+    }
+
+    fn collects(&mut self) {
+        while let Ok(Some(record)) = self.flow.reclaim() {
+            self.back.push(record.status());
+            self.flow.free_all(&record).unwrap();
+        }
+        // There may be room for more to come back.
+        self.flow.publish();
+    }
+
+    fn primes(&mut self, length: u32) -> bool {
+        let Some(chunk) = self.flow.chunk() else {
+            return false;
+        };
+        let piece = Piece {
+            chunk,
+            start: 0,
+            length,
+        };
+        if self.flow.prime(&[piece]).is_err() {
+            self.flow.free(chunk).unwrap();
+            return false;
+        }
+        self.flow.publish();
+        true
+    }
+
+    /// What it received since it last looked.
+    fn hears(&mut self) -> Vec<Vec<u8>> {
+        let mut heard = Vec::new();
+        while let Ok(Some(record)) = self.flow.receive() {
+            let pair = record.pairs()[0];
+            if record.status() == Status::DONE {
+                let chunk = self.flow.piece(&pair).chunk;
+                let bytes = self.flow.bytes(chunk).unwrap();
+                heard.push(bytes[..pair.length as usize].to_vec());
+            }
+            self.flow.free_all(&record).unwrap();
+        }
+        self.flow.publish();
+        heard
+    }
+}
+
+fn to(port: u16, length: usize) -> Vec<u8> {
+    let to = format!("10.0.0.1:{port}");
+    udp("10.0.0.2:9", &to)
+        .received()
+        .data(&vec![7; length])
+        .frame()
+}
+
+#[test]
+fn each_gets_its_slice_and_every_byte_leaves_as_it_was_submitted() {
+    let mut rig = rig(100_000_000);
+    let slices = [4, 8, 12];
+    let mut talkers = slices.map(|ms| rig.talker(5000 + ms as u16, slice(ms), None));
+    rig.run(1_000_000_000, &mut talkers);
+    for (ms, talker) in slices.iter().zip(&talkers) {
+        let counters = rig.turn.counters(talker.opened.flow).unwrap();
+        // 1500 bytes are 120 us; ten periods.
+        let due = 10 * ms * 1_000_000 / 120_000;
+        assert!(
+            counters.sent.abs_diff(due) <= 2,
+            "{ms} ms: {counters:?}, due {due}"
+        );
+        let port = talker.port.to_be_bytes();
+        let its: Vec<_> = rig
+            .card
+            .sent
+            .iter()
+            .filter(|frame| frame[34..36] == port)
+            .collect();
+        assert_eq!(its.len() as u64, counters.sent);
+        for (k, frame) in its.iter().enumerate() {
+            assert!(frame.len() == 1500 && frame[42..].iter().all(|byte| *byte == k as u8));
+        }
+    }
+}
+
+#[test]
+fn what_may_not_leave_comes_back_and_says_so() {
+    let mut rig = rig(1_000_000_000);
+    let best = Service::best_effort(Weight::default());
+    let mut talker = rig.talker(5000, best, None);
+    let forged = udp("10.0.0.1:5001", "10.0.0.2:9").frame();
+    let long = udp("10.0.0.1:5000", "10.0.0.2:9").data(&[0; 1473]).frame();
+    for _ in 0..LOOKS + 2 {
+        assert!(talker.submits(&long));
+    }
+    assert!(talker.submits(&forged) && talker.says(10));
+    while rig.transmit() != Next::Idle {
+        rig.now.0 += 1000;
+    }
+    talker.collects();
+    let count = |status| talker.back.iter().filter(|one| **one == status).count();
+    let counts = [Status::TOO_LONG, Status::FORBIDDEN, Status::DONE].map(count);
+    assert_eq!(counts, [LOOKS + 2, 1, 1]);
+    assert_eq!(rig.card.sent.len(), 1);
+}
+
+#[test]
+fn a_card_without_room_loses_nothing() {
+    let mut rig = rig(1_000_000_000);
+    let best = Service::best_effort(Weight::default());
+    let mut talkers = [rig.talker(5000, best, None)];
+    rig.card.room = 3;
+    for _ in 0..10 {
+        assert!(talkers[0].says(100));
+    }
+    for _ in 0..100 {
+        rig.now.0 += 10_000;
+        rig.transmit();
+    }
+    assert_eq!(rig.card.sent.len(), 3);
+    rig.card.room = ROOM;
+    for _ in 0..100 {
+        rig.now.0 += 10_000;
+        rig.transmit();
+    }
+    assert_eq!(rig.card.sent.len(), 10);
+}
+
+#[test]
+fn who_breaks_the_ring_is_expelled_and_nobody_else_notices() {
+    let mut rig = rig(100_000_000);
+    let mut talkers = [
+        rig.talker(5000, slice(10), None),
+        rig.talker(5001, slice(10), None),
+    ];
+    rig.run(200_000_000, &mut talkers);
+    let [good, mut bad] = talkers;
+    bad.collects();
+    let before = rig.turn.counters(good.opened.flow).unwrap().sent;
+    // Every index and record of its own is nonsense from now on.
+    let place = bad.opened.place;
+    let area = SHAPE.plan().unwrap().area() as usize;
+    bad.memory
+        .write_all_at(&vec![0xff; area], place.offset)
+        .unwrap();
+    let mut talkers = [good];
+    rig.run(400_000_000, &mut talkers);
+    // It may be between two looks at its ring: something comes in for it at the latest.
+    rig.turn.receive(&to(5001, 10), rig.now);
+    rig.turn.publish(rig.now);
+    let (program, breach) = rig.turn.poll_expelled().expect("it is expelled");
+    assert_eq!(program, bad.program);
+    assert!(breach.must() > 0, "{breach}");
+    assert_eq!(bad.attachment.ended(), Some(breach.must()));
+    assert!(rig.turn.counters(bad.opened.flow).is_none());
+    let after = rig.turn.counters(talkers[0].opened.flow).unwrap().sent;
+    assert!((after - before).abs_diff(2 * 83) <= 2, "{before} {after}");
+    rig.turn.invariants();
+}
+
+#[test]
+fn who_primes_nothing_loses_its_own_packets_alone() {
+    let mut rig = rig(100_000_000);
+    let mut talkers = [
+        rig.talker(5000, slice(1), None),
+        rig.talker(5001, slice(1), None),
+    ];
+    for _ in 0..4 {
+        assert!(talkers[0].primes(2048));
+    }
+    assert!(talkers[1].primes(2048) && talkers[1].primes(64));
+    let mut to_group = udp("10.0.0.2:9", "224.1.1.1:77").data(&[3; 300]);
+    to_group.macs = (PEER, Mac([1, 0, 0x5e, 1, 1, 1]));
+    for frame in [
+        to(5000, 100),
+        to(5001, 200),
+        to_group.frame(),
+        to_group.frame(),
+    ] {
+        rig.turn.receive(&frame, rig.now);
+        rig.turn.publish(rig.now);
+        rig.turn.invariants();
+    }
+    assert_eq!(
+        talkers[0].hears(),
+        [to(5000, 100), to_group.frame(), to_group.frame()]
+    );
+    assert_eq!(talkers[1].hears(), [to(5001, 200)]);
+    let lost = rig.turn.counters(talkers[1].opened.flow).unwrap();
+    assert_eq!((lost.too_short, lost.no_buffer), (1, 1));
+    let kept = rig.turn.counters(talkers[0].opened.flow).unwrap();
+    assert_eq!((kept.delivered, kept.received), (3, 3));
+}
+
+#[test]
+fn a_flooded_flow_is_cut_before_the_copy() {
+    let mut rig = rig(100_000_000);
+    let share = Share::new(10_000, Nanos(1_000));
+    let mut talkers = [
+        rig.talker(5000, slice(1), Some(share)),
+        rig.talker(5001, slice(1), None),
+    ];
+    let (mut heard, mut other) = (0, 0);
+    // A packet each 200 ns for it, one in twenty for the other, for 10 ms.
+    for k in 0..50_000_u64 {
+        while talkers[0].primes(2048) {}
+        while talkers[1].primes(2048) {}
+        rig.now = Instant(200 * k);
+        rig.turn.receive(&to(5000, 18), rig.now);
+        if k % 20 == 0 {
+            rig.turn.receive(&to(5001, 18), rig.now);
+            other += 1;
+        }
+        rig.turn.publish(rig.now);
+        heard += talkers[0].hears().len();
+        if k % 20 == 0 {
+            assert_eq!(talkers[1].hears().len(), 1);
+        }
+    }
+    let counters = rig.turn.counters(talkers[0].opened.flow).unwrap();
+    assert_eq!(counters.delivered, heard as u64);
+    assert_eq!(counters.received, 50_000);
+    // 1 % of 10 ms is 100 us, and one packet takes 200 ns of it; looks at the others take the rest.
+    assert!(counters.delivered <= 600, "{counters:?}");
+    assert_eq!(
+        rig.turn.counters(talkers[1].opened.flow).unwrap().delivered,
+        other
+    );
+}
+
+proptest! {
+    #![proptest_config(cases(150))]
+
+    /// Whatever programs and the wire do: each record that was submitted comes back once, what left is
+    /// what a template allows, and nobody gets another's packet.
+    #[test]
+    fn nothing_is_lost_and_nothing_is_mixed_up(
+        steps in prop::collection::vec((0..8_u8, 0..3_usize, 0..1600_usize, 0..3_000_000_u64), 1..150),
+    ) {
+        let mut rig = rig(50_000_000);
+        let services = [slice(10), Service::best_effort(Weight::default()), slice(30)];
+        let mut talkers: Vec<Talker> = services.iter().enumerate()
+            .map(|(k, service)| rig.talker(5000 + k as u16, *service, None)).collect();
+        for (what, whose, length, later) in steps {
+            let talker = &mut talkers[whose];
+            match what {
+                0..=2 => { talker.says(length); }
+                3 => { talker.submits(&to(talker.port, length)); }
+                4 => { talker.primes(length.max(8) as u32 / 8 * 8); }
+                5 => {
+                    let frame = to(talker.port, length.min(1400));
+                    rig.turn.receive(&frame, rig.now);
+                    rig.turn.publish(rig.now);
+                    prop_assert!(talkers[whose].hears().iter().all(|heard| *heard == frame));
+                }
+                6 => rig.card.room = length,
+                _ => {
+                    rig.now.0 += later;
+                    rig.transmit();
+                }
+            }
+        }
+        rig.card.room = ROOM;
+        for _ in 0..4_000 {
+            talkers.iter_mut().for_each(Talker::collects);
+            let is_done = |talker: &Talker| talker.back.len() as u64 == talker.submitted;
+            match rig.transmit() {
+                Next::Idle if talkers.iter().all(is_done) => break,
+                Next::Wait(at) => rig.now = at,
+                Next::Idle | Next::Again => {}
+            }
+        }
+        let mut left = 0;
+        for talker in &mut talkers {
+            talker.collects();
+            prop_assert_eq!(talker.back.len() as u64, talker.submitted);
+            let done = talker.back.iter().filter(|status| **status == Status::DONE).count();
+            let counters = rig.turn.counters(talker.opened.flow).unwrap();
+            prop_assert_eq!(done as u64, counters.sent);
+            left += done;
+        }
+        prop_assert_eq!(rig.card.sent.len(), left);
+        for frame in &rig.card.sent {
+            let port = u16::from_be_bytes([frame[34], frame[35]]);
+            prop_assert!((5000..5003).contains(&port) && frame.len() <= 1514 && frame[..6] == PEER.0);
+        }
+    }
+}

@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What goes to direct flows, and not to the kernel's own stack: frames to this station whose ends, protocol or EtherType
+ * are registered go to the driver's socket. Everything else passes, and so does what cannot be read here: the kernel
+ * answers it as ever. Without a socket on the frame's queue everything passes.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "direct.h"
+
+_Static_assert(sizeof(struct direct_ends) == 40, "direct_ends");
+_Static_assert(sizeof(struct direct_host) == 20, "direct_host");
+_Static_assert(sizeof(struct direct_part) == 40, "direct_part");
+_Static_assert(sizeof(struct direct_station) == 8, "direct_station");
+
+#define MAP(kind, entries, k, v, bits, name) \
+	struct { \
+		__uint(type, kind); \
+		__uint(max_entries, entries); \
+		__type(key, k); \
+		__type(value, v); \
+		__uint(map_flags, bits); \
+	} name SEC(".maps")
+
+MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct direct_station, 0, station);
+MAP(BPF_MAP_TYPE_HASH, MAX_ENDS, struct direct_ends, __u32, BPF_F_NO_PREALLOC, ends);
+MAP(BPF_MAP_TYPE_HASH, MAX_HOSTS, struct direct_host, __u32, BPF_F_NO_PREALLOC, hosts);
+MAP(BPF_MAP_TYPE_HASH, MAX_KINDS, __u16, __u32, BPF_F_NO_PREALLOC, kinds);
+MAP(BPF_MAP_TYPE_LRU_HASH, MAX_PARTS, struct direct_part, __u32, 0, parts);
+MAP(BPF_MAP_TYPE_XSKMAP, MAX_QUEUES, __u32, __u32, 0, sockets);
+
+#define FRAGMENT_HEADER 44
+#define V4_OFFSET 0x1fff
+#define V4_MORE 0x2000
+#define V6_OFFSET 0xfff8
+#define V6_MORE 0x0001
+
+/* What the headers of one packet say. */
+struct packet {
+	struct direct_ends ends; /* as if it were to a port */
+	__u32 id;
+	bool part; /* of a datagram */
+	bool first; /* part, or whole */
+	bool group;
+};
+
+struct fragment_header {
+	__u8 next;
+	__u8 reserved;
+	__be16 place;
+	__be32 id;
+};
+
+static __always_inline int to_driver(struct xdp_md *ctx)
+{
+	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
+}
+
+/* By both ends, by the own end, by the port at any single address. */
+static __always_inline bool is_claimed(struct direct_ends *key, bool group)
+{
+	if (bpf_map_lookup_elem(&ends, key))
+		return true;
+	__builtin_memset(key->remote, 0, sizeof(key->remote));
+	key->remote_port = 0;
+	if (bpf_map_lookup_elem(&ends, key))
+		return true;
+	if (group)
+		return false;
+	__builtin_memset(key->local, 0, sizeof(key->local));
+	return bpf_map_lookup_elem(&ends, key) != NULL;
+}
+
+static __always_inline int judge(struct xdp_md *ctx, struct packet *packet, void *payload)
+{
+	void *end = (void *)(long)ctx->data_end;
+	struct direct_part part = {};
+	struct direct_ends *key = &packet->ends;
+	bool claimed;
+
+	if (packet->part) {
+		__builtin_memcpy(part.source, key->remote, sizeof(part.source));
+		__builtin_memcpy(part.destination, key->local, sizeof(part.destination));
+		part.id = packet->id;
+		part.protocol = key->protocol;
+		part.family = key->family;
+		if (!packet->first)
+			return bpf_map_lookup_elem(&parts, &part) ? to_driver(ctx) : XDP_PASS;
+	}
+	if (key->protocol == IPPROTO_UDP || key->protocol == IPPROTO_TCP) {
+		__be16 *ports = payload;
+
+		if (payload + 4 > end)
+			return XDP_PASS;
+		key->remote_port = ports[0];
+		key->local_port = ports[1];
+		claimed = is_claimed(key, packet->group);
+	} else {
+		struct direct_host host = {};
+
+		__builtin_memcpy(host.local, key->local, sizeof(host.local));
+		host.protocol = key->protocol;
+		host.family = key->family;
+		claimed = bpf_map_lookup_elem(&hosts, &host) != NULL;
+	}
+	if (!claimed)
+		return XDP_PASS;
+	if (packet->part) {
+		__u32 one = 1;
+
+		bpf_map_update_elem(&parts, &part, &one, BPF_ANY);
+	}
+	return to_driver(ctx);
+}
+
+static __always_inline int judge_v4(struct xdp_md *ctx, struct iphdr *ip, bool to_group)
+{
+	void *end = (void *)(long)ctx->data_end;
+	struct packet packet = {};
+	__u32 header;
+	__u16 place;
+
+	if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
+		return XDP_PASS;
+	header = ip->ihl * 4;
+	place = bpf_ntohs(ip->frag_off);
+	packet.ends.family = 4;
+	packet.ends.protocol = ip->protocol;
+	packet.ends.local[0] = ip->daddr;
+	packet.ends.remote[0] = ip->saddr;
+	packet.id = bpf_ntohs(ip->id);
+	packet.first = (place & V4_OFFSET) == 0;
+	packet.part = place & (V4_OFFSET | V4_MORE);
+	packet.group = (ip->daddr & bpf_htonl(0xf0000000)) == bpf_htonl(0xe0000000) || ip->daddr == 0xffffffff;
+	if (to_group && !packet.group)
+		return XDP_PASS;
+	return judge(ctx, &packet, (void *)ip + header);
+}
+
+static __always_inline int judge_v6(struct xdp_md *ctx, struct ipv6hdr *ip, bool to_group)
+{
+	void *end = (void *)(long)ctx->data_end;
+	struct packet packet = {};
+	void *payload = ip + 1;
+
+	if (payload > end || ip->version != 6)
+		return XDP_PASS;
+	packet.ends.family = 6;
+	packet.ends.protocol = ip->nexthdr;
+	__builtin_memcpy(packet.ends.local, &ip->daddr, sizeof(packet.ends.local));
+	__builtin_memcpy(packet.ends.remote, &ip->saddr, sizeof(packet.ends.remote));
+	packet.first = true;
+	packet.group = ip->daddr.s6_addr[0] == 0xff;
+	if (to_group && !packet.group)
+		return XDP_PASS;
+	if (ip->nexthdr == FRAGMENT_HEADER) {
+		struct fragment_header *fragment = payload;
+		__u16 place;
+
+		if ((void *)(fragment + 1) > end)
+			return XDP_PASS;
+		place = bpf_ntohs(fragment->place);
+		packet.ends.protocol = fragment->next;
+		packet.id = bpf_ntohl(fragment->id);
+		packet.first = (place & V6_OFFSET) == 0;
+		packet.part = place & (V6_OFFSET | V6_MORE);
+		payload = fragment + 1;
+	}
+	return judge(ctx, &packet, payload);
+}
+
+SEC("xdp")
+int direct(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+	void *end = (void *)(long)ctx->data_end;
+	struct ethhdr *ethernet = data;
+	struct direct_station *own;
+	__u32 zero = 0;
+	__u16 kind;
+	bool to_group;
+
+	if ((void *)(ethernet + 1) > end)
+		return XDP_PASS;
+	to_group = ethernet->h_dest[0] & 1;
+	own = bpf_map_lookup_elem(&station, &zero);
+	if (!own)
+		return XDP_PASS;
+	if (!to_group) {
+		for (int i = 0; i < ETH_ALEN; i++)
+			if (ethernet->h_dest[i] != own->mac[i])
+				return XDP_PASS;
+	}
+	switch (ethernet->h_proto) {
+	case bpf_htons(ETH_P_IP):
+		return judge_v4(ctx, (struct iphdr *)(ethernet + 1), to_group);
+	case bpf_htons(ETH_P_IPV6):
+		return judge_v6(ctx, (struct ipv6hdr *)(ethernet + 1), to_group);
+	}
+	kind = ethernet->h_proto;
+	return bpf_map_lookup_elem(&kinds, &kind) ? to_driver(ctx) : XDP_PASS;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * What direct.bpf.c and netnice share; build.rs makes the Rust mirror of it. Addresses are in network order, IPv4's in the
+ * first word with zeros behind it; ports are in network order; what is not used is zero.
+ */
+#ifndef NETNICE_DIRECT_H
+#define NETNICE_DIRECT_H
+
+#define MAX_ENDS 131072 /* ports and connections of direct flows */
+#define MAX_HOSTS 1024 /* other IP protocols, at an address */
+#define MAX_KINDS 64 /* other EtherTypes */
+#define MAX_PARTS 16384 /* datagrams that are coming in parts */
+#define MAX_QUEUES 64 /* receive queues of an interface */
+
+struct direct_ends {
+	__u32 local[4];
+	__u32 remote[4];
+	__u16 local_port;
+	__u16 remote_port;
+	__u8 protocol;
+	__u8 family; /* 4 or 6 */
+	__u16 zero;
+};
+
+struct direct_host {
+	__u32 local[4];
+	__u8 protocol;
+	__u8 family; /* 4 or 6 */
+	__u16 zero;
+};
+
+struct direct_part {
+	__u32 source[4];
+	__u32 destination[4];
+	__u32 id;
+	__u8 protocol;
+	__u8 family; /* 4 or 6 */
+	__u16 zero;
+};
+
+struct direct_station {
+	__u8 mac[6];
+	__u16 zero;
+};
+
+#endif

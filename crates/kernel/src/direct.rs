@@ -1,0 +1,199 @@
+//! The XDP program of the direct path: what it hands to the driver's socket, and what passes to the kernel.
+//!
+//! It belongs to the process that loads it and to nobody else: nothing is pinned, and the kernel detaches it when that process ends,
+//! however it ends. It is attached only while [`Direct::attach`] says so, since an interface with XDP may lose its
+//! offloads (a veth pair does: a kernel connection over it went from 44 to 11 Gbit/s).
+
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use aya::maps::{Array, HashMap, MapData, XskMap};
+use aya::programs::Xdp;
+use aya::programs::xdp::{XdpLinkId, XdpMode};
+use aya::{Ebpf, EbpfLoader};
+
+use crate::KernelError;
+
+/// The program, its maps, and where it is attached.
+#[derive(Debug)]
+pub struct Direct {
+    ebpf: Ebpf,
+    link: Option<XdpLinkId>,
+}
+
+/// Where in the kernel a program looks at frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the interface's driver, before the kernel makes a packet of the frame.
+    Native,
+    /// Behind it: any interface has this, and packets that are segments of more come as one.
+    Generic,
+}
+
+/// Which frames go to the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Claim {
+    /// UDP or TCP between two ends. Without the other end: from anybody. An unspecified own
+    /// address: to any single one.
+    Ends {
+        /// 17 or 6.
+        protocol: u8,
+        /// The own end; or a group and its port.
+        local: (IpAddr, u16),
+        /// The other end.
+        remote: Option<(IpAddr, u16)>,
+    },
+    /// Another IP protocol at an address.
+    Host {
+        /// Its number.
+        protocol: u8,
+        /// The own end.
+        local: IpAddr,
+    },
+    /// Another EtherType.
+    Kind(u16),
+}
+
+impl Direct {
+    /// Loads the program, attached to nothing, for a station with this address.
+    pub fn load(mac: [u8; 6]) -> Result<Direct, KernelError> {
+        let mut ebpf = EbpfLoader::new()
+            .load(OBJECT)
+            .map_err(|e| KernelError::bpf("load the direct path's program", e))?;
+        program(&mut ebpf)?
+            .load()
+            .map_err(|e| KernelError::bpf("load the direct path's program", e))?;
+        let mut direct = Direct { ebpf, link: None };
+        let mut station: Array<_, DirectStation> = Array::try_from(direct.map("station")?)
+            .map_err(|e| KernelError::bpf("map station", e))?;
+        let own = DirectStation { mac, zero: 0 };
+        station
+            .set(0, own, 0)
+            .map_err(|e| KernelError::bpf("write the station", e))?;
+        Ok(direct)
+    }
+
+    /// Attaches it to an interface.
+    pub fn attach(&mut self, index: u32, place: Place) -> Result<(), KernelError> {
+        let mode = match place {
+            Place::Native => XdpMode::Driver,
+            Place::Generic => XdpMode::Skb,
+        };
+        self.detach()?;
+        let link = program(&mut self.ebpf)?
+            .attach_to_if_index(index, mode)
+            .map_err(|e| KernelError::bpf(format!("attach XDP to interface {index}"), e))?;
+        self.link = Some(link);
+        Ok(())
+    }
+
+    /// Takes it off again.
+    pub fn detach(&mut self) -> Result<(), KernelError> {
+        match self.link.take() {
+            None => Ok(()),
+            Some(link) => program(&mut self.ebpf)?
+                .detach(link)
+                .map_err(|e| KernelError::bpf("detach XDP", e)),
+        }
+    }
+
+    /// Whether it is attached.
+    pub fn is_attached(&self) -> bool {
+        self.link.is_some()
+    }
+
+    /// Frames of this receive queue go to this AF_XDP socket.
+    pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
+        let mut sockets = XskMap::try_from(self.map("sockets")?)
+            .map_err(|e| KernelError::bpf("map sockets", e))?;
+        sockets
+            .set(queue, socket.as_raw_fd(), 0)
+            .map_err(|e| KernelError::bpf(format!("give queue {queue} its socket"), e))
+    }
+
+    /// These frames go to the driver from now on. What is claimed already stays so.
+    pub fn claim(&mut self, claim: &Claim) -> Result<(), KernelError> {
+        self.change(claim, true)
+    }
+
+    /// They pass to the kernel again.
+    pub fn release(&mut self, claim: &Claim) -> Result<(), KernelError> {
+        self.change(claim, false)
+    }
+
+    fn change(&mut self, claim: &Claim, insert: bool) -> Result<(), KernelError> {
+        match *claim {
+            Claim::Ends {
+                protocol,
+                local,
+                remote,
+            } => {
+                let (family, address) = words(local.0);
+                let mut key = DirectEnds {
+                    local: address,
+                    local_port: local.1.to_be(),
+                    protocol,
+                    family,
+                    ..DirectEnds::default()
+                };
+                if let Some((address, port)) = remote {
+                    key.remote = words(address).1;
+                    key.remote_port = port.to_be();
+                }
+                put(self.map("ends")?, key, insert)
+            }
+            Claim::Host { protocol, local } => {
+                let (family, local) = words(local);
+                let key = DirectHost {
+                    local,
+                    protocol,
+                    family,
+                    zero: 0,
+                };
+                put(self.map("hosts")?, key, insert)
+            }
+            Claim::Kind(kind) => put(self.map("kinds")?, kind.to_be(), insert),
+        }
+    }
+
+    fn map(&mut self, name: &'static str) -> Result<&mut aya::maps::Map, KernelError> {
+        self.ebpf.map_mut(name).ok_or(ABSENT)
+    }
+}
+
+fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, KernelError> {
+    let program = ebpf.program_mut("direct").ok_or(ABSENT)?;
+    program
+        .try_into()
+        .map_err(|e| KernelError::bpf("find the direct path's program", e))
+}
+
+fn put<K: aya::Pod>(map: &mut aya::maps::Map, key: K, insert: bool) -> Result<(), KernelError> {
+    let mut map: HashMap<&mut MapData, K, u32> =
+        HashMap::try_from(map).map_err(|e| KernelError::bpf("map of direct flows", e))?;
+    let done = match insert {
+        true => map.insert(key, 1, 0),
+        false => map.remove(&key),
+    };
+    done.map_err(|e| KernelError::bpf("change which frames go to the driver", e))
+}
+
+/// As the program has an address, and 4 or 6.
+fn words(address: IpAddr) -> (u8, [u32; 4]) {
+    match address {
+        IpAddr::V4(v4) => (4, [v4.to_bits().to_be(), 0, 0, 0]),
+        IpAddr::V6(v6) => {
+            let bytes = v6.octets();
+            let word = |k: usize| [0, 1, 2, 3].map(|byte| bytes[4 * k + byte]);
+            (6, [0, 1, 2, 3].map(|k| u32::from_ne_bytes(word(k))))
+        }
+    }
+}
+
+const ABSENT: KernelError = KernelError::Missing {
+    what: "part of the direct path's eBPF object",
+    hint: "build it again",
+};
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/direct.bpf.o"));
+
+include!(concat!(env!("OUT_DIR"), "/direct.rs"));

@@ -1,0 +1,253 @@
+//! The driver's link on real packets: what is registered comes to it and nothing else, what it sends arrives, every
+//! frame of its memory is accounted for, and XDP goes with it.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use etherparse::PacketBuilder;
+use netnice_core::units;
+use netnice_driver::demux::{Demux, FlowNo, Match, Reassembly, Verdict};
+use netnice_driver::frame::Mac;
+use netnice_driver::frames::Holder;
+use netnice_driver::link::{Link, Mode};
+use netnice_driver::protocol::Transport;
+use netnice_driver::template::{Sender, Sends, Template};
+use netnice_kernel::direct::Claim;
+use netnice_lab::experiment::bench::at;
+use netnice_lab::world::{self, Family, Host, Pair, World};
+
+const DIRECT: u16 = 5000;
+const KERNEL: u16 = 5001;
+const COUNT: usize = 200;
+
+fn socket(host: &Host, family: Family, port: u16) -> Result<UdpSocket> {
+    let socket = host
+        .ns
+        .enter(|| Ok(UdpSocket::bind(at(host, family, port))?))?;
+    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    Ok(socket)
+}
+
+fn open(host: &Host, mode: Mode) -> Result<Link> {
+    host.ns
+        .enter(|| Ok(Link::open(&host.port().device, Some(mode))?))
+}
+
+fn mac(host: &Host) -> Result<Mac> {
+    Ok(open(host, Mode::Fallback)?.interface().mac)
+}
+
+/// One flow that gets what comes to the direct port.
+fn demux(link: &Link, local: SocketAddr, group: Option<SocketAddr>) -> Result<Demux> {
+    let transport = Transport::Udp;
+    let mut demux = Demux::new(link.interface().mac);
+    demux.insert(FlowNo(0), Reassembly::Complete)?;
+    demux.claim(FlowNo(0), &Match::Port { transport, local })?;
+    if let Some(group) = group {
+        demux.claim(FlowNo(0), &Match::Group { transport, group })?;
+    }
+    Ok(demux)
+}
+
+/// Frames of the flow, until there are so many or nothing comes any more.
+fn collect(link: &mut Link, demux: &mut Demux, count: usize) -> Vec<Vec<u8>> {
+    let (mut frames, until) = (Vec::new(), Instant::now() + Duration::from_secs(5));
+    while frames.len() < count && Instant::now() < until {
+        link.receive(64, |frame| {
+            let verdict = demux.handle(frame, units::Instant(0));
+            let end = match verdict {
+                Verdict::One { end, .. } | Verdict::Several { end, .. } => end,
+                _ => return,
+            };
+            frames.push(frame[..end].to_vec());
+        });
+    }
+    frames
+}
+
+fn claim(local: SocketAddr) -> Claim {
+    Claim::Ends {
+        protocol: 17,
+        local: (local.ip(), local.port()),
+        remote: None,
+    }
+}
+
+fn balances(link: &Link) -> Result<()> {
+    if let Some(frames) = link.frames() {
+        frames.invariants();
+        let (free, filling) = (frames.count(Holder::Free), frames.count(Holder::Filling));
+        ensure!(free + filling == frames.total(), "{frames:?}");
+    }
+    ensure!(link.counters().strange == 0, "{:?}", link.counters());
+    Ok(())
+}
+
+fn has_xdp(host: &Host) -> Result<bool> {
+    let shown = host
+        .ns
+        .ip(&format!("-d link show {}", host.port().device))?;
+    Ok(shown.contains("prog/xdp"))
+}
+
+fn receives(mode: Mode, family: Family) -> Result<()> {
+    let world = World::pair(Pair::default())?;
+    let (client, server) = (world.client(), world.server());
+    let local = at(client, family, DIRECT);
+    let (sender, kernels) = (
+        socket(server, family, 7000)?,
+        socket(client, family, KERNEL)?,
+    );
+    // It is held, as every port of a direct flow is.
+    let _held = socket(client, family, DIRECT)?;
+    let mut link = open(client, mode)?;
+    let mut demux = demux(&link, local, None)?;
+    link.claim(&claim(local))?;
+    ensure!(!has_xdp(client)?, "before anybody listens");
+    let elsewhere = link.listen();
+    ensure!(elsewhere.is_err(), "from another namespace");
+    client.ns.enter(|| Ok(link.listen()?))?;
+    let mode_now = link.mode();
+    ensure!(
+        mode_now == mode,
+        "{mode_now:?}: {:?}",
+        link.why_not_native()
+    );
+    ensure!(
+        has_xdp(client)? == (mode != Mode::Fallback),
+        "while somebody listens"
+    );
+    let mut buffer = [0; 100];
+    for k in 0..COUNT {
+        sender.send_to(format!("{k}").as_bytes(), local)?;
+        // Others' packets pass meanwhile.
+        sender.send_to(b"kernel", at(client, family, KERNEL))?;
+        ensure!(kernels.recv(&mut buffer)? == 6);
+    }
+    let frames = collect(&mut link, &mut demux, COUNT);
+    let headers = if family == Family::V4 { 42 } else { 62 };
+    let told: Vec<_> = frames.iter().map(|frame| &frame[headers..]).collect();
+    let sent: Vec<_> = (0..COUNT).map(|k| k.to_string()).collect();
+    ensure!(
+        told == sent.iter().map(String::as_bytes).collect::<Vec<_>>(),
+        "{told:?}"
+    );
+    sender.send_to(&[9; 4000], local)?;
+    ensure!(
+        collect(&mut link, &mut demux, 3).len() == 3,
+        "parts of a datagram"
+    );
+    ensure!(
+        mode == Mode::Fallback || demux.counters().unclaimed == 0,
+        "what is not registered"
+    );
+    demux.invariants();
+    balances(&link)?;
+    link.release(&claim(local))?;
+    link.deafen()?;
+    ensure!(!has_xdp(client)?, "when nobody listens");
+    client.ns.enter(|| Ok(link.listen()?))?;
+    drop(link);
+    ensure!(!has_xdp(client)?, "when the link is gone");
+    // Its queue can be had again.
+    drop(open(client, mode)?);
+    Ok(())
+}
+
+fn sends(mode: Mode) -> Result<()> {
+    let world = World::pair(Pair::default())?;
+    let (client, server) = (world.client(), world.server());
+    let receiver = socket(server, Family::V4, 6000)?;
+    let mut link = open(client, mode)?;
+    let (own, next_hop) = (link.interface().mac, mac(server)?);
+    let (local, remote) = (at(client, Family::V4, DIRECT), at(server, Family::V4, 6000));
+    let template = Template::new(&Sender {
+        mac: own,
+        next_hop: Some(next_hop),
+        longest: 1514,
+        sends: Sends::Ports {
+            transport: Transport::Udp,
+            local,
+            remote: Some(remote),
+        },
+    })?;
+    let (from, to) = (client.port().v4.octets(), server.port().v4.octets());
+    let mut buffer = [0; 2000];
+    for k in 0..10 * COUNT {
+        // Every third is forged: from another port.
+        let port = DIRECT + u16::from(k % 3 == 2);
+        let text = format!("{k:01000}");
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2(own.0, next_hop.0)
+            .ipv4(from, to, 64)
+            .udp(port, 6000)
+            .write(&mut frame, text.as_bytes())?;
+        let done = link.send(|room| {
+            room[..frame.len()].copy_from_slice(&frame);
+            template.check(&room[..frame.len()])
+        });
+        ensure!(done.context("room")?.is_ok() == (k % 3 != 2));
+        if k % 7 == 6 {
+            link.flush()?;
+        }
+        if k % 3 != 2 {
+            link.flush()?;
+            let length = receiver.recv(&mut buffer)?;
+            ensure!(&buffer[..length] == text.as_bytes(), "datagram {k}");
+        }
+    }
+    link.flush()?;
+    let right = (0..10 * COUNT).filter(|k| k % 3 != 2).count();
+    ensure!(
+        link.counters().sent == right as u64,
+        "{:?}",
+        link.counters()
+    );
+    balances(&link)?;
+    // A link that is down says so, and goes on when it is up again.
+    client.ns.ip("link set eth0 down")?;
+    let frame = [0; 60];
+    let raw = Template::new(&Sender {
+        mac: own,
+        next_hop: None,
+        longest: 1514,
+        sends: Sends::EtherType(netnice_driver::protocol::EtherType::new(0x88b5)?),
+    })?;
+    let mut frame = frame;
+    frame[..6].copy_from_slice(&next_hop.0);
+    frame[6..12].copy_from_slice(&own.0);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let done = link.send(|room| {
+        room[..60].copy_from_slice(&frame);
+        raw.check(&room[..60])
+    });
+    ensure!(done.context("room")?.is_ok());
+    let down = link.flush().err().context("the link is down")?;
+    ensure!(down.raw_os_error() == Some(libc::ENETDOWN), "{down}");
+    client.ns.ip("link set eth0 up")?;
+    let until = Instant::now() + Duration::from_secs(3);
+    while link.flush().is_err() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    link.flush()?;
+    balances(&link)
+}
+
+#[test]
+fn what_is_registered_comes_to_the_driver_and_nothing_else() {
+    world::begin().expect("a clean machine");
+    for mode in [Mode::Native, Mode::Generic, Mode::Fallback] {
+        for family in [Family::V4, Family::V6] {
+            receives(mode, family).unwrap_or_else(|e| panic!("{mode:?} {family:?}: {e:#}"));
+        }
+    }
+}
+
+#[test]
+fn what_the_driver_sends_arrives_and_what_is_forged_does_not() {
+    world::begin().expect("a clean machine");
+    for mode in [Mode::Native, Mode::Fallback] {
+        sends(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+    }
+}
