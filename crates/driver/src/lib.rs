@@ -16,7 +16,8 @@
 //! - [`frames`] knows who holds each frame of the driver's memory.
 //!
 //! # The interface
-//! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET where that is refused.
+//! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET where that is refused; [`serve`] is the loop around the
+//! turn and the link.
 
 pub mod demux;
 pub mod frame;
@@ -26,6 +27,7 @@ mod fuzz;
 pub mod link;
 pub mod pattern;
 pub mod protocol;
+pub mod serve;
 pub mod share;
 #[cfg(test)]
 mod story;

@@ -17,6 +17,8 @@
 
 mod flow;
 
+use std::os::fd::BorrowedFd;
+
 use netnice_core::sched::{FlowId, Misuse, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant};
 use netnice_ring::breach::Breach;
@@ -324,6 +326,30 @@ impl Turn {
                 self.expelled.push((program, breach));
             }
         }
+    }
+
+    /// The doorbells of the programs: readable when one rang.
+    pub fn bells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.programs
+            .iter()
+            .flatten()
+            .map(|program| program.client.bell())
+    }
+
+    /// Before sleeping. False: some program has news, look at them instead.
+    pub fn doze(&mut self) -> bool {
+        let mut programs = self.programs.iter_mut().flatten();
+        let quiet = programs.all(|program| program.client.doze());
+        if !quiet {
+            self.wake();
+        }
+        quiet
+    }
+
+    /// After sleeping: empties the doorbells; how many rings were not asked for.
+    pub fn wake(&mut self) -> u64 {
+        let programs = self.programs.iter_mut().flatten();
+        programs.map(|program| program.client.hear().unasked).sum()
     }
 
     /// Panics if it contradicts itself. For tests; linear in everything.
