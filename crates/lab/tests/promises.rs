@@ -5,11 +5,24 @@ use netnice_lab::experiment::{self, bench};
 use netnice_lab::world;
 
 fn holds(id: &str) {
+    all_hold(&[id]);
+}
+
+/// Experiments that leave the processors mostly idle are run side by side.
+fn all_hold(ids: &[&str]) {
     if bench::functional() {
-        eprintln!("{id}: rates are not judged on this machine");
+        eprintln!("{ids:?}: rates are not judged on this machine");
         return;
     }
     world::begin().expect("a clean start");
+    std::thread::scope(|scope| {
+        for id in ids {
+            scope.spawn(|| holds_in_time(id));
+        }
+    });
+}
+
+fn holds_in_time(id: &str) {
     let experiment = experiment::find(id).expect("in the registry");
     let measure = || experiment.test().expect("it can be measured");
     let mut outcome = measure();
@@ -32,11 +45,6 @@ fn change() {
 }
 
 #[test]
-fn two_interfaces() {
-    holds("two-interfaces");
-}
-
-#[test]
 fn guarantees() {
     holds("guarantees");
 }
@@ -52,16 +60,6 @@ fn receive() {
 }
 
 #[test]
-fn death() {
-    holds("death");
-}
-
-#[test]
-fn a_running_sender_as_in_figure_3() {
-    holds("nice-fig3");
-}
-
-#[test]
-fn a_running_receiver_as_in_figure_4() {
-    holds("nice-fig4");
+fn what_is_slow_side_by_side() {
+    all_hold(&["death", "two-interfaces", "nice-fig3", "nice-fig4"]);
 }
