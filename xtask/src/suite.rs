@@ -199,20 +199,23 @@ impl Scope {
 }
 
 fn unit_tests(tree: &Tree, filter: Option<&str>, ledger: &mut Ledger) -> Result<()> {
-    let everything = ["test", "--workspace", "--exclude", LAB, "--no-fail-fast"];
-    let lab = [
-        "test",
-        "--package",
-        LAB,
-        "--lib",
-        "--bins",
-        "--no-fail-fast",
-    ];
-    for (what, words) in [
-        ("unit tests", &everything[..]),
-        ("unit tests of the lab", &lab[..]),
+    // All in one go: with another choice of packages cargo would build what they share anew, with other features.
+    let crates = tree.crates.iter().filter(|one| one.name != LAB);
+    let beside = crates.flat_map(|one| &one.targets);
+    let beside = beside.filter(|(kind, _)| kind == "test");
+    let beside = beside.flat_map(|(_, name)| ["--test", name.as_str()]);
+    let code: Vec<&str> = ["--lib", "--bins", "--examples"]
+        .into_iter()
+        .chain(beside)
+        .collect();
+    for (what, targets) in [
+        ("unit tests", &code[..]),
+        ("documentation", &["--doc"]),
     ] {
-        let step = under_test(tree, cargo(tree))?.args(words).args(filter);
+        let step = under_test(tree, cargo(tree))?
+            .args(["test", "--workspace", "--no-fail-fast"])
+            .args(targets)
+            .args(filter);
         watched(what, step, ledger)?;
     }
     Ok(())
