@@ -208,10 +208,7 @@ fn unit_tests(tree: &Tree, filter: Option<&str>, ledger: &mut Ledger) -> Result<
         .into_iter()
         .chain(beside)
         .collect();
-    for (what, targets) in [
-        ("unit tests", &code[..]),
-        ("documentation", &["--doc"]),
-    ] {
+    for (what, targets) in [("unit tests", &code[..]), ("documentation", &["--doc"])] {
         let step = under_test(tree, cargo(tree))?
             .args(["test", "--workspace", "--no-fail-fast"])
             .args(targets)

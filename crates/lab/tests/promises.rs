@@ -56,5 +56,11 @@ fn receive() {
 
 #[test]
 fn what_is_slow_side_by_side() {
-    all_hold(&["change", "death", "two-interfaces", "nice-fig3", "nice-fig4"]);
+    all_hold(&[
+        "change",
+        "death",
+        "two-interfaces",
+        "nice-fig3",
+        "nice-fig4",
+    ]);
 }
