@@ -15,20 +15,12 @@
 #include <bpf/bpf_helpers.h>
 
 #include "direct.h"
+#include "map.h"
 
 _Static_assert(sizeof(struct direct_ends) == 40, "direct_ends");
 _Static_assert(sizeof(struct direct_host) == 20, "direct_host");
 _Static_assert(sizeof(struct direct_part) == 40, "direct_part");
 _Static_assert(sizeof(struct direct_station) == 8, "direct_station");
-
-#define MAP(kind, entries, k, v, bits, name) \
-	struct { \
-		__uint(type, kind); \
-		__uint(max_entries, entries); \
-		__type(key, k); \
-		__type(value, v); \
-		__uint(map_flags, bits); \
-	} name SEC(".maps")
 
 MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct direct_station, 0, station);
 MAP(BPF_MAP_TYPE_HASH, MAX_ENDS, struct direct_ends, __u32, BPF_F_NO_PREALLOC, ends);

@@ -3,14 +3,7 @@
 #ifndef NETNICE_MAPS_H
 #define NETNICE_MAPS_H
 
-#define MAP(kind, entries, k, v, bits, name) \
-	struct { \
-		__uint(type, kind); \
-		__uint(max_entries, entries); \
-		__type(key, k); \
-		__type(value, v); \
-		__uint(map_flags, bits); \
-	} name SEC(".maps")
+#include "map.h"
 
 MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct settings, 0, settings);
 MAP(BPF_MAP_TYPE_ARRAY, PORT_WORDS, __u32, __u32, 0, ports);

@@ -503,7 +503,8 @@ int on_egress(struct __sk_buff *skb)
 		return verdict;
 	if (seen && !managed && !arrives)
 		return leave(skb, iface);
-	if (sk && find_owner(skb, sk, now, true, &p) && is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
+	if (sk && (!seen || managed) && find_owner(skb, sk, now, true, &p) &&
+	    is_encapsulation(skb, sk, !(iface->flags & IFACE_NO_MAC)))
 		p = (struct packet){};
 	if (p.state && !seen && seen_here_first(skb, iface, DIR_UP)) {
 		struct leaf *cap = &p.state->cap[DIR_UP];

@@ -80,12 +80,7 @@ fn talker(turn: &mut Turn, world: &World, ms: u64, own: &Link, next: &Link) -> R
         flows: 1,
         bytes: 1 << 20,
     })?;
-    let handles = client.handles();
-    let attachment = Attachment::new(
-        handles.memory.try_clone_to_owned()?,
-        handles.to_driver.try_clone_to_owned()?,
-        handles.to_program.try_clone_to_owned()?,
-    )?;
+    let attachment = client.handles().attach()?;
     let program = turn.attach(client);
     let period = Nanos::from_millis(100);
     let open = Open {

@@ -92,12 +92,7 @@ impl Programs {
             flows: FLOWS as u32,
             bytes: (FLOWS * RECORDS * 2048 * 2) as u64,
         })?;
-        let handles = client.handles();
-        let attachment = Attachment::new(
-            handles.memory.try_clone_to_owned()?,
-            handles.to_driver.try_clone_to_owned()?,
-            handles.to_program.try_clone_to_owned()?,
-        )?;
+        let attachment = client.handles().attach()?;
         let program = turn.attach(client);
         let (mut flows, mut frames) = (Vec::new(), Vec::new());
         for k in 0..FLOWS {

@@ -7,7 +7,6 @@
 //! collecting. *One way* is a thread that sends as fast as the other takes. A *round trip* is a packet that the driver
 //! copies back into a primed buffer.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -81,14 +80,7 @@ fn pair() -> Pair {
     };
     let mut client = Client::create(budget).expect("a memory file");
     let here = client.open(SHAPE).expect("a flow");
-    let handles = client.handles();
-    let copy = |fd: BorrowedFd| -> OwnedFd { fd.try_clone_to_owned().expect("a descriptor") };
-    let program = Attachment::new(
-        copy(handles.memory),
-        copy(handles.to_driver),
-        copy(handles.to_program),
-    )
-    .expect("an attachment");
+    let program = client.handles().attach().expect("an attachment");
     let there = program.flow(here.place()).expect("the flow");
     Pair {
         client,

@@ -27,6 +27,7 @@ use crate::layout::{
     Budget, FileHeader, FlowHeader, MAGIC, PAGE, Place, Ring, SetupError, Shape, VERSION, WORDS,
 };
 use crate::ledger::{Balance, Owned, Pool};
+use crate::program::Attachment;
 use crate::record::{From, Judge, Pair, Record, Status};
 use crate::region::{MemoryFile, Region, system};
 use crate::words::{Ordering, Word, Words};
@@ -61,6 +62,20 @@ pub struct Handles<'a> {
     pub to_driver: BorrowedFd<'a>,
     /// An epoll descriptor: readable when the driver rang; a wait on it takes the ring.
     pub to_program: BorrowedFd<'a>,
+}
+
+impl Handles<'_> {
+    /// The program's side, in this process, with copies of the descriptors.
+    pub fn attach(&self) -> Result<Attachment, SetupError> {
+        let copy = |fd: BorrowedFd| {
+            rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("cannot copy a descriptor"))
+        };
+        Attachment::new(
+            copy(self.memory)?,
+            copy(self.to_driver)?,
+            copy(self.to_program)?,
+        )
+    }
 }
 
 impl Client {

@@ -4,11 +4,9 @@
 //! sockets' part alone: *send* from the payload to the shown record, with the buffers that come back; *receive* from the
 //! shown record to the payload, with the buffer primed again. Medians of [`RUNS`] runs.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use netnice_ring::driver::{self, Client, Taken};
-use netnice_ring::program::Attachment;
 use netnice_ring::{Budget, Shape, Status};
 use netnice_stack::udp::Checks;
 use netnice_stack::{FlowAddress, Program, Socket};
@@ -114,10 +112,7 @@ impl Wire {
         };
         let mut client = Client::create(budget).expect("a memory file");
         let flows = [0, 1].map(|_| client.open(SHAPE).expect("a flow"));
-        let copy = |fd: BorrowedFd| -> OwnedFd { fd.try_clone_to_owned().expect("a descriptor") };
-        let handles = client.handles();
-        let (memory, to_driver) = (copy(handles.memory), copy(handles.to_driver));
-        let attachment = Attachment::new(memory, to_driver, copy(handles.to_program));
+        let attachment = client.handles().attach();
         Wire {
             program: Program::new(attachment.expect("an attachment")),
             _client: client,

@@ -121,14 +121,8 @@ impl Rig {
         };
         let opened = self.turn.open(program, &open, self.now).unwrap();
         let handles = self.turn.client(program).unwrap().handles();
-        let own = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().unwrap();
-        let attachment = Attachment::new(
-            own(handles.memory),
-            own(handles.to_driver),
-            own(handles.to_program),
-        );
-        let attachment = attachment.unwrap();
-        let memory = File::from(own(handles.memory));
+        let attachment = handles.attach().unwrap();
+        let memory = File::from(handles.memory.try_clone_to_owned().unwrap());
         let flow = attachment.flow(opened.place).unwrap();
         Talker {
             program,

@@ -1,11 +1,10 @@
 //! Memory files, doorbells, flows that come and go: with the kernel.
 #![cfg(not(miri))]
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::program::{Attachment, Fault};
+use crate::program::Fault;
 use crate::story::{SMALL, piece};
 
 const BUDGET: Budget = Budget {
@@ -14,13 +13,7 @@ const BUDGET: Budget = Budget {
 };
 
 fn attach(client: &Client) -> Attachment {
-    let Handles {
-        memory,
-        to_driver,
-        to_program,
-    } = client.handles();
-    let copy = |fd: BorrowedFd| -> OwnedFd { fd.try_clone_to_owned().unwrap() };
-    Attachment::new(copy(memory), copy(to_driver), copy(to_program)).unwrap()
+    client.handles().attach().unwrap()
 }
 
 fn noticed(client: &Client) -> Vec<u32> {

@@ -1,13 +1,12 @@
 //! Against a peer that is nothing but the other end of the ring: what one flow sends another one receives, by the
 //! addresses in the frames.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use netnice_ring::driver::{self, Client, Taken};
-use netnice_ring::program::Attachment;
 use netnice_ring::{Breach, Budget, Place, Ring, Rule, Shape};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -52,14 +51,7 @@ impl Wire {
         };
         let mut client = Client::create(budget).unwrap();
         let flows = (0..2).map(|_| client.open(SHAPE).unwrap()).collect();
-        let copy = |fd: BorrowedFd| -> OwnedFd { fd.try_clone_to_owned().unwrap() };
-        let handles = client.handles();
-        let attachment = Attachment::new(
-            copy(handles.memory),
-            copy(handles.to_driver),
-            copy(handles.to_program),
-        );
-        let program = Program::new(attachment.unwrap());
+        let program = Program::new(client.handles().attach().unwrap());
         Wire {
             client,
             flows,
