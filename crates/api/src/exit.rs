@@ -41,7 +41,8 @@ impl From<&Response> for Exit {
             | Response::Explained(_)
             | Response::Found(_)
             | Response::Doctor(_)
-            | Response::Log(_) => Exit::Done,
+            | Response::Log(_)
+            | Response::Direct(_) => Exit::Done,
             Response::Refused(_) => Exit::Refused,
             Response::Failed(failed) if failed.bad_usage => Exit::BadUsage,
             Response::Failed(_) => Exit::Error,

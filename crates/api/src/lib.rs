@@ -13,6 +13,8 @@
 #![forbid(unsafe_code)]
 
 mod client;
+pub mod direct;
+pub mod driver;
 mod exit;
 pub mod fds;
 pub mod frame;

@@ -5,6 +5,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::direct::DirectRequest;
+
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -39,6 +41,8 @@ pub enum Request {
     Confirm(Confirm),
     /// Read the policy file again.
     Reload(Reload),
+    /// Something of direct flows.
+    Direct(DirectRequest),
 }
 
 /// [`Request::Ping`].
@@ -244,6 +248,6 @@ pub struct Confirm {
 pub struct Reload {}
 
 /// Left out of a message where it is false.
-fn is_false(flag: &bool) -> bool {
+pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }

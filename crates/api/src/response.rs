@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::direct::DirectAnswer;
 use crate::history::HistoryDoc;
 use crate::show::ShowDoc;
 use crate::watch::{ConnectionsDoc, WatchDoc};
@@ -30,6 +31,8 @@ pub enum Response {
     Doctor(DoctorReport),
     /// What happened.
     Log(LogLines),
+    /// To [`crate::Request::Direct`]; or news, which is no answer to anything.
+    Direct(DirectAnswer),
     /// Understood, but not granted; nothing has changed.
     Refused(Refused),
     /// Not understood or not possible; nothing has changed.

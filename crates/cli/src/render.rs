@@ -69,6 +69,8 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
         // These are asked for by `top` only, which draws them itself.
         Response::Watched(doc) => json_line(doc),
         Response::Connections(doc) => json_line(doc),
+        // These are asked for by programs that have direct flows.
+        Response::Direct(answer) => json_line(answer),
         Response::Explained(explained) => {
             let lines: Vec<String> = explained.lines.iter().map(|line| plain(line)).collect();
             lines.join("\n")
@@ -98,6 +100,7 @@ pub(crate) fn json(response: &Response) -> String {
         Response::History(doc) => pretty(doc),
         Response::Watched(doc) => pretty(doc),
         Response::Connections(doc) => pretty(doc),
+        Response::Direct(answer) => pretty(answer),
         Response::Explained(explained) => pretty(explained),
         Response::Found(found) => pretty(found),
         Response::Doctor(report) => pretty(report),

@@ -194,6 +194,7 @@ impl<H: Host> Clerk<H> {
             }
             Request::Find(find) => self.find(&find.target).map(Response::Found),
             Request::Doctor(_) => self.doctor(now).map(Response::Doctor),
+            Request::Direct(_) => Err(Denied::Failed("no direct flows here".to_owned())),
         };
         answer.unwrap_or_else(|denied| {
             self.note_denied(peer, request, &denied, now);

@@ -1,0 +1,248 @@
+//! What the daemon and a driver process say to each other.
+//!
+//! A driver listens at `driver-IFACE.sock` in the runtime folder, which only root may open. Messages are framed as those of
+//! the daemon's socket. Requests carry a number, and answers bear it; requests may follow each other without waiting. What
+//! happens by itself comes without a number ([`DriverEvent`]). A driver goes on when the daemon ends; the next one asks it for
+//! its [`DriverRequest::Census`].
+//!
+//! The daemon decides: whose port it is, what fits the link. The driver believes it in that, and checks only
+//! what would break its own work.
+
+use serde::{Deserialize, Serialize};
+
+use crate::direct::{ShapeDoc, Speaks};
+
+/// A request with its number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriverCall {
+    /// Chosen by the daemon; the answer bears it.
+    pub id: u64,
+    /// What is asked.
+    pub ask: DriverRequest,
+}
+
+/// What the daemon asks of a driver.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum DriverRequest {
+    /// The rate that the direct path may use from now on, and the bytes that the wire adds to each packet.
+    Wire {
+        /// In bit/s.
+        rate: u64,
+        /// In bytes.
+        overhead: u64,
+    },
+    /// Another program. Its pidfd travels with the request: when it ends, its flows end.
+    Attach {
+        /// Its number, for people.
+        pid: u32,
+        /// Flows at a time.
+        flows: u32,
+        /// Bytes of all regions.
+        bytes: u64,
+    },
+    /// A program ends, and with it its flows.
+    Detach {
+        /// Which.
+        program: u32,
+    },
+    /// Another flow of a program.
+    Open(Box<DriverFlow>),
+    /// Another contract.
+    Change {
+        /// Which flow.
+        flow: u32,
+        /// The contract as text.
+        contract: String,
+    },
+    /// Frames of the flow go to another station, or may be of another length.
+    Readdress {
+        /// Which flow.
+        flow: u32,
+        /// The station. None: to nobody; packets come back unsent.
+        next_hop: Option<[u8; 6]>,
+        /// The MTU.
+        mtu: u32,
+    },
+    /// A flow ends.
+    Close {
+        /// Which.
+        flow: u32,
+    },
+    /// All programs and flows, with their counters.
+    Census,
+    /// End: XDP is off the interface before the answer comes.
+    Stop,
+}
+
+/// A flow as the daemon has it set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DriverFlow {
+    /// Whose.
+    pub program: u32,
+    /// What it speaks, complete: addresses and ports are chosen.
+    pub speaks: Speaks,
+    /// The station that frames go to. None: to whichever the program names.
+    pub next_hop: Option<[u8; 6]>,
+    /// The MTU.
+    pub mtu: u32,
+    /// The contract as text, granted.
+    pub contract: String,
+    /// Its memory.
+    pub shape: ShapeDoc,
+    /// Parts of datagrams in order alone.
+    #[serde(default, skip_serializing_if = "super::request::is_false")]
+    pub in_order: bool,
+    /// What it may use of the driver's time for receiving, in millionths. None: all that there is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive_share: Option<u32>,
+}
+
+/// What a driver says.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverWord {
+    /// An answer.
+    Answer {
+        /// To which request.
+        id: u64,
+        /// What.
+        answer: DriverAnswer,
+    },
+    /// What happened by itself.
+    Event(DriverEvent),
+}
+
+/// What a driver answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverAnswer {
+    /// It is done.
+    Done,
+    /// To `attach`; memory file, doorbell to the driver and doorbell to the program travel with it.
+    Attached {
+        /// The program's number.
+        program: u32,
+    },
+    /// To `open`.
+    Opened {
+        /// The flow's number.
+        flow: u32,
+        /// Its slot.
+        slot: u32,
+        /// Where its region begins.
+        offset: u64,
+    },
+    /// To `close`: what was counted of it.
+    Closed(Box<FlowCounts>),
+    /// To `census`.
+    Census(Box<CensusDoc>),
+    /// Nothing has changed.
+    Failed {
+        /// Why.
+        why: String,
+    },
+}
+
+/// What happened by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DriverEvent {
+    /// A program ended, and its flows with it.
+    Gone {
+        /// Which.
+        program: u32,
+    },
+    /// A program broke a rule of `docs/ring.md` and was expelled with its flows.
+    Expelled {
+        /// Which.
+        program: u32,
+        /// Which rule, and how.
+        why: String,
+    },
+    /// The interface is gone, or its address or MTU is another; the driver ends.
+    Lost {
+        /// What.
+        why: String,
+    },
+}
+
+/// All that a driver has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CensusDoc {
+    /// The interface.
+    pub iface: String,
+    /// `native`, `generic` or `fallback`.
+    pub mode: String,
+    /// Why it is not native, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why_not_native: Option<String>,
+    /// The programs.
+    pub programs: Vec<ProgramDoc>,
+    /// The flows.
+    pub flows: Vec<DriverFlowDoc>,
+    /// Frames that were looked at and were no flow's, by reason.
+    pub discarded: Vec<(String, u64)>,
+}
+
+/// A program of a driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProgramDoc {
+    /// Its number with the driver.
+    pub program: u32,
+    /// Its process.
+    pub pid: u32,
+    /// Bytes of its memory file.
+    pub bytes: u64,
+}
+
+/// A flow of a driver.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DriverFlowDoc {
+    /// Its number with the driver.
+    pub flow: u32,
+    /// As it was opened, and changed since.
+    pub setup: DriverFlow,
+    /// Its counters.
+    pub counts: FlowCounts,
+}
+
+/// What is counted of a flow. Every record that was taken is sent, forbidden, too long or without a link; every packet that
+/// came is delivered or lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FlowCounts {
+    /// Packets that were handed to the card.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Packets that the template forbade.
+    pub forbidden: u64,
+    /// Packets longer than the MTU allows.
+    pub too_long: u64,
+    /// Packets while there was no link or no next hop.
+    pub no_link: u64,
+    /// Packets that came.
+    pub received: u64,
+    /// Those that the program got.
+    pub delivered: u64,
+    /// Their bytes.
+    pub delivered_bytes: u64,
+    /// Those for which it had no buffer.
+    pub no_buffer: u64,
+    /// Those that its buffer was too short for.
+    pub too_short: u64,
+    /// Those that it had no share of the driver's time for.
+    pub over_share: u64,
+    /// How late packets left after they might have (their eligible time), in a histogram: packets below 2^k µs, k from
+    /// 0 on.
+    pub lateness: Vec<u64>,
+    /// Queueing delay of heads, in ns: sum, and the most.
+    pub waited_sum: u64,
+    /// The most.
+    pub waited_most: u64,
+}
