@@ -72,6 +72,8 @@ pub enum DriverRequest {
     },
     /// All programs and flows, with their counters.
     Census,
+    /// What all flows together have done: asked for several times a second.
+    Totals,
     /// End: XDP is off the interface before the answer comes.
     Stop,
 }
@@ -82,6 +84,9 @@ pub enum DriverRequest {
 pub struct DriverFlow {
     /// Whose.
     pub program: u32,
+    /// The daemon's own number of it, by which the next daemon knows it in the census.
+    #[serde(default)]
+    pub number: u32,
     /// What it speaks, complete: addresses and ports are chosen.
     pub speaks: Speaks,
     /// The station that frames go to. None: to whichever the program names.
@@ -139,6 +144,8 @@ pub enum DriverAnswer {
     Closed(Box<FlowCounts>),
     /// To `census`.
     Census(Box<CensusDoc>),
+    /// To `totals`.
+    Totals(TotalsDoc),
     /// Nothing has changed.
     Failed {
         /// Why.
@@ -187,6 +194,24 @@ pub struct CensusDoc {
     /// Frames that were looked at and were no flow's, by reason.
     pub discarded: Vec<(String, u64)>,
 }
+
+/// What all flows of a driver have done together, those that are closed too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TotalsDoc {
+    /// Packets that were handed to the card.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Packets that programs got.
+    pub delivered: u64,
+    /// Their bytes.
+    pub delivered_bytes: u64,
+}
+
+/// How long a driver's link may be busy already when the next packet is decided on, in ns: the daemon admits deadlines with
+/// it, and the driver schedules by it.
+pub const AHEAD_NS: u64 = 20_000;
 
 /// A program of a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
