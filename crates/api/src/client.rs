@@ -63,16 +63,17 @@ impl Client {
         let until = Instant::now() + patience;
         let frame = wire::encode_request(request)?;
         let mut rest = frame.as_slice();
-        let mut fd = pidfd;
+        let fds: Vec<_> = pidfd.into_iter().collect();
+        let mut fds = fds.as_slice();
         while !rest.is_empty() {
             self.stream.set_write_timeout(Some(left(until)?))?;
-            let sent = match fds::send(self.stream.as_fd(), rest, fd) {
+            let sent = match fds::send(self.stream.as_fd(), rest, fds) {
                 Ok(sent) => sent,
                 // The daemon may refuse a request before it has read all of it.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 Err(error) => return Err(error.into()),
             };
-            fd = None;
+            fds = &[];
             rest = &rest[sent..];
         }
         self.answer(until)

@@ -11,6 +11,9 @@ pub const LONGEST_REQUEST: usize = 64 * 1024;
 /// The longest response, in bytes of JSON: 65,536 targets at about 250 bytes.
 pub const LONGEST_RESPONSE: usize = 16 * 1024 * 1024;
 
+/// The longest that a driver says, in bytes of JSON: a census of 65,536 flows at about 800 bytes.
+pub const LONGEST_WORD: usize = 64 * 1024 * 1024;
+
 /// Why bytes are no frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {

@@ -44,5 +44,6 @@ pub use show::{
 };
 pub use watch::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
 pub use wire::{
-    VERSION, WireError, decode_request, decode_response, encode_request, encode_response,
+    VERSION, WireError, decode_call, decode_request, decode_response, decode_word, encode_call,
+    encode_request, encode_response, encode_word,
 };

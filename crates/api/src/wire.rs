@@ -3,7 +3,8 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::frame::{self, FrameError, LONGEST_REQUEST, LONGEST_RESPONSE};
+use crate::driver::{DriverCall, DriverWord};
+use crate::frame::{self, FrameError, LONGEST_REQUEST, LONGEST_RESPONSE, LONGEST_WORD};
 use crate::{Request, Response};
 
 /// The version of the protocol. It changes when an old daemon would misread a new client or the
@@ -45,18 +46,50 @@ pub fn decode_request(body: &[u8]) -> Result<Request, WireError> {
 
 /// A response's frame.
 pub fn encode_response(response: &Response) -> Result<Vec<u8>, WireError> {
-    let body = serde_json::to_vec(&Answer {
-        version: VERSION,
-        response,
-    })?;
-    Ok(frame::encode(&body, LONGEST_RESPONSE)?)
+    answer(response, LONGEST_RESPONSE)
 }
 
 /// A response out of the bytes of its frame.
 pub fn decode_response(body: &[u8]) -> Result<Response, WireError> {
+    open_answer(body)
+}
+
+/// The frame of what the daemon asks of a driver.
+pub fn encode_call(call: &DriverCall) -> Result<Vec<u8>, WireError> {
+    let body = serde_json::to_vec(&Envelope {
+        version: VERSION,
+        request: call,
+    })?;
+    Ok(frame::encode(&body, LONGEST_REQUEST)?)
+}
+
+/// What the daemon asks of a driver, out of the bytes of its frame.
+pub fn decode_call(body: &[u8]) -> Result<DriverCall, WireError> {
+    open(body)
+}
+
+/// The frame of what a driver says.
+pub fn encode_word(word: &DriverWord) -> Result<Vec<u8>, WireError> {
+    answer(word, LONGEST_WORD)
+}
+
+/// What a driver says, out of the bytes of its frame.
+pub fn decode_word(body: &[u8]) -> Result<DriverWord, WireError> {
+    open_answer(body)
+}
+
+fn answer<T: Serialize>(response: &T, limit: usize) -> Result<Vec<u8>, WireError> {
+    let body = serde_json::to_vec(&Answer {
+        version: VERSION,
+        response,
+    })?;
+    Ok(frame::encode(&body, limit)?)
+}
+
+fn open_answer<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     let version: Versioned = serde_json::from_slice(body)?;
     version.check()?;
-    let answer: Answer<Response> = serde_json::from_slice(body)?;
+    let answer: Answer<T> = serde_json::from_slice(body)?;
     Ok(answer.response)
 }
 

@@ -98,11 +98,11 @@ fn read_request(stream: &UnixStream) -> Option<(Request, Option<OwnedFd>)> {
         if let Some(body) = decoder.poll().expect("a frame") {
             return Some((decode_request(&body).expect("a request"), fd));
         }
-        let got = fds::receive(stream.as_fd(), &mut bytes).ok()?;
+        let got = fds::receive(stream.as_fd(), &mut bytes, 1).ok()?;
         if got.bytes == 0 {
             return None;
         }
-        fd = fd.or(got.fd);
+        fd = fd.or(got.fds.into_iter().next());
         decoder.push(&bytes[..got.bytes]);
     }
 }

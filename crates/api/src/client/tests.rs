@@ -45,9 +45,9 @@ fn read_request(stream: &UnixStream) -> (Request, bool) {
         if let Some(body) = decoder.poll().expect("a frame") {
             return (decode_request(&body).expect("a request"), fd.is_some());
         }
-        let got = fds::receive(stream.as_fd(), &mut bytes).expect("bytes");
+        let got = fds::receive(stream.as_fd(), &mut bytes, 1).expect("bytes");
         assert_ne!(got.bytes, 0, "cut");
-        fd = fd.or(got.fd);
+        fd = fd.or(got.fds.into_iter().next());
         decoder.push(&bytes[..got.bytes]);
     }
 }

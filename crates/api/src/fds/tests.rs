@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-use super::{receive, send};
+use super::{MOST, receive, send};
 
 /// A file of our own, to be recognised at the other side.
 fn file(text: &str) -> File {
@@ -55,20 +55,20 @@ fn open_copies() -> usize {
 
 /// One test, because it counts this process's descriptors.
 #[test]
-fn one_descriptor_travels_and_surplus_ones_are_closed() {
+fn descriptors_travel_and_surplus_ones_are_closed() {
     let (here, there) = UnixStream::pair().expect("a pair");
     let mut bytes = [0; 16];
 
-    let sent = send(here.as_fd(), b"hello", None).expect("sent");
-    let got = receive(there.as_fd(), &mut bytes).expect("received");
+    let sent = send(here.as_fd(), b"hello", &[]).expect("sent");
+    let got = receive(there.as_fd(), &mut bytes, 1).expect("received");
     assert_eq!((sent, got.bytes), (5, 5));
-    assert!(got.fd.is_none() && !got.surplus);
+    assert!(got.fds.is_empty() && !got.surplus);
 
     let original = file("it is me");
-    send(here.as_fd(), b"with", Some(original.as_fd())).expect("sent");
-    let got = receive(there.as_fd(), &mut bytes).expect("received");
+    send(here.as_fd(), b"with", &[original.as_fd()]).expect("sent");
+    let got = receive(there.as_fd(), &mut bytes, 1).expect("received");
     let mut text = String::new();
-    let copy = got.fd.expect("a descriptor");
+    let copy = got.fds.into_iter().next().expect("a descriptor");
     assert_ne!(copy.as_raw_fd(), original.as_raw_fd());
     let flags = rustix::io::fcntl_getfd(&copy).expect("flags");
     assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
@@ -80,20 +80,50 @@ fn one_descriptor_travels_and_surplus_ones_are_closed() {
     for many in [2, 3, 10, 253] {
         let fds = vec![original.as_fd(); many];
         send_many(here.as_fd(), b"many", &fds);
-        let got = receive(there.as_fd(), &mut bytes).expect("received");
+        let got = receive(there.as_fd(), &mut bytes, 1).expect("received");
         assert!(got.surplus, "{many} descriptors");
         drop(got);
         assert_eq!(open_copies(), before, "{many} descriptors");
     }
 
     // The descriptor comes with the first byte, also when the reader takes few at a time.
-    send(here.as_fd(), b"abc", Some(original.as_fd())).expect("sent");
-    let first = receive(there.as_fd(), &mut bytes[..1]).expect("received");
-    assert!(first.fd.is_some());
-    let rest = receive(there.as_fd(), &mut bytes).expect("received");
-    assert_eq!((rest.bytes, rest.fd.is_some()), (2, false));
+    send(here.as_fd(), b"abc", &[original.as_fd()]).expect("sent");
+    let first = receive(there.as_fd(), &mut bytes[..1], 1).expect("received");
+    assert!(first.fds.len() == 1);
+    let rest = receive(there.as_fd(), &mut bytes, 1).expect("received");
+    assert_eq!((rest.bytes, rest.fds.len()), (2, 0));
+
+    drop(first);
+    several_travel_in_order(&here, &there);
+    assert_eq!(open_copies(), before);
 
     drop(here);
-    let end = receive(there.as_fd(), &mut bytes).expect("the end");
+    let end = receive(there.as_fd(), &mut bytes, 1).expect("the end");
     assert_eq!(end.bytes, 0);
+}
+
+/// Three go at once; who takes fewer hears of the rest, and has none of it.
+fn several_travel_in_order(here: &UnixStream, there: &UnixStream) {
+    let before = open_copies();
+    let mut bytes = [0; 16];
+    let originals = ["first", "second", "third"].map(file);
+    let fds = originals.each_ref().map(|file| file.as_fd());
+    send(here.as_fd(), b"three", &fds).expect("sent");
+    let got = receive(there.as_fd(), &mut bytes, MOST).expect("received");
+    assert!(!got.surplus);
+    let texts = got.fds.into_iter().map(|fd| {
+        let mut text = String::new();
+        File::from(fd).read_to_string(&mut text).expect("read");
+        text
+    });
+    assert_eq!(texts.collect::<Vec<_>>(), ["first", "second", "third"]);
+    for most in [0, 1, 2] {
+        send(here.as_fd(), b"three", &fds).expect("sent");
+        let got = receive(there.as_fd(), &mut bytes, most).expect("received");
+        assert_eq!((got.fds.len(), got.surplus), (most, true));
+    }
+    assert_eq!(open_copies(), before + 3);
+    let four = [fds[0], fds[0], fds[1], fds[2]];
+    let refused = send(here.as_fd(), b"four", &four).expect_err("too many");
+    assert!(refused.to_string().contains("4 descriptors"), "{refused}");
 }

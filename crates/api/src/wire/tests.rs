@@ -2,7 +2,15 @@ use std::io::Read;
 
 use proptest::prelude::*;
 
-use super::{WireError, decode_request, decode_response, encode_request, encode_response};
+use super::{
+    WireError, decode_call, decode_request, decode_response, decode_word, encode_call,
+    encode_request, encode_response, encode_word,
+};
+use crate::direct::{ShapeDoc, Speaks, Term};
+use crate::driver::{
+    CensusDoc, DriverAnswer, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverRequest,
+    DriverWord, FlowCounts, ProgramDoc,
+};
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
     Clear, ClearWhat, Confirm, Doctor, Done, Exit, Explain, Failed, Find, Found, Gate, LinkChange,
@@ -312,4 +320,172 @@ fn a_frame_reads_as_length_and_body() {
     let mut length = [0; 4];
     (&frame[..]).read_exact(&mut length).expect("four bytes");
     assert_eq!(u32::from_be_bytes(length) as usize, frame.len() - 4);
+}
+
+fn driver_flow() -> DriverFlow {
+    DriverFlow {
+        program: 3,
+        speaks: Speaks::Udp {
+            local: "10.0.0.1:5000".parse().expect("an end"),
+            remote: Some("[fd00::1]:6000".parse().expect("an end")),
+        },
+        next_hop: Some([2, 0, 0, 0, 0, 7]),
+        mtu: 1500,
+        contract: "cell pcr=10mbit,cdvt=100us".into(),
+        shape: ShapeDoc {
+            chunk_bytes: 2048,
+            chunks: 64,
+            transmit_entries: 32,
+            receive_entries: 32,
+        },
+        in_order: true,
+        receive_share: Some(250_000),
+    }
+}
+
+fn asked_of_a_driver() -> Vec<DriverRequest> {
+    let speaks = [
+        Speaks::Group {
+            local: "10.0.0.1:5000".parse().expect("an end"),
+            group: "239.1.2.3:6000".parse().expect("an end"),
+        },
+        Speaks::Protocol {
+            number: 253,
+            local: "10.0.0.1".parse().expect("an address"),
+            remote: None,
+            pattern: vec![Term {
+                offset: 4,
+                mask: 0xf0,
+                value: 0x20,
+            }],
+        },
+        Speaks::EtherType {
+            number: 0x88b5,
+            pattern: Vec::new(),
+        },
+    ];
+    let flows = speaks.map(|speaks| DriverFlow {
+        speaks,
+        next_hop: None,
+        in_order: false,
+        receive_share: None,
+        ..driver_flow()
+    });
+    let flows = flows.into_iter().chain([driver_flow()]);
+    let opens = flows.map(|flow| DriverRequest::Open(Box::new(flow)));
+    let others = [
+        DriverRequest::Wire {
+            rate: u64::MAX,
+            overhead: 24,
+        },
+        DriverRequest::Attach {
+            pid: 7,
+            flows: 64,
+            bytes: 1 << 30,
+        },
+        DriverRequest::Detach { program: 0 },
+        DriverRequest::Change {
+            flow: 1,
+            contract: "weight 3".into(),
+        },
+        DriverRequest::Readdress {
+            flow: 1,
+            next_hop: None,
+            mtu: 1400,
+        },
+        DriverRequest::Close { flow: u32::MAX },
+        DriverRequest::Census,
+        DriverRequest::Stop,
+    ];
+    opens.chain(others).collect()
+}
+
+#[test]
+fn every_call_of_a_driver_comes_back_as_it_went() {
+    for (id, ask) in (0..).zip(asked_of_a_driver()) {
+        let call = DriverCall { id, ask };
+        let frame = encode_call(&call).expect("short");
+        assert_eq!(decode_call(body(&frame)).expect("its own words"), call);
+    }
+    let call = DriverCall {
+        id: 9,
+        ask: DriverRequest::Detach { program: 2 },
+    };
+    let text = r#"{"version":1,"request":{"id":9,"ask":{"detach":{"program":2}}}}"#;
+    let frame = encode_call(&call).expect("short");
+    assert_eq!(std::str::from_utf8(body(&frame)), Ok(text));
+}
+
+#[test]
+fn every_word_of_a_driver_comes_back_as_it_went() {
+    let counts = FlowCounts {
+        sent: u64::MAX,
+        lateness: vec![1, 2, 3],
+        ..FlowCounts::default()
+    };
+    let answers = [
+        DriverAnswer::Done,
+        DriverAnswer::Attached { program: 1 },
+        DriverAnswer::Opened {
+            flow: 1,
+            slot: 2,
+            offset: 1 << 40,
+        },
+        DriverAnswer::Closed(Box::new(counts.clone())),
+        DriverAnswer::Census(Box::new(CensusDoc {
+            iface: "eth0".into(),
+            mode: "generic".into(),
+            why_not_native: Some("no".into()),
+            programs: vec![ProgramDoc::default()],
+            flows: vec![DriverFlowDoc {
+                flow: 4,
+                setup: driver_flow(),
+                counts,
+            }],
+            discarded: vec![("truncated".into(), 5)],
+        })),
+        DriverAnswer::Failed { why: "so".into() },
+    ];
+    let events = [
+        DriverEvent::Gone { program: 1 },
+        DriverEvent::Expelled {
+            program: 1,
+            why: "so".into(),
+        },
+        DriverEvent::Lost { why: "so".into() },
+    ];
+    let answers = answers.map(|answer| DriverWord::Answer { id: 5, answer });
+    let words = answers.into_iter().chain(events.map(DriverWord::Event));
+    for word in words {
+        let frame = encode_word(&word).expect("short");
+        assert_eq!(decode_word(body(&frame)).expect("its own words"), word);
+    }
+}
+
+#[test]
+fn what_is_no_call_is_refused_with_its_reason() {
+    let cases = [
+        ("a request of the daemon's socket", r#"{"own":{}}"#, "own"),
+        ("no number", r#"{"ask":"census"}"#, "missing field `id`"),
+        (
+            "another program's word",
+            r#"{"id":1,"ask":{"detach":{"program":-1}}}"#,
+            "invalid value",
+        ),
+        (
+            "an unknown field",
+            r#"{"id":1,"ask":{"detach":{"program":1,"now":true}}}"#,
+            "unknown field `now`",
+        ),
+        (
+            "an address that is none",
+            r#"{"id":1,"ask":{"readdress":{"flow":1,"next_hop":[1,2,3],"mtu":1500}}}"#,
+            "invalid length",
+        ),
+    ];
+    for (why, text, said) in cases {
+        let text = format!(r#"{{"version":1,"request":{text}}}"#);
+        let error = decode_call(text.as_bytes()).expect_err(why).to_string();
+        assert!(error.contains(said), "{why}: {error}");
+    }
 }

@@ -128,20 +128,20 @@ impl Inbox {
     fn take(&mut self, stream: &UnixStream) -> Result<(), End> {
         let mut bytes = [0; 16 * 1024];
         let received = stream.try_io(Interest::READABLE, || {
-            fds::receive(stream.as_fd(), &mut bytes)
+            fds::receive(stream.as_fd(), &mut bytes, 1)
         });
         let received = match received {
             Ok(received) => received,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(_) => return Err(End::Quiet),
         };
-        if received.surplus || (received.fd.is_some() && self.fd.is_some()) {
+        if received.surplus || (!received.fds.is_empty() && self.fd.is_some()) {
             return Err(End::Told(
                 "more than one file descriptor came with a request; one pidfd is all it may have"
                     .to_owned(),
             ));
         }
-        self.fd = self.fd.take().or(received.fd);
+        self.fd = self.fd.take().or(received.fds.into_iter().next());
         if received.bytes == 0 {
             return Err(End::Quiet);
         }

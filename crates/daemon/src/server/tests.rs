@@ -192,9 +192,9 @@ fn one_descriptor_comes_with_a_request_and_no_more() {
             other => panic!("{other:?}"),
         }
         let mut two = Plain::connect(&path).expect("a connection");
-        netnice_api::fds::send(two.as_fd(), &frame[..1], Some(file.as_fd())).expect("sent");
+        netnice_api::fds::send(two.as_fd(), &frame[..1], &[file.as_fd()]).expect("sent");
         std::thread::sleep(Duration::from_millis(100));
-        netnice_api::fds::send(two.as_fd(), &frame[1..2], Some(file.as_fd())).expect("sent");
+        netnice_api::fds::send(two.as_fd(), &frame[1..2], &[file.as_fd()]).expect("sent");
         let _ = two.flush();
         assert!(told(two).contains("one pidfd"));
     });
