@@ -9,6 +9,8 @@
 //! unit:nginx.service       a unit of the service manager (`.service` may be left out)
 //! container:web            a container, by name or id
 //! user:ann | user:1000     every process of this user
+//! flow:7                   a flow of the direct path, which its program opened and closes
+//! direct:eth0              all flows of the direct path on a link
 //! ```
 //! A target's `Display` is the full form and parses back to the same target. A path is kept as
 //! it was typed, so it must be typed in its one normal form: absolute, no `.` or `..`, no `//`.
@@ -23,6 +25,7 @@ use core::fmt;
 use core::str::FromStr;
 
 use crate::Quoted;
+use crate::contract::IfName;
 
 /// The owner of packets to whom a contract is given.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +44,10 @@ pub enum Target {
     Container(Name),
     /// A user, by name or number.
     User(Name),
+    /// A flow of the direct path, by its number.
+    Flow(u32),
+    /// All flows of the direct path on a link.
+    Direct(IfName),
 }
 
 impl Target {
@@ -55,7 +62,8 @@ impl Target {
     }
 
     /// Order among targets that cross: the smaller number wins. Pid, name, app, then cgroup,
-    /// unit and container alike (they are all control groups, which nest), then user.
+    /// unit and container alike (they are all control groups, which nest), then user. Flows cross
+    /// nothing: their packets belong to nobody else.
     pub fn specificity(&self) -> u8 {
         match self {
             Target::Pid(_) => 0,
@@ -63,6 +71,7 @@ impl Target {
             Target::App(_) => 2,
             Target::Cgroup(_) | Target::Unit(_) | Target::Container(_) => 3,
             Target::User(_) => 4,
+            Target::Flow(_) | Target::Direct(_) => 5,
         }
     }
 }
@@ -77,6 +86,8 @@ impl fmt::Display for Target {
             Target::Unit(name) => alloc::format!("unit:{name}"),
             Target::Container(name) => alloc::format!("container:{name}"),
             Target::User(name) => alloc::format!("user:{name}"),
+            Target::Flow(number) => alloc::format!("flow:{number}"),
+            Target::Direct(link) => alloc::format!("direct:{link}"),
         };
         f.pad(&text)
     }
@@ -100,6 +111,11 @@ impl FromStr for Target {
             "unit" => Name::unit(rest).map(Target::Unit),
             "container" => Name::checked(Scheme::Container, rest).map(Target::Container),
             "user" => Name::checked(Scheme::User, rest).map(Target::User),
+            "flow" => flow(rest).map(Target::Flow),
+            "direct" => rest
+                .parse()
+                .map(Target::Direct)
+                .map_err(|_| TargetError::BadLink(rest.to_string())),
             _ => Err(TargetError::UnknownScheme(text.to_string())),
         }
     }
@@ -311,6 +327,19 @@ pub enum TargetError {
         /// What is wrong with it.
         fault: &'static str,
     },
+    /// Not the number of a flow.
+    #[error("{} is not the number of a flow: netnice show tells which there are", Quoted(.0))]
+    BadFlow(String),
+    /// Not the name of an interface.
+    #[error("{} is not the name of an interface", Quoted(.0))]
+    BadLink(String),
+}
+
+/// A flow's number: from 1 on.
+fn flow(text: &str) -> Result<u32, TargetError> {
+    let digits = text.bytes().all(|b| b.is_ascii_digit());
+    let number = text.parse().ok().filter(|number| digits && *number > 0);
+    number.ok_or_else(|| TargetError::BadFlow(text.to_string()))
 }
 
 const FORMS: &str = "pid:1234 (or just 1234), name:N, app:/path, cgroup:/path, \

@@ -23,6 +23,10 @@ pub struct Device {
     pub mtu: u32,
     /// Whether it is up.
     pub up: bool,
+    /// Whether there is somebody at the other end, as far as its driver knows.
+    pub carrier: bool,
+    /// Its address, if it is one of Ethernet.
+    pub mac: Option<[u8; 6]>,
     /// `ARPHRD_*`.
     pub hardware: u16,
     /// Kind of a virtual interface (`veth`, `vlan`, …), empty for others.
@@ -194,13 +198,17 @@ fn device(head: &[u8; LINK_HEAD], row: &[(u16, &[u8])]) -> Device {
     let over = below.filter(|_| beyond.is_none() && LIE_OVER.contains(&kind.as_str()));
     let mode = find(&info, libc::IFLA_INFO_DATA)
         .and_then(|data| find(&attributes(data), IFLA_MACVLAN_MODE).and_then(number));
+    let flags = u32::from_ne_bytes([head[8], head[9], head[10], head[11]]);
+    let mac = find(row, libc::IFLA_ADDRESS).filter(|mac| mac.len() == 6);
     Device {
         index: u32::from_ne_bytes([head[4], head[5], head[6], head[7]]),
         name: find(row, libc::IFLA_IFNAME).map(text).unwrap_or_default(),
         mtu: find(row, libc::IFLA_MTU)
             .and_then(number)
             .unwrap_or_default(),
-        up: u32::from_ne_bytes([head[8], head[9], head[10], head[11]]) & libc::IFF_UP as u32 != 0,
+        up: flags & libc::IFF_UP as u32 != 0,
+        carrier: flags & libc::IFF_LOWER_UP as u32 != 0,
+        mac: mac.and_then(|mac| mac.first_chunk().copied()),
         hardware: u16::from_ne_bytes([head[2], head[3]]),
         shares_address: over.is_some()
             && (kind.starts_with("ipv") || mode == Some(MACVLAN_MODE_PASSTHRU)),

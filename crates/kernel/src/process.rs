@@ -58,6 +58,11 @@ impl PidFd {
         unsafe { libc::poll(&mut poll, 1, 0) == 0 }
     }
 
+    /// Another handle of the same process.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
     /// A copy of a descriptor of that process.
     pub fn take(&self, number: i32) -> io::Result<OwnedFd> {
         // SAFETY: no pointers; the descriptor that comes back is ours alone.

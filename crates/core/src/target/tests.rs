@@ -33,6 +33,8 @@ fn targets_are_read_and_written_in_their_full_form() {
         ("a container", "container:web_1", "container:web_1"),
         ("a user", "user:ann", "user:ann"),
         ("a user by number", "user:1000", "user:1000"),
+        ("a flow", "flow:7", "flow:7"),
+        ("all flows of a link", "direct:eth0", "direct:eth0"),
     ];
     for (why, text, full) in cases {
         let target: Target = text.parse().expect(why);
@@ -56,6 +58,9 @@ fn what_is_no_target_is_refused_with_its_reason() {
             "99999999999999999999",
             "a number from 1 to 4194304",
         ),
+        ("flow zero", "flow:0", "is not the number of a flow"),
+        ("a flow by name", "flow:x", "is not the number of a flow"),
+        ("no link", "direct:a/b", "is not the name of an interface"),
         ("negative pid", "pid:-1", "a number from 1 to 4194304"),
         ("signed pid", "pid:+1", "a number from 1 to 4194304"),
         ("no pid", "pid:", "a number from 1 to 4194304"),

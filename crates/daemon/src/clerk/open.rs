@@ -173,7 +173,9 @@ impl<H: Host> Clerk<H> {
             },
             Target::App(_) => Body::App(None),
             Target::Cgroup(_) | Target::Unit(_) | Target::Container(_) => Body::Cgroup(None),
-            Target::Pid(_) | Target::User(_) => return Err(absent),
+            Target::Pid(_) | Target::User(_) | Target::Flow(_) | Target::Direct(_) => {
+                return Err(absent);
+            }
         };
         draft.ledger.open(Newcomer {
             target: target.clone(),
@@ -245,6 +247,12 @@ impl<H: Host> Clerk<H> {
             Target::Container(name) => self.host.container(name.as_str())?,
             Target::Pid(_) | Target::Name(_) => {
                 return Err(Denied::BadUsage(format!("{target} is made of processes")));
+            }
+            Target::Flow(_) | Target::Direct(_) => {
+                return Err(Denied::BadUsage(format!(
+                    "{target} is of the direct path: flows are opened, changed and closed by their programs; \
+                     netnice show and explain tell of them"
+                )));
             }
         };
         let place = Place {

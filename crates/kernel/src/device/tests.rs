@@ -9,6 +9,8 @@ fn only_pairs_of_ours_are_ours() {
         name: name.into(),
         mtu: 1_500,
         up: true,
+        carrier: true,
+        mac: None,
         hardware: 1,
         kind: kind.into(),
         port_of: String::new(),
