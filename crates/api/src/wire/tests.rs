@@ -325,6 +325,7 @@ fn a_frame_reads_as_length_and_body() {
 fn driver_flow() -> DriverFlow {
     DriverFlow {
         program: 3,
+        number: 9,
         speaks: Speaks::Udp {
             local: "10.0.0.1:5000".parse().expect("an end"),
             remote: Some("[fd00::1]:6000".parse().expect("an end")),
