@@ -1,11 +1,18 @@
 //! The caller's side of the socket, blocking.
+//!
+//! A connection that takes part in the direct path is told news between answers. Whoever waits for an answer keeps them
+//! ([`Client::heard`]); without waiting for any, [`Client::news`] reads what has come.
 
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::direct::{DirectAnswer, FlowNews};
 use crate::frame::{Decoder, LONGEST_RESPONSE};
 use crate::wire::{self, WireError};
 use crate::{Request, Response, RuntimeDir, fds};
@@ -15,6 +22,9 @@ use crate::{Request, Response, RuntimeDir, fds};
 pub struct Client {
     stream: UnixStream,
     answers: Decoder,
+    /// Descriptors that came, and that no answer has taken yet.
+    beside: Vec<OwnedFd>,
+    news: VecDeque<FlowNews>,
 }
 
 impl Client {
@@ -40,6 +50,8 @@ impl Client {
         Client {
             stream,
             answers: Decoder::new(LONGEST_RESPONSE),
+            beside: Vec::new(),
+            news: VecDeque::new(),
         }
     }
 
@@ -61,6 +73,58 @@ impl Client {
         pidfd: Option<BorrowedFd<'_>>,
     ) -> Result<Response, ClientError> {
         let until = Instant::now() + patience;
+        self.ask(until, request, pidfd)?;
+        let answer = self.answer(until);
+        self.beside.clear();
+        answer
+    }
+
+    /// [`Client::call`] for an answer that brings descriptors, in the order in which they were sent.
+    pub fn call_for_fds(
+        &mut self,
+        request: &Request,
+        pidfd: Option<BorrowedFd<'_>>,
+    ) -> Result<(Response, Vec<OwnedFd>), ClientError> {
+        let until = Instant::now() + Client::TIMEOUT;
+        self.ask(until, request, pidfd)?;
+        let answer = self.answer(until);
+        let beside = std::mem::take(&mut self.beside);
+        Ok((answer?, beside))
+    }
+
+    /// The next of the news that came while an answer was waited for, or that were read already.
+    pub fn heard(&mut self) -> Option<FlowNews> {
+        self.news.pop_front()
+    }
+
+    /// The next of the news that have come; nothing if there is none now. After an error the connection is of no further
+    /// use.
+    pub fn news(&mut self) -> Result<Option<FlowNews>, ClientError> {
+        loop {
+            if let Some(news) = self.heard() {
+                return Ok(Some(news));
+            }
+            if self.take_answer()?.is_some() {
+                return Err(ClientError::Unasked);
+            }
+            if self.news.is_empty() {
+                let mut readable = [PollFd::new(&self.stream, PollFlags::IN)];
+                match rustix::event::poll(&mut readable, Some(&Timespec::default())) {
+                    Ok(0) => return Ok(None),
+                    Ok(_) => self.read()?,
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return Err(ClientError::Io(error.into())),
+                }
+            }
+        }
+    }
+
+    fn ask(
+        &mut self,
+        until: Instant,
+        request: &Request,
+        pidfd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), ClientError> {
         let frame = wire::encode_request(request)?;
         let mut rest = frame.as_slice();
         let fds: Vec<_> = pidfd.into_iter().collect();
@@ -76,23 +140,50 @@ impl Client {
             fds = &[];
             rest = &rest[sent..];
         }
-        self.answer(until)
+        Ok(())
     }
 
     fn answer(&mut self, until: Instant) -> Result<Response, ClientError> {
-        let mut bytes = vec![0; 64 * 1024];
         loop {
-            if let Some(body) = self.answers.poll().map_err(WireError::from)? {
-                return Ok(wire::decode_response(&body)?);
+            if let Some(answer) = self.take_answer()? {
+                return Ok(answer);
             }
             self.stream.set_read_timeout(Some(left(until)?))?;
-            match io::Read::read(&mut self.stream, &mut bytes) {
-                Ok(0) => return Err(ClientError::HungUp),
-                Ok(read) => self.answers.push(&bytes[..read]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error.into()),
+            self.read()?;
+        }
+    }
+
+    /// The answer among what was read; the news before it are kept.
+    fn take_answer(&mut self) -> Result<Option<Response>, ClientError> {
+        while let Some(body) = self.answers.poll().map_err(WireError::from)? {
+            match wire::decode_response(&body)? {
+                Response::Direct(DirectAnswer::News(news)) => self.news.push_back(news),
+                answer => return Ok(Some(answer)),
             }
         }
+        Ok(None)
+    }
+
+    /// Waits for bytes, as long as the socket says.
+    fn read(&mut self) -> Result<(), ClientError> {
+        let mut bytes = [0; 16 * 1024];
+        let received = fds::receive(self.stream.as_fd(), &mut bytes, fds::MOST)?;
+        if received.bytes == 0 {
+            return Err(ClientError::HungUp);
+        }
+        self.answers.push(&bytes[..received.bytes]);
+        self.beside.extend(received.fds);
+        match received.surplus || self.beside.len() > fds::MOST {
+            true => Err(ClientError::Surplus),
+            false => Ok(()),
+        }
+    }
+}
+
+impl AsFd for Client {
+    /// Readable when there is something for [`Client::news`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
     }
 }
 
@@ -119,6 +210,12 @@ pub enum ClientError {
     /// The connection ended before the answer.
     #[error("the daemon closed the connection without an answer")]
     HungUp,
+    /// An answer that was not asked for.
+    #[error("the daemon answered what nobody had asked")]
+    Unasked,
+    /// More descriptors than an answer has.
+    #[error("the daemon sent more descriptors than belong to an answer")]
+    Surplus,
     /// The message cannot be written or read.
     #[error(transparent)]
     Wire(#[from] WireError),

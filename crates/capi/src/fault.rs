@@ -35,7 +35,9 @@ impl Fault {
             }
             Fault::Daemon(ClientError::Timeout) => libc::ETIMEDOUT,
             Fault::Daemon(ClientError::HungUp) => libc::ECONNRESET,
-            Fault::Daemon(ClientError::Wire(_)) => libc::EPROTO,
+            Fault::Daemon(ClientError::Wire(_) | ClientError::Unasked | ClientError::Surplus) => {
+                libc::EPROTO
+            }
             Fault::Failed => libc::EIO,
             Fault::System(number) => *number,
         }

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Client, ClientError};
+use crate::direct::{DirectAnswer, FlowNews};
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
     Done, Exit, Ping, Request, Response, RuntimeDir, decode_request, encode_response, fds,
@@ -139,4 +140,76 @@ fn garbage_is_an_error() {
     there.write_all(&[0xff; 64]).expect("sent");
     let error = Client::over(here).call(&ping(), None).expect_err("garbage");
     assert!(matches!(error, ClientError::Wire(_)), "{error}");
+}
+
+fn news(up: bool) -> Response {
+    Response::Direct(DirectAnswer::News(FlowNews::Link { up }))
+}
+
+fn frame(response: &Response) -> Vec<u8> {
+    encode_response(response).expect("fits")
+}
+
+#[test]
+fn news_between_answers_are_kept_and_read_without_waiting() {
+    let (here, mut there) = UnixStream::pair().expect("a pair");
+    let mut client = Client::over(here);
+    assert!(client.news().expect("nobody has hung up").is_none());
+    let answer = frame(&Response::Done(Done::default()));
+    let words = [frame(&news(false)), frame(&news(true)), answer].concat();
+    there.write_all(&words).expect("sent");
+    let answer = client.call(&ping(), None).expect("answered");
+    assert!(matches!(answer, Response::Done(_)), "{answer:?}");
+    assert_eq!(client.heard(), Some(FlowNews::Link { up: false }));
+    let next = client.news().expect("kept");
+    assert_eq!(next, Some(FlowNews::Link { up: true }));
+    assert_eq!(client.heard(), None);
+    // Half of one is none yet.
+    let whole = frame(&news(false));
+    there.write_all(&whole[..9]).expect("sent");
+    assert_eq!(client.news().expect("half"), None);
+    there.write_all(&whole[9..]).expect("sent");
+    let next = client.news().expect("whole");
+    assert_eq!(next, Some(FlowNews::Link { up: false }));
+    // An answer to nothing is none.
+    there
+        .write_all(&frame(&Response::Done(Done::default())))
+        .expect("sent");
+    let error = client.news().expect_err("unasked");
+    assert!(matches!(error, ClientError::Unasked), "{error}");
+    drop(there);
+    let error = client.news().expect_err("hung up");
+    assert!(matches!(error, ClientError::HungUp), "{error}");
+}
+
+#[test]
+fn descriptors_come_with_the_answer_that_brings_them() {
+    let (here, there) = UnixStream::pair().expect("a pair");
+    let mut client = Client::over(here);
+    let files: Vec<_> = ["/proc/self/stat", "/proc/self/status", "/proc/self/maps"]
+        .map(|path| std::fs::File::open(path).expect("a file"))
+        .into();
+    let say = |response: &Response, files: &[std::fs::File]| {
+        let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+        let bytes = frame(response);
+        let sent = fds::send(there.as_fd(), &bytes, &fds).expect("sent");
+        assert_eq!(sent, bytes.len());
+    };
+    let done = Response::Done(Done::default());
+    // News before and after it change nothing.
+    say(&news(true), &[]);
+    say(&done, &files);
+    say(&news(false), &[]);
+    let (answer, mut fds) = client.call_for_fds(&ping(), None).expect("answered");
+    assert_eq!((answer, fds.len()), (done.clone(), 3));
+    let mut third = String::new();
+    let mut file = std::fs::File::from(fds.pop().expect("the third"));
+    file.read_to_string(&mut third).expect("read");
+    assert!(third.contains("[stack]"), "in their order");
+    // Those of an answer of which none were wanted are closed, and not the next one's.
+    say(&done, &files[..2]);
+    client.call(&ping(), None).expect("answered");
+    say(&done, &files[..1]);
+    let (_, fds) = client.call_for_fds(&ping(), None).expect("answered");
+    assert_eq!(fds.len(), 1);
 }
