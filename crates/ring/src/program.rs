@@ -146,13 +146,8 @@ impl Attachment {
     /// If the doorbell cannot be waited for.
     pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<bool> {
         let begin = Instant::now();
-        while begin.elapsed() < SPIN {
-            for _ in 0..32 {
-                if self.notices.any() {
-                    return Ok(true);
-                }
-                std::hint::spin_loop();
-            }
+        if self.look() {
+            return Ok(true);
         }
         loop {
             if !self.doze() {
@@ -172,6 +167,20 @@ impl Attachment {
                 return Ok(false);
             }
         }
+    }
+
+    /// Looks for some microseconds whether there is a notice: what to do before sleeping, since waking takes longer.
+    pub fn look(&self) -> bool {
+        let begin = Instant::now();
+        while begin.elapsed() < SPIN {
+            for _ in 0..32 {
+                if self.notices.any() {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+        }
+        false
     }
 
     /// The number of the rule of `docs/ring.md` for which the driver expelled this program, if it did.

@@ -29,11 +29,17 @@ impl Sum {
     /// What belongs in the checksum field.
     #[inline]
     pub(crate) fn checksum(self) -> u16 {
+        !self.folded()
+    }
+
+    /// The sum in 16 bits.
+    #[inline]
+    pub(crate) fn folded(self) -> u16 {
         let mut sum = self.0;
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
         }
-        !u16::from_be_bytes((sum as u16).to_ne_bytes())
+        u16::from_be_bytes((sum as u16).to_ne_bytes())
     }
 
     /// True if the bytes, with their checksum among them, are right.

@@ -114,10 +114,10 @@ impl Headers {
     /// Writes the headers of a packet whose payload lies behind the room already; `frame` is all of it.
     ///
     /// # Panics
-    /// If the frame is shorter than the room, or the payload longer than [`Headers::longest`].
+    /// If the frame is shorter than the room, or longer than a length in the headers can say.
     #[inline]
     pub fn write(&self, frame: &mut [u8]) {
-        assert!(frame.len() <= self.room + self.longest);
+        assert!(frame.len() <= ETHERNET + usize::from(u16::MAX));
         frame[..self.room].copy_from_slice(&self.template[..self.room]);
         // The inner ones first: what an outer one sums up is whole then.
         for step in self.steps.iter().rev().flatten() {
@@ -244,7 +244,7 @@ impl Layer {
 impl Step {
     #[inline]
     fn apply(&self, frame: &mut [u8]) {
-        // An MTU has 16 bits, so have all lengths below it.
+        // A frame's length behind its first header has 16 bits.
         let behind = |at: usize| (frame.len() - at) as u16;
         match *self {
             Step::Ipv4 { at, header } => {

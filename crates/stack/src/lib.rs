@@ -1,6 +1,6 @@
 //! Answers: how a program on the direct path sends and receives UDP datagrams by itself, on its own processor time.
-//! May touch: the program's own rings (`netnice-ring`) and their doorbells.
-//! Must never: open a socket of the kernel, or decide what may leave; the driver checks every frame anyway.
+//! May touch: the program's own rings (`netnice-ring`), their doorbells, and the daemon's socket, to ask for flows.
+//! Must never: open a socket of the network, or decide what may leave; the driver checks every frame anyway.
 //!
 //! # A flow's stack
 //! ```text
@@ -17,13 +17,20 @@
 //! [`Program::as_fd`](std::os::fd::AsFd).
 //!
 //! ```no_run
+//! use std::net::SocketAddr;
 //! use std::time::Duration;
 //!
-//! use netnice_ring::{Place, program::Attachment};
-//! use netnice_stack::{FlowAddress, Program, StackError, udp::Checks};
+//! use netnice_stack::udp::{Buffers, UdpOptions};
+//! use netnice_stack::{Program, RuntimeDir, StackError};
 //!
-//! fn ask(driver: Attachment, place: Place, address: FlowAddress) -> Result<(), StackError> {
-//!     let mut socket = Program::new(driver).udp(place, &address, Checks::Verify)?;
+//! fn ask(dir: &RuntimeDir, server: SocketAddr) -> Result<(), StackError> {
+//!     let buffers = Buffers::default();
+//!     let program = Program::attach(dir, Some("eth0"), 1, buffers.region_bytes()?)?;
+//!     let mut socket = program.open_udp(&UdpOptions {
+//!         contract: Some("slice 2ms/20ms".into()),
+//!         buffers,
+//!         ..UdpOptions::to(server)
+//!     })?;
 //!     socket.send(b"what time is it?", None)?;
 //!     let mut answer = [0; 1500];
 //!     let received = socket.recv(&mut answer, Some(Duration::from_secs(1)))?;
@@ -33,18 +40,57 @@
 //!     let packet = socket.packet()?;
 //!     socket.payload_mut(&packet)?[..4].copy_from_slice(b"bye!");
 //!     socket.queue(packet, 4).map_err(|(_, error)| error)?;
-//!     socket.flush();
-//!     Ok(())
+//!     socket.drain(Some(Duration::from_secs(1)))
+//! }
+//! ```
+//!
+//! # In a loop of one's own
+//! A program has one descriptor for all of its flows and for what the daemon says. Here it is tokio's to wait for; any
+//! loop over poll(2) or epoll(7) does the same three steps.
+//!
+//! ```no_run
+//! use netnice_stack::{Program, Socket, StackError};
+//! use tokio::io::unix::AsyncFd;
+//!
+//! async fn echo(program: Program, mut socket: Socket) -> Result<(), StackError> {
+//!     let bell = AsyncFd::new(program.clone())?;
+//!     let mut bytes = [0; 2048];
+//!     loop {
+//!         match socket.try_recv(&mut bytes) {
+//!             Ok(received) => match socket.try_send(&bytes[..received.bytes]) {
+//!                 // All buffers wait for their time: this one is lost, as with any datagram.
+//!                 Ok(_) | Err(StackError::NotNow) => continue,
+//!                 Err(error) => return Err(error),
+//!             },
+//!             Err(StackError::NotNow) => {}
+//!             Err(error) => return Err(error),
+//!         }
+//!         // 1. Say that nobody looks from now on; 2. wait, unless something has happened already; 3. hear what.
+//!         if program.arm() {
+//!             bell.readable().await?.clear_ready();
+//!         }
+//!         program.hear(|_slot| {});
+//!         while let Some(news) = program.news() {
+//!             println!("{news:?}");
+//!         }
+//!     }
 //! }
 //! ```
 #![forbid(unsafe_code)]
 
 mod checksum;
+mod control;
 pub mod datagram;
+mod error;
 pub mod headers;
+#[cfg(test)]
+mod peer;
 mod program;
 pub mod udp;
 
+pub use error::StackError;
 pub use headers::{FlowAddress, Headers};
-pub use program::{Program, StackError};
+pub use netnice_api::RuntimeDir;
+pub use netnice_api::direct::{FlowNews, Hop};
+pub use program::Program;
 pub use udp::{Datagram, Outcome, Packet, Socket};

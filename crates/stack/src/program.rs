@@ -1,23 +1,32 @@
-//! One program on the direct path: its memory file, and who of its threads waits for the doorbell.
+//! One program on the direct path: its memory file, its connection to the daemon, and who of its threads waits for both.
 //!
 //! There is one doorbell for all flows, and one thread can wait for it. So of several that wait, the first *leads*: it
-//! sleeps at the doorbell, and passes on what the notices name. The others sleep until the leader tells them, or stops
-//! leading.
+//! sleeps at the doorbell and at the connection, and passes on what the notices and the news name. The others sleep until
+//! the leader tells them, or stops leading.
 
-use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use netnice_ring::Place;
-use netnice_ring::layout::{MAX_FLOWS, SetupError};
-use netnice_ring::program::{Attachment, Fault, Refused};
+use netnice_api::direct::{
+    Attach, CloseFlow, DirectAnswer, DirectRequest, FlowNews, FlowOpened, Hop,
+};
+use netnice_api::{Client, Response, RuntimeDir};
+use netnice_ring::layout::MAX_FLOWS;
+use netnice_ring::program::Attachment;
+use netnice_ring::{Place, Shape};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
-use crate::headers::{AddressError, FlowAddress};
-use crate::udp::{Checks, Socket};
+use crate::control::{Control, Flows, Terms, unhoped};
+use crate::datagram::Checks;
+use crate::error::StackError;
+use crate::headers::FlowAddress;
+use crate::udp::{Opening, Socket, UdpOptions};
 
-/// A program's hold on the direct path. Cheap to clone.
+/// A program's hold on the direct path. Cheap to clone; what it holds ends with the last clone and the last socket.
 #[derive(Clone)]
 pub struct Program {
     shared: Arc<Shared>,
@@ -25,65 +34,49 @@ pub struct Program {
 
 /// What all flows of a program share.
 pub(crate) struct Shared {
-    attachment: Attachment,
+    pub(crate) attachment: Attachment,
+    control: Option<Control>,
+    pub(crate) flows: Flows,
     /// A bit for each flow of which a notice was taken and not yet passed on.
     news: Vec<AtomicU64>,
     led: Mutex<bool>,
     changed: Condvar,
 }
 
-/// Why a call did nothing.
-#[derive(Debug, thiserror::Error)]
-pub enum StackError {
-    /// Nothing can be done now: no buffer is free, or nothing has come.
-    #[error("not now")]
-    NotNow,
-    /// The payload is longer than the link carries in one packet.
-    #[error("a payload of {length} bytes; the link carries {longest} in one packet")]
-    TooLong {
-        /// Its length.
-        length: usize,
-        /// The most that there can be.
-        longest: usize,
-    },
-    /// The driver closed the flow.
-    #[error("the flow is closed")]
-    Closed,
-    /// The driver expelled the program.
-    #[error("the driver expelled this program for breaking rule R{0} of docs/ring.md")]
-    Expelled(u32),
-    /// The driver broke a rule.
-    #[error(transparent)]
-    Driver(Fault),
-    /// A buffer that is not this socket's.
-    #[error("{0}")]
-    Buffer(Refused),
-    /// The addresses make no flow.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// A buffer is too small.
-    #[error("buffers of {chunk} bytes do not hold a packet of {packet} bytes")]
-    Chunk {
-        /// Bytes of a buffer.
-        chunk: u32,
-        /// Bytes of the longest frame.
-        packet: usize,
-    },
-    /// The memory file does not have it.
-    #[error(transparent)]
-    Setup(#[from] SetupError),
-    /// The doorbell cannot be waited for.
-    #[error("waiting for the driver: {0}")]
-    Wait(#[from] io::Error),
-}
-
 impl Program {
-    /// Takes the attachment over.
+    /// Asks the daemon of a runtime folder to take part on a link, with at most so many flows at a time, and so many bytes for
+    /// all their buffers ([`Buffers::region_bytes`](crate::udp::Buffers::region_bytes) of each). Without an interface it is
+    /// the only one that is managed.
+    ///
+    /// # Errors
+    /// If there is no daemon, it refuses, or what it passes on is no memory of a driver.
+    pub fn attach(
+        dir: &RuntimeDir,
+        iface: Option<&str>,
+        flows: u32,
+        bytes: u64,
+    ) -> Result<Program, StackError> {
+        let attach = Attach {
+            iface: iface.map(str::to_string),
+            flows,
+            bytes,
+        };
+        let (control, attachment) = Control::attach(dir, attach)?;
+        Ok(Program::over(attachment, Some(control)))
+    }
+
+    /// Takes an attachment over that came in another way than from a daemon.
     pub fn new(attachment: Attachment) -> Program {
+        Program::over(attachment, None)
+    }
+
+    fn over(attachment: Attachment, control: Option<Control>) -> Program {
         let words = MAX_FLOWS as usize / 64;
         Program {
             shared: Arc::new(Shared {
                 attachment,
+                control,
+                flows: Flows::default(),
                 news: (0..words).map(|_| AtomicU64::new(0)).collect(),
                 led: Mutex::new(false),
                 changed: Condvar::new(),
@@ -91,7 +84,63 @@ impl Program {
         }
     }
 
-    /// Takes up a flow of UDP that the driver opened.
+    /// The interface, if a daemon said it.
+    pub fn iface(&self) -> Option<&str> {
+        let control = self.shared.control.as_ref()?;
+        Some(&control.attached.iface)
+    }
+
+    /// How the driver reaches the interface: `native`, `generic` or `fallback`; if a daemon said it.
+    pub fn mode(&self) -> Option<&str> {
+        let control = self.shared.control.as_ref()?;
+        Some(&control.attached.mode)
+    }
+
+    /// Asks the daemon for a flow of UDP.
+    ///
+    /// # Errors
+    /// If it does not grant it, or the buffers do not hold a packet of the way to the other end.
+    pub fn open_udp(&self, options: &UdpOptions) -> Result<Socket, StackError> {
+        let (open, shape) = options.request()?;
+        let control = self.shared.control()?;
+        let ask = DirectRequest::Open(open);
+        let mut news = None;
+        let opened = control.ask(&self.shared.flows, ask, Client::TIMEOUT, |answer| {
+            let opened = match answer {
+                Response::Direct(DirectAnswer::Opened(opened)) => opened,
+                other => return Err(unhoped(other, "open")),
+            };
+            let terms = Terms::new(opened.mtu);
+            self.shared
+                .flows
+                .insert(opened.flow, opened.slot, terms.clone());
+            news = Some(terms);
+            Ok(opened)
+        })?;
+        let number = opened.flow;
+        let terms = news.unwrap_or_default();
+        self.take_up(options, shape, opened, terms)
+            .inspect_err(|_| self.shared.close(number))
+    }
+
+    fn take_up(
+        &self,
+        options: &UdpOptions,
+        shape: Shape,
+        opened: FlowOpened,
+        terms: Arc<Terms>,
+    ) -> Result<Socket, StackError> {
+        let place = Place {
+            slot: opened.slot,
+            offset: opened.offset,
+            shape,
+        };
+        let flow = self.shared.attachment.flow(place)?;
+        let opening = Opening::granted(options, opened, terms)?;
+        Socket::new(self.shared.clone(), flow, opening)
+    }
+
+    /// Takes up a flow of UDP with one other end that the driver opened, without a daemon. Half of its buffers receive.
     ///
     /// # Errors
     /// If the addresses, the place or the buffers make no sense.
@@ -102,7 +151,31 @@ impl Program {
         checks: Checks,
     ) -> Result<Socket, StackError> {
         let flow = self.shared.attachment.flow(place)?;
-        Socket::new(self.shared.clone(), flow, address, checks)
+        let opening = Opening::by_hand(address, &place.shape, checks);
+        Socket::new(self.shared.clone(), flow, opening)
+    }
+
+    /// Asks the daemon through which station a host is reached. The answer is remembered for half a minute, and serves all
+    /// flows to any host meanwhile.
+    ///
+    /// # Errors
+    /// If the host is not reached through this link, or does not answer.
+    pub fn next_hop(&self, host: IpAddr) -> Result<Hop, StackError> {
+        let control = self.shared.control()?;
+        match control.known(host, Instant::now()) {
+            Some(known) => Ok(known.hop),
+            None => Ok(control.find(&self.shared.flows, host)?.hop),
+        }
+    }
+
+    /// The next of what happened without having been asked for; the last 1,024 are kept. What it changes for a socket
+    /// has been changed. A program that never sleeps in a blocking call or by [`Program::hear`] looks here now and then:
+    /// nothing else tells it that its driver ended.
+    pub fn news(&self) -> Option<FlowNews> {
+        let control = self.shared.control.as_ref()?;
+        let news = control.news(&self.shared.flows);
+        self.shared.pass_on();
+        news
     }
 
     /// For a loop of one's own: says that the caller sleeps from now on. True: [`Program::as_fd`] becomes readable when
@@ -111,19 +184,38 @@ impl Program {
         self.shared.attachment.doze()
     }
 
-    /// After sleeping in a loop of one's own: names the slots of the flows in which there is something new.
-    pub fn news(&self, mut each: impl FnMut(u32)) {
+    /// After sleeping in a loop of one's own: names the slots of the flows ([`Socket::slot`]) in which there is something
+    /// new. What the daemon said meanwhile is there for [`Program::news`].
+    pub fn hear(&self, mut each: impl FnMut(u32)) {
         self.shared.attachment.wake();
         self.shared.attachment.take_notices(|slot| {
             self.shared.tell(slot);
             each(slot);
         });
+        if let Some(control) = &self.shared.control {
+            control.listen(&self.shared.flows);
+            for slot in self.shared.flows.touched() {
+                self.shared.tell(slot);
+                each(slot);
+            }
+        }
     }
 }
 
 impl AsFd for Program {
+    /// Readable when the driver rang or the daemon said something.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.attachment.bell()
+        match &self.shared.control {
+            Some(control) => control.either(),
+            None => self.shared.attachment.bell(),
+        }
+    }
+}
+
+impl AsRawFd for Program {
+    /// The same, for loops that want a number.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 
@@ -137,9 +229,23 @@ impl Shared {
         self.attachment.ended()
     }
 
+    /// The connection to the daemon.
+    pub(crate) fn control(&self) -> Result<&Control, StackError> {
+        self.control.as_ref().ok_or(StackError::Alone)
+    }
+
+    /// Closes a flow. Whether it worked cannot matter any more.
+    pub(crate) fn close(&self, flow: u32) {
+        self.flows.remove(flow);
+        if let Some(control) = &self.control {
+            let ask = DirectRequest::Close(CloseFlow { flow });
+            let _ = control.ask(&self.flows, ask, CLOSING, |_| Ok(()));
+        }
+    }
+
     /// Waits until something is new in the flow: true; or until the time is over: false. That there is something may
     /// turn out to be seen already; look, and wait again.
-    pub(crate) fn wait(&self, slot: u32, deadline: Option<Instant>) -> io::Result<bool> {
+    pub(crate) fn wait(&self, slot: u32, deadline: Option<Instant>) -> std::io::Result<bool> {
         loop {
             if self.told(slot) {
                 return Ok(true);
@@ -159,11 +265,42 @@ impl Shared {
             }
             *led = true;
             drop(led);
-            let waited = self.attachment.wait(left);
+            let waited = self.lead(left);
             self.attachment.take_notices(|slot| self.tell(slot));
             *self.lock() = false;
             self.changed.notify_all();
             waited?;
+        }
+    }
+
+    /// Sleeps until the driver rings or the daemon says something, and hears the latter.
+    fn lead(&self, left: Option<Duration>) -> std::io::Result<()> {
+        let Some(control) = &self.control else {
+            return self.attachment.wait(left).map(drop);
+        };
+        if self.attachment.look() || !self.attachment.doze() {
+            return Ok(());
+        }
+        let left = left.map(|left| Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        let either = PollFd::from_borrowed_fd(control.either(), PollFlags::IN);
+        let woken = rustix::event::poll(&mut [either], left.as_ref());
+        self.attachment.wake();
+        match woken {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        control.listen(&self.flows);
+        self.pass_on();
+        Ok(())
+    }
+
+    /// Tells those of whom there are news.
+    fn pass_on(&self) {
+        for slot in self.flows.touched() {
+            self.tell(slot);
         }
     }
 
@@ -177,7 +314,9 @@ impl Shared {
     }
 
     fn tell(&self, slot: u32) {
-        self.news[slot as usize / 64].fetch_or(1 << (slot % 64), Ordering::Release);
+        if let Some(word) = self.news.get(slot as usize / 64) {
+            word.fetch_or(1 << (slot % 64), Ordering::Release);
+        }
     }
 
     fn told(&self, slot: u32) -> bool {
@@ -186,3 +325,9 @@ impl Shared {
             && word.fetch_and(!bit, Ordering::Acquire) & bit != 0
     }
 }
+
+/// How long closing a flow waits for the daemon's answer.
+const CLOSING: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests;

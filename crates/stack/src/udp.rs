@@ -1,4 +1,4 @@
-//! A UDP socket: one flow with one remote, its buffers and its headers.
+//! A UDP socket: one flow, its buffers and its headers.
 //!
 //! ```text
 //!   packet() ──▶ payload_mut() ──▶ queue() ──┐                       ┌──▶ receive() ──▶ payload() ──▶ release()
@@ -7,40 +7,111 @@
 //! `try_send`, `send`, `try_recv` and `recv` are the same with a copy of the payload. A part of the buffers is primed for
 //! receiving from the begin, the rest sends. What was sent comes back with what became of it ([`Socket::outcome`]);
 //! who does not ask still gets the buffers back.
+//!
+//! | with | sends by | receives |
+//! |---|---|---|
+//! | one other end | `send`, … | from it alone |
+//! | any host | `send_to`, …: to whomever the call names | from anybody |
+//! | a group | `send`, …: to the group | what anybody sends to the group |
+//!
+//! The way to any host begins at a station whose address is asked of the daemon, once for each host
+//! ([`Program::next_hop`]). In the other two cases the driver writes it into each frame, so nothing changes here when it does.
+//!
+//! # What becomes of a packet
+//! | status | |
+//! |---|---|
+//! | [`DONE`](netnice_ring::Status::DONE) | it was handed to the card; the stamp is when |
+//! | [`NO_LINK`](netnice_ring::Status::NO_LINK) | the link is down, or the next station does not answer: [`FlowNews`](netnice_api::direct::FlowNews) `Link` and `NextHop` say so, and when it is over |
+//! | [`TOO_LONG`](netnice_ring::Status::TOO_LONG) | the MTU became less ([`Socket::longest`] has followed), or the contract never lets so long a packet go |
+//! | [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN) | to an address that no flow may send to: a group, where it sends to any single host |
 
-use std::collections::VecDeque;
+mod options;
+mod receiving;
+mod sending;
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use netnice_api::direct::{ChangeFlow, DirectRequest, FlowOpened, Speaks};
+use netnice_api::{Client, Response};
 use netnice_ring::driver::Loss;
 use netnice_ring::program::{Chunk, Fault, Flow, Piece, Refused};
-use netnice_ring::{Record, Status};
+use netnice_ring::{Shape, Status};
 
-use crate::datagram::{self, Found, Unreadable};
+use crate::control::{Terms, unhoped};
+pub use crate::datagram::Checks;
+use crate::datagram::Found;
+use crate::error::StackError;
 use crate::headers::{ETHERNET, FlowAddress, Headers};
-use crate::program::{Shared, StackError};
+#[cfg(doc)]
+use crate::program::Program;
+use crate::program::Shared;
+pub use options::{Buffers, UdpOptions, With};
+pub use receiving::Received;
+pub use sending::OUTCOMES;
 
-/// Whether received checksums of UDP are looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checks {
-    /// A datagram with a wrong one is dropped.
-    Verify,
-    /// They are not looked at: for links inside one machine, whose senders leave them to a card that is not there.
-    Trust,
-}
-
-/// A flow of UDP.
+/// A flow of UDP. It is closed when it is dropped; what waits in it then is not sent ([`Socket::drain`] waits for that).
 pub struct Socket {
     shared: Arc<Shared>,
     flow: Flow,
-    headers: Headers,
-    address: FlowAddress,
+    id: Option<u32>,
+    local: SocketAddr,
+    local_mac: [u8; 6],
+    hops: u8,
+    peer: Peer,
+    /// Bytes in front of a payload.
+    room: usize,
+    /// Bytes of an IP packet that a buffer holds.
+    holds: u32,
+    terms: Arc<Terms>,
+    contract: String,
     checks: Checks,
+    /// Buffers that are there to send from.
+    sending: u32,
     /// The number of the packet that each buffer carries.
     carried: Box<[u64]>,
     next: u64,
+    /// Packets that came back.
+    back: u64,
     outcomes: VecDeque<Outcome>,
     dropped: Dropped,
+}
+
+/// With whom it speaks, and by which headers.
+enum Peer {
+    One {
+        remote: SocketAddr,
+        headers: Headers,
+    },
+    Group {
+        group: SocketAddr,
+        headers: Headers,
+    },
+    Any {
+        ways: HashMap<SocketAddr, Way>,
+    },
+}
+
+/// How a host is reached, as long as that is believed.
+struct Way {
+    headers: Headers,
+    mtu: u32,
+    until: Instant,
+}
+
+/// What a socket is made with.
+pub(crate) struct Opening {
+    id: Option<u32>,
+    speaks: Speaks,
+    mac: [u8; 6],
+    next_hop: [u8; 6],
+    hops: u8,
+    terms: Arc<Terms>,
+    contract: String,
+    checks: Checks,
+    receiving: u32,
 }
 
 /// A buffer to be sent. One that is dropped is lost to its socket: [`queue`](Socket::queue) or
@@ -63,7 +134,7 @@ pub struct Datagram {
 
 impl Datagram {
     /// Who sent it.
-    pub fn from(&self) -> std::net::SocketAddr {
+    pub fn from(&self) -> SocketAddr {
         self.found.from
     }
 }
@@ -92,16 +163,99 @@ pub struct Dropped {
     pub checksum: u64,
 }
 
+impl Opening {
+    /// As a daemon granted it.
+    pub(crate) fn granted(
+        options: &UdpOptions,
+        opened: FlowOpened,
+        terms: Arc<Terms>,
+    ) -> Result<Opening, StackError> {
+        if !matches!(opened.speaks, Speaks::Udp { .. } | Speaks::Group { .. }) {
+            return Err(StackError::Answer("open"));
+        }
+        Ok(Opening {
+            id: Some(opened.flow),
+            speaks: opened.speaks,
+            mac: opened.mac,
+            // To one end the driver writes the station into each frame, whatever is there.
+            next_hop: opened.next_hop.unwrap_or_default(),
+            hops: options.hops,
+            terms,
+            contract: opened.contract,
+            checks: options.checks,
+            receiving: options.buffers.receiving,
+        })
+    }
+
+    /// Of a flow that no daemon knows.
+    pub(crate) fn by_hand(address: &FlowAddress, shape: &Shape, checks: Checks) -> Opening {
+        Opening {
+            id: None,
+            speaks: Speaks::Udp {
+                local: address.local,
+                remote: Some(address.remote),
+            },
+            mac: address.local_mac,
+            next_hop: address.next_hop,
+            hops: address.hops,
+            terms: Terms::new(address.mtu.into()),
+            contract: String::new(),
+            checks,
+            // A record of one pair takes two entries.
+            receiving: (shape.chunks / 2).min(shape.receive_entries / 2),
+        }
+    }
+
+    /// With whom, and how many bytes of headers that takes.
+    fn peer(&self) -> Result<(SocketAddr, Peer, usize), StackError> {
+        let headers = |local, remote| {
+            let mtu = u16::try_from(self.terms.mtu()).unwrap_or(u16::MAX);
+            Headers::udp(&FlowAddress {
+                local,
+                remote,
+                local_mac: self.mac,
+                next_hop: self.next_hop,
+                mtu,
+                hops: self.hops,
+            })
+        };
+        match self.speaks {
+            Speaks::Udp {
+                local,
+                remote: Some(remote),
+            } => {
+                let headers = headers(local, remote)?;
+                let room = headers.room();
+                Ok((local, Peer::One { remote, headers }, room))
+            }
+            Speaks::Group { local, group } => {
+                let headers = headers(local, group)?;
+                let room = headers.room();
+                Ok((local, Peer::Group { group, headers }, room))
+            }
+            Speaks::Udp {
+                local,
+                remote: None,
+            } => {
+                // Headers to oneself are as long as those to anybody.
+                let room = headers(local, local)?.room();
+                let ways = HashMap::new();
+                Ok((local, Peer::Any { ways }, room))
+            }
+            Speaks::Protocol { .. } | Speaks::EtherType { .. } => Err(StackError::Answer("open")),
+        }
+    }
+}
+
 impl Socket {
     pub(crate) fn new(
         shared: Arc<Shared>,
         flow: Flow,
-        address: &FlowAddress,
-        checks: Checks,
+        opening: Opening,
     ) -> Result<Socket, StackError> {
-        let headers = Headers::udp(address)?;
+        let (local, peer, room) = opening.peer()?;
         let shape = flow.place().shape;
-        let packet = ETHERNET + usize::from(address.mtu);
+        let packet = ETHERNET + (opening.terms.mtu() as usize).min(u16::MAX.into());
         if packet > shape.chunk_bytes as usize {
             let chunk = shape.chunk_bytes;
             return Err(StackError::Chunk { chunk, packet });
@@ -109,17 +263,24 @@ impl Socket {
         let mut socket = Socket {
             shared,
             flow,
-            headers,
-            address: *address,
-            checks,
+            id: opening.id,
+            local,
+            local_mac: opening.mac,
+            hops: opening.hops,
+            peer,
+            room,
+            holds: (shape.chunk_bytes - ETHERNET as u32).min(u16::MAX.into()),
+            terms: opening.terms,
+            contract: opening.contract,
+            checks: opening.checks,
+            sending: shape.chunks - opening.receiving,
             carried: vec![0; shape.chunks as usize].into_boxed_slice(),
             next: 0,
+            back: 0,
             outcomes: VecDeque::new(),
             dropped: Dropped::default(),
         };
-        // A record of one pair takes two entries.
-        let primed = (shape.chunks / 2).min(shape.receive_entries / 2);
-        for _ in 0..primed {
+        for _ in 0..opening.receiving {
             let Some(chunk) = socket.flow.chunk() else {
                 break;
             };
@@ -129,60 +290,66 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Bytes of payload at most.
-    pub fn longest(&self) -> usize {
-        self.headers.longest()
+    /// The own end, with what was chosen filled in.
+    pub fn local(&self) -> SocketAddr {
+        self.local
     }
 
-    /// The flow's addresses.
-    pub fn address(&self) -> &FlowAddress {
-        &self.address
-    }
-
-    /// A free buffer.
-    ///
-    /// # Errors
-    /// [`StackError::NotNow`] if all are under way.
-    #[inline]
-    pub fn packet(&mut self) -> Result<Packet, StackError> {
-        let chunk = match self.flow.chunk() {
-            Some(chunk) => chunk,
-            None => {
-                self.reclaim()?;
-                self.flow.chunk().ok_or(StackError::NotNow)?
-            }
-        };
-        Ok(Packet { chunk })
-    }
-
-    /// Where the payload is to be written: as much as a packet can carry.
-    ///
-    /// # Errors
-    /// If the packet is of another socket.
-    #[inline]
-    pub fn payload_mut(&mut self, packet: &Packet) -> Result<&mut [u8], StackError> {
-        let (room, longest) = (self.headers.room(), self.headers.longest());
-        let bytes = self.flow.bytes_mut(packet.chunk).map_err(fault)?;
-        Ok(&mut bytes[room..room + longest])
-    }
-
-    /// Puts the headers before the first `length` bytes of the payload, and hands the packet over; it goes with the next
-    /// [`flush`](Socket::flush). Says its number.
-    ///
-    /// # Errors
-    /// The packet comes back with them.
-    #[inline]
-    pub fn queue(&mut self, packet: Packet, length: usize) -> Result<u64, (Packet, StackError)> {
-        match self.hand_over(packet.chunk, length) {
-            Ok(number) => Ok(number),
-            Err(error) => Err((packet, error)),
+    /// The other end, or the group; none if it is any host.
+    pub fn remote(&self) -> Option<SocketAddr> {
+        match &self.peer {
+            Peer::One { remote, .. } => Some(*remote),
+            Peer::Group { group, .. } => Some(*group),
+            Peer::Any { .. } => None,
         }
     }
 
-    /// Gives a buffer back unsent.
-    pub fn discard(&mut self, packet: Packet) {
-        // It was held since it was taken; if it is of another socket there is nothing to give back here.
-        let _ = self.flow.free(packet.chunk);
+    /// The number by which the daemon knows it, and by which news name it; none if no daemon does.
+    pub fn id(&self) -> Option<u32> {
+        self.id
+    }
+
+    /// Its slot in the memory file: what [`Program::hear`] names.
+    pub fn slot(&self) -> u32 {
+        self.flow.place().slot
+    }
+
+    /// Bytes of payload at most, now: less after the MTU on the way became less. On the way to some hosts it may be less
+    /// still ([`Program::next_hop`]).
+    #[inline]
+    pub fn longest(&self) -> usize {
+        self.payload_of(self.terms.mtu())
+    }
+
+    /// Its contract, as granted last.
+    pub fn contract(&self) -> &str {
+        &self.contract
+    }
+
+    /// Asks for another contract; the old one stays if it is refused.
+    ///
+    /// # Errors
+    /// If the daemon does not grant it.
+    pub fn change(&mut self, change: &str) -> Result<(), StackError> {
+        let flow = self.id.ok_or(StackError::Alone)?;
+        let ask = DirectRequest::Change(ChangeFlow {
+            flow,
+            change: change.to_string(),
+        });
+        let control = self.shared.control()?;
+        let done = control.ask(
+            &self.shared.flows,
+            ask,
+            Client::TIMEOUT,
+            |answer| match answer {
+                Response::Done(done) => Ok(done),
+                other => Err(unhoped(other, "change")),
+            },
+        )?;
+        if let Some(contract) = done.contract {
+            self.contract = contract;
+        }
+        Ok(())
     }
 
     /// Shows the driver what was queued and released, and wakes it if it sleeps.
@@ -191,151 +358,6 @@ impl Socket {
         if self.flow.publish() {
             self.shared.ring();
         }
-    }
-
-    /// Sends one datagram, if there is a buffer.
-    ///
-    /// # Errors
-    /// [`StackError::NotNow`] if there is none.
-    pub fn try_send(&mut self, payload: &[u8]) -> Result<u64, StackError> {
-        let number = self.queue_copy(payload)?;
-        self.flush();
-        Ok(number)
-    }
-
-    /// Sends as many of these datagrams as there are buffers for, all with one look of the driver; says how many.
-    ///
-    /// # Errors
-    /// If the first cannot be sent.
-    pub fn try_send_batch(&mut self, payloads: &[&[u8]]) -> Result<usize, StackError> {
-        let mut sent = 0;
-        for payload in payloads {
-            match self.queue_copy(payload) {
-                Ok(_) => sent += 1,
-                Err(error) if sent == 0 => return Err(error),
-                Err(_) => break,
-            }
-        }
-        self.flush();
-        Ok(sent)
-    }
-
-    /// Sends one datagram; waits for a buffer so long, or for ever.
-    ///
-    /// # Errors
-    /// [`StackError::NotNow`] if the time is over.
-    pub fn send(&mut self, payload: &[u8], timeout: Option<Duration>) -> Result<u64, StackError> {
-        self.blocked(timeout, |socket| socket.try_send(payload))
-    }
-
-    /// The next datagram, in its buffer.
-    ///
-    /// # Errors
-    /// [`StackError::NotNow`] if none has come.
-    #[inline]
-    pub fn receive(&mut self) -> Result<Datagram, StackError> {
-        loop {
-            let record = match self.flow.receive() {
-                Ok(Some(record)) => record,
-                Ok(None) => {
-                    // What was dropped on the way is primed again, and the driver must see it.
-                    self.flush();
-                    return Err(self.nothing());
-                }
-                Err(error) => return Err(self.over(error)),
-            };
-            let pair = record.pairs()[0];
-            let chunk = self.flow.piece(&pair).chunk;
-            match self.find(&record, chunk, pair.length as usize) {
-                Ok(found) => {
-                    let stamp = record.stamp();
-                    return Ok(Datagram {
-                        chunk,
-                        found,
-                        stamp,
-                    });
-                }
-                Err(why) => {
-                    *why += 1;
-                    self.prime(chunk)?;
-                }
-            }
-        }
-    }
-
-    /// The bytes of a datagram.
-    ///
-    /// # Errors
-    /// If it is of another socket.
-    #[inline]
-    pub fn payload(&self, datagram: &Datagram) -> Result<&[u8], StackError> {
-        let bytes = self.flow.bytes(datagram.chunk).map_err(fault)?;
-        Ok(&bytes[datagram.found.payload.clone()])
-    }
-
-    /// Primes the buffer of a datagram again; the driver sees it with the next [`flush`](Socket::flush).
-    ///
-    /// # Errors
-    /// If it is of another socket.
-    #[inline]
-    pub fn release(&mut self, datagram: Datagram) -> Result<(), StackError> {
-        self.prime(datagram.chunk)
-    }
-
-    /// Copies the next datagram's payload; says how many bytes there were room for, and from whom it is.
-    ///
-    /// # Errors
-    /// [`StackError::NotNow`] if none has come.
-    pub fn try_recv(&mut self, into: &mut [u8]) -> Result<Received, StackError> {
-        let received = self.copy_out(into)?;
-        self.flush();
-        Ok(received)
-    }
-
-    /// Copies as many datagrams as have come and as there are places for; says what each place got.
-    ///
-    /// # Errors
-    /// [`StackError::NotNow`] if none has come.
-    pub fn try_recv_batch(
-        &mut self,
-        into: &mut [&mut [u8]],
-        received: &mut Vec<Received>,
-    ) -> Result<usize, StackError> {
-        received.clear();
-        for place in into {
-            match self.copy_out(place) {
-                Ok(one) => received.push(one),
-                Err(error) if received.is_empty() => return Err(error),
-                Err(_) => break,
-            }
-        }
-        self.flush();
-        Ok(received.len())
-    }
-
-    /// Copies the next datagram's payload; waits for it so long, or for ever.
-    ///
-    /// # Errors
-    /// [`StackError::NotNow`] if the time is over.
-    pub fn recv(
-        &mut self,
-        into: &mut [u8],
-        timeout: Option<Duration>,
-    ) -> Result<Received, StackError> {
-        self.blocked(timeout, |socket| socket.try_recv(into))
-    }
-
-    /// What became of a packet that was sent; each is told once, in the order in which the driver gave them back. The
-    /// last [`OUTCOMES`] are kept.
-    ///
-    /// # Errors
-    /// If the flow is over.
-    pub fn outcome(&mut self) -> Result<Option<Outcome>, StackError> {
-        if self.outcomes.is_empty() {
-            self.reclaim()?;
-            self.flush();
-        }
-        Ok(self.outcomes.pop_front())
     }
 
     /// Frames that came and held no datagram for this socket.
@@ -348,120 +370,10 @@ impl Socket {
         self.flow.lost(why)
     }
 
-    fn queue_copy(&mut self, payload: &[u8]) -> Result<u64, StackError> {
-        self.fits(payload.len())?;
-        let packet = self.packet()?;
-        self.payload_mut(&packet)?[..payload.len()].copy_from_slice(payload);
-        self.queue(packet, payload.len())
-            .map_err(|(packet, error)| {
-                self.discard(packet);
-                error
-            })
-    }
-
+    /// Bytes of payload in an IP packet of so many bytes, as far as a buffer holds it.
     #[inline]
-    fn hand_over(&mut self, chunk: Chunk, length: usize) -> Result<u64, StackError> {
-        self.fits(length)?;
-        let whole = self.headers.room() + length;
-        let bytes = self.flow.bytes_mut(chunk).map_err(fault)?;
-        self.headers.write(&mut bytes[..whole]);
-        let piece = Piece {
-            chunk,
-            start: 0,
-            // An MTU and an Ethernet header.
-            length: whole as u32,
-        };
-        match self.flow.submit(&[piece], false) {
-            Ok(()) => {}
-            Err(Refused::Full) => {
-                self.reclaim()?;
-                return Err(StackError::NotNow);
-            }
-            Err(Refused::Fault(error)) => return Err(self.over(error)),
-            Err(refused) => return Err(fault(refused)),
-        }
-        let number = self.next;
-        self.carried[chunk.0 as usize] = number;
-        self.next += 1;
-        Ok(number)
-    }
-
-    fn fits(&self, length: usize) -> Result<(), StackError> {
-        let longest = self.headers.longest();
-        match length <= longest {
-            true => Ok(()),
-            false => Err(StackError::TooLong { length, longest }),
-        }
-    }
-
-    /// Collects what was sent.
-    fn reclaim(&mut self) -> Result<(), StackError> {
-        loop {
-            let record = match self.flow.reclaim() {
-                Ok(Some(record)) => record,
-                Ok(None) => return Ok(()),
-                Err(error) => return Err(self.over(error)),
-            };
-            let chunk = self.flow.piece(&record.pairs()[0]).chunk;
-            if self.outcomes.len() == OUTCOMES {
-                self.outcomes.pop_front();
-            }
-            self.outcomes.push_back(Outcome {
-                number: self.carried[chunk.0 as usize],
-                status: record.status(),
-                stamp: record.stamp(),
-            });
-            self.flow.free_all(&record).map_err(fault)?;
-        }
-    }
-
-    fn prime(&mut self, chunk: Chunk) -> Result<(), StackError> {
-        let whole = Piece {
-            chunk,
-            start: 0,
-            length: self.flow.place().shape.chunk_bytes,
-        };
-        match self.flow.prime(&[whole]) {
-            Ok(()) => Ok(()),
-            Err(Refused::Fault(error)) => Err(self.over(error)),
-            Err(refused) => Err(fault(refused)),
-        }
-    }
-
-    /// The datagram in a record, or the counter of why there is none.
-    fn find(&mut self, record: &Record, chunk: Chunk, length: usize) -> Result<Found, &mut u64> {
-        if record.status() != Status::DONE {
-            return Err(&mut self.dropped.short);
-        }
-        let verify = self.checks == Checks::Verify;
-        let frame = self.flow.bytes(chunk).map(|bytes| &bytes[..length]);
-        let read = frame.map_or(Err(Unreadable::Short), |frame| {
-            datagram::read(frame, verify)
-        });
-        match read {
-            Ok(found) if found.to == self.address.local && found.from == self.address.remote => {
-                Ok(found)
-            }
-            Ok(_) | Err(Unreadable::Protocol) => Err(&mut self.dropped.foreign),
-            Err(Unreadable::Short) => Err(&mut self.dropped.short),
-            Err(Unreadable::Fragment) => Err(&mut self.dropped.fragment),
-            Err(Unreadable::Checksum) => Err(&mut self.dropped.checksum),
-        }
-    }
-
-    fn copy_out(&mut self, into: &mut [u8]) -> Result<Received, StackError> {
-        let datagram = self.receive()?;
-        let payload = self.payload(&datagram)?;
-        let length = payload.len().min(into.len());
-        into[..length].copy_from_slice(&payload[..length]);
-        let received = Received {
-            bytes: length,
-            whole: payload.len(),
-            from: datagram.from(),
-            stamp: datagram.stamp,
-        };
-        self.release(datagram)?;
-        Ok(received)
+    fn payload_of(&self, mtu: u32) -> usize {
+        (mtu.min(self.holds) as usize).saturating_sub(self.room - ETHERNET)
     }
 
     /// Tries until it is done, or the time is over.
@@ -486,41 +398,51 @@ impl Socket {
 
     /// Why there is nothing: perhaps there never will be.
     fn nothing(&self) -> StackError {
-        match (self.shared.ended(), self.flow.is_open()) {
-            (Some(must), _) => StackError::Expelled(must),
-            (None, false) => StackError::Closed,
-            (None, true) => StackError::NotNow,
+        self.end().unwrap_or(StackError::NotNow)
+    }
+
+    /// Why the flow is over, if it is.
+    fn end(&self) -> Option<StackError> {
+        if let Some(must) = self.shared.ended() {
+            return Some(StackError::Expelled(must));
         }
+        if let Some(why) = self.shared.flows.end() {
+            return Some(StackError::Ended(why.to_string()));
+        }
+        let why = self.terms.end();
+        let over = why.is_some() || !self.flow.is_open();
+        over.then(|| StackError::Closed(why.map(str::to_string)))
     }
 
     fn over(&self, error: Fault) -> StackError {
-        match (self.shared.ended(), error) {
-            (Some(must), _) => StackError::Expelled(must),
-            (None, Fault::Closed) => StackError::Closed,
+        match (self.end(), error) {
+            (Some(end), _) => end,
+            (None, Fault::Closed) => StackError::Closed(None),
             (None, breach) => StackError::Driver(breach),
         }
     }
 }
 
-/// What a place got.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Bytes that there was room for.
-    pub bytes: usize,
-    /// Bytes that the datagram had.
-    pub whole: usize,
-    /// Who sent it.
-    pub from: std::net::SocketAddr,
-    /// When the driver had it, in ns of `CLOCK_MONOTONIC`.
-    pub stamp: u64,
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if let Some(flow) = self.id {
+            self.shared.close(flow);
+        }
+    }
 }
 
 fn fault(refused: Refused) -> StackError {
     StackError::Buffer(refused)
 }
 
-/// So many outcomes are kept for who asks late.
-pub const OUTCOMES: usize = 1024;
+/// The whole of a chunk.
+fn whole(chunk: Chunk, shape: &Shape) -> Piece {
+    Piece {
+        chunk,
+        start: 0,
+        length: shape.chunk_bytes,
+    }
+}
 
 #[cfg(test)]
 mod tests;

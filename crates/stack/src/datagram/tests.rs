@@ -34,7 +34,7 @@ fn padding_of_the_link_is_not_payload() {
     for six in [false, true] {
         let mut frame = packet(six, b"four");
         frame.resize(frame.len() + 18, 0xaa);
-        let found = read(&frame, true).unwrap();
+        let found = read(&frame, Checks::Verify).unwrap();
         assert_eq!(&frame[found.payload], b"four");
     }
 }
@@ -46,7 +46,7 @@ fn options_of_ipv4_are_passed_over() {
     frame[14] = 0x46;
     frame[17] += 4;
     let frame = summed(frame);
-    let found = read(&frame, true).unwrap();
+    let found = read(&frame, Checks::Verify).unwrap();
     assert_eq!(&frame[found.payload], b"four");
 }
 
@@ -56,20 +56,41 @@ fn a_wrong_checksum_is_seen_or_not_looked_at() {
         let mut frame = packet(six, b"payload");
         let last = frame.len() - 1;
         frame[last] ^= 1;
-        assert_eq!(read(&frame, true), Err(Unreadable::Checksum));
-        assert!(read(&frame, false).is_ok());
+        assert_eq!(read(&frame, Checks::Verify), Err(Unreadable::Checksum));
+        assert!(read(&frame, Checks::Trust).is_ok());
+        assert_eq!(read(&frame, Checks::Partial), Err(Unreadable::Checksum));
         // None at all is allowed in IPv4 (RFC 768), and not in IPv6 (RFC 8200, section 8.1).
         let at = frame.len() - 7 - 2;
         frame[at..at + 2].fill(0);
-        assert_eq!(read(&frame, true).is_ok(), !six);
+        assert_eq!(read(&frame, Checks::Verify).is_ok(), !six);
     }
     let mut frame = packet(false, b"payload");
     frame[22] ^= 1;
     assert_eq!(
-        read(&frame, false),
+        read(&frame, Checks::Trust),
         Err(Unreadable::Checksum),
         "the header's"
     );
+}
+
+#[test]
+fn half_a_checksum_is_taken_where_it_may_be() {
+    for six in [false, true] {
+        let mut frame = packet(six, b"payload");
+        assert!(read(&frame, Checks::Partial).is_ok(), "a whole one");
+        // What Linux leaves to the card: the folded sum of addresses, protocol and length (udp(7) over CHECKSUM_PARTIAL).
+        let udp = frame.len() - 15;
+        let addresses = if six { 22..54 } else { 26..34 };
+        let mut half = frame[addresses].chunks(2).fold(17 + 15, |sum, pair| {
+            sum + u32::from(u16::from_be_bytes([pair[0], pair[1]]))
+        });
+        while half > 0xffff {
+            half = (half & 0xffff) + (half >> 16);
+        }
+        frame[udp + 6..udp + 8].copy_from_slice(&(half as u16).to_be_bytes());
+        assert!(read(&frame, Checks::Partial).is_ok());
+        assert_eq!(read(&frame, Checks::Verify), Err(Unreadable::Checksum));
+    }
 }
 
 #[test]
@@ -80,7 +101,7 @@ fn what_is_no_datagram_has_a_name() {
         if !six && at != 12 {
             frame = summed(frame);
         }
-        read(&frame, true)
+        read(&frame, Checks::Verify)
     };
     assert_eq!(change(false, 12, 0x88), Err(Unreadable::Protocol));
     assert_eq!(change(false, 14, 0x65), Err(Unreadable::Protocol));
@@ -101,7 +122,7 @@ fn a_frame_cut_anywhere_is_no_datagram() {
     for six in [false, true] {
         let frame = packet(six, b"payload");
         for length in 0..frame.len() {
-            assert!(read(&frame[..length], true).is_err(), "{length}");
+            assert!(read(&frame[..length], Checks::Verify).is_err(), "{length}");
         }
     }
 }
@@ -113,7 +134,7 @@ proptest! {
         six in any::<bool>(),
         changes in prop::collection::vec((0usize..70, any::<u8>()), 0..8),
         cut in 0usize..80,
-        verify in any::<bool>(),
+        checks in prop::sample::select(vec![Checks::Verify, Checks::Partial, Checks::Trust]),
     ) {
         let mut frame = packet(six, b"payload of a frame");
         for (at, value) in changes {
@@ -122,7 +143,7 @@ proptest! {
             }
         }
         frame.truncate(cut.max(20));
-        if let Ok(found) = read(&frame, verify) {
+        if let Ok(found) = read(&frame, checks) {
             prop_assert!(found.payload.start >= 42 && found.payload.end <= frame.len());
             prop_assert!(found.payload.start <= found.payload.end);
         }
@@ -130,6 +151,6 @@ proptest! {
 
     #[test]
     fn nor_bytes_without_any_sense(frame in prop::collection::vec(any::<u8>(), 0..100)) {
-        let _ = read(&frame, true);
+        let _ = read(&frame, Checks::Verify);
     }
 }

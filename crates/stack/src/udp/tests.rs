@@ -169,7 +169,7 @@ fn a_datagram_arrives_in_both_families() {
         let mut bytes = [0; 10];
         let received = there.try_recv(&mut bytes).unwrap();
         assert_eq!(&bytes[..received.bytes], b"hello");
-        assert_eq!(received.from, here.address().local);
+        assert_eq!(received.from, here.local());
         assert_eq!(received.stamp, 1);
         let outcome = Outcome {
             number,
@@ -197,7 +197,7 @@ fn a_payload_is_written_and_read_in_place() {
     let (mut here, mut there) = wire.sockets(false);
     let packet = here.packet().unwrap();
     let payload = here.payload_mut(&packet).unwrap();
-    assert_eq!(payload.len(), 1472);
+    assert_eq!(payload.len(), 2048 - 42);
     payload[..7].copy_from_slice(b"written");
     assert_eq!(here.queue(packet, 7).unwrap(), 0);
     assert_eq!(wire.carry(), 0, "not shown yet");
@@ -374,7 +374,7 @@ fn a_loop_of_ones_own_polls_one_descriptor() {
     wire.carry();
     assert!(wait(program.as_fd(), 1000));
     let mut slots = Vec::new();
-    program.news(|slot| slots.push(slot));
+    program.hear(|slot| slots.push(slot));
     assert_eq!(slots, [0, 1]);
     assert!(!wait(program.as_fd(), 10), "the ring was taken");
     let mut bytes = [0; 10];
@@ -383,7 +383,7 @@ fn a_loop_of_ones_own_polls_one_descriptor() {
     here.try_send(b"again").unwrap();
     wire.carry();
     assert!(!program.arm());
-    program.news(|_| {});
+    program.hear(|_| {});
     assert_eq!(there.try_recv(&mut bytes).unwrap().bytes, 5);
 }
 
@@ -411,4 +411,21 @@ fn the_end_is_told() {
         waiter.join().unwrap(),
         "the driver expelled this program for breaking rule R30 of docs/ring.md"
     );
+}
+
+#[test]
+fn packets_of_a_message_say_so() {
+    let mut wire = Wire::new();
+    let (mut here, _there) = wire.sockets(false);
+    here.try_send_message(&[b"one", b"two", b"three"]).unwrap();
+    here.try_send(b"another").unwrap();
+    let packet = here.packet().unwrap();
+    here.queue_on(packet, 4).unwrap();
+    here.flush();
+    let begins: Vec<bool> = std::iter::from_fn(|| match wire.flows[0].take().unwrap() {
+        Taken::Record(record) => Some(record.begins_message()),
+        _ => None,
+    })
+    .collect();
+    assert_eq!(begins, [true, false, false, true, false]);
 }

@@ -1,0 +1,395 @@
+//! A program through a daemon: the words on the socket, the descriptors, and the news.
+
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use netnice_api::direct::FlowNews;
+use netnice_ring::Status;
+use netnice_ring::layout::SetupError;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::peer::{Order, Peer};
+use crate::udp::{Buffers, UdpOptions, With};
+use crate::{Program, Socket, StackError};
+
+const SOON: Option<Duration> = Some(Duration::from_secs(20));
+const SMALL: Buffers = Buffers {
+    bytes: 2048,
+    sending: 8,
+    receiving: 8,
+};
+
+fn at(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn attach(peer: &Peer) -> Program {
+    let bytes = 8 * SMALL.region_bytes().unwrap();
+    let program = Program::attach(&peer.dir(), Some("wire0"), 8, bytes).unwrap();
+    assert_eq!(program.iface(), Some("wire0"));
+    assert_eq!(program.mode(), Some("native"));
+    assert_eq!(program.news(), Some(FlowNews::Link { up: true }));
+    assert_eq!(program.news(), None);
+    program
+}
+
+/// Two flows that speak with each other.
+fn pair(program: &Program, six: bool) -> (Socket, Socket) {
+    let (a, b) = match six {
+        false => (at("10.78.0.1:4001"), at("10.78.0.2:4002")),
+        true => (at("[fd00::1]:4001"), at("[fd00::2]:4002")),
+    };
+    let open = |local, remote| {
+        let options = UdpOptions {
+            local,
+            buffers: SMALL,
+            contract: Some("slice 1ms/20ms".into()),
+            ..UdpOptions::to(remote)
+        };
+        program.open_udp(&options).unwrap()
+    };
+    (open(a, b), open(b, a))
+}
+
+fn readable(program: &Program, milliseconds: i64) -> bool {
+    let longest = Timespec {
+        tv_sec: milliseconds / 1000,
+        tv_nsec: milliseconds % 1000 * 1_000_000,
+    };
+    let fd = program.as_fd();
+    poll(
+        &mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)],
+        Some(&longest),
+    )
+    .unwrap()
+        > 0
+}
+
+#[test]
+fn flows_come_from_the_daemon_and_go_back_to_it() {
+    let peer = Peer::new("flows");
+    let program = attach(&peer);
+    for six in [false, true] {
+        let (mut here, mut there) = pair(&program, six);
+        assert_eq!(here.contract(), "slice 1ms/20ms");
+        assert_ne!(here.id(), there.id());
+        here.send(b"hello", SOON).unwrap();
+        let mut bytes = [0; 1500];
+        let received = there.recv(&mut bytes, SOON).unwrap();
+        assert_eq!(&bytes[..received.bytes], b"hello");
+        assert_eq!(received.from, here.local());
+        here.drain(SOON).unwrap();
+        assert_eq!(here.under_way(), 0);
+        assert_eq!(here.outcome().unwrap().unwrap().status, Status::DONE);
+    }
+    // Sixteen flows one after the other in a memory file for eight: each one that was dropped was closed.
+    for _ in 0..8 {
+        let _ = pair(&program, false);
+    }
+    // What is chosen is filled in.
+    let options = UdpOptions {
+        buffers: SMALL,
+        ..UdpOptions::to(at("10.78.0.7:7"))
+    };
+    let chosen = program.open_udp(&options).unwrap();
+    assert_eq!(chosen.local().ip(), at("10.78.0.1:1").ip());
+    assert!(chosen.local().port() > 40_000);
+    assert_eq!(chosen.remote(), Some(at("10.78.0.7:7")));
+    assert_eq!(chosen.contract(), "best effort");
+}
+
+#[test]
+fn what_is_refused_says_why() {
+    let peer = Peer::new("refused");
+    let nobody = Program::attach(
+        &netnice_api::RuntimeDir::choose(Some("/nowhere".into()), None),
+        None,
+        1,
+        1 << 20,
+    );
+    let said = nobody.err().expect("nobody there").to_string();
+    assert_eq!(said, "no daemon answers at /nowhere/netnice.sock");
+    let program = attach(&peer);
+    let (mut here, there) = pair(&program, false);
+    let error = here.change("slice 100ms/20ms").unwrap_err();
+    assert!(matches!(error, StackError::Refused { .. }), "{error}");
+    assert_eq!(error.to_string(), "the link carries 10 ms of each 20 ms");
+    assert_eq!(here.contract(), "slice 1ms/20ms");
+    here.change("slice 2ms/20ms").unwrap();
+    assert_eq!(here.contract(), "slice 2ms/20ms");
+    // Buffers that cannot be are refused here, and those that do not hold a packet of the link as well.
+    let options = |buffers| UdpOptions {
+        buffers,
+        ..UdpOptions::to(at("10.78.0.7:7"))
+    };
+    let said = |buffers| {
+        let error = program.open_udp(&options(buffers)).err().expect("refused");
+        error.to_string()
+    };
+    let none = Buffers {
+        sending: 0,
+        ..SMALL
+    };
+    assert_eq!(
+        said(none),
+        "buffers to send from: 0, and 1 to 65536 are allowed"
+    );
+    let odd = Buffers {
+        bytes: 1500,
+        ..SMALL
+    };
+    assert_eq!(said(odd), "bytes of a chunk: 1500 is no power of two");
+    let short = Buffers {
+        bytes: 1024,
+        ..SMALL
+    };
+    assert_eq!(
+        said(short),
+        "buffers of 1024 bytes do not hold a packet of 1514 bytes"
+    );
+    let many = Buffers {
+        sending: u32::MAX,
+        ..SMALL
+    };
+    assert!(matches!(many.region_bytes(), Err(SetupError::Shape(_))));
+    // A flow that did not come to be is not open: the regions of six more are there.
+    drop((here, there));
+    let all: Vec<_> = (0..8)
+        .map(|_| program.open_udp(&options(SMALL)).unwrap())
+        .collect();
+    let error = program.open_udp(&options(SMALL)).err().expect("full");
+    assert!(
+        matches!(
+            error,
+            StackError::Failed {
+                bad_usage: false,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    drop(all);
+}
+
+#[test]
+fn a_flow_to_any_host_asks_for_each_once() {
+    let peer = Peer::new("any");
+    let program = attach(&peer);
+    let open = |local| {
+        let options = UdpOptions {
+            buffers: SMALL,
+            ..UdpOptions::at(at(local))
+        };
+        program.open_udp(&options).unwrap()
+    };
+    let (mut server, mut client) = (open("10.78.0.1:53"), open("10.78.0.2:0"));
+    assert_eq!(server.remote(), None);
+    let (to, back) = (server.local(), client.local());
+    let error = client.try_send_to(b"?", to).unwrap_err();
+    assert!(matches!(error, StackError::NoHop(_)), "{error}");
+    client.send_to(b"?", to, SOON).unwrap();
+    let mut bytes = [0; 100];
+    let received = server.recv(&mut bytes, SOON).unwrap();
+    assert_eq!((received.bytes, received.from), (1, back));
+    server.send_to(b"an answer", received.from, SOON).unwrap();
+    assert_eq!(client.recv(&mut bytes, SOON).unwrap().bytes, 9);
+    // It is known now, to all flows, at any port.
+    let before = program.next_hop(to.ip()).unwrap();
+    client.try_send_to(b"?", to).unwrap();
+    client.try_send_to(b"?", at("10.78.0.1:54")).unwrap();
+    assert_eq!(program.next_hop(to.ip()).unwrap(), before);
+    // The way there carries less than the link does.
+    let error = client.try_send_to(&[0; 1400], to).unwrap_err();
+    let said = "a payload of 1400 bytes; the link carries 1372 in one packet";
+    assert_eq!(error.to_string(), said);
+    // Who does not answer, is named by the daemon.
+    let error = client.send_to(b"?", at("10.78.0.99:9"), SOON).unwrap_err();
+    assert_eq!(error.to_string(), "10.78.0.99 does not answer");
+    // Each kind of flow is told what it is for.
+    let error = client.try_send(b"to whom?").unwrap_err();
+    assert!(matches!(error, StackError::NoRemote), "{error}");
+    let (mut one, _other) = pair(&program, false);
+    let error = one.try_send_to(b"!", to).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "the flow sends to 10.78.0.2:4002 and to nobody else"
+    );
+}
+
+#[test]
+fn what_is_sent_to_a_group_reaches_its_members() {
+    let peer = Peer::new("group");
+    let program = attach(&peer);
+    let group = at("239.1.2.3:5000");
+    let member = |local| {
+        let options = UdpOptions {
+            buffers: SMALL,
+            ..UdpOptions::member(at(local), group)
+        };
+        assert_eq!(options.with, With::Group(group));
+        program.open_udp(&options).unwrap()
+    };
+    let (mut a, mut b) = (member("10.78.0.1:5000"), member("10.78.0.2:5000"));
+    a.send(b"to all", SOON).unwrap();
+    let mut bytes = [0; 100];
+    for each in [&mut b, &mut a] {
+        let received = each.recv(&mut bytes, SOON).unwrap();
+        assert_eq!(&bytes[..received.bytes], b"to all");
+        assert_eq!(received.from, at("10.78.0.1:5000"));
+    }
+}
+
+#[test]
+fn a_smaller_mtu_is_obeyed_at_once_and_a_larger_one_too() {
+    let peer = Peer::new("mtu");
+    let program = attach(&peer);
+    let (mut here, mut there) = pair(&program, false);
+    let flow = here.id().unwrap();
+    assert_eq!(here.longest(), 1472);
+    peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 1280 }));
+    // The other one's waiting thread hears it too: there is one connection.
+    assert!(matches!(
+        there.recv(&mut [0; 1], Some(Duration::from_millis(300))),
+        Err(StackError::NotNow)
+    ));
+    assert_eq!(here.longest(), 1252);
+    assert_eq!(there.longest(), 1472);
+    let error = here.try_send(&[0; 1253]).unwrap_err();
+    let said = "a payload of 1253 bytes; the link carries 1252 in one packet";
+    assert_eq!(error.to_string(), said);
+    here.try_send(&[0; 1252]).unwrap();
+    assert_eq!(program.news(), Some(FlowNews::Mtu { flow, mtu: 1280 }));
+    // More than a buffer holds is not sent whatever the link carries.
+    peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 9000 }));
+    let begin = Instant::now();
+    while program.news().is_none() {
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(here.longest(), 2048 - 42);
+    here.try_send(&[0; 2048 - 42]).unwrap();
+    let mut bytes = [0; 4096];
+    assert_eq!(there.recv(&mut bytes, SOON).unwrap().bytes, 1252);
+    assert_eq!(there.recv(&mut bytes, SOON).unwrap().bytes, 2006);
+}
+
+#[test]
+fn a_message_goes_whole_or_not_at_all() {
+    let peer = Peer::new("message");
+    let program = attach(&peer);
+    let (mut here, mut there) = pair(&program, false);
+    let part = [7; 1000];
+    let error = here.try_send_message(&[&part[..]; 9]).unwrap_err();
+    let said = "a message of 9 packets; the flow has room for 8 at a time";
+    assert_eq!(error.to_string(), said);
+    assert!(here.try_send_message(&[]).is_err());
+    let mut held: Vec<_> = (0..6).map(|_| here.packet().unwrap()).collect();
+    let error = here.try_send_message(&[&part[..]; 3]).unwrap_err();
+    assert!(matches!(error, StackError::NotNow), "{error}");
+    assert_eq!(here.under_way(), 0, "none of it went");
+    held.drain(..).for_each(|packet| here.discard(packet));
+    assert_eq!(here.send_message(&[&part[..]; 8], SOON).unwrap(), 0);
+    assert_eq!(here.send_message(&[&part[..]; 3], SOON).unwrap(), 8);
+    here.drain(SOON).unwrap();
+    let mut bytes = [0; 1500];
+    for _ in 0..8 {
+        assert_eq!(there.recv(&mut bytes, SOON).unwrap().bytes, 1000);
+    }
+}
+
+#[test]
+fn the_end_of_a_flow_or_of_the_driver_wakes_who_waits() {
+    let peer = Peer::new("end");
+    let program = attach(&peer);
+    let (mut here, mut there) = pair(&program, false);
+    let flow = here.id().unwrap();
+    let waiter = std::thread::spawn(move || {
+        let error = here.recv(&mut [0; 10], SOON).unwrap_err();
+        (here, error.to_string())
+    });
+    peer.order(Order::Say(FlowNews::Closed {
+        flow,
+        why: "its way leads over wire1".into(),
+    }));
+    let (mut here, said) = waiter.join().unwrap();
+    assert_eq!(said, "the flow is closed: its way leads over wire1");
+    assert_eq!(here.try_send(b"more").unwrap_err().to_string(), said);
+    // Two that wait: one of them hears it, both are told.
+    let (mut third, _fourth) = pair(&program, true);
+    let waiters = [
+        std::thread::spawn(move || there.recv(&mut [0; 10], SOON).unwrap_err().to_string()),
+        std::thread::spawn(move || third.recv(&mut [0; 10], SOON).unwrap_err().to_string()),
+    ];
+    let ended = FlowNews::Ended {
+        why: "the driver of wire0 was killed".into(),
+    };
+    peer.order(Order::Say(ended.clone()));
+    for waiter in waiters {
+        let said = waiter.join().unwrap();
+        assert_eq!(
+            said,
+            "the direct path ended: the driver of wire0 was killed"
+        );
+    }
+    while program.news().expect("it is among the news") != ended {}
+}
+
+#[test]
+fn flows_outlive_the_daemon() {
+    let peer = Peer::new("outlive");
+    let program = attach(&peer);
+    let (mut here, mut there) = pair(&program, false);
+    peer.order(Order::HangUp);
+    let mut bytes = [0; 100];
+    // Who waits notices, and waits on for packets.
+    assert!(matches!(
+        there.recv(&mut bytes, Some(Duration::from_millis(200))),
+        Err(StackError::NotNow)
+    ));
+    let error = here.change("slice 2ms/20ms").unwrap_err();
+    assert!(matches!(error, StackError::Alone), "{error}");
+    here.send(b"still", SOON).unwrap();
+    assert_eq!(there.recv(&mut bytes, SOON).unwrap().bytes, 5);
+    assert!(!readable(&program, 10), "and nothing wakes for nothing");
+}
+
+#[test]
+fn a_loop_hears_packets_and_news_by_one_descriptor() {
+    let peer = Peer::new("loop");
+    let program = attach(&peer);
+    let (mut here, mut there) = pair(&program, false);
+    let mut seen = Vec::new();
+    let mut hear = |wanted: u32| {
+        let begin = Instant::now();
+        while !seen.contains(&wanted) {
+            assert!(begin.elapsed() < Duration::from_secs(20));
+            if program.arm() {
+                readable(&program, 1000);
+            }
+            program.hear(|slot| seen.push(slot));
+        }
+        seen.clear();
+    };
+    here.try_send(b"hello").unwrap();
+    hear(there.slot());
+    assert_eq!(there.try_recv(&mut [0; 10]).unwrap().bytes, 5);
+    // News of a flow name its slot; those of a link name none, but wake.
+    let flow = there.id().unwrap();
+    peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 1000 }));
+    hear(there.slot());
+    assert_eq!(program.news(), Some(FlowNews::Mtu { flow, mtu: 1000 }));
+    assert_eq!(there.longest(), 972);
+    // Another thread's call takes them off the connection: who sleeps is woken all the same.
+    assert!(program.arm());
+    peer.order(Order::Say(FlowNews::Link { up: false }));
+    here.change("slice 2ms/20ms").unwrap();
+    assert!(readable(&program, 20_000));
+    program.hear(|_| {});
+    assert_eq!(program.news(), Some(FlowNews::Link { up: false }));
+    // The driver closed a flow, and nobody said so.
+    peer.order(Order::Shut(flow));
+    hear(there.slot());
+    let error = there.try_recv(&mut [0; 10]).unwrap_err();
+    assert_eq!(error.to_string(), "the flow is closed");
+    std::mem::forget(there);
+}

@@ -1,0 +1,168 @@
+//! Receiving: the datagram in a delivered record, and its buffer back to the driver.
+
+use netnice_ring::Record;
+
+use super::*;
+use crate::datagram::{self, Unreadable};
+
+/// What a place got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes that there was room for.
+    pub bytes: usize,
+    /// Bytes that the datagram had.
+    pub whole: usize,
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// When the driver had it, in ns of `CLOCK_MONOTONIC`.
+    pub stamp: u64,
+}
+
+impl Socket {
+    /// The next datagram, in its buffer.
+    ///
+    /// # Errors
+    /// [`StackError::NotNow`] if none has come.
+    #[inline]
+    pub fn receive(&mut self) -> Result<Datagram, StackError> {
+        loop {
+            let record = match self.flow.receive() {
+                Ok(Some(record)) => record,
+                Ok(None) => {
+                    // What was dropped on the way is primed again, and the driver must see it.
+                    self.flush();
+                    return Err(self.nothing());
+                }
+                Err(error) => return Err(self.over(error)),
+            };
+            let pair = record.pairs()[0];
+            let chunk = self.flow.piece(&pair).chunk;
+            match self.find(&record, chunk, pair.length as usize) {
+                Ok(found) => {
+                    let stamp = record.stamp();
+                    return Ok(Datagram {
+                        chunk,
+                        found,
+                        stamp,
+                    });
+                }
+                Err(why) => {
+                    *why += 1;
+                    self.prime(chunk)?;
+                }
+            }
+        }
+    }
+
+    /// The bytes of a datagram.
+    ///
+    /// # Errors
+    /// If it is of another socket.
+    #[inline]
+    pub fn payload(&self, datagram: &Datagram) -> Result<&[u8], StackError> {
+        let bytes = self.flow.bytes(datagram.chunk).map_err(fault)?;
+        Ok(&bytes[datagram.found.payload.clone()])
+    }
+
+    /// Primes the buffer of a datagram again; the driver sees it with the next [`flush`](Socket::flush).
+    ///
+    /// # Errors
+    /// If it is of another socket.
+    #[inline]
+    pub fn release(&mut self, datagram: Datagram) -> Result<(), StackError> {
+        self.prime(datagram.chunk)
+    }
+
+    /// Copies the next datagram's payload; says how many bytes there were room for, and from whom it is.
+    ///
+    /// # Errors
+    /// [`StackError::NotNow`] if none has come.
+    pub fn try_recv(&mut self, into: &mut [u8]) -> Result<Received, StackError> {
+        let received = self.copy_out(into)?;
+        self.flush();
+        Ok(received)
+    }
+
+    /// Copies as many datagrams as have come and as there are places for; says what each place got.
+    ///
+    /// # Errors
+    /// [`StackError::NotNow`] if none has come.
+    pub fn try_recv_batch(
+        &mut self,
+        into: &mut [&mut [u8]],
+        received: &mut Vec<Received>,
+    ) -> Result<usize, StackError> {
+        received.clear();
+        for place in into {
+            match self.copy_out(place) {
+                Ok(one) => received.push(one),
+                Err(error) if received.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        self.flush();
+        Ok(received.len())
+    }
+
+    /// Copies the next datagram's payload; waits for it so long, or for ever.
+    ///
+    /// # Errors
+    /// [`StackError::NotNow`] if the time is over.
+    pub fn recv(
+        &mut self,
+        into: &mut [u8],
+        timeout: Option<Duration>,
+    ) -> Result<Received, StackError> {
+        self.blocked(timeout, |socket| socket.try_recv(into))
+    }
+
+    pub(super) fn prime(&mut self, chunk: Chunk) -> Result<(), StackError> {
+        let piece = whole(chunk, &self.flow.place().shape);
+        match self.flow.prime(&[piece]) {
+            Ok(()) => Ok(()),
+            Err(Refused::Fault(error)) => Err(self.over(error)),
+            Err(refused) => Err(fault(refused)),
+        }
+    }
+
+    /// The datagram in a record, or the counter of why there is none.
+    fn find(&mut self, record: &Record, chunk: Chunk, length: usize) -> Result<Found, &mut u64> {
+        if record.status() != Status::DONE {
+            return Err(&mut self.dropped.short);
+        }
+        let frame = self.flow.bytes(chunk).map(|bytes| &bytes[..length]);
+        let read = frame.map_or(Err(Unreadable::Short), |frame| {
+            datagram::read(frame, self.checks)
+        });
+        match read {
+            Ok(found) if self.is_for_us(&found) => Ok(found),
+            Ok(_) | Err(Unreadable::Protocol) => Err(&mut self.dropped.foreign),
+            Err(Unreadable::Short) => Err(&mut self.dropped.short),
+            Err(Unreadable::Fragment) => Err(&mut self.dropped.fragment),
+            Err(Unreadable::Checksum) => Err(&mut self.dropped.checksum),
+        }
+    }
+
+    fn is_for_us(&self, found: &Found) -> bool {
+        match &self.peer {
+            Peer::One { remote, .. } => found.to == self.local && found.from == *remote,
+            Peer::Group { group, .. } => found.to == *group,
+            Peer::Any { .. } => found.to == self.local,
+        }
+    }
+
+    fn copy_out(&mut self, into: &mut [u8]) -> Result<Received, StackError> {
+        let datagram = self.receive()?;
+        let payload = self.payload(&datagram)?;
+        let length = payload.len().min(into.len());
+        into[..length].copy_from_slice(&payload[..length]);
+        let received = Received {
+            bytes: length,
+            whole: payload.len(),
+            from: datagram.from(),
+            stamp: datagram.stamp,
+        };
+        self.release(datagram)?;
+        Ok(received)
+    }
+}
