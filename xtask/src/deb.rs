@@ -209,19 +209,14 @@ impl Stage {
         set_mode(&archive, 0o644)?;
         symlink(SONAME, archive.with_file_name("libnetnice.so"))?;
         let capi = self.source.join("crates/capi");
-        let plain = [
-            ("include/netnice.h", "usr/include/netnice.h"),
-            (
-                "examples/limit.c",
-                "usr/share/doc/libnetnice-dev/examples/limit.c",
-            ),
-        ];
-        for (from, to) in plain {
-            self.write(&fs::read(capi.join(from))?, to, 0o644)?;
+        let header = fs::read(capi.join("include/netnice.h"))?;
+        self.write(&header, "usr/include/netnice.h", 0o644)?;
+        for (name, text) in files(&capi.join("examples"))? {
+            let place = format!("usr/share/doc/libnetnice-dev/examples/{name}");
+            self.write(&text, &place, 0o644)?;
         }
-        for page in ["netnice_get.3", "netnice_set.3"] {
-            let text = fs::read(capi.join("man").join(page))?;
-            self.compressed(&text, &format!("usr/share/man/man3/{page}"))?;
+        for (name, text) in files(&capi.join("man"))? {
+            self.compressed(&text, &format!("usr/share/man/man3/{name}"))?;
         }
         let text = fs::read_to_string(capi.join("netnice.pc"))?;
         let place = format!("{libraries}/pkgconfig/netnice.pc");
@@ -340,6 +335,19 @@ fn control(part: &Part, version: &str, arch: &str, size: &str, depends: &str) ->
     )
 }
 
+/// Names and bytes of a folder's files, sorted.
+fn files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()));
+    let mut found = Vec::new();
+    for entry in entries? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        found.push((name, fs::read(entry.path())?));
+    }
+    found.sort();
+    Ok(found)
+}
+
 fn set_mode(path: &Path, mode: u32) -> Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
         .with_context(|| format!("cannot set the mode of {}", path.display()))
@@ -365,8 +373,8 @@ const PARTS: [Part; 3] = [
         fields: "Multi-Arch: same\nRecommends: netnice\n",
         description: "network limits of processes, groups and users, from C\n \
          netnice_get and netnice_set are to what programs send and receive what\n \
-         getpriority and setpriority are to their processor time. They ask the daemon\n \
-         of the package netnice.\n",
+         getpriority and setpriority are to their processor time. netnice_attach and\n \
+         its like send UDP past the kernel. They ask the daemon of the package netnice.\n",
     },
     Part {
         name: "libnetnice-dev",
@@ -374,7 +382,7 @@ const PARTS: [Part; 3] = [
         section: "libdevel",
         fields: "Multi-Arch: same\n",
         description: "network limits of processes, groups and users, from C (development)\n \
-         Header, static library, pkg-config file, manual pages and an example of\n \
+         Header, static library, pkg-config file, manual pages and examples of\n \
          libnetnice.\n",
     },
 ];

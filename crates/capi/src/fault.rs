@@ -1,52 +1,145 @@
-//! Why a call fails, and which errno says so. Where setpriority(2) has a code for it, that one.
+//! Why a call fails, and which errno says so. Where setpriority(2) or the socket calls have a code for it, that one.
 
 use netnice_api::{ClientError, Failed, Gate, Refused, Response};
+use netnice_ring::layout::SetupError;
+use netnice_stack::StackError;
 
 /// Why a call fails.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
     /// An argument makes no sense.
+    #[error("an argument is none of its possible values")]
     Invalid,
     /// There is no such process, group or user.
+    #[error("there is no such process, or none of the group or user")]
     Nobody,
     /// The caller may not.
+    #[error("not permitted")]
     NotPermitted,
     /// It does not fit, beside what others hold.
+    #[error("it does not fit beside what others hold")]
     NotAdmitted,
     /// The daemon cannot be asked.
+    #[error(transparent)]
     Daemon(ClientError),
     /// The daemon answers that it could not be done, or something that is no answer.
+    #[error("the daemon could not do it")]
     Failed,
     /// What the kernel says on the way.
+    #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     System(i32),
+    /// A number that is no program's, or no flow's.
+    #[error("the number is not one of an open program or flow, as the call wants it")]
+    Handle,
+    /// Another thread is in a call of the same flow.
+    #[error("another thread is in a call of this flow")]
+    Busy,
+    /// A buffer that C does not have.
+    #[error("the buffer is not the caller's: given back before, or of another flow")]
+    Buffer,
+    /// A pointer that must not be.
+    #[error("{0} must not be NULL")]
+    Null(&'static str),
+    /// Text that is not UTF-8.
+    #[error("the text is not UTF-8")]
+    Text,
+    /// Neither IPv4 nor IPv6, or too short.
+    #[error("the address is neither a sockaddr_in nor a sockaddr_in6 of full length")]
+    Address,
+    /// What the stack says.
+    #[error(transparent)]
+    Stack(StackError),
+    /// A call of this flow failed in a way that should not be.
+    #[error("the library failed: this is a mistake of its own")]
+    Panicked,
 }
 
 impl Fault {
     /// The number for C.
     pub(crate) fn errno(&self) -> i32 {
         match self {
-            Fault::Invalid => libc::EINVAL,
+            Fault::Invalid | Fault::Text | Fault::Buffer => libc::EINVAL,
             Fault::Nobody => libc::ESRCH,
             Fault::NotPermitted => libc::EPERM,
             Fault::NotAdmitted => libc::ENOSPC,
-            Fault::Daemon(ClientError::NoDaemon { .. }) => libc::ECONNREFUSED,
-            Fault::Daemon(ClientError::Connect { source, .. } | ClientError::Io(source)) => {
-                source.raw_os_error().unwrap_or(libc::EIO)
-            }
-            Fault::Daemon(ClientError::Timeout) => libc::ETIMEDOUT,
-            Fault::Daemon(ClientError::HungUp) => libc::ECONNRESET,
-            Fault::Daemon(ClientError::Wire(_) | ClientError::Unasked | ClientError::Surplus) => {
-                libc::EPROTO
-            }
-            Fault::Failed => libc::EIO,
+            Fault::Daemon(error) => of_client(error),
+            Fault::Failed | Fault::Panicked => libc::EIO,
             Fault::System(number) => *number,
+            Fault::Handle => libc::EBADF,
+            Fault::Busy => libc::EBUSY,
+            Fault::Null(_) => libc::EFAULT,
+            Fault::Address => libc::EAFNOSUPPORT,
+            Fault::Stack(error) => of_stack(error),
         }
     }
+}
+
+fn of_client(error: &ClientError) -> i32 {
+    match error {
+        ClientError::NoDaemon { .. } => libc::ECONNREFUSED,
+        ClientError::Connect { source, .. } | ClientError::Io(source) => of_io(source),
+        ClientError::Timeout => libc::ETIMEDOUT,
+        ClientError::HungUp => libc::ECONNRESET,
+        ClientError::Wire(_) | ClientError::Unasked | ClientError::Surplus => libc::EPROTO,
+    }
+}
+
+fn of_stack(error: &StackError) -> i32 {
+    match error {
+        StackError::NotNow => libc::EAGAIN,
+        StackError::TooLong { .. } | StackError::TooMany { .. } | StackError::Chunk { .. } => {
+            libc::EMSGSIZE
+        }
+        StackError::NoRemote => libc::EDESTADDRREQ,
+        StackError::OneRemote(_) => libc::EISCONN,
+        StackError::NoHop(_) => libc::EHOSTUNREACH,
+        StackError::Closed(_) => libc::ECONNABORTED,
+        StackError::Ended(_) | StackError::Expelled(_) => libc::ECONNRESET,
+        StackError::Driver(_) | StackError::Answer(_) => libc::EPROTO,
+        StackError::Buffer(_) | StackError::Address(_) => libc::EINVAL,
+        StackError::Setup(error) => of_setup(error),
+        StackError::Wait(error) => of_io(error),
+        StackError::Daemon(error) => of_client(error),
+        StackError::Alone => libc::ENOTCONN,
+        StackError::Refused {
+            by: Gate::Permission,
+            ..
+        } => libc::EPERM,
+        StackError::Refused {
+            by: Gate::Admission,
+            ..
+        } => libc::ENOSPC,
+        StackError::Failed {
+            bad_usage: true, ..
+        } => libc::EINVAL,
+        StackError::Failed { .. } => libc::EIO,
+    }
+}
+
+fn of_setup(error: &SetupError) -> i32 {
+    match error {
+        SetupError::Shape(_) => libc::EINVAL,
+        SetupError::NoSlot(_) | SetupError::NoRoom { .. } => libc::ENOBUFS,
+        SetupError::System { error, .. } => of_io(error),
+        SetupError::NotOurs { .. } | SetupError::InUse { .. } | SetupError::Outside { .. } => {
+            libc::EPROTO
+        }
+    }
+}
+
+fn of_io(error: &std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
 }
 
 impl From<ClientError> for Fault {
     fn from(error: ClientError) -> Fault {
         Fault::Daemon(error)
+    }
+}
+
+impl From<StackError> for Fault {
+    fn from(error: StackError) -> Fault {
+        Fault::Stack(error)
     }
 }
 

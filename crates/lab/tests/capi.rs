@@ -285,8 +285,25 @@ fn header_library_page_and_example_serve_a_program_of_somebody_else() {
     let mut command = bench.desk.world.client().ns.command(&limit);
     command.arg("65536").arg(&bench.calls);
     assert_eq!(bench.by(command, "get 0 0"), "65536 ok\n");
+    // The other one compiles; crates/lab/tests/direct_programs.rs runs it.
+    compile(&root, "examples/direct.c", &limit, Link::Static);
     // Every function of the header has its page.
-    for page in ["netnice_get.3", "netnice_set.3"] {
-        assert!(crate_file("man").join(page).is_file(), "{page}");
+    let header = fs::read_to_string(crate_file("include/netnice.h")).expect("it is there");
+    let names = header.lines().filter_map(|line| {
+        let (before, _) = line.split_once('(')?;
+        let declares = before.starts_with(|first: char| first.is_ascii_lowercase());
+        let name = before.rsplit([' ', '*']).next()?;
+        (declares && name.starts_with("netnice_")).then_some(name)
+    });
+    let names: Vec<&str> = names.collect();
+    assert!(names.len() > 25, "{names:?}");
+    for name in names {
+        let page = fs::read_to_string(crate_file("man").join(format!("{name}.3")));
+        let page = page.unwrap_or_else(|error| panic!("{name}.3: {error}"));
+        let page = match page.strip_prefix(".so man3/") {
+            Some(other) => fs::read_to_string(crate_file("man").join(other.trim())).expect(other),
+            None => page,
+        };
+        assert!(page.contains(name), "{name} is not on its page");
     }
 }

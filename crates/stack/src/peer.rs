@@ -19,7 +19,7 @@ use netnice_ring::driver::{Client, Flow, Loss, Taken};
 use netnice_ring::{Budget, Shape, Status};
 use rustix::event::{PollFd, PollFlags, eventfd};
 
-use crate::datagram::{self, Checks};
+use netnice_stack::datagram::{self, Checks};
 
 /// The daemon as a test has it.
 pub(crate) struct Peer {
@@ -213,8 +213,12 @@ impl Session {
                 self.say(&answer, &[]);
             }
             DirectRequest::Close(close) => {
+                let answer = match self.flows.contains_key(&close.flow) {
+                    true => Response::Done(Done::default()),
+                    false => Response::failed("no such flow"),
+                };
                 self.close(close.flow);
-                self.say(&Response::Done(Done::default()), &[]);
+                self.say(&answer, &[]);
             }
             DirectRequest::NextHop(hop) => {
                 self.asked_hops += 1;
@@ -295,7 +299,9 @@ impl Session {
     }
 
     fn close(&mut self, number: u32) {
-        let (flow, _) = self.flows.remove(&number).expect("a flow that is open");
+        let Some((flow, _)) = self.flows.remove(&number) else {
+            return;
+        };
         let client = self.client.as_mut().expect("attached");
         client.close(flow).unwrap();
         client.ring();

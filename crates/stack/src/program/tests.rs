@@ -391,5 +391,4 @@ fn a_loop_hears_packets_and_news_by_one_descriptor() {
     hear(there.slot());
     let error = there.try_recv(&mut [0; 10]).unwrap_err();
     assert_eq!(error.to_string(), "the flow is closed");
-    std::mem::forget(there);
 }

@@ -1,0 +1,382 @@
+//! Flows past the kernel: the calls of the stack, for C.
+//!
+//! Programs and flows are numbers ([`crate::handles`]); structures are those of `include/netnice.h`, whose sizes a test compares
+//! with the ones here. A call does what the call of [`netnice_stack`] does, and nothing more.
+
+mod buffers;
+mod moving;
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::{c_char, c_int, c_longlong, c_uint, c_ulonglong, sockaddr, sockaddr_storage, socklen_t};
+use netnice_api::RuntimeDir;
+use netnice_ring::driver::Loss;
+use netnice_stack::udp::{Buffers, Checks, UdpOptions, With};
+use netnice_stack::{FlowNews, Program, StackError};
+
+use crate::fault::Fault;
+use crate::handles::{self, FlowHandle, ProgramHandle};
+use crate::{guarded, pointers, runtime_dir};
+
+/// `struct netnice_udp`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Udp {
+    local: *const sockaddr,
+    remote: *const sockaddr,
+    local_length: socklen_t,
+    remote_length: socklen_t,
+    contract: *const c_char,
+    buffer_bytes: c_uint,
+    sending: c_uint,
+    receiving: c_uint,
+    hops: c_uint,
+    flags: c_uint,
+}
+
+/// `struct netnice_news`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct News {
+    kind: c_int,
+    flow: c_int,
+    up: c_int,
+    mtu: c_uint,
+    mac: [u8; 6],
+    why: [c_char; 234],
+}
+
+/// `struct netnice_flow_info`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct FlowInfo {
+    local: sockaddr_storage,
+    remote: sockaddr_storage,
+    longest: usize,
+    under_way: c_ulonglong,
+    no_buffer: c_ulonglong,
+    over_share: c_ulonglong,
+    too_long: c_ulonglong,
+    dropped: c_ulonglong,
+    id: c_uint,
+    contract: [c_char; 212],
+}
+
+/// Takes part on a link.
+// SAFETY: the name is the library's own, and no other function of it is linked; so are those below.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_attach(iface: *const c_char, flows: c_uint, bytes: c_ulonglong) -> c_int {
+    number(|| {
+        let iface = pointers::text(iface)?;
+        attach(&runtime_dir(), iface.as_deref(), flows, bytes)
+    })
+}
+
+/// The same, with the daemon of a folder.
+pub(crate) fn attach(
+    dir: &RuntimeDir,
+    iface: Option<&str>,
+    flows: u32,
+    bytes: u64,
+) -> Result<c_int, Fault> {
+    let program = Program::attach(dir, iface, flows, bytes)?;
+    handles::add_program(Arc::new(ProgramHandle::new(program)))
+}
+
+/// Closes all flows of a program, and ends its part.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_detach(program: c_int) -> c_int {
+    number(|| {
+        let known = handles::program(program)?;
+        let numbers: Vec<c_int> = {
+            let open = known.open();
+            open.flows.values().map(|(number, _)| *number).collect()
+        };
+        let flows: Vec<(c_int, Arc<FlowHandle>)> = numbers
+            .into_iter()
+            .filter_map(|number| Some((number, handles::flow(number).ok()?)))
+            .collect();
+        // All or nothing: who is in a call keeps the program.
+        let mut held = Vec::with_capacity(flows.len());
+        for (_, flow) in &flows {
+            held.push(flow.lock()?);
+        }
+        handles::forget(program);
+        for ((number, _), mut held) in flows.iter().zip(held) {
+            handles::forget(*number);
+            drop(held.take());
+        }
+        Ok(0)
+    })
+}
+
+/// A descriptor to wait for.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_descriptor(program: c_int) -> c_int {
+    number(|| Ok(handles::program(program)?.program.as_fd().as_raw_fd()))
+}
+
+/// Says that the caller sleeps from now on.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_arm(program: c_int) -> c_int {
+    number(|| {
+        let known = handles::program(program)?;
+        let quiet = known.open().news.is_empty() && known.program.arm();
+        Ok(quiet.into())
+    })
+}
+
+/// After sleeping: in which flows there is something new.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -> c_int {
+    number(|| {
+        let room = pointers::length(room)?;
+        if flows.is_null() && room > 0 {
+            return Err(Fault::Null("the array of flows"));
+        }
+        let known = handles::program(program)?;
+        let mut slots = Vec::new();
+        known.program.hear(|slot| slots.push(slot));
+        let mut open = known.open();
+        slots.into_iter().for_each(|slot| open.tell(slot));
+        let count = room.min(open.news.len());
+        for (index, number) in open.news.drain(..count).enumerate() {
+            pointers::write(flows.wrapping_add(index), number, "the array of flows")?;
+        }
+        // At most as many as there was room for.
+        Ok(count as c_int)
+    })
+}
+
+/// The next of the news.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_news(program: c_int, news: *mut News) -> c_int {
+    number(|| {
+        if news.is_null() {
+            return Err(Fault::Null("the news"));
+        }
+        let known = handles::program(program)?;
+        let Some(next) = known.program.news() else {
+            return Ok(0);
+        };
+        let flow = |id| known.open().named(id).unwrap_or(-1);
+        pointers::write(news, told(&next, flow), "the news")?;
+        Ok(1)
+    })
+}
+
+/// What C is told of news.
+fn told(news: &FlowNews, flow: impl Fn(u32) -> c_int) -> News {
+    let none = News {
+        kind: 0,
+        flow: -1,
+        up: 0,
+        mtu: 0,
+        mac: [0; 6],
+        why: [0; 234],
+    };
+    match news {
+        FlowNews::Link { up } => News {
+            kind: 1,
+            up: (*up).into(),
+            ..none
+        },
+        FlowNews::Mtu { flow: id, mtu } => News {
+            kind: 2,
+            flow: flow(*id),
+            mtu: *mtu,
+            ..none
+        },
+        FlowNews::NextHop { flow: id, mac } => News {
+            kind: 3,
+            flow: flow(*id),
+            up: mac.is_some().into(),
+            mac: mac.unwrap_or_default(),
+            ..none
+        },
+        FlowNews::Degraded { flow: id, why } => News {
+            kind: 4,
+            flow: flow(*id),
+            why: pointers::fixed(why),
+            ..none
+        },
+        FlowNews::Closed { flow: id, why } => News {
+            kind: 5,
+            flow: flow(*id),
+            why: pointers::fixed(why),
+            ..none
+        },
+        FlowNews::Ended { why } => News {
+            kind: 6,
+            why: pointers::fixed(why),
+            ..none
+        },
+    }
+}
+
+/// Bytes of the program's memory that a flow takes.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_buffer_bytes(udp: *const Udp) -> c_longlong {
+    guarded(|| {
+        let udp = pointers::read(udp, "the flow's description")?;
+        let bytes = udp.buffers()?.region_bytes().map_err(StackError::from)?;
+        // At most 65,536 buffers of 65,536 bytes.
+        Ok(bytes as c_longlong)
+    })
+}
+
+/// Opens a flow.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_open_udp(program: c_int, udp: *const Udp) -> c_int {
+    number(|| {
+        let known = handles::program(program)?;
+        let options = pointers::read(udp, "the flow's description")?.options()?;
+        let socket = known.program.open_udp(&options)?;
+        let (slot, id) = (socket.slot(), socket.id());
+        let flow = Arc::new(FlowHandle::new(known.clone(), socket));
+        let number = handles::add_flow(flow)?;
+        let mut open = known.open();
+        open.flows.insert(slot, (number, id));
+        // A packet may have come before anybody knew its number.
+        open.tell(slot);
+        Ok(number)
+    })
+}
+
+/// Closes a flow.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_close(flow: c_int) -> c_int {
+    number(|| {
+        let known = handles::flow(flow)?;
+        let held = known.lock()?.take();
+        handles::forget(flow);
+        let mut open = known.owner.open();
+        open.flows.remove(&known.slot);
+        open.news.retain(|number| *number != flow);
+        drop(open);
+        drop(held);
+        Ok(0)
+    })
+}
+
+/// Asks for another contract.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_change(flow: c_int, contract: *const c_char) -> c_int {
+    number(|| {
+        let contract = pointers::text(contract)?.ok_or(Fault::Null("the contract"))?;
+        handles::flow(flow)?.with(|held| Ok(held.socket.change(&contract)?))?;
+        Ok(0)
+    })
+}
+
+/// Tells how a flow stands.
+// SAFETY: as above.
+#[unsafe(no_mangle)]
+pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
+    number(|| {
+        let now = handles::flow(flow)?.with(|held| {
+            let socket = &held.socket;
+            let dropped = socket.dropped();
+            Ok(FlowInfo {
+                local: pointers::storage(Some(socket.local())),
+                remote: pointers::storage(socket.remote()),
+                longest: socket.longest(),
+                under_way: socket.under_way(),
+                no_buffer: socket.lost(Loss::NoBuffer),
+                over_share: socket.lost(Loss::OverShare),
+                too_long: socket.lost(Loss::TooLong),
+                dropped: dropped.short + dropped.foreign + dropped.fragment + dropped.checksum,
+                id: socket.id().unwrap_or_default(),
+                contract: pointers::fixed(socket.contract()),
+            })
+        })?;
+        pointers::write(info, now, "the information")?;
+        Ok(0)
+    })
+}
+
+impl Udp {
+    fn buffers(&self) -> Result<Buffers, Fault> {
+        if self.flags & !(GROUP | SEND_ONLY | VERIFY | TRUST) != 0 {
+            return Err(Fault::Invalid);
+        }
+        let or = |value: c_uint, usual: u32| if value == 0 { usual } else { value };
+        let usual = Buffers::default();
+        Ok(Buffers {
+            bytes: or(self.buffer_bytes, usual.bytes),
+            sending: or(self.sending, usual.sending),
+            receiving: match self.flags & SEND_ONLY {
+                0 => or(self.receiving, usual.receiving),
+                _ if self.receiving == 0 => 0,
+                _ => return Err(Fault::Invalid),
+            },
+        })
+    }
+
+    fn options(&self) -> Result<UdpOptions, Fault> {
+        let local = pointers::address(self.local, self.local_length)?;
+        let remote = pointers::address(self.remote, self.remote_length)?;
+        let usual = match (local, remote) {
+            (_, Some(remote)) => UdpOptions::to(remote),
+            (Some(local), None) => UdpOptions::at(local),
+            (None, None) => return Err(Fault::Null("one of the two addresses")),
+        };
+        let with = match (self.flags & GROUP, remote) {
+            (0, Some(remote)) => With::One(remote),
+            (0, None) => With::Any,
+            (_, Some(group)) => With::Group(group),
+            (_, None) => return Err(Fault::Null("the group")),
+        };
+        Ok(UdpOptions {
+            local: local.unwrap_or(usual.local),
+            with,
+            contract: pointers::text(self.contract)?,
+            buffers: self.buffers()?,
+            checks: match self.flags & (VERIFY | TRUST) {
+                0 => Checks::Partial,
+                VERIFY => Checks::Verify,
+                TRUST => Checks::Trust,
+                _ => return Err(Fault::Invalid),
+            },
+            hops: match self.hops {
+                0 => usual.hops,
+                hops => u8::try_from(hops).map_err(|_| Fault::Invalid)?,
+            },
+        })
+    }
+}
+
+/// [`guarded`], for calls that return an int.
+fn number(work: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
+    // It was one.
+    guarded(|| work().map(i64::from)) as c_int
+}
+
+/// How long a timeout is: nothing is for ever.
+fn patience(timeout: c_int) -> Result<Option<Duration>, Fault> {
+    match timeout {
+        -1 => Ok(None),
+        0.. => Ok(Some(Duration::from_millis(timeout.unsigned_abs().into()))),
+        _ => Err(Fault::Invalid),
+    }
+}
+
+// As in the header.
+const GROUP: c_uint = 1;
+const SEND_ONLY: c_uint = 2;
+const VERIFY: c_uint = 4;
+const TRUST: c_uint = 8;
+
+#[cfg(test)]
+mod tests;

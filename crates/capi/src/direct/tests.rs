@@ -1,0 +1,540 @@
+//! The calls as C makes them, against the stack's own peer.
+
+use std::ffi::{CStr, CString, c_void};
+use std::mem::{offset_of, size_of, zeroed};
+use std::net::SocketAddr;
+use std::process::Command;
+use std::ptr::{null, null_mut};
+
+use libc::{iovec, sockaddr_in};
+use netnice_api::RuntimeDir;
+use proptest::prelude::*;
+
+use super::buffers::*;
+use super::moving::*;
+use super::*;
+use crate::netnice_error;
+
+#[path = "../../../stack/src/peer.rs"]
+mod peer;
+
+use peer::{Order, Peer};
+
+const SOON: c_int = 20_000;
+
+fn errno() -> c_int {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+fn said() -> String {
+    // SAFETY: never NULL, and it ends with a 0.
+    let text = unsafe { CStr::from_ptr(netnice_error()) };
+    text.to_str().unwrap().to_string()
+}
+
+/// What a structure is before C fills it.
+fn empty<T>() -> T {
+    // SAFETY: used for the header's structures alone, for which all zeros are a value.
+    unsafe { zeroed() }
+}
+
+/// A program with its peer.
+struct Side {
+    peer: Peer,
+    program: c_int,
+}
+
+impl Side {
+    fn new(name: &str) -> Side {
+        let peer = Peer::new(name);
+        let program = super::attach(&peer.dir(), Some("wire0"), 16, 16 << 20).unwrap();
+        Side { peer, program }
+    }
+
+    /// A flow from one end to another, or to any.
+    fn open(&self, local: &str, remote: Option<&str>) -> c_int {
+        let storage = |text: &str| pointers::storage(Some(text.parse::<SocketAddr>().unwrap()));
+        let (local, remote) = (storage(local), remote.map(storage));
+        let mut udp: Udp = empty();
+        udp.local = (&raw const local).cast();
+        udp.local_length = size_of::<sockaddr_storage>() as u32;
+        if let Some(remote) = &remote {
+            udp.remote = (&raw const *remote).cast();
+            udp.remote_length = size_of::<sockaddr_storage>() as u32;
+        }
+        udp.sending = 8;
+        udp.receiving = 8;
+        let flow = netnice_open_udp(self.program, &udp);
+        assert!(flow > 0, "{}", said());
+        flow
+    }
+
+    fn pair(&self) -> (c_int, c_int) {
+        let (a, b) = ("10.78.0.1:4001", "10.78.0.2:4002");
+        (self.open(a, Some(b)), self.open(b, Some(a)))
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        netnice_detach(self.program);
+    }
+}
+
+fn send(flow: c_int, text: &str) -> isize {
+    netnice_flow_send(flow, text.as_ptr().cast(), text.len(), SOON)
+}
+
+fn recv(flow: c_int) -> (String, Received) {
+    let (mut bytes, mut received) = ([0u8; 2000], empty());
+    let room = bytes.as_mut_ptr().cast::<c_void>();
+    let count = netnice_flow_recv(flow, room, bytes.len(), &mut received, SOON);
+    assert!(count >= 0, "{}", said());
+    let text = std::str::from_utf8(&bytes[..count as usize]).unwrap();
+    (text.to_string(), received)
+}
+
+fn buffer() -> Buffer {
+    empty()
+}
+
+#[test]
+fn structures_lie_as_in_the_header() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let out = std::env::temp_dir().join(format!("netnice-layout-{}", std::process::id()));
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c99", "-D_XOPEN_SOURCE=700", "-I"]);
+    cc.arg(format!("{root}/include"));
+    cc.arg(format!("{root}/tests/layout.c")).arg("-o").arg(&out);
+    assert!(cc.status().unwrap().success());
+    let printed = Command::new(&out).output().unwrap().stdout;
+    std::fs::remove_file(&out).unwrap();
+    let mut here = String::new();
+    macro_rules! lies {
+        ($name:literal, $structure:ty: $($field:ident)*) => {
+            here += &format!("{} {}\n", $name, size_of::<$structure>());
+            $(here += &format!(
+                "{}.{} {}\n", $name, stringify!($field), offset_of!($structure, $field)
+            );)*
+        };
+    }
+    lies!("netnice_udp", Udp: local remote local_length remote_length contract buffer_bytes
+        sending receiving hops flags);
+    lies!("netnice_news", News: kind flow up mtu mac why);
+    lies!("netnice_flow_info", FlowInfo: local remote longest under_way no_buffer over_share
+        too_long dropped id contract);
+    lies!("netnice_received", Received: from bytes whole stamp);
+    lies!("netnice_buffer", Buffer: data length id);
+    lies!("netnice_outcome", Outcome: number stamp status);
+    assert_eq!(String::from_utf8(printed).unwrap(), here);
+}
+
+#[test]
+fn datagrams_go_there_and_back() {
+    let side = Side::new("c-moving");
+    let (here, there) = side.pair();
+    assert_eq!(send(here, "hello"), 5);
+    let (text, received) = recv(there);
+    assert_eq!((text.as_str(), received.whole), ("hello", 5));
+    let from: sockaddr_in = pointers::read((&raw const received.from).cast(), "it").unwrap();
+    assert_eq!(u16::from_be(from.sin_port), 4001);
+    assert_eq!(netnice_flow_drain(here, SOON), 0);
+    let mut outcome: Outcome = empty();
+    assert_eq!(netnice_flow_outcome(here, &mut outcome), 1);
+    assert_eq!((outcome.number, outcome.status), (0, 0));
+    assert_eq!(netnice_flow_outcome(here, &mut outcome), 0);
+    // Many at once.
+    let texts = ["one", "two", "three"];
+    let parts = texts.map(|text| iovec {
+        iov_base: text.as_ptr().cast_mut().cast(),
+        iov_len: text.len(),
+    });
+    assert_eq!(netnice_flow_send_batch(here, parts.as_ptr(), 3), 3);
+    assert_eq!(netnice_flow_send_message(here, parts.as_ptr(), 2, SOON), 0);
+    assert_eq!(netnice_flow_drain(here, SOON), 0);
+    let mut bytes = [[0u8; 4]; 5];
+    let places = bytes.each_mut().map(|place| iovec {
+        iov_base: place.as_mut_ptr().cast(),
+        iov_len: 4,
+    });
+    let mut received = [(); 5].map(|()| empty::<Received>());
+    let count = netnice_flow_recv_batch(there, places.as_ptr(), received.as_mut_ptr(), 5);
+    assert_eq!(count, 5);
+    assert_eq!(&bytes[2], b"thre");
+    assert_eq!((received[2].bytes, received[2].whole), (4, 5));
+    assert_eq!(
+        netnice_flow_recv_batch(there, places.as_ptr(), received.as_mut_ptr(), 5),
+        -1
+    );
+    assert_eq!((errno(), said().as_str()), (libc::EAGAIN, "not now"));
+    // To whom a call says.
+    let any = side.open("10.78.0.3:53", None);
+    let to = pointers::storage(Some("10.78.0.2:4002".parse().unwrap()));
+    let to_length = size_of::<sockaddr_storage>() as u32;
+    let sent = netnice_flow_send_to(
+        any,
+        c"?".as_ptr().cast(),
+        1,
+        (&raw const to).cast(),
+        to_length,
+        SOON,
+    );
+    assert_eq!(sent, 1, "{}", said());
+    assert_eq!(send(any, "?"), -1);
+    assert_eq!(errno(), libc::EDESTADDRREQ);
+    let mut info: FlowInfo = empty();
+    assert_eq!(netnice_flow_info(any, &mut info), 0);
+    assert_eq!(info.remote.ss_family, libc::AF_UNSPEC as u16);
+    assert_eq!(netnice_flow_info(here, &mut info), 0);
+    assert_eq!((info.longest, info.under_way), (1472, 0));
+    // SAFETY: it ends with a 0.
+    let contract = unsafe { CStr::from_ptr(info.contract.as_ptr()) };
+    assert_eq!(contract, c"best effort");
+}
+
+#[test]
+fn payloads_are_written_and_read_in_place() {
+    let side = Side::new("c-buffers");
+    let (here, there) = side.pair();
+    let mut packet = buffer();
+    for text in [&b"written"[..], b"again"] {
+        assert_eq!(netnice_flow_packet(here, &mut packet), 0);
+        assert!(packet.length >= 1472);
+        // SAFETY: so much room is there.
+        unsafe { packet.data.copy_from(text.as_ptr().cast(), text.len()) };
+        // Where it fails it is still ours.
+        assert_eq!(netnice_flow_queue(here, &packet, 1473, 0), -1);
+        assert_eq!(errno(), libc::EMSGSIZE);
+        assert!(netnice_flow_queue(here, &packet, text.len(), 1) >= 0);
+        assert_eq!(netnice_flow_queue(here, &packet, text.len(), 0), -1);
+        assert_eq!(errno(), libc::EINVAL, "given back before");
+        assert_eq!(netnice_flow_flush(here), 0);
+        assert_eq!(netnice_flow_drain(here, SOON), 0);
+        let mut datagram = buffer();
+        let mut received = empty();
+        assert_eq!(netnice_flow_receive(there, &mut datagram, &mut received), 0);
+        // SAFETY: it is there until it is released.
+        let seen =
+            unsafe { std::slice::from_raw_parts(datagram.data.cast::<u8>(), datagram.length) };
+        assert_eq!(seen, text);
+        assert_eq!(
+            netnice_flow_queue(there, &datagram, 1, 0),
+            -1,
+            "not to send from"
+        );
+        assert_eq!(netnice_flow_release(there, &datagram), 0);
+        assert_eq!(netnice_flow_release(there, &datagram), -1);
+        assert_eq!(errno(), libc::EINVAL);
+        assert_eq!(netnice_flow_flush(there), 0);
+    }
+    assert_eq!(netnice_flow_packet(here, &mut packet), 0);
+    assert_eq!(netnice_flow_discard(here, &packet), 0);
+    assert_eq!(netnice_flow_discard(here, &packet), -1);
+}
+
+#[test]
+fn a_loop_waits_for_one_descriptor_and_is_told_the_flows() {
+    let side = Side::new("c-loop");
+    let (here, there) = side.pair();
+    let descriptor = netnice_descriptor(side.program);
+    let wait = |milliseconds| {
+        let mut fd = libc::pollfd {
+            fd: descriptor,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one is there.
+        unsafe { libc::poll(&mut fd, 1, milliseconds) }
+    };
+    let hear = || {
+        let mut flows = [0; 16];
+        let count = netnice_hear(side.program, flows.as_mut_ptr(), 16);
+        flows[..count as usize].to_vec()
+    };
+    // A flow that was opened is told once: something may have come before its number was known.
+    assert_eq!(netnice_arm(side.program), 0);
+    let mut told = hear();
+    told.sort_unstable();
+    let mut both = [here, there];
+    both.sort_unstable();
+    assert_eq!(told, both);
+    let until = |wanted: c_int| {
+        for _ in 0..100 {
+            if netnice_arm(side.program) == 1 {
+                wait(1000);
+            }
+            // One at a time: what is left over keeps the next one from sleeping.
+            let mut flow = 0;
+            if netnice_hear(side.program, &mut flow, 1) == 1 && flow == wanted {
+                return true;
+            }
+        }
+        false
+    };
+    send(here, "hello");
+    assert!(until(there));
+    assert_eq!(recv(there).0, "hello");
+    let (mut news, mut info): (News, FlowInfo) = (empty(), empty());
+    assert_eq!(netnice_news(side.program, &mut news), 1);
+    assert_eq!((news.kind, news.up, news.flow), (1, 1, -1));
+    assert_eq!(netnice_flow_info(here, &mut info), 0);
+    side.peer.order(Order::Say(FlowNews::Closed {
+        flow: info.id,
+        why: "its way leads over wire1 ".repeat(20),
+    }));
+    assert!(until(here));
+    assert_eq!(netnice_news(side.program, &mut news), 1);
+    assert_eq!((news.kind, news.flow), (5, here));
+    // SAFETY: it ends with a 0, cut as it is.
+    let why = unsafe { CStr::from_ptr(news.why.as_ptr()) };
+    assert_eq!(why.count_bytes(), 233);
+    assert_eq!(netnice_news(side.program, &mut news), 0);
+    assert_eq!(send(here, "more"), -1);
+    assert_eq!(errno(), libc::ECONNABORTED);
+}
+
+#[test]
+fn what_the_daemon_says_is_told() {
+    let side = Side::new("c-refused");
+    let (here, _) = side.pair();
+    assert_eq!(netnice_flow_change(here, c"slice 100ms/20ms".as_ptr()), -1);
+    assert_eq!(errno(), libc::ENOSPC);
+    assert_eq!(said(), "the link carries 10 ms of each 20 ms");
+    assert_eq!(netnice_flow_change(here, c"slice 1ms/20ms".as_ptr()), 0);
+    let nowhere = RuntimeDir::choose(Some("/nowhere".into()), None);
+    let fault = super::attach(&nowhere, None, 1, 4096).unwrap_err();
+    assert_eq!(fault.errno(), libc::ECONNREFUSED);
+    let mut udp: Udp = empty();
+    assert_eq!(netnice_open_udp(side.program, &udp), -1);
+    assert_eq!(errno(), libc::EFAULT, "between whom?");
+    assert_eq!(netnice_buffer_bytes(&udp), 274_432);
+    udp.buffer_bytes = 1000;
+    assert_eq!(netnice_buffer_bytes(&udp), -1);
+    assert_eq!(said(), "bytes of a chunk: 1000 is no power of two");
+    udp.flags = 64;
+    assert_eq!(netnice_buffer_bytes(&udp), -1);
+    assert_eq!(errno(), libc::EINVAL);
+}
+
+#[test]
+fn flows_outlive_the_daemon_and_end_with_the_driver() {
+    let side = Side::new("c-end");
+    let (here, there) = side.pair();
+    let mut info: FlowInfo = empty();
+    assert_eq!(netnice_flow_info(there, &mut info), 0);
+    side.peer.order(Order::Shut(info.id));
+    let mut bytes = [0u8; 8];
+    let room = bytes.as_mut_ptr().cast();
+    assert_eq!(netnice_flow_recv(there, room, 8, null_mut(), SOON), -1);
+    assert_eq!(
+        (errno(), said().as_str()),
+        (libc::ECONNABORTED, "the flow is closed")
+    );
+    side.peer.order(Order::HangUp);
+    assert_eq!(netnice_flow_recv(here, room, 8, null_mut(), 200), -1);
+    assert_eq!(errno(), libc::EAGAIN);
+    assert_eq!(netnice_flow_change(here, c"slice 1ms/20ms".as_ptr()), -1);
+    assert_eq!(errno(), libc::ENOTCONN);
+    assert_eq!(send(here, "still"), 5);
+    assert_eq!(netnice_flow_drain(here, SOON), 0);
+}
+
+#[test]
+fn one_thread_at_a_time_and_numbers_that_are_over() {
+    let side = Side::new("c-threads");
+    let (here, there) = side.pair();
+    let waiter = std::thread::spawn(move || recv(there).0);
+    let busy = || netnice_flow_flush(there) == -1 && errno() == libc::EBUSY;
+    while !busy() {
+        std::thread::yield_now();
+    }
+    assert_eq!(netnice_flow_close(there), -1);
+    assert_eq!(errno(), libc::EBUSY);
+    assert_eq!(netnice_detach(side.program), -1);
+    assert_eq!(errno(), libc::EBUSY);
+    send(here, "go on");
+    assert_eq!(waiter.join().unwrap(), "go on");
+    assert_eq!(netnice_flow_close(there), 0);
+    assert_eq!(netnice_flow_close(there), -1);
+    assert_eq!(errno(), libc::EBADF);
+    let again = side.open("10.78.0.2:4002", Some("10.78.0.1:4001"));
+    assert_ne!(again, there, "numbers come again late");
+    for wrong in [0, 1, 2, -1, c_int::MAX, c_int::MIN, side.program, there] {
+        assert_eq!(send(wrong, "to nobody"), -1);
+        assert_eq!(errno(), libc::EBADF);
+    }
+    assert_eq!(netnice_descriptor(here), -1, "a flow is no program");
+    assert_eq!(netnice_detach(side.program), 0);
+    assert_eq!(send(here, "too late"), -1);
+    assert_eq!(errno(), libc::EBADF);
+}
+
+/// One call, made as wrongly as C can without pointing at what is not there.
+#[derive(Clone, Debug)]
+struct Misuse {
+    call: u8,
+    number: usize,
+    null: [bool; 3],
+    length: usize,
+    count: c_int,
+    timeout: c_int,
+    flags: u32,
+    id: u64,
+    text: Vec<u8>,
+}
+
+fn misuse() -> impl Strategy<Value = Misuse> {
+    let odd = prop_oneof![Just(0usize), 1usize..64, 1400usize..1500, Just(2000)];
+    let counts = prop_oneof![Just(-1), 0..4i32, Just(c_int::MIN), Just(100_000)];
+    let timeouts = prop_oneof![Just(0), Just(1), Just(-2), Just(c_int::MIN)];
+    let nulls = prop::array::uniform3(prop::bool::weighted(0.2));
+    let text = prop::collection::vec(1u8.., 0..20);
+    let calls = (0u8..25, 0usize..8, nulls, odd, counts);
+    let rest = (timeouts, 0u32..18, 0u64..20, text);
+    (calls, rest).prop_map(
+        |((call, number, null, length, count), (timeout, flags, id, text))| Misuse {
+            call,
+            number,
+            null,
+            length,
+            count,
+            timeout,
+            flags,
+            id,
+            text,
+        },
+    )
+}
+
+impl Misuse {
+    fn make(&self, side: &Side, flows: [c_int; 3]) -> i64 {
+        let n = [
+            side.program,
+            flows[0],
+            flows[1],
+            flows[2],
+            0,
+            -1,
+            flows[0] ^ 1,
+            1 << 17,
+        ][self.number];
+        let mut bytes = [7u8; 2048];
+        let at = |which: usize, pointer: *mut c_void| match self.null[which] {
+            true => null_mut(),
+            false => pointer,
+        };
+        let room = at(0, bytes.as_mut_ptr().cast());
+        let mut text = self.text.clone();
+        text.push(0);
+        let text = at(1, text.as_mut_ptr().cast()).cast_const().cast();
+        let mut received = [(); 4].map(|()| empty::<Received>());
+        let mut buffer = Buffer {
+            data: null_mut(),
+            length: self.length,
+            id: self.id,
+        };
+        let iov = [(); 4].map(|()| iovec {
+            iov_base: room,
+            iov_len: self.length,
+        });
+        // No more than there are.
+        let count = if self.count > 4 && self.count < 65_537 {
+            4
+        } else {
+            self.count
+        };
+        let iov = at(2, iov.as_ptr().cast_mut().cast())
+            .cast::<iovec>()
+            .cast_const();
+        let received = at(1, received.as_mut_ptr().cast()).cast::<Received>();
+        let buffer = at(2, (&raw mut buffer).cast()).cast::<Buffer>();
+        let to = pointers::storage(Some("10.78.0.2:4002".parse().unwrap()));
+        let to = at(1, (&raw const to).cast_mut().cast()).cast_const().cast();
+        let long = [0, 1, 2, 16, 28, 128][self.id as usize % 6];
+        let mut udp: Udp = empty();
+        udp.local = to;
+        udp.local_length = long;
+        udp.remote = at(0, to.cast_mut().cast()).cast_const().cast();
+        udp.remote_length = long;
+        udp.contract = text;
+        udp.sending = self.flags;
+        udp.hops = self.length as u32;
+        udp.flags = self.flags;
+        let described = at(2, (&raw mut udp).cast()).cast::<Udp>().cast_const();
+        let (mut news, mut info, mut outcome): (News, FlowInfo, Outcome) =
+            (empty(), empty(), empty());
+        let t = self.timeout;
+        match self.call {
+            0 => netnice_flow_send(n, room, self.length, t) as i64,
+            1 => netnice_flow_send_to(n, room, self.length, to, long, t) as i64,
+            2 => netnice_flow_send_batch(n, iov, count).into(),
+            3 => netnice_flow_send_message(n, iov, count, t).into(),
+            4 => netnice_flow_drain(n, t).into(),
+            5 => netnice_flow_recv(n, room, self.length, received, t) as i64,
+            6 => netnice_flow_recv_batch(n, iov, received, count).into(),
+            7 => netnice_flow_packet(n, buffer).into(),
+            8 => netnice_flow_queue(n, buffer, self.length, self.flags),
+            9 => netnice_flow_queue_to(n, buffer, self.length, to, long),
+            10 => netnice_flow_discard(n, buffer).into(),
+            11 => netnice_flow_receive(n, buffer, received).into(),
+            12 => netnice_flow_release(n, buffer).into(),
+            13 => netnice_flow_flush(n).into(),
+            14 => netnice_flow_outcome(n, at(0, (&raw mut outcome).cast()).cast()).into(),
+            15 => netnice_flow_info(n, at(0, (&raw mut info).cast()).cast()).into(),
+            16 => netnice_flow_change(n, text).into(),
+            17 => netnice_news(n, at(0, (&raw mut news).cast()).cast()).into(),
+            18 => netnice_hear(n, null_mut(), count).into(),
+            19 => netnice_arm(n).into(),
+            20 => netnice_descriptor(n).into(),
+            21 => netnice_buffer_bytes(described),
+            22 => {
+                let flow = netnice_open_udp(n, described);
+                assert!(flow < 0 || netnice_flow_close(flow) == 0);
+                flow.into()
+            }
+            23 if n != side.program => netnice_detach(n).into(),
+            24 if n != flows[0] && n != flows[1] => netnice_flow_close(n).into(),
+            _ => -1,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever is called with whatever: there is an answer, and good flows are as good as before.
+    #[test]
+    fn misused(calls in prop::collection::vec(misuse(), 1..120)) {
+        let side = Side::new(&format!("c-misuse-{:?}", std::thread::current().id()));
+        let (here, there) = side.pair();
+        let any = side.open("10.78.0.3:53", None);
+        for call in &calls {
+            let done = call.make(&side, [here, there, any]);
+            prop_assert!(done >= -1, "{done} of {call:?}");
+            if done == -1 {
+                prop_assert!(!said().contains("mistake of its own"), "{call:?}: {}", said());
+            }
+        }
+        // Buffers that misuse took are given back by name; then all eight are there to send from, and to receive into.
+        for id in 0..200 {
+            let taken = Buffer { data: null_mut(), length: 0, id };
+            for flow in [here, there] {
+                let _ = netnice_flow_discard(flow, &taken) + netnice_flow_release(flow, &taken);
+            }
+        }
+        netnice_flow_drain(here, SOON);
+        let mut bytes = [0u8; 100];
+        while netnice_flow_recv(there, bytes.as_mut_ptr().cast(), 100, null_mut(), 50) >= 0 {}
+        for _ in 0..2 {
+            let text = CString::new("whole").unwrap();
+            let part = iovec { iov_base: text.as_ptr().cast_mut().cast(), iov_len: 5 };
+            prop_assert_eq!(netnice_flow_send_message(here, [part; 8].as_ptr(), 8, SOON), 0);
+            prop_assert_eq!(netnice_flow_drain(here, SOON), 0);
+            for _ in 0..8 {
+                prop_assert_eq!(recv(there).0, "whole");
+            }
+        }
+        prop_assert_eq!(netnice_flow_send(here, null(), 1, 0), -1);
+        prop_assert_eq!(errno(), libc::EFAULT);
+    }
+}

@@ -1,0 +1,206 @@
+//! What C passes by pointer: checked for NULL, read and written by value, never kept.
+//!
+//! # Ground rules of this room
+//! A pointer that is not NULL is believed to point to what the header says, readable or writable, for the time of the call; C can
+//! promise no more. Structures are copied in and out without asking for their alignment. No slice is made of a length that
+//! no object can have.
+
+use std::ffi::CStr;
+use std::mem::size_of;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::slice;
+
+use libc::{
+    AF_INET, AF_INET6, c_char, c_int, c_void, in_addr, in6_addr, iovec, sa_family_t, sockaddr,
+    sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t,
+};
+
+use crate::fault::Fault;
+
+/// A structure that C filled.
+pub(crate) fn read<T: Copy>(from: *const T, what: &'static str) -> Result<T, Fault> {
+    match from.is_null() {
+        true => Err(Fault::Null(what)),
+        // SAFETY: not NULL, and the header says that a T is there; T is plain data.
+        false => Ok(unsafe { from.read_unaligned() }),
+    }
+}
+
+/// A structure for C.
+pub(crate) fn write<T: Copy>(to: *mut T, value: T, what: &'static str) -> Result<(), Fault> {
+    match to.is_null() {
+        true => Err(Fault::Null(what)),
+        false => {
+            // SAFETY: not NULL, and the header says that there is room for a T.
+            unsafe { to.write_unaligned(value) };
+            Ok(())
+        }
+    }
+}
+
+/// Bytes of C's. NULL is fine where there are none.
+pub(crate) fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], Fault> {
+    match (from.is_null(), length) {
+        (_, 0) => Ok(&[]),
+        (true, _) => Err(Fault::Null("the bytes")),
+        (false, LONGEST..) => Err(Fault::Invalid),
+        // SAFETY: not NULL, and C says that so many bytes are there; nobody writes them while the call lasts.
+        (false, _) => Ok(unsafe { slice::from_raw_parts(from.cast(), length) }),
+    }
+}
+
+/// Room of C's, to be written.
+pub(crate) fn room<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8], Fault> {
+    match (to.is_null(), length) {
+        (_, 0) => Ok(&mut []),
+        (true, _) => Err(Fault::Null("the bytes")),
+        (false, LONGEST..) => Err(Fault::Invalid),
+        // SAFETY: not NULL, and C says that there is so much room; nobody else uses it while the call lasts.
+        (false, _) => Ok(unsafe { slice::from_raw_parts_mut(to.cast(), length) }),
+    }
+}
+
+/// Copies as many bytes as there is room for to where C wants them, and says how many. Places may overlap: what came last
+/// is there then.
+pub(crate) fn store(bytes: &[u8], to: *mut c_void, length: usize) -> Result<usize, Fault> {
+    let count = bytes.len().min(length);
+    match (to.is_null(), count) {
+        (_, 0) => Ok(0),
+        (true, _) => Err(Fault::Null("a place")),
+        (false, _) => {
+            // SAFETY: not NULL, and C says that there is so much room; the two may overlap.
+            unsafe { std::ptr::copy(bytes.as_ptr(), to.cast(), count) };
+            Ok(count)
+        }
+    }
+}
+
+/// The elements of an array, one by one.
+pub(crate) fn each<T: Copy>(
+    from: *const T,
+    count: c_int,
+    what: &'static str,
+) -> Result<impl ExactSizeIterator<Item = T>, Fault> {
+    let count = length(count)?;
+    if count > 0 && from.is_null() {
+        return Err(Fault::Null(what));
+    }
+    // SAFETY: C says that so many are there.
+    Ok((0..count).map(move |index| unsafe { from.add(index).read_unaligned() }))
+}
+
+/// A count that makes sense.
+pub(crate) fn length(count: c_int) -> Result<usize, Fault> {
+    match usize::try_from(count) {
+        Ok(count) if count <= COUNT => Ok(count),
+        _ => Err(Fault::Invalid),
+    }
+}
+
+/// The bytes of each part.
+pub(crate) fn parts<'a>(from: *const iovec, count: c_int) -> Result<Vec<&'a [u8]>, Fault> {
+    each(from, count, "the array of datagrams")?
+        .map(|part| bytes(part.iov_base, part.iov_len))
+        .collect()
+}
+
+/// Text of C's. NULL is none.
+pub(crate) fn text(from: *const c_char) -> Result<Option<String>, Fault> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: not NULL, and C says that it ends with a 0.
+    let text = unsafe { CStr::from_ptr(from) };
+    let text = text.to_str().map_err(|_| Fault::Text)?;
+    Ok(Some(text.to_string()))
+}
+
+/// An address of C's. NULL is none.
+pub(crate) fn address(
+    from: *const sockaddr,
+    length: socklen_t,
+) -> Result<Option<SocketAddr>, Fault> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    let length = length as usize;
+    if length < size_of::<sa_family_t>() {
+        return Err(Fault::Address);
+    }
+    // SAFETY: so many bytes are there at least, and the family is the first of them.
+    let family = unsafe { from.cast::<sa_family_t>().read_unaligned() };
+    match c_int::from(family) {
+        AF_INET if length >= size_of::<sockaddr_in>() => {
+            // SAFETY: as long as C says.
+            let four: sockaddr_in = unsafe { from.cast::<sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(four.sin_addr.s_addr));
+            Ok(Some((ip, u16::from_be(four.sin_port)).into()))
+        }
+        AF_INET6 if length >= size_of::<sockaddr_in6>() => {
+            // SAFETY: likewise.
+            let six: sockaddr_in6 = unsafe { from.cast::<sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(six.sin6_addr.s6_addr);
+            let port = u16::from_be(six.sin6_port);
+            Ok(Some(SocketAddr::V6(SocketAddrV6::new(
+                ip,
+                port,
+                0,
+                six.sin6_scope_id,
+            ))))
+        }
+        _ => Err(Fault::Address),
+    }
+}
+
+/// An address for C; none is AF_UNSPEC.
+pub(crate) fn storage(address: Option<SocketAddr>) -> sockaddr_storage {
+    // SAFETY: plain data, for which 0 is a value: AF_UNSPEC.
+    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let to = &raw mut storage;
+    match address {
+        None => {}
+        Some(SocketAddr::V4(four)) => {
+            // SAFETY: a storage has room for each kind of address, and is aligned for it.
+            unsafe { to.cast::<sockaddr_in>().write(v4(&four)) };
+        }
+        Some(SocketAddr::V6(six)) => {
+            let six = sockaddr_in6 {
+                sin6_family: AF_INET6 as sa_family_t,
+                sin6_port: six.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: in6_addr {
+                    s6_addr: six.ip().octets(),
+                },
+                sin6_scope_id: six.scope_id(),
+            };
+            // SAFETY: likewise.
+            unsafe { to.cast::<sockaddr_in6>().write(six) };
+        }
+    }
+    storage
+}
+
+fn v4(four: &SocketAddrV4) -> sockaddr_in {
+    sockaddr_in {
+        sin_family: AF_INET as sa_family_t,
+        sin_port: four.port().to_be(),
+        sin_addr: in_addr {
+            s_addr: u32::from(*four.ip()).to_be(),
+        },
+        sin_zero: [0; 8],
+    }
+}
+
+/// Text for an array of C's: cut where it is too long, and ended by a 0.
+pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
+    let mut fixed = [0; N];
+    for (place, byte) in fixed[..N - 1].iter_mut().zip(text.bytes()) {
+        *place = byte as c_char;
+    }
+    fixed
+}
+
+/// No object has so many bytes.
+const LONGEST: usize = isize::MAX as usize + 1;
+/// Elements of an array at most.
+const COUNT: usize = 65_536;

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0
+ *
+ * Prints how the header's structures lie in memory, for the library's own test.
+ */
+#include <netnice.h>
+#include <stddef.h>
+#include <stdio.h>
+
+#define SIZE(s) printf(#s " %zu\n", sizeof(struct s))
+#define FIELD(s, f) printf(#s "." #f " %zu\n", offsetof(struct s, f))
+
+int main(void) {
+    SIZE(netnice_udp);
+    FIELD(netnice_udp, local);
+    FIELD(netnice_udp, remote);
+    FIELD(netnice_udp, local_length);
+    FIELD(netnice_udp, remote_length);
+    FIELD(netnice_udp, contract);
+    FIELD(netnice_udp, buffer_bytes);
+    FIELD(netnice_udp, sending);
+    FIELD(netnice_udp, receiving);
+    FIELD(netnice_udp, hops);
+    FIELD(netnice_udp, flags);
+    SIZE(netnice_news);
+    FIELD(netnice_news, kind);
+    FIELD(netnice_news, flow);
+    FIELD(netnice_news, up);
+    FIELD(netnice_news, mtu);
+    FIELD(netnice_news, mac);
+    FIELD(netnice_news, why);
+    SIZE(netnice_flow_info);
+    FIELD(netnice_flow_info, local);
+    FIELD(netnice_flow_info, remote);
+    FIELD(netnice_flow_info, longest);
+    FIELD(netnice_flow_info, under_way);
+    FIELD(netnice_flow_info, no_buffer);
+    FIELD(netnice_flow_info, over_share);
+    FIELD(netnice_flow_info, too_long);
+    FIELD(netnice_flow_info, dropped);
+    FIELD(netnice_flow_info, id);
+    FIELD(netnice_flow_info, contract);
+    SIZE(netnice_received);
+    FIELD(netnice_received, from);
+    FIELD(netnice_received, bytes);
+    FIELD(netnice_received, whole);
+    FIELD(netnice_received, stamp);
+    SIZE(netnice_buffer);
+    FIELD(netnice_buffer, data);
+    FIELD(netnice_buffer, length);
+    FIELD(netnice_buffer, id);
+    SIZE(netnice_outcome);
+    FIELD(netnice_outcome, number);
+    FIELD(netnice_outcome, stamp);
+    FIELD(netnice_outcome, status);
+    return 0;
+}
