@@ -29,6 +29,7 @@ use crate::stats::Cumulative;
 use crate::world::Host;
 
 pub mod clients;
+mod direct;
 mod echo;
 mod family;
 mod fetch;
@@ -210,6 +211,72 @@ impl Udp {
     }
 }
 
+/// A UDP process on the direct path: one flow, with a contract.
+#[derive(Debug, Clone)]
+pub struct Direct {
+    args: Vec<String>,
+}
+
+impl Direct {
+    /// Sends to `to` from `from`, always as much as its contract lets it.
+    pub fn source(from: SocketAddr, to: SocketAddr) -> Direct {
+        let (from, to) = (from.to_string(), to.to_string());
+        Direct::new(&["--source", "--local", &from, "--remote", &to])
+    }
+
+    /// Receives at `at` from anybody.
+    pub fn sink(at: SocketAddr) -> Direct {
+        Direct::new(&["--sink", "--local", &at.to_string()])
+    }
+
+    /// Receives what is sent to a group.
+    pub fn member(at: SocketAddr, group: SocketAddr) -> Direct {
+        let (at, group) = (at.to_string(), group.to_string());
+        Direct::new(&["--sink", "--local", &at, "--group", &group])
+    }
+
+    /// Sends back what comes to `at`, to whoever sent it.
+    pub fn echo(at: SocketAddr) -> Direct {
+        Direct::new(&["--echo", "--local", &at.to_string()])
+    }
+
+    fn new(words_of_it: &[&str]) -> Direct {
+        let mut args = words(&["direct"]);
+        args.extend(words(words_of_it));
+        Direct { args }
+    }
+
+    /// The daemon that it asks.
+    pub fn by(self, runtime: &std::path::Path) -> Direct {
+        self.with("--runtime-dir", &runtime.display().to_string())
+    }
+
+    /// Its contract (best effort otherwise).
+    pub fn contract(self, contract: &str) -> Direct {
+        self.with("--contract", contract)
+    }
+
+    /// Offers so many wire bits per second.
+    pub fn rate(self, bits: u64) -> Direct {
+        self.with("--rate", &bits.to_string())
+    }
+
+    /// Sends so many datagrams and then no more.
+    pub fn count(self, datagrams: u64) -> Direct {
+        self.with("--count", &datagrams.to_string())
+    }
+
+    /// Payload bytes per datagram (the most that the link carries otherwise).
+    pub fn size(self, bytes: u32) -> Direct {
+        self.with("--size", &bytes.to_string())
+    }
+
+    fn with(mut self, name: &str, value: &str) -> Direct {
+        self.args.extend(words(&[name, value]));
+        self
+    }
+}
+
 /// A probe that asks an [`Echo`] for one byte back, again and again.
 #[derive(Debug, Clone)]
 pub struct Probe {
@@ -269,7 +336,7 @@ macro_rules! programs {
         fn args(&self) -> Vec<String> { self.args.clone() }
     })* };
 }
-programs!(Tcp, Udp, Probe, Echo);
+programs!(Tcp, Udp, Direct, Probe, Echo);
 
 /// How often a report samples, and whether it starts by itself.
 #[derive(Debug, Clone, Copy)]

@@ -95,5 +95,7 @@ pub use error::StackError;
 pub use headers::{FlowAddress, Headers};
 pub use netnice_api::RuntimeDir;
 pub use netnice_api::direct::{FlowNews, Hop};
+pub use netnice_ring::Status;
+pub use netnice_ring::driver::Loss;
 pub use program::Program;
 pub use udp::{Datagram, Outcome, Packet, Socket};

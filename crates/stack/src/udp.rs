@@ -370,6 +370,14 @@ impl Socket {
         self.flow.lost(why)
     }
 
+    /// All of those.
+    pub fn lost_in_all(&self) -> u64 {
+        [Loss::NoBuffer, Loss::OverShare, Loss::TooLong]
+            .iter()
+            .map(|why| self.lost(*why))
+            .sum()
+    }
+
     /// Bytes of payload in an IP packet of so many bytes, as far as a buffer holds it.
     #[inline]
     fn payload_of(&self, mtu: u32) -> usize {

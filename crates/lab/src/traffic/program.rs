@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{echo, family, fetch, tcp, udp};
+use super::{direct, echo, family, fetch, tcp, udp};
 
 /// A traffic program.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -11,6 +11,8 @@ pub enum Program {
     Tcp(tcp::TcpArgs),
     /// UDP datagrams.
     Udp(udp::UdpArgs),
+    /// UDP datagrams past the kernel.
+    Direct(direct::DirectArgs),
     /// Answers probes.
     Echo(echo::EchoArgs),
     /// Times round trips.
@@ -28,6 +30,7 @@ pub fn main(program: &Program) -> Result<()> {
     match program {
         Program::Tcp(args) => tcp::main(args),
         Program::Udp(args) => udp::main(args),
+        Program::Direct(args) => direct::main(args),
         Program::Echo(args) => echo::echo(args),
         Program::Probe(args) => echo::probe(args),
         Program::Serve(args) => fetch::serve(args),

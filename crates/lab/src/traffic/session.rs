@@ -48,8 +48,13 @@ impl Tally {
             Some(libc::ECONNREFUSED) => "ECONNREFUSED".to_owned(),
             _ => error.to_string(),
         };
+        self.refused_for(&name);
+    }
+
+    /// Counts what was not sent, by the reason.
+    pub fn refused_for(&self, why: &str) {
         let mut refused = self.refused.lock().expect("no thread panics with it");
-        *refused.entry(name).or_default() += 1;
+        *refused.entry(why.to_owned()).or_default() += 1;
     }
 
     /// Sleeps until `go`.
@@ -145,6 +150,33 @@ fn read_commands() -> Receiver<String> {
     });
     receive
 }
+
+/// Offers `bits` per second on the wire in frames of so many bytes, as long as `send` says. A send that blocks is not made up
+/// for by more than 20 ms of backlog, so the offered rate stays what it says.
+pub fn offer(frame: u64, bits: u64, count: u64, mut send: impl FnMut() -> bool) {
+    let gap = frame as f64 * 8e9 / bits as f64;
+    let backlog = Duration::from_millis(20).max(Duration::from_nanos(gap as u64));
+    let mut due = Instant::now();
+    let mut left = count;
+    while left > 0 {
+        let now = Instant::now();
+        if due > now {
+            std::thread::sleep((due - now).max(REST));
+            continue;
+        }
+        if now - due > backlog {
+            due = now - backlog;
+        }
+        if !send() {
+            return;
+        }
+        left -= 1;
+        due += Duration::from_nanos(gap as u64);
+    }
+}
+
+/// The shortest sleep that is worth the wakeup.
+const REST: Duration = Duration::from_micros(200);
 
 /// Bytes of layer 2 and 3 in front of a transport header.
 pub fn frame_overhead(ipv6: bool) -> u64 {

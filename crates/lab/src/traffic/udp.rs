@@ -4,12 +4,11 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::session::{LifeArgs, Tally, frame_overhead, live};
+use super::session::{LifeArgs, Tally, frame_overhead, live, offer};
 use crate::sys;
 
 /// `netnice-lab traffic udp …`
@@ -76,7 +75,13 @@ pub fn main(args: &UdpArgs) -> Result<()> {
         std::thread::spawn(move || {
             tally.await_go();
             match rate {
-                Some(bits) => offer(&socket, &tally, (size, size as u64 + overhead), bits, count),
+                Some(bits) => {
+                    let datagram = vec![0u8; size];
+                    offer(size as u64 + overhead, bits, count, || {
+                        send(&socket, &tally, &datagram);
+                        true
+                    });
+                }
                 None => flood(&socket, &tally, size, count),
             }
         });
@@ -112,29 +117,3 @@ fn flood(socket: &Socket, tally: &Tally, size: usize, count: u64) {
         send(socket, tally, &datagram);
     }
 }
-
-/// Offers `bits` per second on the wire. A send that blocks is not made up for by more than 20 ms
-/// of backlog, so the offered rate stays what it says.
-fn offer(socket: &Socket, tally: &Tally, (size, frame): (usize, u64), bits: u64, count: u64) {
-    let datagram = vec![0u8; size];
-    let gap = frame as f64 * 8e9 / bits as f64;
-    let backlog = Duration::from_millis(20).max(Duration::from_nanos(gap as u64));
-    let mut due = Instant::now();
-    let mut left = count;
-    while left > 0 {
-        let now = Instant::now();
-        if due > now {
-            std::thread::sleep((due - now).max(REST));
-            continue;
-        }
-        if now - due > backlog {
-            due = now - backlog;
-        }
-        send(socket, tally, &datagram);
-        left -= 1;
-        due += Duration::from_nanos(gap as u64);
-    }
-}
-
-/// The shortest sleep that is worth the wakeup.
-const REST: Duration = Duration::from_micros(200);

@@ -1,0 +1,201 @@
+//! A program on the direct path: sends under a contract, receives, or answers, by the stack and not by the kernel.
+//!
+//! What it reports as sent has left the driver: packets are counted as they come back, and those that did not leave are
+//! among the refused, by the reason.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use netnice_stack::udp::{Buffers, UdpOptions, With};
+use netnice_stack::{Program, RuntimeDir, Socket, StackError, Status};
+
+use super::session::{LifeArgs, Tally, frame_overhead, live, offer};
+
+/// `netnice-lab traffic direct …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct DirectArgs {
+    /// The own end; port 0 and an unspecified address are chosen.
+    #[arg(long)]
+    local: SocketAddr,
+    /// The other end; without it any host.
+    #[arg(long, required_if_eq("source", "true"))]
+    remote: Option<SocketAddr>,
+    /// Receive what is sent to this group.
+    #[arg(long, conflicts_with_all = ["remote", "source", "echo"])]
+    group: Option<SocketAddr>,
+    /// The interface; without it the only one that is managed.
+    #[arg(long)]
+    iface: Option<String>,
+    /// The contract; without it best effort.
+    #[arg(long)]
+    contract: Option<String>,
+    /// The daemon's folder.
+    #[arg(long)]
+    runtime_dir: Option<PathBuf>,
+    /// Send.
+    #[arg(long)]
+    source: bool,
+    /// Receive.
+    #[arg(long, conflicts_with = "source")]
+    sink: bool,
+    /// Send back what comes.
+    #[arg(long, conflicts_with_all = ["source", "sink"])]
+    echo: bool,
+    /// Wire bits per second to offer; without it there is always something to send.
+    #[arg(long)]
+    rate: Option<u64>,
+    /// Payload bytes per datagram; without it the most that the link carries.
+    #[arg(long)]
+    size: Option<usize>,
+    /// Datagrams to send; without it there is no end.
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
+    count: u64,
+    /// Buffers each way.
+    #[arg(long, default_value_t = 128)]
+    buffers: u32,
+    #[command(flatten)]
+    life: LifeArgs,
+}
+
+/// Runs the program; returns only on bad arguments or when there is no flow.
+pub fn main(args: &DirectArgs) -> Result<()> {
+    if !args.source && !args.sink && !args.echo {
+        bail!("a direct program needs --source, --sink or --echo");
+    }
+    let dir = RuntimeDir::choose(
+        args.runtime_dir.clone(),
+        std::env::var_os(RuntimeDir::VARIABLE),
+    );
+    let options = args.options();
+    let bytes = options.buffers.region_bytes()?;
+    let program = Program::attach(&dir, args.iface.as_deref(), 1, bytes)
+        .context("cannot take part in the direct path")?;
+    let socket = program.open_udp(&options).context("no flow")?;
+    let tally = Arc::new(Tally::default());
+    let (args, counts) = (args.clone(), tally.clone());
+    let life = args.life.clone();
+    std::thread::spawn(move || {
+        let end = match (args.source, args.echo) {
+            (true, _) => {
+                counts.await_go();
+                send(socket, &args, &counts)
+            }
+            (_, true) => echo(socket, &counts),
+            _ => receive(socket, &counts),
+        };
+        if let Err(error) = end {
+            counts.refused_for(&error.to_string());
+        }
+    });
+    live(&life, &tally, || 0)
+}
+
+impl DirectArgs {
+    fn options(&self) -> UdpOptions {
+        UdpOptions {
+            with: match (self.remote, self.group) {
+                (Some(remote), _) => With::One(remote),
+                (None, Some(group)) => With::Group(group),
+                (None, None) => With::Any,
+            },
+            contract: self.contract.clone(),
+            buffers: Buffers {
+                sending: self.buffers,
+                receiving: if self.source { 0 } else { self.buffers },
+                ..Buffers::default()
+            },
+            ..UdpOptions::at(self.local)
+        }
+    }
+}
+
+/// Sends numbered datagrams, and counts them as they come back.
+fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), StackError> {
+    let size = args.size.unwrap_or_else(|| socket.longest());
+    let frame = size as u64 + 8 + frame_overhead(socket.local().is_ipv6());
+    let mut datagram = vec![0; size];
+    let mut number = 0u64;
+    let mut end = Ok(());
+    let mut one = || {
+        let place = datagram.first_chunk_mut();
+        if let Some(place) = place {
+            *place = number.to_be_bytes();
+        }
+        number += 1;
+        tally.sends.fetch_add(1, Relaxed);
+        let sent = socket.send(&datagram, None).map(drop);
+        end = sent.and_then(|()| count(&mut socket, size, tally));
+        end.is_ok()
+    };
+    match args.rate {
+        Some(bits) => offer(frame, bits, args.count, one),
+        None => {
+            let mut left = args.count;
+            while left > 0 && one() {
+                left -= 1;
+            }
+        }
+    }
+    end?;
+    socket.drain(Some(LAST))?;
+    count(&mut socket, size, tally)
+}
+
+/// Counts what came back.
+fn count(socket: &mut Socket, size: usize, tally: &Tally) -> Result<(), StackError> {
+    while let Some(outcome) = socket.outcome()? {
+        match outcome.status {
+            Status::DONE => {
+                tally.sent.fetch_add(size as u64, Relaxed);
+            }
+            other => tally.refused_for(&format!("status {}", other.0)),
+        }
+    }
+    Ok(())
+}
+
+fn receive(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
+    let overhead = 8 + frame_overhead(socket.local().is_ipv6());
+    let mut little = [0; 16];
+    loop {
+        match socket.recv(&mut little, Some(LOOK)) {
+            Ok(received) => {
+                tally.received.fetch_add(received.whole as u64, Relaxed);
+                let wire = received.whole as u64 + overhead;
+                tally.received_wire.fetch_add(wire, Relaxed);
+            }
+            Err(StackError::NotNow) => {}
+            Err(error) => return Err(error),
+        }
+        tally.lost.store(socket.lost_in_all(), Relaxed);
+    }
+}
+
+fn echo(mut socket: Socket, tally: &Tally) -> Result<(), StackError> {
+    let any = socket.remote().is_none();
+    let mut bytes = [0; 2048];
+    loop {
+        let received = match socket.recv(&mut bytes, Some(LOOK)) {
+            Ok(received) => received,
+            Err(StackError::NotNow) => continue,
+            Err(error) => return Err(error),
+        };
+        tally.received.fetch_add(received.whole as u64, Relaxed);
+        let answer = &bytes[..received.bytes];
+        match any {
+            true => socket.send_to(answer, received.from, Some(LAST))?,
+            false => socket.send(answer, Some(LAST))?,
+        };
+        tally.sends.fetch_add(1, Relaxed);
+        count(&mut socket, received.bytes, tally)?;
+    }
+}
+
+/// How long what was sent last may take to leave.
+const LAST: Duration = Duration::from_secs(5);
+/// How often a receiver looks what was lost.
+const LOOK: Duration = Duration::from_millis(50);
