@@ -345,11 +345,15 @@ impl Session {
     fn hand(&mut self, frame: &[u8]) {
         let found = datagram::read(frame, Checks::Verify).expect("a datagram");
         for (flow, speaks) in self.flows.values_mut() {
+            let same = |one: SocketAddr, other: &SocketAddr| {
+                (one.ip(), one.port()) == (other.ip(), other.port())
+            };
             let for_it = match speaks {
                 Speaks::Udp { local, remote } => {
-                    found.to == *local && remote.is_none_or(|remote| remote == found.from)
+                    let from = |remote: &SocketAddr| same(found.from, remote);
+                    same(found.to, local) && remote.as_ref().is_none_or(from)
                 }
-                Speaks::Group { group, .. } => found.to == *group,
+                Speaks::Group { group, .. } => same(found.to, group),
                 _ => false,
             };
             if !for_it {

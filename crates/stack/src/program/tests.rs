@@ -100,6 +100,24 @@ fn flows_come_from_the_daemon_and_go_back_to_it() {
 }
 
 #[test]
+fn an_address_of_one_link_is_known_in_packets_too() {
+    let peer = Peer::new("scope");
+    let program = attach(&peer);
+    let open = |local, remote| {
+        let options = UdpOptions {
+            local: at(local),
+            buffers: SMALL,
+            ..UdpOptions::to(at(remote))
+        };
+        program.open_udp(&options).unwrap()
+    };
+    let mut here = open("[fe80::1%3]:4001", "[fe80::2%3]:4002");
+    let mut there = open("[fe80::2]:4002", "[fe80::1]:4001");
+    there.send(b"hello", SOON).unwrap();
+    assert_eq!(here.recv(&mut [0; 10], SOON).unwrap().bytes, 5);
+}
+
+#[test]
 fn what_is_refused_says_why() {
     let peer = Peer::new("refused");
     let nobody = Program::attach(

@@ -11,7 +11,8 @@ use crate::datagram::Checks;
 /// What a flow of UDP is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// The own end. An unspecified address (`0.0.0.0`, `::`) is chosen by the route to the other end, port 0 is chosen.
+    /// The own end. An unspecified address (`0.0.0.0`, `::`) is chosen by the route to the other end, so a flow to any host has
+    /// to name its own. Port 0 is chosen.
     pub local: SocketAddr,
     /// With whom.
     pub with: With,

@@ -144,10 +144,14 @@ impl Socket {
     }
 
     fn is_for_us(&self, found: &Found) -> bool {
+        // An address of one link alone has its number beside it here, and not in a packet.
+        let same = |one: &SocketAddr, other: &SocketAddr| {
+            (one.ip(), one.port()) == (other.ip(), other.port())
+        };
         match &self.peer {
-            Peer::One { remote, .. } => found.to == self.local && found.from == *remote,
-            Peer::Group { group, .. } => found.to == *group,
-            Peer::Any { .. } => found.to == self.local,
+            Peer::One { remote, .. } => same(&found.to, &self.local) && same(&found.from, remote),
+            Peer::Group { group, .. } => same(&found.to, group),
+            Peer::Any { .. } => same(&found.to, &self.local),
         }
     }
 
