@@ -2,7 +2,7 @@
  *
  * Sends datagrams past the kernel to an echo server, or is one:
  *     direct [-i IFACE] [-c CONTRACT] [-n COUNT] ADDRESS PORT
- *     direct [-i IFACE] [-c CONTRACT] [-n COUNT] -l [-6] PORT
+ *     direct [-i IFACE] [-c CONTRACT] [-n COUNT] -l OWN-ADDRESS PORT
  * Built with:  cc direct.c $(pkg-config --cflags --libs netnice) -o direct
  */
 #include <arpa/inet.h>
@@ -18,24 +18,23 @@ static int failed(const char *what) {
     return 1;
 }
 
-/* Fills in an address of either family; NULL is any of its own. */
-static socklen_t end(struct sockaddr_storage *at, int six, const char *address, int port) {
+/* Fills in an address of either family; 0 if it is none. */
+static socklen_t end(struct sockaddr_storage *at, const char *address, int port) {
     struct sockaddr_in *four = (struct sockaddr_in *)at;
-    struct sockaddr_in6 *other = (struct sockaddr_in6 *)at;
+    struct sockaddr_in6 *six = (struct sockaddr_in6 *)at;
 
     memset(at, 0, sizeof *at);
-    if (six) {
-        other->sin6_family = AF_INET6;
-        other->sin6_port = htons((unsigned short)port);
-        if (address && inet_pton(AF_INET6, address, &other->sin6_addr) != 1)
-            return 0;
-        return sizeof *other;
+    if (inet_pton(AF_INET, address, &four->sin_addr) == 1) {
+        four->sin_family = AF_INET;
+        four->sin_port = htons((unsigned short)port);
+        return sizeof *four;
     }
-    four->sin_family = AF_INET;
-    four->sin_port = htons((unsigned short)port);
-    if (address && inet_pton(AF_INET, address, &four->sin_addr) != 1)
-        return 0;
-    return sizeof *four;
+    if (inet_pton(AF_INET6, address, &six->sin6_addr) == 1) {
+        six->sin6_family = AF_INET6;
+        six->sin6_port = htons((unsigned short)port);
+        return sizeof *six;
+    }
+    return 0;
 }
 
 /* Sends each datagram, written in place, and waits for its echo. */
@@ -82,35 +81,34 @@ static int echo(int flow, int count) {
 int main(int argc, char **argv) {
     struct netnice_udp udp;
     struct sockaddr_storage at;
+    socklen_t length;
     const char *iface = NULL;
-    int option, program, flow, count = 10, listens = 0, six = 0, status;
+    int option, program, flow, status, count = 10, listens = 0;
 
     memset(&udp, 0, sizeof udp);
-    while ((option = getopt(argc, argv, "i:c:n:l6")) != -1)
+    while ((option = getopt(argc, argv, "i:c:n:l")) != -1)
         switch (option) {
         case 'i': iface = optarg; break;
         case 'c': udp.contract = optarg; break;
         case 'n': count = atoi(optarg); break;
         case 'l': listens = 1; break;
-        case '6': six = 1; break;
         default: return 2;
         }
-    if (argc - optind != (listens ? 1 : 2)) {
-        fprintf(stderr, "usage: %s [-i IFACE] [-c CONTRACT] [-n COUNT] {ADDRESS | -l [-6]} PORT\n",
-                argv[0]);
+    if (argc - optind != 2) {
+        fprintf(stderr, "usage: %s [-i IFACE] [-c CONTRACT] [-n COUNT] [-l] ADDRESS PORT\n", argv[0]);
+        return 2;
+    }
+    length = end(&at, argv[optind], atoi(argv[optind + 1]));
+    if (length == 0) {
+        fprintf(stderr, "%s: no address: %s\n", argv[0], argv[optind]);
         return 2;
     }
     if (listens) {
-        udp.local_length = end(&at, six, NULL, atoi(argv[optind]));
         udp.local = (struct sockaddr *)&at;
+        udp.local_length = length;
     } else {
-        six = strchr(argv[optind], ':') != NULL;
-        udp.remote_length = end(&at, six, argv[optind], atoi(argv[optind + 1]));
         udp.remote = (struct sockaddr *)&at;
-        if (udp.remote_length == 0) {
-            fprintf(stderr, "%s: no address: %s\n", argv[0], argv[optind]);
-            return 2;
-        }
+        udp.remote_length = length;
     }
     program = netnice_attach(iface, 1, (unsigned long long)netnice_buffer_bytes(&udp));
     if (program < 0)

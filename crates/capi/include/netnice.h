@@ -92,7 +92,7 @@ int netnice_news(int program, struct netnice_news *news);
 #define NETNICE_UDP_TRUST 8     /* do not look at checksums */
 
 struct netnice_udp {
-    const struct sockaddr *local;  /* NULL, an unspecified address, port 0: chosen */
+    const struct sockaddr *local;  /* NULL, port 0: chosen; to any host it is needed */
     const struct sockaddr *remote; /* NULL: any host, see netnice_flow_send_to() */
     socklen_t local_length;
     socklen_t remote_length;

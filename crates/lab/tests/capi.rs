@@ -1,7 +1,7 @@
 //! libnetnice from C, against a daemon that limits: values, who is meant, and every errno.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -9,6 +9,10 @@ use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{Rate, functional};
 use netnice_lab::process::{self, Proc, binary, installed};
 use netnice_lab::traffic::{self, Tcp};
+
+mod cc;
+
+use cc::{Link, compile, crate_file};
 
 /// A user that no machine gives a name.
 const ANN: u32 = 61_234;
@@ -28,18 +32,7 @@ impl Bench {
         }
         let desk = Desk::new().expect("a desk");
         let root = desk.world.folder().join("usr");
-        for (from, to) in [
-            (crate_file("include/netnice.h"), "include"),
-            (crate_file("netnice.pc"), "lib/pkgconfig"),
-            (binary("libnetnice.a").expect("built"), "lib"),
-            (binary("libnetnice.so").expect("built"), "lib"),
-        ] {
-            let folder = root.join(to);
-            fs::create_dir_all(&folder).expect("a folder");
-            fs::copy(&from, folder.join(from.file_name().expect("a file"))).expect("copied");
-        }
-        std::os::unix::fs::symlink("libnetnice.so", root.join("lib/libnetnice.so.0"))
-            .expect("a link");
+        cc::install(&root);
         let calls = root.join("calls");
         compile(&root, "tests/calls.c", &calls, Link::Static);
         Some(Bench { desk, calls })
@@ -63,46 +56,6 @@ impl Bench {
         command.env("NETNICE_RUNTIME_DIR", self.desk.netnice.runtime());
         process::run(command.args(words.split(' '))).expect("it runs")
     }
-}
-
-enum Link {
-    Static,
-    Shared,
-}
-
-/// A file of the library's crate.
-fn crate_file(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../capi")
-        .join(path)
-}
-
-/// Compiles a program as strictly as a C compiler can.
-fn compile(root: &Path, source: &str, out: &Path, link: Link) {
-    let lib = root.join("lib");
-    let mut cc = Command::new("cc");
-    cc.args(["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"])
-        .args(["-D_XOPEN_SOURCE=700", "-I"])
-        .arg(root.join("include"))
-        .arg(crate_file(source))
-        .arg("-o")
-        .arg(out);
-    match link {
-        Link::Static => cc.arg(lib.join("libnetnice.a")).args([
-            "-lgcc_s",
-            "-lutil",
-            "-lrt",
-            "-lpthread",
-            "-lm",
-            "-ldl",
-        ]),
-        Link::Shared => cc
-            .arg("-L")
-            .arg(&lib)
-            .arg("-lnetnice")
-            .arg(format!("-Wl,-rpath,{}", lib.display())),
-    };
-    process::run(&mut cc).expect("it compiles");
 }
 
 #[test]
