@@ -90,6 +90,7 @@ int netnice_news(int program, struct netnice_news *news);
 #define NETNICE_UDP_SEND_ONLY 2 /* no buffers to receive into */
 #define NETNICE_UDP_VERIFY 4    /* refuse half a checksum, too */
 #define NETNICE_UDP_TRUST 8     /* do not look at checksums */
+#define NETNICE_UDP_IN_ORDER 16 /* of datagrams in parts, none behind a gap */
 
 struct netnice_udp {
     const struct sockaddr *local;  /* NULL, port 0: chosen; to any host it is needed */

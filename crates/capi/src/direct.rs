@@ -308,7 +308,7 @@ pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
 
 impl Udp {
     fn buffers(&self) -> Result<Buffers, Fault> {
-        if self.flags & !(GROUP | SEND_ONLY | VERIFY | TRUST) != 0 {
+        if self.flags & !(GROUP | SEND_ONLY | VERIFY | TRUST | IN_ORDER) != 0 {
             return Err(Fault::Invalid);
         }
         let or = |value: c_uint, usual: u32| if value == 0 { usual } else { value };
@@ -353,6 +353,7 @@ impl Udp {
                 0 => usual.hops,
                 hops => u8::try_from(hops).map_err(|_| Fault::Invalid)?,
             },
+            in_order: self.flags & IN_ORDER != 0,
         })
     }
 }
@@ -377,6 +378,7 @@ const GROUP: c_uint = 1;
 const SEND_ONLY: c_uint = 2;
 const VERIFY: c_uint = 4;
 const TRUST: c_uint = 8;
+const IN_ORDER: c_uint = 16;
 
 #[cfg(test)]
 mod tests;

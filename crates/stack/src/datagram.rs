@@ -1,5 +1,5 @@
-//! Reading a received frame: where in it the payload lies, and from whom it is. What is not a datagram for this flow is
-//! named, so that it can be counted.
+//! Reading a received frame: where in it the payload lies, and from whom it is; or which part of a datagram it holds. What is
+//! neither is named, so that it can be counted.
 //!
 //! The driver has looked at the headers already, to find the flow; what it handed over is judged again, because only
 //! this side knows what it expects, and a datagram's checksum costs the time of whom it is for.
@@ -51,20 +51,102 @@ pub enum Checks {
     Trust,
 }
 
+/// A part of a datagram that was cut on its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What all parts of a datagram have alike.
+    pub of: Name,
+    /// Where it begins in the datagram.
+    pub offset: u32,
+    /// Others follow.
+    pub more: bool,
+    /// Where in the frame its bytes lie.
+    pub bytes: Range<usize>,
+}
+
+/// What all parts of a datagram have alike (RFC 791; RFC 8200, section 4.5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The host that sent it.
+    pub from: IpAddr,
+    /// To whom.
+    pub to: IpAddr,
+    /// The number that the sender gave it.
+    pub id: u32,
+}
+
 /// Finds the datagram.
 ///
 /// # Errors
 /// If there is none.
 pub fn read(frame: &[u8], checks: Checks) -> Result<Found, Unreadable> {
+    let ip = network(frame)?;
+    match ip.part {
+        Some(_) => Err(Unreadable::Fragment),
+        None => datagram(frame, ip.payload, (ip.from, ip.to), checks),
+    }
+}
+
+/// Finds the datagram in what its parts were put together to.
+///
+/// # Errors
+/// If there is none.
+pub fn read_whole(bytes: &[u8], of: &Name, checks: Checks) -> Result<Found, Unreadable> {
+    datagram(bytes, 0..bytes.len(), (of.from, of.to), checks)
+}
+
+/// The part of a datagram in a frame for which [`read`] says [`Unreadable::Fragment`].
+///
+/// # Errors
+/// If there is none.
+pub fn part(frame: &[u8]) -> Result<Part, Unreadable> {
+    let ip = network(frame)?;
+    let (id, offset, more) = ip.part.ok_or(Unreadable::Protocol)?;
+    Ok(Part {
+        of: Name {
+            from: ip.from,
+            to: ip.to,
+            id,
+        },
+        offset,
+        more,
+        bytes: ip.payload,
+    })
+}
+
+/// A frame's network header, read.
+struct Network {
+    payload: Range<usize>,
+    from: IpAddr,
+    to: IpAddr,
+    /// Of a part: the datagram's number, where the part begins, and whether others follow.
+    part: Option<(u32, u32, bool)>,
+}
+
+fn network(frame: &[u8]) -> Result<Network, Unreadable> {
     let kind = frame.get(12..14).ok_or(Unreadable::Short)?;
-    let network = &frame[ETHERNET..];
-    let (header, length, from, to): (usize, usize, IpAddr, IpAddr) = match kind {
-        [0x08, 0x00] => ipv4(network)?,
-        [0x86, 0xdd] => ipv6(network)?,
+    let packet = &frame[ETHERNET..];
+    let mut ip = match kind {
+        [0x08, 0x00] => ipv4(packet)?,
+        [0x86, 0xdd] => ipv6(packet)?,
         _ => return Err(Unreadable::Protocol),
     };
     // Behind the packet there may be padding of the link.
-    let datagram = network.get(header..length).ok_or(Unreadable::Short)?;
+    packet.get(ip.payload.clone()).ok_or(Unreadable::Short)?;
+    ip.payload.start += ETHERNET;
+    ip.payload.end += ETHERNET;
+    Ok(ip)
+}
+
+/// The datagram in some of these bytes.
+fn datagram(
+    bytes: &[u8],
+    at: Range<usize>,
+    (from, to): (IpAddr, IpAddr),
+    checks: Checks,
+) -> Result<Found, Unreadable> {
+    let begin = at.start + 8;
+    let datagram = bytes.get(at).ok_or(Unreadable::Short)?;
     let &[f0, f1, t0, t1, l0, l1, c0, c1, ..] = datagram else {
         return Err(Unreadable::Short);
     };
@@ -87,7 +169,6 @@ pub fn read(frame: &[u8], checks: Checks) -> Result<Found, Unreadable> {
             return Err(Unreadable::Checksum);
         }
     }
-    let begin = ETHERNET + header + 8;
     Ok(Found {
         payload: begin..begin + long - 8,
         from: SocketAddr::new(from, u16::from_be_bytes([f0, f1])),
@@ -95,53 +176,31 @@ pub fn read(frame: &[u8], checks: Checks) -> Result<Found, Unreadable> {
     })
 }
 
-type Network = (usize, usize, IpAddr, IpAddr);
-
 fn ipv4(packet: &[u8]) -> Result<Network, Unreadable> {
-    let &[
-        first,
-        _,
-        l0,
-        l1,
-        _,
-        _,
-        f0,
-        f1,
-        _,
-        protocol,
-        _,
-        _,
-        a,
-        b,
-        c,
-        d,
-        e,
-        f,
-        g,
-        h,
-        ..,
-    ] = packet
-    else {
-        return Err(Unreadable::Short);
-    };
-    let header = 4 * usize::from(first & 0xf);
-    if first >> 4 != 4 {
+    let fixed: &[u8; 20] = packet.first_chunk().ok_or(Unreadable::Short)?;
+    if fixed[0] >> 4 != 4 {
         return Err(Unreadable::Protocol);
     }
+    let header = 4 * usize::from(fixed[0] & 0xf);
     let options = packet.get(..header).filter(|_| header >= 20);
     let sum = Sum::default().add(options.ok_or(Unreadable::Short)?);
     if !sum.is_right() {
         return Err(Unreadable::Checksum);
     }
-    if u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
-        return Err(Unreadable::Fragment);
-    }
-    if protocol != UDP {
+    let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
+    // More parts follow, and where this one begins in units of eight bytes.
+    let cut = word(6) & 0x3fff;
+    let part = (cut != 0).then(|| (word(4).into(), u32::from(cut & 0x1fff) * 8, cut >> 13 == 1));
+    if fixed[9] != UDP {
         return Err(Unreadable::Protocol);
     }
-    let length = usize::from(u16::from_be_bytes([l0, l1]));
-    let (from, to) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::new(e, f, g, h));
-    Ok((header, length, from.into(), to.into()))
+    let address = |at: usize| Ipv4Addr::new(fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]);
+    Ok(Network {
+        payload: header..usize::from(word(2)),
+        from: address(12).into(),
+        to: address(16).into(),
+        part,
+    })
 }
 
 fn ipv6(packet: &[u8]) -> Result<Network, Unreadable> {
@@ -149,18 +208,35 @@ fn ipv6(packet: &[u8]) -> Result<Network, Unreadable> {
     if header[0] >> 4 != 6 {
         return Err(Unreadable::Protocol);
     }
-    match header[6] {
-        UDP => {}
-        // The extension header of fragments.
-        44 => return Err(Unreadable::Fragment),
-        _ => return Err(Unreadable::Protocol),
-    }
     let length = 40 + usize::from(u16::from_be_bytes([header[4], header[5]]));
     let address = |at: usize| {
         let bytes: [u8; 16] = header[at..at + 16].try_into().expect("16 of 40 bytes");
         Ipv6Addr::from(bytes)
     };
-    Ok((40, length, address(8).into(), address(24).into()))
+    let (payload, part) = match header[6] {
+        UDP => (40..length, None),
+        // The extension header of fragments.
+        44 => {
+            let rest = packet.get(40..).and_then(|rest| rest.first_chunk::<8>());
+            let &[next, _, o0, o1, a, b, c, d] = rest.ok_or(Unreadable::Short)?;
+            if next != UDP {
+                return Err(Unreadable::Protocol);
+            }
+            let cut = u16::from_be_bytes([o0, o1]);
+            let id = u32::from_be_bytes([a, b, c, d]);
+            (
+                48..length,
+                Some((id, u32::from(cut & 0xfff8), cut & 1 == 1)),
+            )
+        }
+        _ => return Err(Unreadable::Protocol),
+    };
+    Ok(Network {
+        payload,
+        from: address(8).into(),
+        to: address(24).into(),
+        part,
+    })
 }
 
 #[cfg(test)]

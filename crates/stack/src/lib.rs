@@ -83,6 +83,7 @@ mod control;
 pub mod datagram;
 mod error;
 pub mod headers;
+mod parts;
 // The C library's tests use the same peer, and know this crate by its name.
 #[cfg(test)]
 extern crate self as netnice_stack;

@@ -45,6 +45,7 @@ pub use crate::datagram::Checks;
 use crate::datagram::Found;
 use crate::error::StackError;
 use crate::headers::{ETHERNET, FlowAddress, Headers};
+use crate::parts::Parts;
 #[cfg(doc)]
 use crate::program::Program;
 use crate::program::Shared;
@@ -77,6 +78,7 @@ pub struct Socket {
     back: u64,
     outcomes: VecDeque<Outcome>,
     dropped: Dropped,
+    parts: Parts,
 }
 
 /// With whom it speaks, and by which headers.
@@ -122,14 +124,23 @@ pub struct Packet {
     chunk: Chunk,
 }
 
-/// A received datagram, in its buffer. One that is dropped is lost to its socket: [`release`](Socket::release) it.
+/// A received datagram, in its buffer (or in memory of its own, if it came in parts). One that is dropped is lost to its socket: [`release`](Socket::release) it.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Datagram {
-    chunk: Chunk,
+    lies: Lies,
     found: Found,
     /// When the driver had it, in ns of `CLOCK_MONOTONIC`.
     pub stamp: u64,
+}
+
+/// Where a received datagram lies.
+#[derive(Debug, PartialEq, Eq)]
+enum Lies {
+    /// In the buffer that it came in.
+    Chunk(Chunk),
+    /// It came in parts, and was put together here.
+    Apart(Vec<u8>),
 }
 
 impl Datagram {
@@ -157,7 +168,7 @@ pub struct Dropped {
     pub short: u64,
     /// Not UDP, or of another flow.
     pub foreign: u64,
-    /// Fragments.
+    /// Parts of datagrams that did not become whole.
     pub fragment: u64,
     /// Wrong checksums.
     pub checksum: u64,
@@ -279,6 +290,7 @@ impl Socket {
             back: 0,
             outcomes: VecDeque::new(),
             dropped: Dropped::default(),
+            parts: Parts::default(),
         };
         for _ in 0..opening.receiving {
             let Some(chunk) = socket.flow.chunk() else {
@@ -362,7 +374,11 @@ impl Socket {
 
     /// Frames that came and held no datagram for this socket.
     pub fn dropped(&self) -> Dropped {
-        self.dropped
+        let fragment = self.dropped.fragment + self.parts.given_up();
+        Dropped {
+            fragment,
+            ..self.dropped
+        }
     }
 
     /// Datagrams that came and did not reach this socket, as the driver counts them: for want of a buffer, say.

@@ -108,7 +108,8 @@ fn what_is_no_datagram_has_a_name() {
     assert_eq!(change(false, 23, 6), Err(Unreadable::Protocol));
     assert_eq!(change(false, 20, 0x20), Err(Unreadable::Fragment));
     assert_eq!(change(false, 21, 1), Err(Unreadable::Fragment));
-    assert_eq!(change(true, 20, 44), Err(Unreadable::Fragment));
+    // Its ports are no header of a part of UDP.
+    assert_eq!(change(true, 20, 44), Err(Unreadable::Protocol));
     assert_eq!(change(true, 20, 58), Err(Unreadable::Protocol));
     assert_eq!(change(false, 17, 200), Err(Unreadable::Short));
     assert_eq!(change(false, 17, 21), Err(Unreadable::Short));
@@ -123,6 +124,66 @@ fn a_frame_cut_anywhere_is_no_datagram() {
         let frame = packet(six, b"payload");
         for length in 0..frame.len() {
             assert!(read(&frame[..length], Checks::Verify).is_err(), "{length}");
+        }
+    }
+}
+
+/// A packet as it is cut on its way, in parts of so many bytes.
+fn cut(six: bool, payload: &[u8], length: usize) -> Vec<Vec<u8>> {
+    let frame = packet(six, payload);
+    let header = if six { 54 } else { 34 };
+    let (head, datagram) = frame.split_at(header);
+    let count = datagram.chunks(length).count();
+    let part = |(index, bytes): (usize, &[u8])| {
+        let (offset, more) = ((index * length) as u16, u16::from(index + 1 < count));
+        let mut frame = head.to_vec();
+        if six {
+            frame[20] = 44;
+            let long = (8 + bytes.len()) as u16;
+            frame[18..20].copy_from_slice(&long.to_be_bytes());
+            frame.extend([17, 0]);
+            frame.extend((offset | more).to_be_bytes());
+            frame.extend(0x0102_0304u32.to_be_bytes());
+        } else {
+            frame[16..18].copy_from_slice(&(20 + bytes.len() as u16).to_be_bytes());
+            frame[18..20].copy_from_slice(&0x0304u16.to_be_bytes());
+            frame[20..22].copy_from_slice(&((offset / 8) | (more << 13)).to_be_bytes());
+            frame = summed(frame);
+        }
+        frame.extend(bytes);
+        frame
+    };
+    datagram.chunks(length).enumerate().map(part).collect()
+}
+
+#[test]
+fn parts_are_read_and_what_they_make_too() {
+    for six in [false, true] {
+        let payload: Vec<u8> = (0..100).collect();
+        let mut whole = Vec::new();
+        let frames = cut(six, &payload, 40);
+        assert_eq!(frames.len(), 3);
+        let mut of = None;
+        for (index, frame) in frames.iter().enumerate() {
+            assert_eq!(read(frame, Checks::Verify), Err(Unreadable::Fragment));
+            let part = part(frame).unwrap();
+            assert_eq!((part.offset as usize, part.more), (whole.len(), index < 2));
+            assert_eq!(part.of.id, if six { 0x0102_0304 } else { 0x0304 });
+            whole.extend(&frame[part.bytes.clone()]);
+            of = Some(part.of);
+        }
+        let found = read_whole(&whole, &of.unwrap(), Checks::Verify).unwrap();
+        assert_eq!(&whole[found.payload], payload);
+        assert_eq!(found.from.port(), 1000);
+        whole[50] ^= 1;
+        let wrong = read_whole(&whole, &of.unwrap(), Checks::Verify);
+        assert_eq!(wrong, Err(Unreadable::Checksum));
+        // What is whole is no part.
+        assert!(part(&packet(six, b"whole")).is_err());
+        for frame in &frames {
+            for length in 0..frame.len() {
+                assert!(part(&frame[..length]).is_err(), "{length}");
+            }
         }
     }
 }
@@ -143,6 +204,10 @@ proptest! {
             }
         }
         frame.truncate(cut.max(20));
+        if let Ok(part) = part(&frame) {
+            prop_assert!(part.bytes.start >= 34 && part.bytes.start <= part.bytes.end);
+            prop_assert!(part.bytes.end <= frame.len());
+        }
         if let Ok(found) = read(&frame, checks) {
             prop_assert!(found.payload.start >= 42 && found.payload.end <= frame.len());
             prop_assert!(found.payload.start <= found.payload.end);

@@ -24,6 +24,9 @@ pub struct UdpOptions {
     pub checks: Checks,
     /// TTL, or hop limit, of what is sent.
     pub hops: u8,
+    /// Of a datagram that comes in parts, the driver hands over none behind a gap: where order fails, something was lost,
+    /// and the rest would be of no use (VERT 4.3).
+    pub in_order: bool,
 }
 
 /// With whom a flow speaks.
@@ -70,6 +73,7 @@ impl UdpOptions {
             buffers: Buffers::default(),
             checks: Checks::Partial,
             hops: 64,
+            in_order: false,
         }
     }
 
@@ -105,7 +109,7 @@ impl UdpOptions {
                 transmit_entries: shape.transmit_entries,
                 receive_entries: shape.receive_entries,
             },
-            in_order: false,
+            in_order: self.in_order,
         };
         Ok((open, shape))
     }

@@ -37,19 +37,29 @@ impl Socket {
             };
             let pair = record.pairs()[0];
             let chunk = self.flow.piece(&pair).chunk;
-            match self.find(&record, chunk, pair.length as usize) {
+            let (length, stamp) = (pair.length as usize, record.stamp());
+            let whole = match self.find(&record, chunk, length) {
                 Ok(found) => {
-                    let stamp = record.stamp();
                     return Ok(Datagram {
-                        chunk,
+                        lies: Lies::Chunk(chunk),
                         found,
                         stamp,
                     });
                 }
-                Err(why) => {
-                    *why += 1;
-                    self.prime(chunk)?;
+                Err(Unreadable::Fragment) => self.join(chunk, length, stamp),
+                Err(why) => Err(why),
+            };
+            self.prime(chunk)?;
+            match whole {
+                Ok(Some((bytes, found))) => {
+                    return Ok(Datagram {
+                        lies: Lies::Apart(bytes),
+                        found,
+                        stamp,
+                    });
                 }
+                Ok(None) => {}
+                Err(why) => self.count(why),
             }
         }
     }
@@ -59,8 +69,11 @@ impl Socket {
     /// # Errors
     /// If it is of another socket.
     #[inline]
-    pub fn payload(&self, datagram: &Datagram) -> Result<&[u8], StackError> {
-        let bytes = self.flow.bytes(datagram.chunk).map_err(fault)?;
+    pub fn payload<'a>(&'a self, datagram: &'a Datagram) -> Result<&'a [u8], StackError> {
+        let bytes = match &datagram.lies {
+            Lies::Chunk(chunk) => self.flow.bytes(*chunk).map_err(fault)?,
+            Lies::Apart(bytes) => bytes,
+        };
         Ok(&bytes[datagram.found.payload.clone()])
     }
 
@@ -70,7 +83,10 @@ impl Socket {
     /// If it is of another socket.
     #[inline]
     pub fn release(&mut self, datagram: Datagram) -> Result<(), StackError> {
-        self.prime(datagram.chunk)
+        match datagram.lies {
+            Lies::Chunk(chunk) => self.prime(chunk),
+            Lies::Apart(_) => Ok(()),
+        }
     }
 
     /// Copies the next datagram's payload; says how many bytes there were room for, and from whom it is.
@@ -125,22 +141,45 @@ impl Socket {
         }
     }
 
-    /// The datagram in a record, or the counter of why there is none.
-    fn find(&mut self, record: &Record, chunk: Chunk, length: usize) -> Result<Found, &mut u64> {
+    /// The datagram in a record, or why there is none.
+    fn find(&self, record: &Record, chunk: Chunk, length: usize) -> Result<Found, Unreadable> {
         if record.status() != Status::DONE {
-            return Err(&mut self.dropped.short);
+            return Err(Unreadable::Short);
         }
         let frame = self.flow.bytes(chunk).map(|bytes| &bytes[..length]);
-        let read = frame.map_or(Err(Unreadable::Short), |frame| {
-            datagram::read(frame, self.checks)
-        });
-        match read {
-            Ok(found) if self.is_for_us(&found) => Ok(found),
-            Ok(_) | Err(Unreadable::Protocol) => Err(&mut self.dropped.foreign),
-            Err(Unreadable::Short) => Err(&mut self.dropped.short),
-            Err(Unreadable::Fragment) => Err(&mut self.dropped.fragment),
-            Err(Unreadable::Checksum) => Err(&mut self.dropped.checksum),
+        let found = datagram::read(frame.map_err(|_| Unreadable::Short)?, self.checks)?;
+        self.is_for_us(&found)
+            .then_some(found)
+            .ok_or(Unreadable::Protocol)
+    }
+
+    /// A part has come: the datagram, if it is whole now.
+    fn join(
+        &mut self,
+        chunk: Chunk,
+        length: usize,
+        now: u64,
+    ) -> Result<Option<(Vec<u8>, Found)>, Unreadable> {
+        let bytes = self.flow.bytes(chunk).map_err(|_| Unreadable::Short)?;
+        let part = datagram::part(&bytes[..length])?;
+        let Some(bytes) = self.parts.add(&part, &bytes[part.bytes.clone()], now) else {
+            return Ok(None);
+        };
+        let found = datagram::read_whole(&bytes, &part.of, self.checks)?;
+        match self.is_for_us(&found) {
+            true => Ok(Some((bytes, found))),
+            false => Err(Unreadable::Protocol),
         }
+    }
+
+    fn count(&mut self, why: Unreadable) {
+        let counter = match why {
+            Unreadable::Protocol => &mut self.dropped.foreign,
+            Unreadable::Short => &mut self.dropped.short,
+            Unreadable::Fragment => &mut self.dropped.fragment,
+            Unreadable::Checksum => &mut self.dropped.checksum,
+        };
+        *counter += 1;
     }
 
     fn is_for_us(&self, found: &Found) -> bool {

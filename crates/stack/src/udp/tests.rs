@@ -429,3 +429,57 @@ fn packets_of_a_message_say_so() {
     .collect();
     assert_eq!(begins, [true, false, false, true, false]);
 }
+
+#[test]
+fn a_datagram_in_parts_is_put_together() {
+    let mut wire = Wire::new();
+    let (_here, mut there) = wire.sockets(false);
+    let payload: Vec<u8> = (0..4000).map(|at| (at / 7) as u8).collect();
+    // As a sender's kernel cuts it.
+    let ethernet = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+    let (from, to) = (here_and_there(1), here_and_there(2));
+    let mut whole = Vec::new();
+    let builder = ethernet.ipv4(from.0, to.0, 64).udp(from.1, to.1);
+    builder.write(&mut whole, &payload).unwrap();
+    let parts: Vec<Vec<u8>> = whole[34..]
+        .chunks(1480)
+        .enumerate()
+        .map(|(index, bytes)| {
+            let mut header = etherparse::Ipv4Header::from_slice(&whole[14..34])
+                .unwrap()
+                .0;
+            header.total_len = 20 + bytes.len() as u16;
+            header.dont_fragment = false;
+            header.more_fragments = index < 2;
+            header.fragment_offset = (index as u16 * 185).try_into().unwrap();
+            header.header_checksum = header.calc_header_checksum();
+            let mut frame = whole[..14].to_vec();
+            frame.extend(header.to_bytes());
+            frame.extend(bytes);
+            frame
+        })
+        .collect();
+    assert_eq!(parts.len(), 3);
+    let mut bytes = [0; 5000];
+    for order in [[0, 1, 2], [2, 0, 1]] {
+        for which in order {
+            assert!(there.try_recv(&mut bytes).is_err());
+            wire.hand(1, &parts[which]);
+            wire.show();
+        }
+        let received = there.try_recv(&mut bytes).unwrap();
+        assert_eq!(received.from, "10.78.0.1:4001".parse().unwrap());
+        assert_eq!(bytes[..received.bytes], payload);
+    }
+    // One is missing: it makes no datagram, and its buffers are primed again.
+    for _ in 0..40 {
+        wire.hand(1, &parts[1]);
+        wire.show();
+        assert!(there.try_recv(&mut bytes).is_err());
+    }
+    assert_eq!(there.lost(Loss::NoBuffer), 0);
+}
+
+fn here_and_there(who: u8) -> ([u8; 4], u16) {
+    ([10, 78, 0, who], 4000 + u16::from(who))
+}
