@@ -119,6 +119,12 @@ impl Cell {
         (self.eligible, self.deadline())
     }
 
+    /// From when on the packet that was planned last may go.
+    #[inline(always)]
+    pub(super) fn eligible(&self) -> u64 {
+        self.eligible
+    }
+
     /// By when the packet that was planned last must go.
     #[inline(always)]
     pub(super) fn deadline(&self) -> u64 {

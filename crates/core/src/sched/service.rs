@@ -199,6 +199,8 @@ pub struct Departure {
     pub start: Instant,
     /// When its last bit is.
     pub end: Instant,
+    /// From when on its contract let it go: no earlier than 0, and it may have come later than that.
+    pub eligible: Instant,
     /// Why it was its turn.
     pub turn: Turn,
 }

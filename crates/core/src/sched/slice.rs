@@ -84,6 +84,13 @@ impl Slice {
         (eligible, eligible.saturating_add(self.period))
     }
 
+    /// When the current period began.
+    #[inline(always)]
+    pub(super) fn began(&mut self, now: u64) -> u64 {
+        self.roll(now);
+        self.ends.saturating_sub(self.period)
+    }
+
     /// Whether the slice of the current period is spent.
     #[inline(always)]
     pub(super) fn is_spent(&mut self, now: u64) -> bool {

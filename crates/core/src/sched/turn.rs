@@ -260,11 +260,12 @@ impl Scheduler {
         let now = self.now;
         let length = self.flows[id as usize].length();
         let (start, cost) = self.wire.charge(now, length);
-        let departure = Departure {
+        let mut departure = Departure {
             flow: FlowId(id),
             length: Bytes(u64::from(length)),
             start: Instant(start),
             end: Instant(self.wire.busy.ceil()),
+            eligible: Instant(0),
             turn,
         };
         let longest = self.wire.longest;
@@ -274,6 +275,7 @@ impl Scheduler {
             && !is_limited
         {
             // The shortest way, for what there is most of.
+            departure.eligible = Instant(cell.eligible());
             cell.sent(start, length);
             let Some(packet) = behind(FlowId(id)) else {
                 flow.clear(Flag::Waiting);
@@ -286,6 +288,11 @@ impl Scheduler {
             self.clock_within(id, eligible, deadline, finest);
             return departure;
         }
+        departure.eligible = Instant(flow.eligible(now, length, turn));
+        if is_limited {
+            departure.eligible.0 = departure.eligible.0.max(self.gate(id));
+        }
+        let flow = &mut self.flows[id as usize];
         match turn {
             Turn::Guaranteed { .. } => flow.sent(now, start, cost, length, true),
             Turn::LeftOver => {
@@ -497,6 +504,22 @@ impl Flow {
                 let (eligible, deadline) = share.plan(length)?;
                 (eligible <= now && share.gate() <= now).then_some(deadline)
             }
+        }
+    }
+
+    /// From when on the contract lets the head go, which leaves now.
+    #[inline(always)]
+    fn eligible(&mut self, now: u64, length: u32, turn: Turn) -> u64 {
+        let guaranteed = matches!(turn, Turn::Guaranteed { .. });
+        match &mut self.kind {
+            Kind::Cell(cell) => cell.eligible(),
+            Kind::Slice { slice, .. } if guaranteed => slice.began(now),
+            Kind::Channel(channel) => channel.plan().0.min(now),
+            Kind::Share(share) => {
+                let min = share.plan(length).filter(|_| guaranteed);
+                min.map_or(0, |(eligible, _)| eligible).max(share.gate())
+            }
+            _ => 0,
         }
     }
 
