@@ -35,7 +35,7 @@ use gaps::Gaps;
 
 /// One program, as the driver holds it: its memory file, its doorbells, its notices.
 pub struct Client {
-    file: MemoryFile,
+    file: Arc<MemoryFile>,
     region: Arc<Region>,
     gaps: Gaps,
     /// Slots that are open are out.
@@ -81,7 +81,7 @@ impl Handles<'_> {
 impl Client {
     /// Makes the memory file of a program, sealed before anybody else has it, and its doorbells.
     pub fn create(budget: Budget) -> Result<Client, SetupError> {
-        let file = MemoryFile::create(budget.file_bytes()?)?;
+        let file = Arc::new(MemoryFile::create(budget.file_bytes()?)?);
         let region = Arc::new(file.map()?);
         let eventfd = || {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -152,6 +152,15 @@ impl Client {
     /// # Errors
     /// If the kernel does not take the pages back. The flow is closed then too, and its place is not used again.
     pub fn close(&mut self, flow: Flow) -> Result<Balance, SetupError> {
+        let retired = self.retire(flow);
+        let balance = retired.balance();
+        self.reuse(retired.clear()?);
+        Ok(balance)
+    }
+
+    /// The first half of [`Client::close`], which takes no time to speak of: the flow has ended, and its pages are there
+    /// until [`Retired::clear`], which another thread can call.
+    pub fn retire(&mut self, flow: Flow) -> Retired {
         let place = flow.place;
         let balance = flow.balance();
         flow.end();
@@ -159,10 +168,20 @@ impl Client {
         self.slots
             .give(place.slot.into())
             .expect("an open flow has a slot");
-        let bytes = place.shape.plan()?.bytes();
-        self.file.punch(place.offset, bytes)?;
-        self.gaps.give(place.offset, bytes);
-        Ok(balance)
+        Retired {
+            offset: place.offset,
+            bytes: place.shape.plan().map_or(0, |plan| plan.bytes()),
+            balance,
+            file: self.file.clone(),
+        }
+    }
+
+    /// The last half: its place may be another's.
+    pub fn reuse(&mut self, cleared: Cleared) {
+        // Another program's pages are no business of this one.
+        if Arc::ptr_eq(&self.file, &cleared.file) {
+            self.gaps.give(cleared.offset, cleared.bytes);
+        }
     }
 
     /// Names the flows in which the program moved an index since the last time; each at most once, and only those
@@ -237,6 +256,41 @@ impl Client {
     /// Bytes of the memory file.
     pub fn bytes(&self) -> u64 {
         self.file.bytes()
+    }
+}
+
+/// The pages of a flow that has ended.
+pub struct Retired {
+    offset: u64,
+    bytes: u64,
+    balance: Balance,
+    file: Arc<MemoryFile>,
+}
+
+/// The same, given back to the kernel: they read as zeros.
+pub struct Cleared {
+    offset: u64,
+    bytes: u64,
+    file: Arc<MemoryFile>,
+}
+
+impl Retired {
+    /// How many chunks the driver still had.
+    pub fn balance(&self) -> Balance {
+        self.balance
+    }
+
+    /// Gives the pages back.
+    ///
+    /// # Errors
+    /// If the kernel does not take them. Their place is not used again then.
+    pub fn clear(self) -> Result<Cleared, SetupError> {
+        self.file.punch(self.offset, self.bytes)?;
+        Ok(Cleared {
+            offset: self.offset,
+            bytes: self.bytes,
+            file: self.file,
+        })
     }
 }
 

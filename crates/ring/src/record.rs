@@ -139,7 +139,7 @@ impl Status {
     pub const FORBIDDEN: Status = Status(1);
     /// Not sent: longer than the link carries.
     pub const TOO_LONG: Status = Status(2);
-    /// Not sent: the link is down.
+    /// Not sent: the link is down, or the flow's next hop does not answer.
     pub const NO_LINK: Status = Status(3);
     /// Not sent: its time was over.
     pub const EXPIRED: Status = Status(4);
