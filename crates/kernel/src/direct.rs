@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
 
 use aya::maps::{Array, HashMap, MapData, XskMap};
 use aya::programs::Xdp;
@@ -64,24 +65,38 @@ impl Direct {
             .load()
             .map_err(|e| KernelError::bpf("load the direct path's program", e))?;
         let mut direct = Direct { ebpf, link: None };
-        let mut station: Array<_, DirectStation> = Array::try_from(direct.map("station")?)
+        direct.set_station(mac)?;
+        Ok(direct)
+    }
+
+    /// The station has this address from now on.
+    pub fn set_station(&mut self, mac: [u8; 6]) -> Result<(), KernelError> {
+        let mut station: Array<_, DirectStation> = Array::try_from(self.map("station")?)
             .map_err(|e| KernelError::bpf("map station", e))?;
         let own = DirectStation { mac, zero: 0 };
         station
             .set(0, own, 0)
-            .map_err(|e| KernelError::bpf("write the station", e))?;
-        Ok(direct)
+            .map_err(|e| KernelError::bpf("write the station", e))
     }
 
-    /// Attaches it to an interface.
+    /// Attaches it to an interface. Where another program is there it is waited for a while: one of a process that
+    /// was killed goes a moment after it.
     pub fn attach(&mut self, index: u32, place: Place) -> Result<(), KernelError> {
         let mode = match place {
             Place::Native => XdpMode::Driver,
             Place::Generic => XdpMode::Skb,
         };
         self.detach()?;
-        let link = program(&mut self.ebpf)?
-            .attach_to_if_index(index, mode)
+        let program = program(&mut self.ebpf)?;
+        let mut tries = 0;
+        let attached = loop {
+            tries += 1;
+            match program.attach_to_if_index(index, mode) {
+                Err(e) if tries < BUSY_TRIES && is_busy(&e) => std::thread::sleep(BUSY_PAUSE),
+                other => break other,
+            }
+        };
+        let link = attached
             .map_err(|e| KernelError::bpf(format!("attach XDP to interface {index}"), e))?;
         self.link = Some(link);
         Ok(())
@@ -190,6 +205,22 @@ fn words(address: IpAddr) -> (u8, [u32; 4]) {
     }
 }
 
+/// Whether something else is there already.
+fn is_busy(error: &aya::programs::ProgramError) -> bool {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = cause {
+        let number = error.downcast_ref::<std::io::Error>();
+        if number.and_then(std::io::Error::raw_os_error) == Some(libc::EBUSY) {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Half a second in all.
+const BUSY_TRIES: u32 = 50;
+const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const ABSENT: KernelError = KernelError::Missing {
     what: "part of the direct path's eBPF object",
     hint: "build it again",

@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    os::fd::{AsRawFd, RawFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
 };
 
 use netlink_packet_core::{
@@ -330,6 +330,13 @@ impl Listener {
                 body: m.payload().to_vec(),
             })
             .collect())
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the descriptor is the socket's, which lives as long as this borrow.
+        unsafe { BorrowedFd::borrow_raw(self.socket.as_raw_fd()) }
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
     fs,
     io::{self, Read},
     os::{
-        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
+        fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
         unix::fs::{MetadataExt, OpenOptionsExt},
     },
 };
@@ -72,6 +72,13 @@ impl PidFd {
         }
         // SAFETY: checked above to be a descriptor, which nobody else owns.
         Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    }
+}
+
+impl AsFd for PidFd {
+    /// Readable when the process has ended.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 
