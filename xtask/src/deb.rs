@@ -389,9 +389,10 @@ const PARTS: [Part; 3] = [
 /// The package of the library, and the library's name for the dynamic linker. crates/capi/build.rs gives it that name.
 const LIBRARY: &str = "libnetnice0";
 const SONAME: &str = "libnetnice.so.0";
-const PROGRAMS: [(&str, &str); 2] = [
+const PROGRAMS: [(&str, &str); 3] = [
     ("netnice", "usr/bin/netnice"),
     ("netniced", "usr/sbin/netniced"),
+    ("netnice-driver", "usr/sbin/netnice-driver"),
 ];
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/netnice"),

@@ -92,7 +92,7 @@ cargo xtask VERB
   tidy                        ranks of the crates, file sizes and names, opening lines, unsafe, machine paths
   check                       cargo fmt --check, clippy with warnings as errors, tidy, documentation
   setup [build|run|vm|bare]   install by apt what that needs and is missing (default: run)
-  build                       release programs netnice, netniced, netnice-lab
+  build                       release programs netnice, netniced, netnice-driver, netnice-lab
   demo [ARG...]               build, then netnice-lab demo
   test [--unit|--system] [FILTER]
                               every test: unit tests, then system tests on the release programs (root)

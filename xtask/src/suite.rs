@@ -136,7 +136,7 @@ pub fn fuzz(tree: &Tree, words: &[&str]) -> Result<()> {
 }
 
 /// The programs that a user gets, and the lab.
-pub const PROGRAMS: [&str; 3] = ["netnice", "netniced", "netnice-lab"];
+pub const PROGRAMS: [&str; 4] = ["netnice", "netniced", "netnice-driver", "netnice-lab"];
 
 /// Builds the release programs and the C library, with everything for it there already.
 pub fn release(tree: &Tree) -> Result<()> {

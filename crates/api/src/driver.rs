@@ -60,7 +60,8 @@ pub enum DriverRequest {
     Readdress {
         /// Which flow.
         flow: u32,
-        /// The station. None: to nobody; packets come back unsent.
+        /// The station. None: to nobody; packets come back unsent. (A flow that was opened without one goes on naming
+        /// it.)
         next_hop: Option<[u8; 6]>,
         /// The MTU.
         mtu: u32,
@@ -169,7 +170,8 @@ pub enum DriverEvent {
         /// Which rule, and how.
         why: String,
     },
-    /// The interface is gone, or its address or MTU is another; the driver ends.
+    /// The interface is gone, or its MTU is beyond what a driver has frames for; the driver ends. Another address or another
+    /// MTU it takes over, and a link that is down it waits for.
     Lost {
         /// What.
         why: String,

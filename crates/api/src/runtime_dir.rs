@@ -32,6 +32,11 @@ impl RuntimeDir {
     pub fn socket(&self) -> PathBuf {
         self.0.join("netnice.sock")
     }
+
+    /// The socket of an interface's driver in it.
+    pub fn driver_socket(&self, iface: &str) -> PathBuf {
+        self.0.join(format!("driver-{iface}.sock"))
+    }
 }
 
 #[cfg(test)]

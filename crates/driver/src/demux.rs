@@ -221,6 +221,11 @@ impl Demux {
         }
     }
 
+    /// The station has another address.
+    pub fn set_mac(&mut self, mac: Mac) {
+        self.mac = mac;
+    }
+
     /// A flow without packets so far.
     pub fn insert(&mut self, flow: FlowNo, reassembly: Reassembly) -> Result<(), Refused> {
         if flow.0 > MAX_FLOWS {

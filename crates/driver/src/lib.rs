@@ -18,16 +18,25 @@
 //! # The interface
 //! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET where that is refused; [`serve`] is the loop around the
 //! turn and the link.
+//!
+//! # The process
+//! `netnice-driver` has two threads: the one that runs the loop, and [`control`], which hears the daemon, knows the programs and
+//! prepares what takes long ([`setup`] reads what flows are to be). [`orders`] is what passes between them, and [`run`]
+//! starts both.
 
+pub mod control;
 pub mod demux;
 pub mod frame;
 pub mod frames;
 #[cfg(test)]
 mod fuzz;
 pub mod link;
+pub mod orders;
 pub mod pattern;
 pub mod protocol;
+pub mod run;
 pub mod serve;
+pub mod setup;
 pub mod share;
 #[cfg(test)]
 mod story;

@@ -6,13 +6,15 @@
 //! | [`Mode::Generic`] | the same | the same behind the interface's driver |
 //! | [`Mode::Fallback`] | AF_PACKET, past the queue | AF_PACKET: a copy of every frame; the kernel gets each too |
 //!
-//! [`Link::open`] takes the first that works, and says by [`Link::mode`] which one it is. XDP is attached by
-//! [`Link::listen`], with the first flow that receives, and detached by [`Link::deafen`]; also when the process is killed, since the
-//! kernel ends it with the process.
+//! [`Link::open`] takes the first that works. It returns two parts, so that two threads can have them: the [`Link`], through which
+//! frames pass, and the [`Ear`], which decides what comes and says by [`Ear::mode`] which mode it is. XDP is attached by
+//! [`Ear::listen`], with the first flow that receives, and detached by [`Ear::deafen`]; also when the process is killed, since
+//! the kernel ends it with the process. Attaching takes some tens of milliseconds.
 //!
 //! What is sent passes through [`Link::send`]: the caller writes into a free frame and hands back the
 //! [`Checked`] bytes that a template made of it, so nothing unchecked can leave.
 
+mod ear;
 mod packet;
 mod socket;
 mod xdp;
@@ -21,14 +23,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netnice_kernel::KernelError;
-use netnice_kernel::direct::Claim;
+use netnice_kernel::direct::Direct;
 
 use crate::frame::Mac;
 use crate::frames::Frames;
 use crate::template::{Checked, Forbidden};
 use crate::turn::Card;
 
+pub use ear::Ear;
 use packet::PacketLink;
+use socket::system;
 use xdp::XdpLink;
 
 /// How frames pass between the interface and the driver.
@@ -64,6 +68,27 @@ pub struct Interface {
     pub mac: Mac,
     /// The longest packet behind the Ethernet header.
     pub mtu: u32,
+    /// It is up and has a carrier.
+    pub is_up: bool,
+}
+
+impl Interface {
+    /// Looks an interface up.
+    pub fn look(name: &str) -> Result<Interface, LinkError> {
+        socket::interface(name)
+    }
+
+    /// Refuses one whose packets do not fit into frames.
+    pub fn fits(&self) -> Result<(), LinkError> {
+        match self.mtu > MAX_MTU {
+            true => Err(LinkError::Mtu {
+                name: self.name.clone(),
+                mtu: self.mtu,
+                most: MAX_MTU,
+            }),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Why an interface cannot be used.
@@ -119,7 +144,7 @@ pub struct Counters {
     pub strange: u64,
 }
 
-/// An open interface. See the module.
+/// An open interface, as frames pass through it. See the module.
 #[derive(Debug)]
 pub struct Link {
     interface: Interface,
@@ -134,86 +159,55 @@ enum Kind {
 
 impl Link {
     /// Opens queue 0 of an interface, in the given mode or in the best that works.
-    pub fn open(name: &str, wanted: Option<Mode>) -> Result<Link, LinkError> {
+    pub fn open(name: &str, wanted: Option<Mode>) -> Result<(Link, Ear), LinkError> {
         let interface = socket::interface(name)?;
-        if interface.mtu > MAX_MTU {
-            return Err(LinkError::Mtu {
-                name: interface.name,
-                mtu: interface.mtu,
-                most: MAX_MTU,
-            });
-        }
-        let kind = match wanted {
-            Some(Mode::Fallback) => Kind::Packet(Box::new(PacketLink::open(&interface)?)),
-            Some(mode) => Kind::Xdp(Box::new(XdpLink::open(&interface, mode)?)),
-            None => match XdpLink::open(&interface, Mode::Native) {
-                Ok(link) => Kind::Xdp(Box::new(link)),
-                Err(why) => match PacketLink::open(&interface) {
-                    Ok(link) => Kind::Packet(Box::new(link)),
+        interface.fits()?;
+        let xdp = || XdpLink::open(&interface);
+        let packet = || PacketLink::open(&interface);
+        match wanted {
+            Some(Mode::Fallback) => Link::by_packets(&interface, packet()?, None),
+            Some(mode) => Ok(Link::by_xdp(&interface, xdp()?, mode)),
+            None => match xdp() {
+                Ok(link) => Ok(Link::by_xdp(&interface, link, Mode::Native)),
+                Err(why) => match packet() {
+                    Ok(link) => Link::by_packets(&interface, link, Some(why)),
                     // The better way's reason says more.
-                    Err(_) => return Err(why),
+                    Err(_) => Err(why),
                 },
             },
+        }
+    }
+
+    fn by_xdp(
+        interface: &Interface,
+        (link, program): (XdpLink, Direct),
+        mode: Mode,
+    ) -> (Link, Ear) {
+        let link = Link {
+            interface: interface.clone(),
+            kind: Kind::Xdp(Box::new(link)),
         };
-        Ok(Link { interface, kind })
+        (link, Ear::of_xdp(interface, program, mode))
+    }
+
+    fn by_packets(
+        interface: &Interface,
+        link: PacketLink,
+        why: Option<LinkError>,
+    ) -> Result<(Link, Ear), LinkError> {
+        let socket = link.fd().try_clone();
+        let socket =
+            socket.map_err(system("cannot share the packet socket of", &interface.name))?;
+        let link = Link {
+            interface: interface.clone(),
+            kind: Kind::Packet(Box::new(link)),
+        };
+        Ok((link, Ear::of_packets(interface, socket, why)))
     }
 
     /// Which interface it is.
     pub fn interface(&self) -> &Interface {
         &self.interface
-    }
-
-    /// How frames pass. [`Link::listen`] may find that native is not to be had.
-    pub fn mode(&self) -> Mode {
-        match &self.kind {
-            Kind::Xdp(link) => link.mode(),
-            Kind::Packet(_) => Mode::Fallback,
-        }
-    }
-
-    /// Why it is not [`Mode::Native`], where that was wanted and refused.
-    pub fn why_not_native(&self) -> Option<&KernelError> {
-        match &self.kind {
-            Kind::Xdp(link) => link.why_not_native(),
-            Kind::Packet(_) => None,
-        }
-    }
-
-    /// Received frames come from now on. XDP is attached by the interface's number, which another
-    /// may have meanwhile; so it is looked at once more.
-    pub fn listen(&mut self) -> Result<(), LinkError> {
-        let there = socket::interface(&self.interface.name)?;
-        if (there.index, there.mac) != (self.interface.index, self.interface.mac) {
-            return Err(LinkError::Another(there.name));
-        }
-        match &mut self.kind {
-            Kind::Xdp(link) => link.listen(&self.interface),
-            Kind::Packet(link) => link.listen(&self.interface),
-        }
-    }
-
-    /// They do not any more: XDP is off the interface.
-    pub fn deafen(&mut self) -> Result<(), LinkError> {
-        match &mut self.kind {
-            Kind::Xdp(link) => link.deafen(),
-            Kind::Packet(link) => link.deafen(&self.interface),
-        }
-    }
-
-    /// Such frames come to the driver and not to the kernel. (In the fallback they come to both.)
-    pub fn claim(&mut self, claim: &Claim) -> Result<(), LinkError> {
-        match &mut self.kind {
-            Kind::Xdp(link) => Ok(link.program().claim(claim)?),
-            Kind::Packet(_) => Ok(()),
-        }
-    }
-
-    /// They do not any more.
-    pub fn release(&mut self, claim: &Claim) -> Result<(), LinkError> {
-        match &mut self.kind {
-            Kind::Xdp(link) => Ok(link.program().release(claim)?),
-            Kind::Packet(_) => Ok(()),
-        }
     }
 
     /// How many frames can be sent before the kernel is done with others.

@@ -1,26 +1,31 @@
-//! The driver's loop around the turn: it waits for frames, doorbells and the next departure, and spins the last microseconds.
+//! The driver's loop around the turn: it waits for frames, doorbells, orders and the next departure, and spins the last
+//! microseconds.
 //!
 //! ```text
-//!           ┌──▶ received frames ──▶ turn ──▶ flush ──┬─▶ more to do ─────────────┐
-//!           │                                         └─▶ doze ─▶ wait ─▶ spin ──┤
-//!           └─────────────────────────────────────────────────────────────────────┘
+//!      ┌──▶ orders ──▶ received frames ──▶ turn ──▶ flush ──┬─▶ more to do ─────────────┐
+//!      │                                                    └─▶ doze ─▶ wait ─▶ spin ──┤
+//!      └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! A thread that only spins is stopped by the kernel for 50 ms of each second when somebody else wants the processor; one that
 //! only sleeps is 3 µs late or more. So it sleeps until [`SPIN`] before the departure and spins the rest. It does not doze
 //! while a program has news, and a program that sees it awake rings no bell.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::{io, mem};
 
 use netnice_core::units::{Instant, Nanos};
+use netnice_ring::driver::Client;
+use rustix::event::epoll;
 
 use crate::link::Link;
-use crate::turn::{Next, Turn};
+use crate::turn::{Expelled, Next, ProgramNo, Turn};
 
 /// A turn, its link, and how its time was spent.
 pub struct Server {
     turn: Turn,
     link: Link,
+    /// The interface, the doorbells, and what else wakes it.
+    watched: OwnedFd,
     spent: Spent,
 }
 
@@ -48,12 +53,73 @@ pub enum Pace {
 
 impl Server {
     /// Around a turn and its link.
-    pub fn new(turn: Turn, link: Link) -> Server {
-        Server {
+    pub fn new(turn: Turn, link: Link) -> io::Result<Server> {
+        let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let server = Server {
             turn,
             link,
+            watched,
             spent: Spent::default(),
+        };
+        server.watch(server.link.fd(), LINK)?;
+        let programs: Vec<_> = server.turn.programs().collect();
+        for program in programs {
+            server.watch_bell(program)?;
         }
+        Ok(server)
+    }
+
+    /// Another program.
+    pub fn attach(&mut self, client: Client) -> io::Result<ProgramNo> {
+        let program = self.turn.attach(client);
+        let done = self.watch_bell(program);
+        if done.is_err() {
+            self.turn.detach(program, monotonic());
+        }
+        done.map(|()| program)
+    }
+
+    /// A program ends, and with it its flows. To drop what is left of it takes long.
+    pub fn detach(&mut self, program: ProgramNo) -> Option<Client> {
+        let client = self.turn.detach(program, monotonic())?;
+        self.forget(&client);
+        Some(client)
+    }
+
+    /// A program that was expelled.
+    pub fn poll_expelled(&mut self) -> Option<Expelled> {
+        let expelled = self.turn.poll_expelled()?;
+        self.forget(&expelled.client);
+        Some(expelled)
+    }
+
+    /// The loop does not sleep on after this became readable; it is for the caller to look at. Only a change is heard
+    /// of, so it need not be read.
+    pub fn also(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let what = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        Ok(epoll::add(
+            &self.watched,
+            fd,
+            epoll::EventData::new_u64(OTHERS),
+            what,
+        )?)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, number: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(number);
+        Ok(epoll::add(&self.watched, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    fn watch_bell(&self, program: ProgramNo) -> io::Result<()> {
+        match self.turn.bell(program) {
+            Some(bell) => self.watch(bell, program.0.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The program has a copy of its doorbell, which it could go on ringing.
+    fn forget(&self, client: &Client) {
+        let _ = epoll::delete(&self.watched, client.bell());
     }
 
     /// The turn, to open and close flows between two rounds.
@@ -95,9 +161,12 @@ impl Server {
         match self.link.flush() {
             Ok(()) if received == RECEIVE => Next::Again,
             Ok(()) => next,
-            // Nobody can say when it is better.
-            Err(_) => {
+            Err(why) => {
                 self.spent.refusals += 1;
+                if why.raw_os_error() == Some(libc::ENETDOWN) {
+                    // Whoever watches the interface says when it is up.
+                    self.turn.set_link(false);
+                }
                 Next::Wait(Instant(monotonic().0 + RETRY))
             }
         }
@@ -119,29 +188,23 @@ impl Server {
 
     /// True if it was not the time that ended the sleep.
     fn sleep(&mut self, wake: u64) -> bool {
-        let entry = |fd: &dyn AsRawFd| libc::pollfd {
-            fd: fd.as_raw_fd(),
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        let mut waited: Vec<libc::pollfd> = vec![entry(&self.link.fd())];
-        waited.extend(self.turn.bells().map(|bell| entry(&bell)));
         let rest = wake.saturating_sub(monotonic().0);
-        let rest = libc::timespec {
+        let rest = rustix::event::Timespec {
             tv_sec: (rest / SECOND) as i64,
             tv_nsec: (rest % SECOND) as i64,
         };
-        // SAFETY: the array and the time outlive the call, and no mask is passed.
-        let count = unsafe {
-            libc::ppoll(
-                waited.as_mut_ptr(),
-                waited.len() as u64,
-                &rest,
-                std::ptr::null(),
-            )
-        };
-        self.spent.unasked += self.turn.wake();
-        count > 0
+        let mut events = [const { mem::MaybeUninit::uninit() }; EVENTS];
+        let woken = epoll::wait(&self.watched, &mut events, Some(&rest));
+        self.turn.wake();
+        let Ok((events, _)) = woken else { return true };
+        let woken = !events.is_empty();
+        for event in events {
+            let number = event.data.u64();
+            if number < OTHERS {
+                self.spent.unasked += self.turn.hear(ProgramNo(number as u32));
+            }
+        }
+        woken
     }
 }
 
@@ -189,5 +252,10 @@ const SPIN: u64 = 30_000;
 const RETRY: u64 = 1_000_000;
 /// Frames of a round, before those that wait to be sent are looked at.
 const RECEIVE: usize = 64;
+/// What wakes it, beside the numbers of programs.
+const LINK: u64 = u64::MAX;
+const OTHERS: u64 = u64::MAX - 1;
+/// What one sleep can hear of; the rest ends the next one.
+const EVENTS: usize = 64;
 const PRIORITY: i32 = 50;
 const SECOND: u64 = 1_000_000_000;

@@ -7,11 +7,14 @@
 //!
 //! | headers | must be | free |
 //! |---|---|---|
-//! | Ethernet | own source, EtherType, the next hop (or any single station) | |
+//! | Ethernet | EtherType; where the next hop is any, a single station | |
 //! | IPv4 | no options, no fragment, the lengths those of the frame, the checksum, own source, protocol, the peer (or any single host), a hop left | type of service, identification, don't-fragment |
 //! | IPv6 | the same; no extension headers | traffic class, flow label |
 //! | UDP | own port, peer's port (or any), the length that of the packet | checksum |
 //! | TCP | own port, peer's port (or any) | the rest |
+//!
+//! The Ethernet addresses are written by the template behind the check: the link's own as the source, and the flow's next hop if it
+//! has one. So a neighbour or an address that changes is nothing that the program needs to know of.
 //!
 //! Frames end where the IP packet ends: padding is refused, since nobody looks at what it says. VLAN tags, options and
 //! extension headers are refused as they are not what the mask wants. A flow of another protocol may send what it likes behind the
@@ -110,12 +113,9 @@ pub enum Forbidden {
     /// Longer than the link carries.
     #[error("longer than the link's MTU")]
     Long,
-    /// To another station.
-    #[error("to another station than the flow's next hop")]
+    /// To a group of stations.
+    #[error("to a group of stations, and not to one")]
     NextHop,
-    /// As another station.
-    #[error("with another station's Ethernet address as its source")]
-    SourceMac,
     /// Of another EtherType, a VLAN tag among them.
     #[error("of another EtherType than the flow's (a VLAN tag is one)")]
     EtherType,
@@ -173,6 +173,15 @@ pub struct Template {
     longest: usize,
     /// It may send to any single host.
     anywhere: bool,
+    station: Station,
+}
+
+/// Which Ethernet addresses are written.
+#[derive(Clone, Copy, Debug)]
+struct Station {
+    mac: Mac,
+    /// None: the program names it.
+    next_hop: Option<Mac>,
 }
 
 /// Which lengths there are.
@@ -195,12 +204,14 @@ impl Template {
             headers: ETHERNET,
             longest: sender.longest,
             anywhere: false,
+            station: Station {
+                mac: sender.mac,
+                next_hop: sender.next_hop,
+            },
         };
-        match sender.next_hop {
-            Some(mac) => template.fix(0, &mac.0),
-            None => template.fix_bits(0, 0, 1),
+        if sender.next_hop.is_none() {
+            template.fix_bits(0, 0, 1);
         }
-        template.fix(6, &sender.mac.0);
         match sender.sends {
             Sends::EtherType(kind) => template.fix(ETHERTYPE_AT, &kind.number().to_be_bytes()),
             Sends::Protocol {
@@ -228,14 +239,35 @@ impl Template {
         }
     }
 
-    /// Whether these bytes may leave. They must be the driver's own: nobody else may write them
-    /// until they are sent.
+    /// Whether these bytes may leave; if so, they are given their Ethernet addresses. They must be the driver's own: nobody
+    /// else may write them until they are sent.
     #[inline]
-    pub fn check<'a>(&self, own: &'a [u8]) -> Result<Checked<'a>, Forbidden> {
+    pub fn check<'a>(&self, own: &'a mut [u8]) -> Result<Checked<'a>, Forbidden> {
         match self.allows(own) {
-            true => Ok(Checked(own)),
+            true => {
+                if let Some(next_hop) = self.station.next_hop {
+                    own[..6].copy_from_slice(&next_hop.0);
+                }
+                own[6..ETHERTYPE_AT].copy_from_slice(&self.station.mac.0);
+                Ok(Checked(own))
+            }
             false => Err(self.explain(own)),
         }
+    }
+
+    /// The link has another address, or the flow another next hop (where it has one at all), or the link carries frames
+    /// of another length.
+    pub fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
+        self.station.mac = mac;
+        if self.station.next_hop.is_some() && next_hop.is_some() {
+            self.station.next_hop = next_hop;
+        }
+        self.longest = longest.max(self.headers);
+    }
+
+    /// Whether the program names the station that its frames go to.
+    pub fn names_station(&self) -> bool {
+        self.station.next_hop.is_none()
     }
 
     /// How many bytes of headers it looks at; no shorter packet leaves.
@@ -410,8 +442,7 @@ impl Template {
             _ => Forbidden::DestinationPort,
         };
         match (at, self.layout) {
-            (0..6, _) => Forbidden::NextHop,
-            (6..ETHERTYPE_AT, _) => Forbidden::SourceMac,
+            (..ETHERTYPE_AT, _) => Forbidden::NextHop,
             (ETHERTYPE_AT..ETHERNET, _) => Forbidden::EtherType,
             (ETHERNET, _) => Forbidden::Version,
             (..V4_HOPS, Layout::Ip(Family::V4, _)) => Forbidden::Fragment,

@@ -19,15 +19,15 @@ mod flow;
 
 use std::os::fd::BorrowedFd;
 
-use netnice_core::sched::{FlowId, Misuse, Packet, Scheduler, Service, Wire};
+use netnice_core::sched::{Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant};
 use netnice_ring::breach::Breach;
-use netnice_ring::driver::{Client, Loss, Taken};
+use netnice_ring::driver::{Cleared, Client, Loss, Retired, Taken};
 use netnice_ring::layout::{Place, SetupError, Shape};
 use netnice_ring::record::{Record, Status};
 
 use flow::Flow;
-pub use flow::{Counters, Open, Opened};
+pub use flow::{Counters, LATENESS, Open, Opened};
 
 use crate::demux::{Demux, FlowNo, Match, Reassembly, Refused, Verdict};
 use crate::frame::Mac;
@@ -94,7 +94,41 @@ pub struct Turn {
     /// Flows whose next record was not found within [`LOOKS`].
     again: Vec<u32>,
     broken: Vec<(ProgramNo, Breach)>,
-    expelled: Vec<(ProgramNo, Breach)>,
+    expelled: Vec<Expelled>,
+    /// Packets go nowhere while it is false.
+    link_is_up: bool,
+    totals: Totals,
+}
+
+/// What all flows have done together, those that are closed too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Packets that were handed to the card.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Packets that programs got.
+    pub delivered: u64,
+    /// Their bytes.
+    pub delivered_bytes: u64,
+}
+
+/// A flow that was closed.
+pub struct Closed {
+    /// What was counted of it.
+    pub counters: Counters,
+    /// Its pages, if its program is still there. They are its program's again by [`Turn::reuse`].
+    pub retired: Option<Retired>,
+}
+
+/// A program that broke a rule. Its flows are gone.
+pub struct Expelled {
+    /// Which.
+    pub program: ProgramNo,
+    /// The rule, and how.
+    pub breach: Breach,
+    /// Its memory; to drop it takes long.
+    pub client: Client,
 }
 
 /// A program, and which of its slots is which flow.
@@ -119,6 +153,8 @@ impl Turn {
             again: Vec::new(),
             broken: Vec::new(),
             expelled: Vec::new(),
+            link_is_up: true,
+            totals: Totals::default(),
         })
     }
 
@@ -148,15 +184,16 @@ impl Turn {
         known.as_mut().map(|program| &mut program.client)
     }
 
-    /// A program ends, and with it its flows.
-    pub fn detach(&mut self, program: ProgramNo, now: Instant) {
+    /// A program ends, and with it its flows. To drop what is left of it takes long, and is the caller's to do.
+    pub fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<Client> {
         let theirs: Vec<FlowNo> = self.flows_of(program).collect();
         for flow in theirs {
             self.close(flow, now);
         }
-        if let Some(place) = self.programs.get_mut(program.0 as usize) {
-            *place = None;
-        }
+        let place = self.programs.get_mut(program.0 as usize)?.take()?;
+        // It sees that its flows have ended.
+        place.client.ring();
+        Some(place.client)
     }
 
     /// A flow of a program. Nothing is left of it where this fails.
@@ -206,19 +243,50 @@ impl Turn {
             .try_for_each(|what| self.demux.claim(flow, what))
     }
 
-    /// A flow ends; what it has not sent is not sent. Says what was counted of it.
-    pub fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Counters> {
+    /// A flow ends; what it has not sent is not sent.
+    pub fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Closed> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
         self.demux.remove(flow);
         // It is there, so the scheduler knows it.
         let _ = self.scheduler.remove(known.id, now);
         let program = self.programs.get_mut(known.program.0 as usize);
-        if let Some(Some(program)) = program {
+        let retired = program.and_then(Option::as_mut).map(|program| {
             program.slots[known.ring.slot() as usize] = None;
-            // Pages that the kernel does not take back are not used again.
-            let _ = program.client.close(known.ring);
+            program.client.retire(known.ring)
+        });
+        Some(Closed {
+            counters: known.counters,
+            retired,
+        })
+    }
+
+    /// The place of a closed flow may be another's.
+    pub fn reuse(&mut self, program: ProgramNo, cleared: Cleared) {
+        if let Some(client) = self.client(program) {
+            client.reuse(cleared);
         }
-        Some(known.counters)
+    }
+
+    /// Frames of a flow go to another station (none: to nobody), come from another one, or may be of another length.
+    pub fn readdress(&mut self, flow: FlowNo, mac: Mac, next_hop: Option<Mac>, longest: usize) {
+        if let Some(Some(flow)) = self.flows.get_mut(flow.0 as usize) {
+            flow.readdress(mac, next_hop, longest);
+        }
+    }
+
+    /// The link has another address.
+    pub fn set_mac(&mut self, mac: Mac) {
+        self.demux.set_mac(mac);
+    }
+
+    /// Whether the link is up. While it is not, packets come back unsent, at the pace of their contracts.
+    pub fn set_link(&mut self, is_up: bool) {
+        self.link_is_up = is_up;
+    }
+
+    /// What all flows have done together.
+    pub fn totals(&self) -> Totals {
+        self.totals
     }
 
     /// Another contract for a flow.
@@ -244,21 +312,21 @@ impl Turn {
         &mut self.demux
     }
 
-    /// A program that was expelled, and the rule that it broke. Its flows are gone.
-    pub fn poll_expelled(&mut self) -> Option<(ProgramNo, Breach)> {
+    /// A program that was expelled, and the rule that it broke.
+    pub fn poll_expelled(&mut self) -> Option<Expelled> {
         self.expelled.pop()
     }
 
     /// Looks at what the programs submitted, and sends what is due: at most [`BATCH`] packets.
     pub fn transmit(&mut self, card: &mut impl Card, now: Instant) -> Next {
-        self.hear(now);
+        self.look(now);
         let mut sent = 0;
-        while sent < BATCH && card.room() > 0 && self.send_one(card, now) {
+        while sent < BATCH && (!self.link_is_up || card.room() > 0) && self.send_one(card, now) {
             sent += 1;
         }
         self.publish(now);
         match self.scheduler.poll_timeout() {
-            _ if !self.again.is_empty() => Next::Again,
+            _ if !self.again.is_empty() || !self.expelled.is_empty() => Next::Again,
             Some(at) if at <= now => Next::Again,
             Some(at) => Next::Wait(at),
             None => Next::Idle,
@@ -273,6 +341,7 @@ impl Turn {
             touched,
             broken,
             cost,
+            totals,
             ..
         } = self;
         let mut hand = |verdict: Verdict<'_>, bytes: &[u8]| {
@@ -288,8 +357,13 @@ impl Turn {
                 if flow.touch() {
                     touched.push(number.0);
                 }
-                if let Err(breach) = flow.hand_over(&bytes[..end], cost, now) {
-                    broken.push((flow.program, breach));
+                match flow.hand_over(&bytes[..end], cost, now) {
+                    Ok(true) => {
+                        totals.delivered += 1;
+                        totals.delivered_bytes += end as u64;
+                    }
+                    Ok(false) => {}
+                    Err(breach) => broken.push((flow.program, breach)),
                 }
             }
         };
@@ -322,18 +396,28 @@ impl Turn {
             let known = self.programs.get(program.0 as usize);
             if let Some(Some(known)) = known {
                 known.client.expel(&breach);
-                self.detach(program, now);
-                self.expelled.push((program, breach));
+                let client = self.detach(program, now);
+                self.expelled.extend(client.map(|client| Expelled {
+                    program,
+                    breach,
+                    client,
+                }));
             }
         }
     }
 
-    /// The doorbells of the programs: readable when one rang.
-    pub fn bells(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.programs
-            .iter()
-            .flatten()
-            .map(|program| program.client.bell())
+    /// The programs.
+    pub fn programs(&self) -> impl Iterator<Item = ProgramNo> {
+        let known = self.programs.iter().enumerate();
+        known
+            .filter(|(_, program)| program.is_some())
+            .map(|(number, _)| ProgramNo(number as u32))
+    }
+
+    /// The doorbell of a program: readable when it rang.
+    pub fn bell(&self, program: ProgramNo) -> Option<BorrowedFd<'_>> {
+        let known = self.programs.get(program.0 as usize)?;
+        known.as_ref().map(|program| program.client.bell())
     }
 
     /// Before sleeping. False: some program has news, look at them instead.
@@ -346,10 +430,16 @@ impl Turn {
         quiet
     }
 
-    /// After sleeping: empties the doorbells; how many rings were not asked for.
-    pub fn wake(&mut self) -> u64 {
+    /// After sleeping.
+    pub fn wake(&mut self) {
         let programs = self.programs.iter_mut().flatten();
-        programs.map(|program| program.client.hear().unasked).sum()
+        programs.for_each(|program| program.client.wake());
+    }
+
+    /// Empties the doorbell of a program that rang; how many rings were not asked for.
+    pub fn hear(&mut self, program: ProgramNo) -> u64 {
+        self.client(program)
+            .map_or(0, |client| client.hear().unasked)
     }
 
     /// Panics if it contradicts itself. For tests; linear in everything.
@@ -370,7 +460,7 @@ impl Turn {
     }
 
     /// Flows that have something new and had no head: their heads become known.
-    fn hear(&mut self, now: Instant) {
+    fn look(&mut self, now: Instant) {
         let mut news = std::mem::take(&mut self.again);
         for program in self.programs.iter().flatten() {
             program.client.take_notices(|slot| {
@@ -403,6 +493,8 @@ impl Turn {
             touched,
             again,
             broken,
+            link_is_up,
+            totals,
             ..
         } = self;
         let mut behind = None;
@@ -429,8 +521,12 @@ impl Turn {
         }
         let head = std::mem::replace(&mut flow.head, behind);
         if let Some(head) = head {
-            flow.send(head, card, departure.start);
+            let before = (flow.counters.sent, flow.counters.sent_bytes);
+            flow.send(head, link_is_up.then_some(card), &departure);
+            totals.sent += flow.counters.sent - before.0;
+            totals.sent_bytes += flow.counters.sent_bytes - before.1;
         }
+        flow.since = now;
         true
     }
 

@@ -46,7 +46,7 @@ pub mod tunnel;
 pub use arrivals::Arrivals;
 pub use cgroup::Cgroup;
 pub use daemon::{Answer, Netnice};
-pub use netns::Netns;
+pub use netns::{Door, Netns};
 pub use reap::begin;
 pub use shape::{Cable, Offloads, Pair};
 pub use snapshot::Snapshot;

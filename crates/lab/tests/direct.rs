@@ -10,7 +10,7 @@ use netnice_core::units;
 use netnice_driver::demux::{Demux, FlowNo, Match, Reassembly, Verdict};
 use netnice_driver::frame::Mac;
 use netnice_driver::frames::Holder;
-use netnice_driver::link::{Link, Mode};
+use netnice_driver::link::{Ear, Link, Mode};
 use netnice_driver::protocol::Transport;
 use netnice_driver::template::{Sender, Sends, Template};
 use netnice_kernel::direct::Claim;
@@ -29,13 +29,13 @@ fn socket(host: &Host, family: Family, port: u16) -> Result<UdpSocket> {
     Ok(socket)
 }
 
-fn open(host: &Host, mode: Mode) -> Result<Link> {
+fn open(host: &Host, mode: Mode) -> Result<(Link, Ear)> {
     host.ns
         .enter(|| Ok(Link::open(&host.port().device, Some(mode))?))
 }
 
 fn mac(host: &Host) -> Result<Mac> {
-    Ok(open(host, Mode::Fallback)?.interface().mac)
+    Ok(open(host, Mode::Fallback)?.0.interface().mac)
 }
 
 /// One flow that gets what comes to the direct port.
@@ -101,19 +101,15 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
     );
     // It is held, as every port of a direct flow is.
     let _held = socket(client, family, DIRECT)?;
-    let mut link = open(client, mode)?;
+    let (mut link, mut ear) = open(client, mode)?;
     let mut demux = demux(&link, local, None)?;
-    link.claim(&claim(local))?;
+    ear.claim(&claim(local))?;
     ensure!(!has_xdp(client)?, "before anybody listens");
-    let elsewhere = link.listen();
+    let elsewhere = ear.listen();
     ensure!(elsewhere.is_err(), "from another namespace");
-    client.ns.enter(|| Ok(link.listen()?))?;
-    let mode_now = link.mode();
-    ensure!(
-        mode_now == mode,
-        "{mode_now:?}: {:?}",
-        link.why_not_native()
-    );
+    client.ns.enter(|| Ok(ear.listen()?))?;
+    let mode_now = ear.mode();
+    ensure!(mode_now == mode, "{mode_now:?}: {:?}", ear.why_not_native());
     ensure!(
         has_xdp(client)? == (mode != Mode::Fallback),
         "while somebody listens"
@@ -144,11 +140,11 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
     );
     demux.invariants();
     balances(&link)?;
-    link.release(&claim(local))?;
-    link.deafen()?;
+    ear.release(&claim(local))?;
+    ear.deafen()?;
     ensure!(!has_xdp(client)?, "when nobody listens");
-    client.ns.enter(|| Ok(link.listen()?))?;
-    drop(link);
+    client.ns.enter(|| Ok(ear.listen()?))?;
+    drop((link, ear));
     ensure!(!has_xdp(client)?, "when the link is gone");
     // Its queue can be had again.
     drop(open(client, mode)?);
@@ -159,7 +155,7 @@ fn sends(mode: Mode) -> Result<()> {
     let world = World::pair(Pair::default())?;
     let (client, server) = (world.client(), world.server());
     let receiver = socket(server, Family::V4, 6000)?;
-    let mut link = open(client, mode)?;
+    let (mut link, _ear) = open(client, mode)?;
     let (own, next_hop) = (link.interface().mac, mac(server)?);
     let (local, remote) = (at(client, Family::V4, DIRECT), at(server, Family::V4, 6000));
     let template = Template::new(&Sender {
@@ -185,7 +181,7 @@ fn sends(mode: Mode) -> Result<()> {
             .write(&mut frame, text.as_bytes())?;
         let done = link.send(|room| {
             room[..frame.len()].copy_from_slice(&frame);
-            template.check(&room[..frame.len()])
+            template.check(&mut room[..frame.len()])
         });
         ensure!(done.context("room")?.is_ok() == (k % 3 != 2));
         if k % 7 == 6 {
@@ -220,7 +216,7 @@ fn sends(mode: Mode) -> Result<()> {
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
     let done = link.send(|room| {
         room[..60].copy_from_slice(&frame);
-        raw.check(&room[..60])
+        raw.check(&mut room[..60])
     });
     ensure!(done.context("room")?.is_ok());
     let down = link.flush().err().context("the link is down")?;

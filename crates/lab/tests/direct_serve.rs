@@ -66,7 +66,7 @@ impl Talker {
 
 fn open(host: &Host, mode: Mode) -> Result<Link> {
     host.ns
-        .enter(|| Ok(Link::open(&host.port().device, Some(mode))?))
+        .enter(|| Ok(Link::open(&host.port().device, Some(mode))?.0))
 }
 
 fn talker(turn: &mut Turn, world: &World, ms: u64, own: &Link, next: &Link) -> Result<Talker> {
@@ -135,7 +135,7 @@ fn slices(mode: Mode) -> Result<()> {
         .iter()
         .map(|ms| talker(&mut turn, &world, *ms, &link, &far))
         .collect();
-    let mut server = Server::new(turn, link);
+    let mut server = Server::new(turn, link)?;
     let tap = Tap::start(&world.server().ns, &world.server().port().device)?;
     let stop = AtomicBool::new(false);
     let done: Result<()> = thread::scope(|scope| {

@@ -43,7 +43,7 @@ fn bare(link: &mut Link) -> Result<f64> {
         for _ in 0..32 {
             let done = link.send(|frame| {
                 frame[..14].copy_from_slice(&header);
-                template.check(&frame[..LENGTH])
+                template.check(&mut frame[..LENGTH])
             });
             ensure!(done.context("room")?.is_ok());
         }
@@ -189,7 +189,7 @@ fn median(mut all: Vec<f64>) -> f64 {
 fn compare() -> Result<f64> {
     let world = World::pair(Pair::default())?;
     let client = world.client();
-    let mut link = client
+    let (mut link, _ear) = client
         .ns
         .enter(|| Ok(Link::open(&client.port().device, Some(Mode::Native))?))?;
     let mut programs = Programs::new(link.interface().mac)?;

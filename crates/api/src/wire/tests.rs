@@ -490,3 +490,25 @@ fn what_is_no_call_is_refused_with_its_reason() {
         assert!(error.contains(said), "{why}: {error}");
     }
 }
+
+proptest! {
+    /// The same of a driver: what is nearly a call is one or is refused, and what is one goes out again as the same.
+    #[test]
+    fn a_damaged_call_is_a_call_or_nothing(
+        which in any::<prop::sample::Index>(),
+        damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+    ) {
+        let all = asked_of_a_driver();
+        let ask = all[which.index(all.len())].clone();
+        let frame = encode_call(&DriverCall { id: 7, ask }).unwrap();
+        let mut message = body(&frame).to_vec();
+        for (at, byte) in damage {
+            let at = at.index(message.len());
+            message[at] = byte;
+        }
+        if let Ok(call) = decode_call(&message) {
+            let again = encode_call(&call).unwrap();
+            prop_assert_eq!(decode_call(body(&again)).unwrap(), call);
+        }
+    }
+}

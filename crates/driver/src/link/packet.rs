@@ -5,7 +5,7 @@
 
 use std::cell::Cell;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::socket::{bind, check, get, open, set, system};
 use super::{Counters, FRAME, Interface, LinkError};
@@ -56,26 +56,8 @@ impl PacketLink {
             dropped: Cell::new(0),
             socket,
         };
-        link.bind_to(interface, 0)?;
+        bind_to(link.socket.as_fd(), interface, 0)?;
         Ok(link)
-    }
-
-    pub(super) fn listen(&mut self, interface: &Interface) -> Result<(), LinkError> {
-        self.bind_to(interface, libc::ETH_P_ALL as u16)
-    }
-
-    pub(super) fn deafen(&mut self, interface: &Interface) -> Result<(), LinkError> {
-        self.bind_to(interface, 0)
-    }
-
-    fn bind_to(&self, interface: &Interface, protocol: u16) -> Result<(), LinkError> {
-        // SAFETY: all bits zero are a value of this plain structure.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = protocol.to_be();
-        address.sll_ifindex = interface.index as i32;
-        bind(self.socket.as_fd(), &address)
-            .map_err(system("cannot bind a packet socket to", &interface.name))
     }
 
     pub(super) fn room(&mut self) -> usize {
@@ -196,6 +178,20 @@ impl PacketLink {
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.socket
     }
+}
+
+/// Frames of this protocol come from the interface; 0 is none.
+pub(super) fn bind_to(
+    socket: BorrowedFd<'_>,
+    interface: &Interface,
+    protocol: u16,
+) -> Result<(), LinkError> {
+    // SAFETY: all bits zero are a value of this plain structure.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = protocol.to_be();
+    address.sll_ifindex = interface.index as i32;
+    bind(socket, &address).map_err(system("cannot bind a packet socket to", &interface.name))
 }
 
 fn message(piece: &mut libc::iovec) -> libc::mmsghdr {

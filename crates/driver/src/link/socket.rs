@@ -23,7 +23,7 @@ pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
             *to = from as libc::c_char;
         }
         let done = open(libc::AF_INET, libc::SOCK_DGRAM, 0).and_then(|socket| {
-            // SAFETY: both requests write no more than the structure has room for.
+            // SAFETY: all requests write no more than the structure has room for.
             check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut answer) })
         });
         done.map(|_| answer).map_err(system(what, name))
@@ -37,11 +37,16 @@ pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
     let mtu = ask("cannot ask for the MTU of", libc::SIOCGIFMTU)?;
     // SAFETY: as above.
     let mtu = unsafe { mtu.ifr_ifru.ifru_mtu };
+    let flags = ask("cannot ask for the state of", libc::SIOCGIFFLAGS)?;
+    // SAFETY: as above.
+    let flags = i32::from(unsafe { flags.ifr_ifru.ifru_flags });
+    let both = libc::IFF_UP | libc::IFF_RUNNING;
     Ok(Interface {
         name: name.to_owned(),
         index,
         mac: Mac([0, 1, 2, 3, 4, 5].map(|k| address.sa_data[k] as u8)),
         mtu: mtu as u32,
+        is_up: flags & both == both,
     })
 }
 

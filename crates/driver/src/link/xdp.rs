@@ -10,21 +10,16 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use netnice_kernel::KernelError;
-use netnice_kernel::direct::{Direct, Place};
+use netnice_kernel::direct::Direct;
 
 use super::socket::{bind, check, get, open, set, system};
-use super::{Counters, FRAME, Interface, LinkError, Mode};
+use super::{Counters, FRAME, Interface, LinkError};
 use crate::frames::{Frames, Holder};
 use crate::template::{Checked, Forbidden};
 
-/// An AF_XDP socket on queue 0, and the program that feeds it.
+/// An AF_XDP socket on queue 0.
 #[derive(Debug)]
 pub(super) struct XdpLink {
-    program: Direct,
-    mode: Mode,
-    /// Why it is not native.
-    refusal: Option<KernelError>,
     transmit: Ring<libc::xdp_desc>,
     receive: Ring<libc::xdp_desc>,
     fill: Ring<u64>,
@@ -37,9 +32,10 @@ pub(super) struct XdpLink {
 }
 
 impl XdpLink {
-    pub(super) fn open(interface: &Interface, mode: Mode) -> Result<XdpLink, LinkError> {
+    /// The socket, and the program that is to feed it.
+    pub(super) fn open(interface: &Interface) -> Result<(XdpLink, Direct), LinkError> {
         let name = &interface.name;
-        let program = Direct::load(interface.mac.0)?;
+        let mut program = Direct::load(interface.mac.0)?;
         let socket = open(libc::AF_XDP, libc::SOCK_RAW, 0)
             .map_err(system("cannot open an AF_XDP socket for", name))?;
         let memory = Mapping::anonymous(FRAMES as usize * FRAME)
@@ -70,9 +66,6 @@ impl XdpLink {
         let (transmit, receive, fill, completion) = map_rings(it, &offsets).map_err(map)?;
         bind_queue(it, interface.index).map_err(system("cannot bind to queue 0 of", name))?;
         let mut link = XdpLink {
-            program,
-            mode,
-            refusal: None,
             transmit,
             receive,
             fill,
@@ -82,41 +75,9 @@ impl XdpLink {
             socket,
             memory,
         };
-        link.program.set_socket(0, link.socket.as_fd())?;
+        program.set_socket(0, link.socket.as_fd())?;
         link.prime();
-        Ok(link)
-    }
-
-    pub(super) fn mode(&self) -> Mode {
-        self.mode
-    }
-
-    pub(super) fn why_not_native(&self) -> Option<&KernelError> {
-        self.refusal.as_ref()
-    }
-
-    pub(super) fn program(&mut self) -> &mut Direct {
-        &mut self.program
-    }
-
-    pub(super) fn listen(&mut self, interface: &Interface) -> Result<(), LinkError> {
-        if self.program.is_attached() {
-            return Ok(());
-        }
-        if self.mode == Mode::Native {
-            match self.program.attach(interface.index, Place::Native) {
-                Ok(()) => return Ok(()),
-                Err(why) => {
-                    self.mode = Mode::Generic;
-                    self.refusal = Some(why);
-                }
-            }
-        }
-        Ok(self.program.attach(interface.index, Place::Generic)?)
-    }
-
-    pub(super) fn deafen(&mut self) -> Result<(), LinkError> {
-        Ok(self.program.detach()?)
+        Ok((link, program))
     }
 
     /// Half of the frames are for sending, so that received ones never lack one.

@@ -40,16 +40,45 @@ pub struct Counters {
     pub forbidden: u64,
     /// Packets longer than it may send.
     pub too_long: u64,
+    /// Packets while there was no link or no next hop.
+    pub no_link: u64,
     /// Packets that came for it.
     pub received: u64,
     /// Those that it got.
     pub delivered: u64,
+    /// Their bytes.
+    pub delivered_bytes: u64,
     /// Those for which it had no buffer.
     pub no_buffer: u64,
     /// Those that its buffer was too short for.
     pub too_short: u64,
     /// Those that it had no share of the driver's time for.
     pub over_share: u64,
+    /// How long heads waited until they were sent, in ns.
+    pub waited_sum: u64,
+    /// The longest of them.
+    pub waited_most: u64,
+    /// How late packets left after their contract let them go and they were there: `[k]` counts those of less than
+    /// 2^k µs and no less than the half of that, the last one all that were later.
+    pub lateness: [u64; LATENESS],
+}
+
+/// The last but one ends at half a second.
+pub const LATENESS: usize = 21;
+
+impl Counters {
+    fn count_sent(&mut self, bytes: usize, since: Instant, departure: &Departure) {
+        self.sent += 1;
+        self.sent_bytes += bytes as u64;
+        let start = departure.start.0;
+        let waited = start.saturating_sub(since.0);
+        self.waited_sum += waited;
+        self.waited_most = self.waited_most.max(waited);
+        let late = start.saturating_sub(since.0.max(departure.eligible.0));
+        // Division by 1000 is a multiplication.
+        let place = (u64::BITS - (late / 1000).leading_zeros()) as usize;
+        self.lateness[place.min(LATENESS - 1)] += 1;
+    }
 }
 
 /// See the module.
@@ -60,6 +89,10 @@ pub(super) struct Flow {
     template: Template,
     /// What the scheduler knows of it.
     pub(super) head: Option<Record>,
+    /// When the scheduler was told of it.
+    pub(super) since: Instant,
+    /// There is a station that its frames go to.
+    reaches: bool,
     share: Option<Share>,
     /// Its rings moved in this turn.
     touched: bool,
@@ -82,6 +115,8 @@ impl Flow {
             ring,
             template,
             head: None,
+            since: Instant(0),
+            reaches: true,
             share,
             touched: false,
             cut_short: false,
@@ -146,6 +181,7 @@ impl Flow {
             match scheduler.handle_head(self.id, self.packet(&record, now), now) {
                 Ok(()) => {
                     self.head = Some(record);
+                    self.since = now;
                     return Ok(());
                 }
                 // Longer than its contract can ever send.
@@ -157,58 +193,70 @@ impl Flow {
     }
 
     /// The head leaves: copied, judged in the copy, and given back.
-    pub(super) fn send(&mut self, head: Record, card: &mut impl Card, start: Instant) {
+    pub(super) fn send(&mut self, head: Record, card: Option<&mut impl Card>, leaves: &Departure) {
         let (ring, template) = (&self.ring, &self.template);
-        let done = card.send(|frame| {
-            let length = ring.read(&head, frame);
-            template.check(&frame[..length])
+        let card = card.filter(|_| self.reaches);
+        let done = card.and_then(|card| {
+            card.send(|frame| {
+                let length = ring.read(&head, frame);
+                template.check(&mut frame[..length])
+            })
         });
         let status = match done {
             Some(Ok(())) => {
-                self.counters.sent += 1;
-                self.counters.sent_bytes += head.bytes() as u64;
+                self.counters.count_sent(head.bytes(), self.since, leaves);
                 Status::DONE
             }
             Some(Err(_)) => {
                 self.counters.forbidden += 1;
                 Status::FORBIDDEN
             }
-            // The caller asked for room before; a card that changes its mind has no link.
-            None => Status::NO_LINK,
+            // No link, or no station; or a card that had room before and changed its mind.
+            None => {
+                self.counters.no_link += 1;
+                Status::NO_LINK
+            }
         };
-        self.ring.give_back(head, status, start.0);
+        self.ring.give_back(head, status, leaves.start.0);
     }
 
-    /// A packet came for it.
+    /// Frames go to another station (none: to nobody), from another one, or may be of another length.
+    pub(super) fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
+        self.template.readdress(mac, next_hop, longest);
+        self.reaches = next_hop.is_some() || self.template.names_station();
+    }
+
+    /// A packet came for it. Whether the program got it.
     pub(super) fn hand_over(
         &mut self,
         packet: &[u8],
         cost: &Cost,
         now: Instant,
-    ) -> Result<(), Breach> {
+    ) -> Result<bool, Breach> {
         self.counters.received += 1;
         if let Some(share) = &mut self.share
             && !share.admit(cost.look, cost.of(packet.len()), now)
         {
             self.counters.over_share += 1;
             self.ring.lost(Loss::OverShare);
-            return Ok(());
+            return Ok(false);
         }
         let Taken::Record(record) = self.ring.take_empty()? else {
             self.counters.no_buffer += 1;
             self.ring.lost(Loss::NoBuffer);
-            return Ok(());
+            return Ok(false);
         };
         if record.bytes() < packet.len() {
             self.counters.too_short += 1;
             self.ring.lost(Loss::TooLong);
             self.ring.deliver(record, 0, Status::UNUSED, now.0);
-            return Ok(());
+            return Ok(false);
         }
         self.ring.write(&record, 0, packet);
         self.ring.deliver(record, packet.len(), Status::DONE, now.0);
         self.counters.delivered += 1;
-        Ok(())
+        self.counters.delivered_bytes += packet.len() as u64;
+        Ok(true)
     }
 
     pub(super) fn invariants(&self) {

@@ -331,8 +331,9 @@ fn who_breaks_the_ring_is_expelled_and_nobody_else_notices() {
     // It may be between two looks at its ring: something comes in for it at the latest.
     rig.turn.receive(&to(5001, 10), rig.now);
     rig.turn.publish(rig.now);
-    let (program, breach) = rig.turn.poll_expelled().expect("it is expelled");
-    assert_eq!(program, bad.program);
+    let expelled = rig.turn.poll_expelled().expect("it is expelled");
+    assert_eq!(expelled.program, bad.program);
+    let breach = expelled.breach;
     assert!(breach.must() > 0, "{breach}");
     assert_eq!(bad.attachment.ended(), Some(breach.must()));
     assert!(rig.turn.counters(bad.opened.flow).is_none());

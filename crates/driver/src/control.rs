@@ -1,0 +1,402 @@
+//! The control thread: who connects, what they ask, and what happens by itself.
+//!
+//! ```text
+//!  driver-IFACE.sock ─▶ calls ─┐
+//!  pidfds of programs ─────────┤                                ┌─▶ answers, to who asked
+//!  expelled programs ──────────┼─▶ registry ─▶ orders ─▶ turn ──┤
+//!  route netlink ──────────────┤                                └─▶ events, to all
+//!  SIGTERM, SIGINT ────────────┘
+//! ```
+//! One call after the other, each answered before the next is looked at. The daemon that set flows up may end meanwhile: they go on,
+//! and the next daemon asks for them.
+
+mod connection;
+mod registry;
+
+use std::collections::BTreeMap;
+use std::io::{self, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use netnice_api::driver::{DriverAnswer, DriverCall, DriverEvent, DriverRequest, DriverWord};
+use netnice_kernel::netlink::Listener;
+use netnice_ring::layout::Budget;
+use rustix::event::{Timespec, epoll};
+
+pub use registry::{RegistryError, wire};
+
+use crate::link::{Ear, Interface, Mode};
+use crate::orders::{Ended, Orders};
+use connection::{Connection, EndOf, failed};
+use registry::Registry;
+
+/// What the control thread waits for.
+pub struct Control {
+    registry: Registry,
+    listener: UnixListener,
+    links: Listener,
+    signals: UnixStream,
+    watched: OwnedFd,
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    /// How long it stays without a program. None: for ever.
+    linger: Option<Duration>,
+    empty_since: Option<Instant>,
+    /// It ends when this round is over.
+    ends: bool,
+}
+
+/// Why the driver ends.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The interface.
+    #[error("{0}")]
+    Lost(String),
+    /// What it has.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// Waiting.
+    #[error("the control thread cannot wait: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// What the control thread needs from elsewhere.
+pub struct Ends {
+    /// The listening socket.
+    pub listener: UnixListener,
+    /// Hears of changes of interfaces; opened before the interface was looked at.
+    pub links: Listener,
+    /// Readable when a signal came that ends the process.
+    pub signals: UnixStream,
+}
+
+impl Control {
+    /// Waits for nothing yet.
+    pub fn new(
+        orders: Orders,
+        ear: Ear,
+        ends: Ends,
+        linger: Option<Duration>,
+    ) -> io::Result<Control> {
+        let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let registry = Registry::new(orders, ear, watched.try_clone()?);
+        let Ends {
+            listener,
+            links,
+            signals,
+        } = ends;
+        listener.set_nonblocking(true)?;
+        let control = Control {
+            registry,
+            listener,
+            links,
+            signals,
+            watched,
+            connections: BTreeMap::new(),
+            next: CONNECTIONS,
+            linger,
+            empty_since: Some(Instant::now()),
+            ends: false,
+        };
+        control.watch(control.listener.as_fd(), LISTENER)?;
+        control.watch(control.signals.as_fd(), SIGNALS)?;
+        control.watch(control.registry.told(), TOLD)?;
+        control.watch(control.links.as_fd(), LINKS)?;
+        Ok(control)
+    }
+
+    /// Serves until a signal, a call, its loneliness or the interface ends it. XDP is off the interface then.
+    pub fn run(&mut self) -> Result<(), ControlError> {
+        let served = self.serve();
+        if let Err(ControlError::Lost(why)) = &served {
+            let _ = self.tell(&DriverEvent::Lost { why: why.clone() });
+        }
+        let stopped = self.registry.stop();
+        served?;
+        Ok(stopped?)
+    }
+
+    /// How frames pass.
+    pub fn mode(&self) -> Mode {
+        self.registry.ear().mode()
+    }
+
+    fn serve(&mut self) -> Result<(), ControlError> {
+        self.look()?;
+        while !self.ends {
+            let until = self.until();
+            let timeout =
+                until.map(|until| duration(until.saturating_duration_since(Instant::now())));
+            let mut events = [const { MaybeUninit::uninit() }; EVENTS];
+            let woken = match epoll::wait(&self.watched, &mut events, timeout.as_ref()) {
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(why) => return Err(io::Error::from(why).into()),
+                Ok((woken, _)) => woken,
+            };
+            for event in &*woken {
+                self.handle(event.data.u64(), event.flags)?;
+            }
+            self.pass_on_expelled()?;
+            self.registry.handle_timeout(Instant::now())?;
+            self.count_loneliness();
+        }
+        Ok(())
+    }
+
+    fn until(&self) -> Option<Instant> {
+        let lonely = self.empty_since.zip(self.linger);
+        let lonely = lonely.map(|(since, linger)| since + linger);
+        [lonely, self.registry.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn handle(&mut self, from: u64, what: epoll::EventFlags) -> Result<(), ControlError> {
+        match from {
+            LISTENER => self.accept()?,
+            SIGNALS => {
+                let _ = self.signals.read(&mut [0; 16]);
+                self.ends = true;
+            }
+            // It is looked at after each round.
+            TOLD => {}
+            LINKS => self.hear_of_links()?,
+            CONNECTIONS.. => self.converse(from, what)?,
+            program => {
+                let program = (program - Registry::LIVES) as u32;
+                // The number may be another's by now.
+                if self.registry.has_ended(program) {
+                    self.registry.detach(program)?;
+                    self.tell(&DriverEvent::Gone { program })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<(), ControlError> {
+        let stream = match self.listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection");
+                std::thread::sleep(AFTER_FAILURE);
+                return Ok(());
+            }
+        };
+        let peer = netnice_kernel::peer::of(stream.as_fd());
+        let mut connection = Connection::new(stream)?;
+        let why = match peer {
+            Ok(peer) if peer.uid != 0 => "a driver is root's alone to speak to",
+            Ok(_) if self.connections.len() >= MOST_CONNECTIONS => "too many connections are open",
+            Ok(_) => {
+                let number = self.next;
+                self.watch(connection.fd(), number)?;
+                self.next += 1;
+                self.connections.insert(number, connection);
+                return Ok(());
+            }
+            Err(_) => "the kernel does not say who connects",
+        };
+        let _ = connection.say(&failed(0, &why), Vec::new());
+        Ok(())
+    }
+
+    fn converse(&mut self, number: u64, what: epoll::EventFlags) -> Result<(), ControlError> {
+        let Some(mut connection) = self.connections.remove(&number) else {
+            return Ok(());
+        };
+        let hung_up = epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR;
+        let mut done = connection.flush();
+        if done.is_ok() && what.intersects(hung_up) {
+            done = connection.receive();
+        }
+        while done.is_ok() {
+            match connection.poll_call() {
+                Ok(None) => break,
+                Ok(Some(call)) => done = self.answer(call, &mut connection)?,
+                Err(why) => done = Err(why),
+            }
+        }
+        if let Err(why) = &done {
+            if !matches!(why, EndOf::HungUp) {
+                tracing::warn!(%why, "a connection ends");
+            }
+            connection.end(why);
+            let _ = epoll::delete(&self.watched, connection.fd());
+            return Ok(());
+        }
+        self.watch_again(&connection, number)?;
+        self.connections.insert(number, connection);
+        Ok(())
+    }
+
+    /// Carries a call out. An error of the first kind ends the driver, one of the second kind the connection.
+    fn answer(
+        &mut self,
+        call: DriverCall,
+        connection: &mut Connection,
+    ) -> Result<Result<(), EndOf>, ControlError> {
+        let mut descriptors = Vec::new();
+        let answered = match call.ask {
+            DriverRequest::Attach { pid, flows, bytes } => {
+                let budget = Budget { flows, bytes };
+                let attached = self
+                    .registry
+                    .attach(pid, budget, connection.take_descriptor());
+                attached.map(|attached| {
+                    descriptors = attached.descriptors;
+                    DriverAnswer::Attached {
+                        program: attached.program,
+                    }
+                })
+            }
+            DriverRequest::Stop => {
+                self.ends = true;
+                self.registry.stop().map(|()| DriverAnswer::Done)
+            }
+            other => self.carry_out(other),
+        };
+        let answer = match answered {
+            Ok(answer) => answer,
+            Err(why @ RegistryError::Ended(Ended)) => return Err(why.into()),
+            Err(why) => DriverAnswer::Failed {
+                why: why.to_string(),
+            },
+        };
+        // What an expelled program's flows are asked for fails; why is said first.
+        let word = DriverWord::Answer {
+            id: call.id,
+            answer,
+        };
+        Ok(connection.say(&word, descriptors))
+    }
+
+    fn carry_out(&mut self, ask: DriverRequest) -> Result<DriverAnswer, RegistryError> {
+        let done = |()| DriverAnswer::Done;
+        let registry = &mut self.registry;
+        match ask {
+            DriverRequest::Wire { rate, overhead } => registry.rewire(rate, overhead).map(done),
+            DriverRequest::Detach { program } => registry.detach(program).map(done),
+            DriverRequest::Open(flow) => {
+                let (flow, place) = registry.open(*flow)?;
+                Ok(DriverAnswer::Opened {
+                    flow,
+                    slot: place.slot,
+                    offset: place.offset,
+                })
+            }
+            DriverRequest::Change { flow, contract } => registry.change(flow, contract).map(done),
+            DriverRequest::Readdress {
+                flow,
+                next_hop,
+                mtu,
+            } => registry.readdress(flow, next_hop, mtu).map(done),
+            DriverRequest::Close { flow } => {
+                let counts = registry.close(flow)?;
+                Ok(DriverAnswer::Closed(Box::new(counts)))
+            }
+            DriverRequest::Census => Ok(DriverAnswer::Census(Box::new(registry.census()?))),
+            DriverRequest::Totals => Ok(DriverAnswer::Totals(registry.totals()?)),
+            DriverRequest::Attach { .. } | DriverRequest::Stop => Ok(DriverAnswer::Done),
+        }
+    }
+
+    fn hear_of_links(&mut self) -> Result<(), ControlError> {
+        loop {
+            match self.links.read() {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.look(),
+                // Something was lost, so all is looked at in any case.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Takes over how the interface is now.
+    fn look(&mut self) -> Result<(), ControlError> {
+        let was = self.registry.ear().interface().clone();
+        let lost = |why: String| ControlError::Lost(why);
+        let is = Interface::look(&was.name).map_err(|why| lost(why.to_string()))?;
+        if is.index != was.index {
+            let name = &was.name;
+            return Err(lost(format!("{name} is another interface than it was")));
+        }
+        is.fits().map_err(|why| lost(why.to_string()))?;
+        if (is.mac, is.mtu) != (was.mac, was.mtu) {
+            self.registry.reshape(is.mac, is.mtu)?;
+        }
+        Ok(self.registry.link(is.is_up)?)
+    }
+
+    fn pass_on_expelled(&mut self) -> Result<(), ControlError> {
+        while let Some((program, why)) = self.registry.poll_expelled()? {
+            tracing::warn!(program, %why, "expelled");
+            self.tell(&DriverEvent::Expelled { program, why })?;
+        }
+        Ok(())
+    }
+
+    /// Says something to everybody.
+    fn tell(&mut self, event: &DriverEvent) -> Result<(), ControlError> {
+        let word = DriverWord::Event(event.clone());
+        for (number, mut connection) in std::mem::take(&mut self.connections) {
+            match connection.say(&word, Vec::new()) {
+                Ok(()) => {
+                    self.watch_again(&connection, number)?;
+                    self.connections.insert(number, connection);
+                }
+                Err(why) => {
+                    tracing::warn!(%why, "a connection ends");
+                    let _ = epoll::delete(&self.watched, connection.fd());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn count_loneliness(&mut self) {
+        match (self.registry.is_empty(), self.empty_since) {
+            (false, _) => self.empty_since = None,
+            (true, None) => self.empty_since = Some(Instant::now()),
+            (true, Some(since)) => {
+                self.ends |= self.linger.is_some_and(|linger| since.elapsed() >= linger);
+            }
+        }
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, number: u64) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(number);
+        Ok(epoll::add(&self.watched, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    fn watch_again(&self, connection: &Connection, number: u64) -> io::Result<()> {
+        let mut what = epoll::EventFlags::IN;
+        what.set(epoll::EventFlags::OUT, connection.wants_to_write());
+        let data = epoll::EventData::new_u64(number);
+        Ok(epoll::modify(&self.watched, connection.fd(), data, what)?)
+    }
+}
+
+fn duration(time: Duration) -> Timespec {
+    Timespec {
+        tv_sec: time.as_secs() as i64,
+        tv_nsec: i64::from(time.subsec_nanos()),
+    }
+}
+
+const LISTENER: u64 = 0;
+const SIGNALS: u64 = 1;
+const TOLD: u64 = 2;
+const LINKS: u64 = 3;
+/// Numbers of connections begin there; those of programs lie below, from [`Registry::LIVES`] on.
+const CONNECTIONS: u64 = 1 << 40;
+const EVENTS: usize = 64;
+/// The daemon, the one before it, and some curious ones.
+const MOST_CONNECTIONS: usize = 16;
+/// So that a full table of descriptors does not make the loop spin.
+const AFTER_FAILURE: Duration = Duration::from_millis(20);

@@ -1,0 +1,513 @@
+//! Which programs and flows there are, as the control thread knows them, and how they come and go.
+//!
+//! The packet thread has the same ones by number; it is told first, so that what stands here is there. What takes long is done
+//! here and not there: a program's memory is made and dropped, pages of closed flows are given back, XDP is attached with the
+//! first flow and detached some time after the last.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use netnice_api::driver::{
+    CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, TotalsDoc,
+};
+use netnice_core::sched::Wire;
+use netnice_core::units::{Bytes, Nanos, Rate};
+use netnice_kernel::direct::Claim;
+use netnice_kernel::process::PidFd;
+use netnice_ring::driver::Client;
+use netnice_ring::layout::{Budget, Place};
+use rustix::event::epoll;
+
+use crate::demux::{Discard, FlowNo};
+use crate::frame::Mac;
+use crate::link::{Ear, LinkError};
+use crate::orders::{Ended, Order, Orders, Report, Sums};
+use crate::setup::{self, SetupError};
+use crate::turn::ProgramNo;
+
+/// What the driver has.
+pub struct Registry {
+    orders: Orders,
+    ear: Ear,
+    programs: BTreeMap<u32, Program>,
+    flows: BTreeMap<u32, Flow>,
+    /// How many flows there are for each.
+    claims: HashMap<Claim, u32>,
+    /// Since when there is no flow, while XDP is still attached.
+    quiet_since: Option<Instant>,
+    /// Where the ends of processes are waited for.
+    watched: OwnedFd,
+    expelled: VecDeque<(u32, String)>,
+}
+
+struct Program {
+    pid: u32,
+    life: PidFd,
+    bytes: u64,
+    flows: BTreeSet<u32>,
+}
+
+struct Flow {
+    /// As it was opened, and changed since.
+    setup: DriverFlow,
+    claim: Claim,
+}
+
+/// Why something cannot be done. Nothing has changed.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// The packet thread is gone: nothing can be done any more.
+    #[error(transparent)]
+    Ended(#[from] Ended),
+    /// No such program.
+    #[error("program {0} is not attached (any more)")]
+    NoProgram(u32),
+    /// No such flow.
+    #[error("flow {0} is not open (any more)")]
+    NoFlow(u32),
+    /// The process whose flows they would be.
+    #[error("attach needs a pidfd of the program beside it, and {0}")]
+    Pidfd(&'static str),
+    /// Its memory.
+    #[error(transparent)]
+    Memory(#[from] netnice_ring::layout::SetupError),
+    /// What is asked makes no sense.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// The interface.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The link's rate.
+    #[error("a rate of {0} bit/s is none that a link has")]
+    Rate(u64),
+    /// The kernel refused something.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Said by the packet thread.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// A program that is attached: what it gets.
+pub struct Attached {
+    /// Its number.
+    pub program: u32,
+    /// Memory file, doorbell to the driver, doorbell to the program.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Registry {
+    /// Nothing yet.
+    ///
+    /// The end of a program's process makes the epoll descriptor readable, with [`Registry::LIVES`] and the program's
+    /// number.
+    pub fn new(orders: Orders, ear: Ear, watched: OwnedFd) -> Registry {
+        Registry {
+            orders,
+            ear,
+            programs: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            claims: HashMap::new(),
+            quiet_since: None,
+            watched,
+            expelled: VecDeque::new(),
+        }
+    }
+
+    /// See [`Registry::new`].
+    pub const LIVES: u64 = 1 << 32;
+
+    /// Readable when there may be a program to [`Registry::poll_expelled`].
+    pub fn told(&self) -> BorrowedFd<'_> {
+        self.orders.told()
+    }
+
+    /// A program that was expelled, and why.
+    pub fn poll_expelled(&mut self) -> Result<Option<(u32, String)>, RegistryError> {
+        self.settle()?;
+        Ok(self.expelled.pop_front())
+    }
+
+    /// What comes from the interface.
+    pub fn ear(&self) -> &Ear {
+        &self.ear
+    }
+
+    /// Whether there is nobody.
+    pub fn is_empty(&self) -> bool {
+        self.programs.is_empty()
+    }
+
+    /// Another rate of the link.
+    pub fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
+        let wire = wire(rate, overhead)?;
+        self.done(Order::Wire(wire))
+    }
+
+    /// Another program.
+    pub fn attach(
+        &mut self,
+        pid: u32,
+        budget: Budget,
+        pidfd: Option<OwnedFd>,
+    ) -> Result<Attached, RegistryError> {
+        let pidfd = pidfd.ok_or(RegistryError::Pidfd("none came"))?;
+        let (life, _) = PidFd::received(pidfd).ok_or(RegistryError::Pidfd("this is none"))?;
+        if !life.lives() {
+            return Err(RegistryError::Pidfd("that process has ended"));
+        }
+        let client = Client::create(budget)?;
+        let bytes = client.bytes();
+        let handles = client.handles();
+        let copies = [handles.memory, handles.to_driver, handles.to_program];
+        let copies: Result<Vec<OwnedFd>, _> =
+            copies.iter().map(BorrowedFd::try_clone_to_owned).collect();
+        let descriptors = copies?;
+        let program = match self.orders.give(Order::Attach(Box::new(client)))? {
+            Report::Attached(program) => program.0,
+            other => return Err(refusal(other)),
+        };
+        // The number may have been one's that was expelled.
+        self.settle()?;
+        let data = epoll::EventData::new_u64(Registry::LIVES + u64::from(program));
+        let watched = epoll::add(&self.watched, life.as_fd(), data, epoll::EventFlags::IN);
+        if let Err(why) = watched {
+            self.orders.give(Order::Detach(ProgramNo(program)))?;
+            return Err(io::Error::from(why).into());
+        }
+        let known = Program {
+            pid,
+            life,
+            bytes,
+            flows: BTreeSet::new(),
+        };
+        self.programs.insert(program, known);
+        Ok(Attached {
+            program,
+            descriptors,
+        })
+    }
+
+    /// Whether the program's process has ended.
+    pub fn has_ended(&self, program: u32) -> bool {
+        let known = self.programs.get(&program);
+        known.is_some_and(|known| !known.life.lives())
+    }
+
+    /// A program ends, and its flows.
+    pub fn detach(&mut self, program: u32) -> Result<(), RegistryError> {
+        if !self.programs.contains_key(&program) {
+            return Err(RegistryError::NoProgram(program));
+        }
+        let left = self.orders.give(Order::Detach(ProgramNo(program)))?;
+        self.forget(program);
+        drop(left);
+        Ok(())
+    }
+
+    /// A program is gone, and its flows.
+    fn forget(&mut self, program: u32) {
+        let Some(known) = self.programs.remove(&program) else {
+            return;
+        };
+        // Others have the pidfd too, so it does not go by being closed.
+        let _ = epoll::delete(&self.watched, known.life.as_fd());
+        for flow in known.flows {
+            if let Some(flow) = self.flows.remove(&flow) {
+                self.release(&flow.claim);
+            }
+        }
+        self.grow_quiet();
+    }
+
+    /// Another flow: its number, and where it lies.
+    pub fn open(&mut self, asked: DriverFlow) -> Result<(u32, Place), RegistryError> {
+        let program = asked.program;
+        if !self.programs.contains_key(&program) {
+            return Err(RegistryError::NoProgram(program));
+        }
+        let interface = self.ear.interface();
+        let (open, claim) = setup::flow(&asked, interface.mac, interface.mtu)?;
+        // Before it is open: its packets pass to the kernel until then.
+        self.ear.listen()?;
+        self.quiet_since = None;
+        let order = Order::Open(ProgramNo(program), Box::new(open));
+        let opened = match self.orders.give(order)? {
+            Report::Opened(opened) => opened,
+            other => {
+                self.grow_quiet();
+                return Err(refusal(other));
+            }
+        };
+        let number = opened.flow.0;
+        if let Err(why) = self.claim(&claim) {
+            self.close_there(program, number)?;
+            self.grow_quiet();
+            return Err(why.into());
+        }
+        if let Some(known) = self.programs.get_mut(&program) {
+            known.flows.insert(number);
+        }
+        let setup = asked;
+        self.flows.insert(number, Flow { setup, claim });
+        Ok((number, opened.place))
+    }
+
+    /// Another contract for a flow.
+    pub fn change(&mut self, flow: u32, contract: String) -> Result<(), RegistryError> {
+        if !self.flows.contains_key(&flow) {
+            return Err(RegistryError::NoFlow(flow));
+        }
+        let service = setup::service(&contract)?;
+        self.done(Order::Change(FlowNo(flow), service))?;
+        if let Some(known) = self.flows.get_mut(&flow) {
+            known.setup.contract = contract;
+        }
+        Ok(())
+    }
+
+    /// A flow's frames go to another station, or may be of another length.
+    pub fn readdress(
+        &mut self,
+        flow: u32,
+        next_hop: Option<[u8; 6]>,
+        mtu: u32,
+    ) -> Result<(), RegistryError> {
+        let known = self.flows.get_mut(&flow);
+        let known = known.ok_or(RegistryError::NoFlow(flow))?;
+        (known.setup.next_hop, known.setup.mtu) = (next_hop, mtu);
+        self.address(flow)
+    }
+
+    /// A flow ends.
+    pub fn close(&mut self, flow: u32) -> Result<FlowCounts, RegistryError> {
+        let known = self
+            .flows
+            .remove(&flow)
+            .ok_or(RegistryError::NoFlow(flow))?;
+        let program = known.setup.program;
+        if let Some(program) = self.programs.get_mut(&program) {
+            program.flows.remove(&flow);
+        }
+        self.release(&known.claim);
+        let counts = self.close_there(program, flow)?;
+        self.grow_quiet();
+        Ok(counts.unwrap_or_default())
+    }
+
+    /// All programs and flows, with their counters.
+    pub fn census(&mut self) -> Result<CensusDoc, RegistryError> {
+        let sums = self.sums()?;
+        let discarded = Discard::ALL.iter().zip(sums.received.discarded);
+        let discarded = discarded.map(|(why, count)| (why.name().to_owned(), count));
+        let others = [
+            ("unclaimed", sums.received.unclaimed),
+            ("missed", sums.link.missed),
+            ("strange", sums.link.strange),
+        ];
+        let others = others.map(|(why, count)| (why.to_owned(), count));
+        let programs = self.programs.iter();
+        let mut census = CensusDoc {
+            iface: self.ear.interface().name.clone(),
+            mode: self.ear.mode().name().to_owned(),
+            why_not_native: self.ear.why_not_native().map(LinkError::to_string),
+            programs: programs
+                .map(|(number, known)| ProgramDoc {
+                    program: *number,
+                    pid: known.pid,
+                    bytes: known.bytes,
+                })
+                .collect(),
+            flows: Vec::with_capacity(self.flows.len()),
+            discarded: discarded
+                .chain(others)
+                .filter(|(_, count)| *count > 0)
+                .collect(),
+        };
+        let numbers: Vec<FlowNo> = self.flows.keys().copied().map(FlowNo).collect();
+        for some in numbers.chunks(COUNTED_AT_ONCE) {
+            let Report::Counts(counted) = self.orders.give(Order::Counts(some.to_vec()))? else {
+                continue;
+            };
+            for (flow, counters) in counted {
+                if let Some(known) = self.flows.get(&flow.0) {
+                    census.flows.push(DriverFlowDoc {
+                        flow: flow.0,
+                        setup: known.setup.clone(),
+                        counts: setup::counts(&counters),
+                    });
+                }
+            }
+        }
+        Ok(census)
+    }
+
+    /// What all flows have done together.
+    pub fn totals(&mut self) -> Result<TotalsDoc, RegistryError> {
+        let totals = self.sums()?.totals;
+        Ok(TotalsDoc {
+            sent: totals.sent,
+            sent_bytes: totals.sent_bytes,
+            delivered: totals.delivered,
+            delivered_bytes: totals.delivered_bytes,
+        })
+    }
+
+    /// The link is up, or is not.
+    pub fn link(&mut self, is_up: bool) -> Result<(), RegistryError> {
+        self.done(Order::Link(is_up))
+    }
+
+    /// The interface has another address, or its packets may be of another length.
+    pub fn reshape(&mut self, mac: Mac, mtu: u32) -> Result<(), RegistryError> {
+        self.ear.moved(mac)?;
+        self.ear.resized(mtu);
+        self.done(Order::Mac(mac))?;
+        let flows: Vec<u32> = self.flows.keys().copied().collect();
+        flows.into_iter().try_for_each(|flow| self.address(flow))
+    }
+
+    /// When there is something to do again without anybody asking.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.quiet_since? + QUIET)
+    }
+
+    /// Takes XDP off if no flow has been there for a while.
+    pub fn handle_timeout(&mut self, now: Instant) -> Result<(), RegistryError> {
+        if self.poll_timeout().is_some_and(|at| at <= now) {
+            self.quiet_since = None;
+            self.ear.deafen()?;
+        }
+        Ok(())
+    }
+
+    /// All end: flows, programs, XDP, the packet thread.
+    pub fn stop(&mut self) -> Result<(), RegistryError> {
+        let programs: Vec<u32> = self.programs.keys().copied().collect();
+        let gone: Result<(), RegistryError> = programs
+            .into_iter()
+            .try_for_each(|program| self.detach(program));
+        let deaf = self.ear.deafen();
+        let stopped = self.orders.give(Order::Stop);
+        gone?;
+        deaf?;
+        stopped?;
+        Ok(())
+    }
+
+    /// Forgets whom the packet thread has expelled.
+    fn settle(&mut self) -> Result<(), Ended> {
+        while let Some(expelled) = self.orders.poll_expelled()? {
+            let program = expelled.program.0;
+            self.forget(program);
+            self.expelled
+                .push_back((program, expelled.breach.to_string()));
+        }
+        Ok(())
+    }
+
+    fn sums(&mut self) -> Result<Sums, RegistryError> {
+        match self.orders.give(Order::Sums)? {
+            Report::Sums(sums) => Ok(*sums),
+            other => Err(refusal(other)),
+        }
+    }
+
+    fn done(&mut self, order: Order) -> Result<(), RegistryError> {
+        match self.orders.give(order)? {
+            Report::Done => Ok(()),
+            other => Err(refusal(other)),
+        }
+    }
+
+    /// Tells the packet thread a flow's addresses and length.
+    fn address(&mut self, flow: u32) -> Result<(), RegistryError> {
+        let Some(known) = self.flows.get(&flow) else {
+            return Ok(());
+        };
+        let interface = self.ear.interface();
+        let longest = setup::longest(known.setup.mtu, interface.mtu);
+        let next_hop = known.setup.next_hop.map(Mac);
+        self.done(Order::Readdress(
+            FlowNo(flow),
+            interface.mac,
+            next_hop,
+            longest,
+        ))
+    }
+
+    /// Closes a flow with the packet thread, and lets its pages be used again.
+    fn close_there(
+        &mut self,
+        program: u32,
+        flow: u32,
+    ) -> Result<Option<FlowCounts>, RegistryError> {
+        let Report::Closed(Some(closed)) = self.orders.give(Order::Close(FlowNo(flow)))? else {
+            return Ok(None);
+        };
+        if let Some(retired) = closed.retired {
+            match retired.clear() {
+                Ok(cleared) => self.done(Order::Reuse(ProgramNo(program), cleared))?,
+                Err(why) => {
+                    tracing::warn!(flow, %why, "a closed flow's memory is lost to its program")
+                }
+            }
+        }
+        Ok(Some(setup::counts(&closed.counters)))
+    }
+
+    fn claim(&mut self, claim: &Claim) -> Result<(), LinkError> {
+        let count = self.claims.entry(*claim).or_insert(0);
+        if *count == 0 {
+            let done = self.ear.claim(claim);
+            if done.is_err() {
+                self.claims.remove(claim);
+                return done;
+            }
+        }
+        *count += 1;
+        Ok(())
+    }
+
+    fn release(&mut self, claim: &Claim) {
+        let Some(count) = self.claims.get_mut(claim) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.claims.remove(claim);
+            if let Err(why) = self.ear.release(claim) {
+                tracing::warn!(%why, "packets of a closed flow still come to the driver");
+            }
+        }
+    }
+
+    fn grow_quiet(&mut self) {
+        if self.flows.is_empty() && self.ear.listens() && self.quiet_since.is_none() {
+            self.quiet_since = Some(Instant::now());
+        }
+    }
+}
+
+/// The link, for the scheduler.
+pub fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
+    let mut wire = Wire::new(Rate::new(rate).ok_or(RegistryError::Rate(rate))?);
+    wire.overhead = Bytes(overhead);
+    wire.ahead = Nanos(netnice_api::driver::AHEAD_NS);
+    wire.longest = Bytes(setup::longest(crate::link::MAX_MTU, u32::MAX) as u64);
+    Ok(wire)
+}
+
+fn refusal(report: Report) -> RegistryError {
+    match report {
+        Report::Failed(why) => RegistryError::Refused(why),
+        _ => RegistryError::Refused("the packet thread answered something else".to_owned()),
+    }
+}
+
+/// So long XDP stays without a flow: one that follows another need not wait for it to come back.
+const QUIET: Duration = Duration::from_millis(500);
+/// Flows whose counters are copied in one go: some microseconds.
+const COUNTED_AT_ONCE: usize = 64;

@@ -1,0 +1,93 @@
+//! The driver's command line.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use netnice_api::RuntimeDir;
+use netnice_core::units::{Nanos, Rate};
+use netnice_driver::link::Mode;
+use netnice_driver::run::{Options, run};
+use tracing_subscriber::EnvFilter;
+
+/// Serves direct flows on one interface: programs hand it packets through shared memory, and it sends each when its contract says.
+///
+/// netniced starts it when a program asks for the first direct flow on a managed link, and tells it over DIR/driver-IFACE.sock which
+/// flows there are. It ends when nobody has needed it for a while.
+#[derive(Parser)]
+#[command(name = "netnice-driver", version)]
+struct Arguments {
+    /// Folder of its socket and its lock [default: $NETNICE_RUNTIME_DIR, else /run/netnice]
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: Option<PathBuf>,
+    /// What direct flows may use of the link, as in 100mbit
+    #[arg(long, value_name = "RATE")]
+    rate: Rate,
+    /// Bytes that the wire adds to each packet
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    overhead: u64,
+    /// How frames pass between the interface and the driver [default: the first of these that works]
+    #[arg(long)]
+    mode: Option<How>,
+    /// The processor of the thread that sends and receives [default: any]
+    #[arg(long, value_name = "N")]
+    processor: Option<usize>,
+    /// How long it stays without a program
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "10s",
+        conflicts_with = "stay"
+    )]
+    linger: Nanos,
+    /// Stay without a program too
+    #[arg(long)]
+    stay: bool,
+    /// The interface
+    iface: String,
+}
+
+/// [`Mode`], on the command line.
+#[derive(Clone, Copy, ValueEnum)]
+enum How {
+    /// AF_XDP, with XDP in the interface's driver
+    Native,
+    /// AF_XDP, with XDP behind it
+    Generic,
+    /// AF_PACKET
+    Fallback,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            EnvFilter::try_from_env("NETNICE_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
+        )
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .init();
+    let variable = std::env::var_os(RuntimeDir::VARIABLE);
+    let options = Options {
+        runtime: RuntimeDir::choose(arguments.runtime_dir, variable),
+        iface: arguments.iface,
+        rate: arguments.rate.bits_per_second(),
+        overhead: arguments.overhead,
+        mode: arguments.mode.map(|how| match how {
+            How::Native => Mode::Native,
+            How::Generic => Mode::Generic,
+            How::Fallback => Mode::Fallback,
+        }),
+        processor: arguments.processor,
+        linger: (!arguments.stay).then(|| Duration::from_nanos(arguments.linger.0)),
+    };
+    match run(&options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("netnice-driver: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

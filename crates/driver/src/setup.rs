@@ -1,0 +1,203 @@
+//! What the daemon has set up, in the driver's own terms: pure, and refused as a whole where it makes no sense.
+
+use std::net::SocketAddr;
+
+use netnice_api::direct::{ShapeDoc, Speaks};
+use netnice_api::driver::{DriverFlow, FlowCounts};
+use netnice_core::contract::{Contract, ContractError};
+use netnice_core::sched::{NotServed, Service};
+use netnice_core::units::Nanos;
+use netnice_kernel::direct::Claim;
+use netnice_ring::layout::Shape;
+
+use crate::demux::{Match, Reassembly};
+use crate::frame::{ETHERNET, Mac};
+use crate::pattern::{BadPattern, Pattern, Term};
+use crate::protocol::{EtherType, IpProtocol, NotForFlows, Transport};
+use crate::share::Share;
+use crate::template::{Sender, Sends};
+use crate::turn::{Counters, Open};
+
+/// Why a flow cannot be set up so.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The contract does not parse.
+    #[error("contract \"{text}\": {why}")]
+    Contract {
+        /// The text.
+        text: String,
+        /// Why.
+        #[source]
+        why: ContractError,
+    },
+    /// It asks for two things at once.
+    #[error(transparent)]
+    NotServed(#[from] NotServed),
+    /// Its protocol.
+    #[error(transparent)]
+    Protocol(#[from] NotForFlows),
+    /// The description of what it receives.
+    #[error("pattern: {0}")]
+    Pattern(#[from] BadPattern),
+    /// Its share of the driver's time.
+    #[error("a receive share of {0} millionths is more than all of them")]
+    Share(u32),
+}
+
+/// A flow's setup, for the turn, and what is to come to the driver for it.
+pub fn flow(asked: &DriverFlow, mac: Mac, mtu: u32) -> Result<(Open, Claim), SetupError> {
+    let (sends, what, claim) = speaks(&asked.speaks)?;
+    let share = match asked.receive_share {
+        Some(part) if part > MILLION => return Err(SetupError::Share(part)),
+        part => part.map(|part| Share::new(part, SHARE_BURST)),
+    };
+    let open = Open {
+        shape: shape(&asked.shape),
+        service: service(&asked.contract)?,
+        sender: Sender {
+            mac,
+            next_hop: asked.next_hop.map(Mac),
+            longest: longest(asked.mtu, mtu),
+            sends,
+        },
+        matches: vec![what],
+        reassembly: match asked.in_order {
+            true => Reassembly::InOrder,
+            false => Reassembly::Complete,
+        },
+        share,
+    };
+    Ok((open, claim))
+}
+
+/// How a flow with this contract is served.
+pub fn service(text: &str) -> Result<Service, SetupError> {
+    let contract = text
+        .parse::<Contract>()
+        .map_err(|why| SetupError::Contract {
+            text: text.to_owned(),
+            why,
+        })?;
+    Ok(Service::of(&contract)?)
+}
+
+/// The longest frame of a flow: as the way to the other end has it, and the interface.
+pub fn longest(flow: u32, interface: u32) -> usize {
+    ETHERNET + flow.min(interface) as usize
+}
+
+/// The counters in the words of the messages.
+pub fn counts(counters: &Counters) -> FlowCounts {
+    let used = counters.lateness.iter().rposition(|count| *count > 0);
+    FlowCounts {
+        sent: counters.sent,
+        sent_bytes: counters.sent_bytes,
+        forbidden: counters.forbidden,
+        too_long: counters.too_long,
+        no_link: counters.no_link,
+        received: counters.received,
+        delivered: counters.delivered,
+        delivered_bytes: counters.delivered_bytes,
+        no_buffer: counters.no_buffer,
+        too_short: counters.too_short,
+        over_share: counters.over_share,
+        lateness: counters.lateness[..used.map_or(0, |last| last + 1)].to_vec(),
+        waited_sum: counters.waited_sum,
+        waited_most: counters.waited_most,
+    }
+}
+
+fn shape(asked: &ShapeDoc) -> Shape {
+    Shape {
+        chunk_bytes: asked.chunk_bytes,
+        chunks: asked.chunks,
+        transmit_entries: asked.transmit_entries,
+        receive_entries: asked.receive_entries,
+    }
+}
+
+fn speaks(asked: &Speaks) -> Result<(Sends, Match, Claim), SetupError> {
+    let transport = Transport::Udp;
+    let ends = |local: SocketAddr, remote: Option<SocketAddr>| Claim::Ends {
+        protocol: transport.number(),
+        local: (local.ip(), local.port()),
+        remote: remote.map(|remote| (remote.ip(), remote.port())),
+    };
+    let ports = |local, remote| Sends::Ports {
+        transport,
+        local,
+        remote,
+    };
+    Ok(match asked {
+        Speaks::Udp { local, remote } => {
+            let what = match *remote {
+                Some(remote) => Match::Connected {
+                    transport,
+                    local: *local,
+                    remote,
+                },
+                None => Match::Port {
+                    transport,
+                    local: *local,
+                },
+            };
+            (ports(*local, *remote), what, ends(*local, *remote))
+        }
+        Speaks::Group { local, group } => {
+            let what = Match::Group {
+                transport,
+                group: *group,
+            };
+            (ports(*local, Some(*group)), what, ends(*group, None))
+        }
+        Speaks::Protocol {
+            number,
+            local,
+            remote,
+            pattern,
+        } => {
+            let protocol = IpProtocol::new(*number)?;
+            let (local, remote) = (*local, *remote);
+            let sends = Sends::Protocol {
+                protocol,
+                local,
+                remote,
+            };
+            let what = Match::Protocol {
+                protocol,
+                local,
+                pattern: compiled(pattern)?,
+            };
+            let protocol = *number;
+            (sends, what, Claim::Host { protocol, local })
+        }
+        Speaks::EtherType { number, pattern } => {
+            let kind = EtherType::new(*number)?;
+            let what = Match::EtherType {
+                kind,
+                pattern: compiled(pattern)?,
+            };
+            (Sends::EtherType(kind), what, Claim::Kind(*number))
+        }
+    })
+}
+
+fn compiled(terms: &[netnice_api::direct::Term]) -> Result<Pattern, BadPattern> {
+    let terms: Vec<Term> = terms
+        .iter()
+        .map(|term| Term {
+            offset: term.offset,
+            width: 1,
+            mask: term.mask.into(),
+            value: term.value.into(),
+        })
+        .collect();
+    Pattern::new(&terms)
+}
+
+const MILLION: u32 = 1_000_000;
+/// What a flow may save up of its share: a burst that fills its rings.
+const SHARE_BURST: Nanos = Nanos(1_000_000);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+use netnice_api::direct::Term as ApiTerm;
+use netnice_core::contract::Weight;
+
+use super::*;
+use crate::turn::LATENESS;
+
+const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+fn asked(speaks: Speaks) -> DriverFlow {
+    DriverFlow {
+        program: 0,
+        number: 1,
+        speaks,
+        next_hop: Some([2, 0, 0, 0, 0, 2]),
+        mtu: 1500,
+        contract: "none".to_owned(),
+        shape: ShapeDoc {
+            chunk_bytes: 2048,
+            chunks: 64,
+            transmit_entries: 32,
+            receive_entries: 16,
+        },
+        in_order: false,
+        receive_share: None,
+    }
+}
+
+fn udp(remote: Option<&str>) -> Speaks {
+    Speaks::Udp {
+        local: "10.0.0.1:5000".parse().unwrap(),
+        remote: remote.map(|remote| remote.parse().unwrap()),
+    }
+}
+
+#[test]
+fn what_a_flow_speaks_is_what_it_sends_receives_and_claims() {
+    let (open, claim) = flow(&asked(udp(Some("10.0.0.2:53"))), OWN, 1500).unwrap();
+    assert!(matches!(open.matches[..], [Match::Connected { .. }]));
+    assert_eq!(open.sender.longest, 1514);
+    assert_eq!(open.service, Service::best_effort(Weight::default()));
+    let local = ("10.0.0.1".parse().unwrap(), 5000);
+    let remote = Some(("10.0.0.2".parse().unwrap(), 53));
+    let protocol = 17;
+    assert_eq!(
+        claim,
+        Claim::Ends {
+            protocol,
+            local,
+            remote
+        }
+    );
+
+    let (open, claim) = flow(&asked(udp(None)), OWN, 1000).unwrap();
+    assert!(matches!(open.matches[..], [Match::Port { .. }]));
+    assert_eq!(open.sender.longest, 1014, "the interface's, which is less");
+    let remote = None;
+    assert_eq!(
+        claim,
+        Claim::Ends {
+            protocol,
+            local,
+            remote
+        }
+    );
+
+    let group = Speaks::Group {
+        local: "10.0.0.1:5000".parse().unwrap(),
+        group: "239.1.2.3:6000".parse().unwrap(),
+    };
+    let (open, claim) = flow(&asked(group), OWN, 1500).unwrap();
+    assert!(matches!(open.matches[..], [Match::Group { .. }]));
+    let local = ("239.1.2.3".parse().unwrap(), 6000);
+    assert_eq!(
+        claim,
+        Claim::Ends {
+            protocol,
+            local,
+            remote
+        }
+    );
+}
+
+#[test]
+fn other_protocols_are_received_by_their_pattern() {
+    let pattern = vec![
+        ApiTerm {
+            offset: 1,
+            mask: 0xf0,
+            value: 0x20,
+        },
+        ApiTerm {
+            offset: 5,
+            mask: 0xff,
+            value: 7,
+        },
+    ];
+    let speaks = Speaks::EtherType {
+        number: 0x88b5,
+        pattern,
+    };
+    let (open, claim) = flow(&asked(speaks), OWN, 1500).unwrap();
+    assert_eq!(claim, Claim::Kind(0x88b5));
+    let [Match::EtherType { pattern, .. }] = &open.matches[..] else {
+        panic!("{:?}", open.matches)
+    };
+    assert!(pattern.fits(&[0, 0x2f, 0, 0, 0, 7]));
+    assert!(!pattern.fits(&[0, 0x3f, 0, 0, 0, 7]));
+}
+
+#[test]
+fn what_makes_no_sense_is_named() {
+    let said = |change: &dyn Fn(&mut DriverFlow)| {
+        let mut asked = asked(udp(None));
+        change(&mut asked);
+        flow(&asked, OWN, 1500).unwrap_err().to_string()
+    };
+    let why = said(&|flow| flow.contract = "up fast".to_owned());
+    assert!(why.contains("\"up fast\""), "{why}");
+    let why = said(&|flow| flow.contract = "slice 2ms/50ms cell pcr=1mbit,cdvt=1ms".to_owned());
+    assert!(why.contains("make one flow for each"), "{why}");
+    let why = said(&|flow| flow.receive_share = Some(1_000_001));
+    assert!(why.contains("1000001"), "{why}");
+    let why = said(&|flow| {
+        flow.speaks = Speaks::EtherType {
+            number: 0x0800,
+            pattern: Vec::new(),
+        }
+    });
+    assert!(why.contains("0x0800"), "{why}");
+}
+
+#[test]
+fn counters_are_told_without_what_never_was() {
+    let mut lateness = [0; LATENESS];
+    assert!(counts(&Counters::default()).lateness.is_empty());
+    lateness[0] = 3;
+    lateness[2] = 1;
+    let counters = Counters {
+        sent: 4,
+        lateness,
+        ..Counters::default()
+    };
+    assert_eq!(counts(&counters).lateness, [3, 0, 1]);
+}

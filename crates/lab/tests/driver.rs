@@ -1,0 +1,491 @@
+//! The process `netnice-driver`, spoken to as the daemon does: programs come, send, receive, break rules, are killed; the interface goes
+//! down and up; the process itself is told to end, or killed.
+
+mod driving;
+
+use std::io::Write;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use driving::{Caller, Driver, Program, flow, has_xdp, soon, udp};
+use netnice_api::driver::{DriverAnswer, DriverCall, DriverEvent, DriverRequest};
+use netnice_api::encode_call;
+use netnice_lab::experiment::bench::at;
+use netnice_lab::world::{self, Family, Pair, World};
+use netnice_ring::record::Status;
+
+/// Programs whose flow lies between the two hosts of a world.
+struct Rig {
+    world: World,
+    driver: Driver,
+    daemon: Caller,
+    /// The kernel's end, on the server.
+    peer: UdpSocket,
+}
+
+const PORT: u16 = 5000;
+const PEER: u16 = 6000;
+
+fn rig(options: &str) -> Result<Rig> {
+    let world = World::pair(Pair::default())?;
+    let driver = Driver::start(&world, options)?;
+    let daemon = driver.call()?;
+    let server = world.server();
+    let peer = server
+        .ns
+        .enter(|| Ok(UdpSocket::bind(at(server, Family::V4, PEER))?))?;
+    peer.set_read_timeout(Some(Duration::from_secs(3)))?;
+    Ok(Rig {
+        world,
+        driver,
+        daemon,
+        peer,
+    })
+}
+
+impl Rig {
+    fn program(&mut self) -> Result<Program> {
+        Program::attach(&mut self.daemon, 4, 4 << 20)
+    }
+
+    /// Opens a flow from this port to the peer.
+    fn open(&mut self, program: &mut Program, port: u16) -> Result<u32> {
+        let asked = flow(&self.world, program, port, Some(PEER))?;
+        program.open(&mut self.daemon, asked)
+    }
+
+    /// A datagram there, and one back.
+    fn there_and_back(&mut self, program: &mut Program) -> Result<()> {
+        let text = format!("{:?}", Instant::now());
+        program.send(&udp(&self.world, PORT, PEER, text.as_bytes())?)?;
+        let mut buffer = [0; 2000];
+        let (length, from) = self.peer.recv_from(&mut buffer).context("at the peer")?;
+        ensure!(&buffer[..length] == text.as_bytes());
+        self.peer.send_to(text.as_bytes(), from)?;
+        let got = program.receive(Duration::from_secs(3))?;
+        ensure!(got.ends_with(text.as_bytes()), "{got:?}");
+        Ok(())
+    }
+}
+
+fn whole_life(mode: &str) -> Result<()> {
+    let mut rig = rig(&format!("--linger 1s --mode {mode}"))?;
+    ensure!(!has_xdp(&rig.world)?, "before the first flow");
+    let mut program = rig.program()?;
+    ensure!(!has_xdp(&rig.world)?, "a program without a flow");
+    let number = rig.open(&mut program, PORT)?;
+    ensure!(has_xdp(&rig.world)? == (mode != "fallback"), "with a flow");
+    for _ in 0..20 {
+        rig.there_and_back(&mut program)?;
+    }
+    // What the template forbids comes back, and does not leave.
+    program.send(&udp(&rig.world, PORT + 1, PEER, b"forged")?)?;
+    ensure!(program.sent(Duration::from_secs(1))? == Status::FORBIDDEN);
+    let census = rig.daemon.census()?;
+    ensure!(census.mode == mode, "{census:?}");
+    ensure!(census.programs.len() == 1 && census.flows.len() == 1);
+    let counts = &census.flows[0].counts;
+    ensure!((counts.sent, counts.forbidden) == (20, 1), "{counts:?}");
+    ensure!(counts.delivered == 20, "{counts:?}");
+    ensure!(counts.lateness.iter().sum::<u64>() == 20, "{counts:?}");
+    let totals = rig.daemon.totals()?;
+    ensure!((totals.sent, totals.delivered) == (20, 20), "{totals:?}");
+    let closed = rig.daemon.ask(DriverRequest::Close { flow: number })?;
+    let DriverAnswer::Closed(last) = closed else {
+        anyhow::bail!("{closed:?}")
+    };
+    ensure!(*last == *counts, "{last:?}");
+    soon("XDP goes", || Ok(!has_xdp(&rig.world)?))?;
+    // And comes again, in the same place of the memory file.
+    rig.open(&mut program, PORT)?;
+    rig.there_and_back(&mut program)?;
+    program.end(&mut rig.daemon)?;
+    soon("it ends by itself", || Ok(!rig.driver.running()))?;
+    ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
+    ensure!(!has_xdp(&rig.world)?);
+    Ok(())
+}
+
+#[test]
+fn a_driver_lives_as_long_as_programs_need_it() {
+    world::begin().expect("a clean machine");
+    for mode in ["native", "generic", "fallback"] {
+        whole_life(mode).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
+    }
+}
+
+fn deaths() -> Result<()> {
+    let mut rig = rig("--stay")?;
+    let mut good = rig.program()?;
+    rig.open(&mut good, PORT)?;
+    // A program that is killed.
+    let mut killed = rig.program()?;
+    rig.open(&mut killed, PORT + 1)?;
+    killed.kill();
+    let event = rig.daemon.event(Duration::from_secs(1)).context("killed")?;
+    let program = killed.number;
+    ensure!(event == DriverEvent::Gone { program }, "{event:?}");
+    rig.there_and_back(&mut good)?;
+    // One that breaks a rule.
+    let mut bad = rig.program()?;
+    rig.open(&mut bad, PORT + 2)?;
+    bad.break_a_rule()?;
+    let event = rig
+        .daemon
+        .event(Duration::from_secs(1))
+        .context("expelled")?;
+    let DriverEvent::Expelled { program, why } = &event else {
+        anyhow::bail!("{event:?}")
+    };
+    ensure!(
+        *program == bad.number && why.contains("submit ring"),
+        "{event:?}"
+    );
+    ensure!(bad.attachment.ended().is_some(), "it is told too");
+    rig.there_and_back(&mut good)?;
+    ensure!(rig.daemon.census()?.flows.len() == 1);
+    // The daemon ends; the next one finds everything as it was.
+    rig.daemon = rig.driver.call()?;
+    ensure!(rig.daemon.census()?.flows.len() == 1);
+    // The driver is killed.
+    rig.driver.kill();
+    let begin = Instant::now();
+    soon("XDP goes with it", || Ok(!has_xdp(&rig.world)?))?;
+    ensure!(begin.elapsed() < Duration::from_secs(1));
+    // Another takes its place, and is told to end.
+    rig.driver.restart()?;
+    rig.daemon = rig.driver.call()?;
+    let mut next = rig.program()?;
+    rig.open(&mut next, PORT)?;
+    rig.there_and_back(&mut next)?;
+    let second = rig.driver.second()?;
+    ensure!(second.contains("another netnice-driver"), "{second}");
+    ensure!(rig.driver.terminate()?.success(), "SIGTERM");
+    ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
+    ensure!(!has_xdp(&rig.world)?, "after SIGTERM");
+    ensure!(!next.flow()?.is_open(), "the program sees it");
+    Ok(())
+}
+
+#[test]
+fn programs_and_drivers_that_are_killed_take_nothing_with_them() {
+    world::begin().expect("a clean machine");
+    deaths().unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+fn events() -> Result<()> {
+    let mut rig = rig("--stay")?;
+    let mut program = rig.program()?;
+    let number = rig.open(&mut program, PORT)?;
+    rig.there_and_back(&mut program)?;
+    let frame = udp(&rig.world, PORT, PEER, b"x")?;
+    let status = |program: &mut Program| -> Result<Status> {
+        program.send(&frame)?;
+        program.sent(Duration::from_secs(1))
+    };
+    while program.sent(Duration::from_millis(1)).is_ok() {}
+    let device = rig.world.client().port().device.clone();
+    rig.world
+        .client()
+        .ns
+        .ip(&format!("link set {device} down"))?;
+    soon("packets come back", || {
+        Ok(status(&mut program)? == Status::NO_LINK)
+    })?;
+    rig.world.client().ns.ip(&format!("link set {device} up"))?;
+    soon(
+        "packets leave",
+        || Ok(status(&mut program)? == Status::DONE),
+    )?;
+    // The neighbour is another station, or nobody.
+    let readdress = |next_hop, mtu| DriverRequest::Readdress {
+        flow: number,
+        next_hop,
+        mtu,
+    };
+    rig.daemon.done(readdress(None, 1500))?;
+    ensure!(status(&mut program)? == Status::NO_LINK, "nobody");
+    let there = driving::mac(rig.world.server())?;
+    rig.daemon.done(readdress(Some(there), 1500))?;
+    ensure!(status(&mut program)? == Status::DONE, "somebody");
+    // Packets are as long as the flow's way and the interface have it.
+    rig.daemon.done(readdress(Some(there), 28))?;
+    ensure!(status(&mut program)? == Status::TOO_LONG, "the way's MTU");
+    rig.daemon.done(readdress(Some(there), 1500))?;
+    let long = udp(&rig.world, PORT, PEER, &[7; 1400])?;
+    rig.world
+        .client()
+        .ns
+        .ip(&format!("link set {device} mtu 1000"))?;
+    soon("long packets come back", || {
+        program.send(&long)?;
+        Ok(program.sent(Duration::from_secs(1))? == Status::TOO_LONG)
+    })?;
+    rig.world
+        .client()
+        .ns
+        .ip(&format!("link set {device} mtu 1500"))?;
+    // The interface's address changes; what leaves has the new one.
+    rig.world
+        .client()
+        .ns
+        .ip(&format!("link set {device} address 02:00:00:00:99:01"))?;
+    rig.world.server().ns.ip("neigh flush all")?;
+    while rig
+        .peer
+        .recv(&mut [0; 2000])
+        .is_ok_and(|length| length != 1400)
+    {}
+    rig.peer.set_nonblocking(true)?;
+    while rig.peer.recv(&mut [0; 2000]).is_ok() {}
+    rig.peer.set_nonblocking(false)?;
+    while program.sent(Duration::from_millis(1)).is_ok() {}
+    soon("there and back", || {
+        Ok(rig.there_and_back(&mut program).is_ok())
+    })?;
+    // It is gone.
+    rig.world.client().ns.ip(&format!("link del {device}"))?;
+    let event = rig.daemon.event(Duration::from_secs(1))?;
+    ensure!(matches!(event, DriverEvent::Lost { .. }), "{event:?}");
+    soon("it ends", || Ok(!rig.driver.running()))?;
+    ensure!(rig.driver.left().is_empty(), "{:?}", rig.driver.left());
+    Ok(())
+}
+
+#[test]
+fn what_happens_to_the_interface_is_lived_with() {
+    world::begin().expect("a clean machine");
+    events().unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+fn hostile() -> Result<()> {
+    let mut rig = rig("--stay")?;
+    let mut program = rig.program()?;
+    rig.open(&mut program, PORT)?;
+    // Calls that make no sense are answered, one by one, and the connection goes on.
+    let asked = flow(&rig.world, &program, PORT, Some(PEER))?;
+    let wrong = |change: &dyn Fn(&mut netnice_api::driver::DriverFlow)| {
+        let mut asked = asked.clone();
+        asked.speaks = flow(&rig.world, &program, PORT + 9, Some(PEER))?.speaks;
+        change(&mut asked);
+        anyhow::Ok(DriverRequest::Open(Box::new(asked)))
+    };
+    let cases = [
+        (DriverRequest::Open(Box::new(asked.clone())), "another flow"),
+        (wrong(&|flow| flow.program = 77)?, "program 77"),
+        (wrong(&|flow| flow.contract = "fast".into())?, "fast"),
+        (
+            wrong(&|flow| flow.contract = "slice 9ms/5ms".into())?,
+            "slice",
+        ),
+        (wrong(&|flow| flow.shape.chunks = 0)?, "chunks"),
+        (wrong(&|flow| flow.shape.chunks = 60_000)?, "bytes"),
+        (wrong(&|flow| flow.mtu = 20)?, "frames of at most"),
+        (
+            wrong(&|flow| flow.receive_share = Some(2_000_000))?,
+            "2000000",
+        ),
+        (DriverRequest::Close { flow: 99 }, "flow 99"),
+        (DriverRequest::Detach { program: 99 }, "program 99"),
+        (
+            DriverRequest::Wire {
+                rate: 3,
+                overhead: 0,
+            },
+            "3 bit/s",
+        ),
+        (
+            DriverRequest::Attach {
+                pid: 1,
+                flows: 1,
+                bytes: 4096,
+            },
+            "pidfd",
+        ),
+    ];
+    for (ask, said) in cases {
+        let answer = rig.daemon.ask(ask.clone())?;
+        let DriverAnswer::Failed { why } = &answer else {
+            anyhow::bail!("{ask:?}: {answer:?}")
+        };
+        ensure!(why.contains(said), "{ask:?}: {why}");
+    }
+    // What is no call at all ends its connection, after a word.
+    let mut long = encode_call(&DriverCall {
+        id: 1,
+        ask: DriverRequest::Census,
+    })?;
+    long[0] = 0x7f;
+    let garbage: [(&[u8], &str); 4] = [
+        (b"\0\0\0\x05hello", "not understood"),
+        (b"\0\0\0\x02{}", "version"),
+        (b"\0\0\0\0", "empty"),
+        (&long, "longer than"),
+    ];
+    for (bytes, said) in garbage {
+        let mut caller = rig.driver.call()?;
+        caller.stream.write_all(bytes)?;
+        let why = caller.last_word()?;
+        ensure!(why.contains(said), "{why}");
+    }
+    // Many that say half a message, or nothing, do not keep others waiting.
+    let mut crowd = Vec::new();
+    for _ in 0..40 {
+        let Ok(mut caller) = rig.driver.call() else {
+            break;
+        };
+        let _ = caller.stream.write_all(b"\0\0\0\x50{\"half");
+        crowd.push(caller);
+    }
+    rig.there_and_back(&mut program)?;
+    ensure!(rig.daemon.census()?.flows.len() == 1);
+    drop(crowd);
+    soon("others can call again", || {
+        Ok(rig.driver.call()?.census().is_ok())
+    })?;
+    rig.there_and_back(&mut program)?;
+    rig.daemon.done(DriverRequest::Stop)?;
+    ensure!(!has_xdp(&rig.world)?, "off before the answer");
+    soon("it ends", || Ok(!rig.driver.running()))
+}
+
+#[test]
+fn hostile_messages_harm_nobody() {
+    world::begin().expect("a clean machine");
+    hostile().unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+/// Descriptors and resident pages of a process.
+fn holdings(pid: u32) -> Result<(usize, u64)> {
+    let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"))?.count();
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm"))?;
+    let pages = statm.split_whitespace().nth(1).context("resident")?;
+    Ok((descriptors, pages.parse()?))
+}
+
+/// Seconds of processor time of a process.
+fn used(pid: u32) -> Result<f64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    let fields = stat.rsplit_once(')').context("fields")?.1;
+    let ticks: Result<Vec<f64>, _> = fields
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(str::parse)
+        .collect();
+    Ok(ticks?.iter().sum::<f64>() / 100.0)
+}
+
+fn kills(loops: usize) -> Result<()> {
+    let mut rig = rig("--stay")?;
+    let mut good = rig.program()?;
+    rig.open(&mut good, PORT)?;
+    let asked = flow(&rig.world, &good, PORT + 1, Some(PEER))?;
+    let mut before = None;
+    for k in 0..loops {
+        if k == loops / 10 {
+            before = Some(holdings(rig.driver.pid())?);
+        }
+        let mut program = rig.program()?;
+        let mut asked = asked.clone();
+        asked.program = program.number;
+        program.open(&mut rig.daemon, asked)?;
+        program.send(&udp(&rig.world, PORT + 1, PEER, b"last words")?)?;
+        match k % 3 {
+            0 => program.kill(),
+            1 => program.break_a_rule()?,
+            _ => {
+                program.end(&mut rig.daemon)?;
+                continue;
+            }
+        }
+        rig.daemon.event(Duration::from_secs(2))?;
+    }
+    let (before, after) = (before.context("a beginning")?, holdings(rig.driver.pid())?);
+    println!("{loops} loops: descriptors and pages {before:?}, then {after:?}");
+    ensure!(before.0 == after.0, "descriptors: {before:?} {after:?}");
+    ensure!(after.1 <= before.1 + 64, "pages: {before:?} {after:?}");
+    rig.peer.set_nonblocking(true)?;
+    while rig.peer.recv(&mut [0; 2000]).is_ok() {}
+    rig.peer.set_nonblocking(false)?;
+    rig.there_and_back(&mut good)?;
+    let census = rig.daemon.census()?;
+    ensure!(
+        (census.programs.len(), census.flows.len()) == (1, 1),
+        "{census:?}"
+    );
+    ensure!(
+        census.discarded.iter().all(|(why, _)| why != "strange"),
+        "{census:?}"
+    );
+    Ok(())
+}
+
+#[test]
+#[ignore = "10,000 programs"]
+fn ten_thousand_programs_that_end_badly_leave_nothing() {
+    world::begin().expect("a clean machine");
+    kills(10_000).unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+#[test]
+#[ignore = "ten thousand flows"]
+fn ten_thousand_flows_are_set_up_in_ten_seconds_and_idle_for_nothing() {
+    world::begin().expect("a clean machine");
+    many(200, 50).unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+fn many(programs: usize, each: usize) -> Result<()> {
+    let mut rig = rig("--stay")?;
+    let mut all = Vec::new();
+    let (descriptors, pages) = holdings(rig.driver.pid())?;
+    for _ in 0..programs {
+        all.push(Program::attach(&mut rig.daemon, each as u32, 32 << 20)?);
+    }
+    let template = flow(&rig.world, &all[0], PORT, Some(PEER))?;
+    let begin = Instant::now();
+    let mut calls = Vec::new();
+    for (k, program) in all.iter().enumerate() {
+        for flow in 0..each {
+            let mut asked = template.clone();
+            asked.program = program.number;
+            let port = 10_000 + (k * each + flow) as u16;
+            let netnice_api::direct::Speaks::Udp { local, .. } = &mut asked.speaks else {
+                anyhow::bail!("UDP")
+            };
+            local.set_port(port);
+            let ask = DriverRequest::Open(Box::new(asked));
+            calls.push(rig.daemon.say(ask, None)?);
+            if calls.len() == 50 {
+                for call in calls.drain(..) {
+                    let answer = rig.daemon.answer(call)?;
+                    let open = matches!(answer, DriverAnswer::Opened { .. });
+                    ensure!(open, "{answer:?}");
+                }
+            }
+        }
+    }
+    let took = begin.elapsed().as_secs_f64();
+    let flows = (programs * each) as f64;
+    println!("{flows} flows in {took:.2} s: {:.0} a second", flows / took);
+    let (descriptors_now, pages_now) = holdings(rig.driver.pid())?;
+    let memory = (pages_now - pages) as f64 * 4096.0 / flows;
+    let more = (descriptors_now - descriptors) as f64 / programs as f64;
+    println!("{memory:.0} bytes a flow, {more:.1} descriptors a program");
+    let begin = Instant::now();
+    let census = rig.daemon.census()?;
+    println!(
+        "a census of {} flows takes {:?}",
+        census.flows.len(),
+        begin.elapsed()
+    );
+    ensure!(census.flows.len() == programs * each);
+    let before = used(rig.driver.pid())?;
+    std::thread::sleep(Duration::from_secs(10));
+    let idle = (used(rig.driver.pid())? - before) / 10.0;
+    println!("idle: {:.2} % of a processor", idle * 100.0);
+    ensure!(idle < 0.01, "{idle}");
+    ensure!(flows / took >= 1000.0, "{:.0} flows a second", flows / took);
+    Ok(())
+}

@@ -1,0 +1,486 @@
+//! A driver process, somebody who calls it as the daemon does, and programs that speak the ring.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::Read;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use etherparse::PacketBuilder;
+use netnice_api::RuntimeDir;
+use netnice_api::direct::{ShapeDoc, Speaks};
+use netnice_api::driver::{
+    CensusDoc, DriverAnswer, DriverCall, DriverEvent, DriverFlow, DriverRequest, DriverWord,
+    TotalsDoc,
+};
+use netnice_api::frame::{Decoder, LONGEST_WORD};
+use netnice_api::{decode_word, encode_call, fds};
+use netnice_driver::link::Interface;
+use netnice_kernel::process::PidFd;
+use netnice_lab::experiment::bench::at;
+use netnice_lab::process::{Proc, binary, own_group};
+use netnice_lab::world::{Door, Family, Host, World};
+use netnice_ring::layout::{Place, Shape};
+use netnice_ring::program::{Attachment, Flow, Piece};
+use netnice_ring::record::Status;
+
+/// A driver of the client's interface, with a runtime folder of its own.
+pub struct Driver {
+    process: Proc,
+    runtime: RuntimeDir,
+    command: Vec<String>,
+    iface: String,
+    door: Door,
+}
+
+impl Driver {
+    /// Starts one with these options, and waits until it listens.
+    pub fn start(world: &World, options: &str) -> Result<Driver> {
+        let host = world.client();
+        let iface = host.port().device.clone();
+        let folder = world.folder().join("driver");
+        let mut command = vec![
+            "--runtime-dir".to_owned(),
+            folder.display().to_string(),
+            "--rate".to_owned(),
+            "1gbit".to_owned(),
+        ];
+        command.extend(options.split_whitespace().map(str::to_owned));
+        command.push(iface.clone());
+        let door = host.ns.door();
+        let driver = Driver {
+            process: begin(&door, &command)?,
+            runtime: RuntimeDir::choose(Some(folder), None),
+            command,
+            iface,
+            door,
+        };
+        driver.listens()
+    }
+
+    fn listens(mut self) -> Result<Driver> {
+        let socket = self.runtime.driver_socket(&self.iface);
+        let until = Instant::now() + Duration::from_secs(10);
+        while UnixStream::connect(&socket).is_err() {
+            ensure!(
+                self.running() && Instant::now() < until,
+                "the driver does not listen: {}",
+                self.process.complaints()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(self)
+    }
+
+    /// Somebody calls it.
+    pub fn call(&self) -> Result<Caller> {
+        let stream = UnixStream::connect(self.runtime.driver_socket(&self.iface))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        Ok(Caller {
+            stream,
+            words: Decoder::new(LONGEST_WORD),
+            beside: VecDeque::new(),
+            events: VecDeque::new(),
+            next: 1,
+        })
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    pub fn running(&mut self) -> bool {
+        self.process.running()
+    }
+
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// What a second one says.
+    pub fn second(&self) -> Result<String> {
+        let mut second = begin(&self.door, &self.command)?;
+        ensure!(!second.wait(Duration::from_secs(5))?.success());
+        Ok(second.complaints())
+    }
+
+    /// Starts it again, in the same folder.
+    pub fn restart(&mut self) -> Result<()> {
+        self.process = begin(&self.door, &self.command)?;
+        soon("it listens again", || {
+            Ok(UnixStream::connect(self.runtime.driver_socket(&self.iface)).is_ok())
+        })
+    }
+
+    /// Asks it to end.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        self.process.terminate(Duration::from_secs(5));
+        self.process.wait(Duration::ZERO)
+    }
+
+    /// What is in its folder.
+    pub fn left(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.runtime.path());
+        let names = entries.into_iter().flatten().flatten();
+        names
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
+    }
+}
+
+fn begin(door: &Door, words: &[String]) -> Result<Proc> {
+    let mut command = door.command(binary("netnice-driver")?);
+    command.args(words);
+    Proc::start(command)
+}
+
+/// A connection to a driver.
+pub struct Caller {
+    pub stream: UnixStream,
+    words: Decoder,
+    beside: VecDeque<OwnedFd>,
+    events: VecDeque<DriverEvent>,
+    next: u64,
+}
+
+impl Caller {
+    /// Asks, and waits for the answer.
+    pub fn ask(&mut self, ask: DriverRequest) -> Result<DriverAnswer> {
+        self.ask_with(ask, None)
+    }
+
+    /// The same, with a descriptor.
+    pub fn ask_with(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<DriverAnswer> {
+        let id = self.say(ask, fd)?;
+        self.answer(id)
+    }
+
+    /// Asks without waiting.
+    pub fn say(&mut self, ask: DriverRequest, fd: Option<&PidFd>) -> Result<u64> {
+        let id = self.next;
+        self.next += 1;
+        let bytes = encode_call(&DriverCall { id, ask })?;
+        let fd: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+        let sent = fds::send(self.stream.as_fd(), &bytes, &fd)?;
+        ensure!(sent == bytes.len(), "the driver reads too slowly");
+        Ok(id)
+    }
+
+    /// The answer to what was asked.
+    pub fn answer(&mut self, asked: u64) -> Result<DriverAnswer> {
+        loop {
+            match self.word()? {
+                DriverWord::Event(event) => self.events.push_back(event),
+                DriverWord::Answer { id, answer } => {
+                    ensure!(id == asked, "an answer to {id}, and {asked} was asked");
+                    return Ok(answer);
+                }
+            }
+        }
+    }
+
+    /// Asks for something that is done.
+    pub fn done(&mut self, ask: DriverRequest) -> Result<()> {
+        match self.ask(ask)? {
+            DriverAnswer::Done => Ok(()),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    pub fn census(&mut self) -> Result<CensusDoc> {
+        match self.ask(DriverRequest::Census)? {
+            DriverAnswer::Census(census) => Ok(*census),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    pub fn totals(&mut self) -> Result<TotalsDoc> {
+        match self.ask(DriverRequest::Totals)? {
+            DriverAnswer::Totals(totals) => Ok(totals),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    /// What happened by itself.
+    pub fn event(&mut self, within: Duration) -> Result<DriverEvent> {
+        if let Some(event) = self.events.pop_front() {
+            return Ok(event);
+        }
+        self.stream.set_read_timeout(Some(within))?;
+        let word = self.word();
+        self.stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        match word? {
+            DriverWord::Event(event) => Ok(event),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    /// Why the driver hangs up.
+    pub fn last_word(&mut self) -> Result<String> {
+        let DriverWord::Answer {
+            answer: DriverAnswer::Failed { why },
+            ..
+        } = self.word()?
+        else {
+            bail!("it is no reason")
+        };
+        ensure!(
+            self.stream.read(&mut [0; 10]).unwrap_or(0) == 0,
+            "it goes on"
+        );
+        Ok(why)
+    }
+
+    fn word(&mut self) -> Result<DriverWord> {
+        let mut bytes = [0; 64 * 1024];
+        loop {
+            if let Some(body) = self.words.poll()? {
+                return Ok(decode_word(&body)?);
+            }
+            let received = fds::receive(self.stream.as_fd(), &mut bytes, fds::MOST)?;
+            ensure!(received.bytes > 0, "the driver hung up");
+            ensure!(!received.surplus);
+            self.beside.extend(received.fds);
+            self.words.push(&bytes[..received.bytes]);
+        }
+    }
+}
+
+/// A process that has flows; what it says to the ring this one says.
+pub struct Program {
+    pub number: u32,
+    pub attachment: Attachment,
+    life: Proc,
+    memory: File,
+    flow: Option<Flow>,
+}
+
+/// The memory of a test's flow.
+pub const SHAPE: ShapeDoc = ShapeDoc {
+    chunk_bytes: 2048,
+    chunks: 64,
+    transmit_entries: 64,
+    receive_entries: 64,
+};
+
+impl Program {
+    /// Attaches one.
+    pub fn attach(daemon: &mut Caller, flows: u32, bytes: u64) -> Result<Program> {
+        let mut command = own_group("sleep");
+        command.arg("1000");
+        let life = Proc::start(command)?;
+        let pid = life.pid();
+        let pidfd = PidFd::open(pid)?;
+        let asked = DriverRequest::Attach { pid, flows, bytes };
+        let answer = daemon.ask_with(asked, Some(&pidfd))?;
+        let DriverAnswer::Attached { program } = answer else {
+            bail!("{answer:?}")
+        };
+        let mut descriptor = || daemon.beside.pop_front().context("three descriptors");
+        let memory = descriptor()?;
+        let copy = memory.try_clone()?;
+        Ok(Program {
+            number: program,
+            attachment: Attachment::new(memory, descriptor()?, descriptor()?)?,
+            life,
+            memory: File::from(copy),
+            flow: None,
+        })
+    }
+
+    /// Opens a flow, which is the one that it uses from now on, with buffers primed.
+    pub fn open(&mut self, daemon: &mut Caller, asked: DriverFlow) -> Result<u32> {
+        let shape = Shape {
+            chunk_bytes: asked.shape.chunk_bytes,
+            chunks: asked.shape.chunks,
+            transmit_entries: asked.shape.transmit_entries,
+            receive_entries: asked.shape.receive_entries,
+        };
+        let answer = daemon.ask(DriverRequest::Open(Box::new(asked)))?;
+        let DriverAnswer::Opened { flow, slot, offset } = answer else {
+            bail!("{answer:?}")
+        };
+        let place = Place {
+            slot,
+            offset,
+            shape,
+        };
+        self.flow = None;
+        let mut opened = self.attachment.flow(place)?;
+        for _ in 0..shape.chunks.min(shape.receive_entries / 2) / 2 {
+            let chunk = opened.chunk().context("a chunk")?;
+            let piece = Piece {
+                chunk,
+                start: 0,
+                length: shape.chunk_bytes,
+            };
+            opened.prime(&[piece]).map_err(|why| anyhow!("{why:?}"))?;
+        }
+        opened.publish();
+        self.flow = Some(opened);
+        Ok(flow)
+    }
+
+    pub fn flow(&mut self) -> Result<&mut Flow> {
+        self.flow.as_mut().context("a flow")
+    }
+
+    /// Submits a frame.
+    pub fn send(&mut self, frame: &[u8]) -> Result<()> {
+        let flow = self.flow.as_mut().context("a flow")?;
+        while let Some(record) = flow.reclaim()? {
+            flow.free_all(&record)?;
+        }
+        let chunk = flow.chunk().context("a chunk")?;
+        flow.bytes_mut(chunk)?[..frame.len()].copy_from_slice(frame);
+        let piece = Piece {
+            chunk,
+            start: 0,
+            length: frame.len() as u32,
+        };
+        flow.submit(&[piece], false)
+            .map_err(|why| anyhow!("{why:?}"))?;
+        flow.publish();
+        self.attachment.ring();
+        Ok(())
+    }
+
+    /// What became of the next frame that comes back.
+    pub fn sent(&mut self, within: Duration) -> Result<Status> {
+        let until = Instant::now() + within;
+        loop {
+            let flow = self.flow.as_mut().context("a flow")?;
+            let mut last = None;
+            while let Some(record) = flow.reclaim()? {
+                flow.free_all(&record)?;
+                last = Some(record.status());
+            }
+            if let Some(status) = last {
+                return Ok(status);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            ensure!(!left.is_zero(), "nothing came back");
+            self.attachment.wait(Some(left))?;
+        }
+    }
+
+    /// The next frame that is received.
+    pub fn receive(&mut self, within: Duration) -> Result<Vec<u8>> {
+        let until = Instant::now() + within;
+        loop {
+            let flow = self.flow.as_mut().context("a flow")?;
+            if let Some(record) = flow.receive()? {
+                let pair = record.pairs()[0];
+                let chunk = flow.piece(&pair).chunk;
+                let bytes = flow.bytes(chunk)?[..pair.length as usize].to_vec();
+                let piece = Piece {
+                    chunk,
+                    start: 0,
+                    length: SHAPE.chunk_bytes,
+                };
+                flow.prime(&[piece]).map_err(|why| anyhow!("{why:?}"))?;
+                if flow.publish() {
+                    self.attachment.ring();
+                }
+                return Ok(bytes);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            ensure!(!left.is_zero(), "nothing was received");
+            self.attachment.wait(Some(left))?;
+        }
+    }
+
+    /// Its process is killed.
+    pub fn kill(&mut self) {
+        self.life.kill();
+    }
+
+    /// It leaves as it should.
+    pub fn end(self, daemon: &mut Caller) -> Result<()> {
+        let program = self.number;
+        daemon.done(DriverRequest::Detach { program })
+    }
+
+    /// Writes nonsense over the rings of its flow, and rings.
+    pub fn break_a_rule(&mut self) -> Result<()> {
+        let place = self.flow()?.place();
+        let area = place.shape.plan()?.area() as usize;
+        self.send(&[0; 60])?;
+        self.memory.write_all_at(&vec![0xff; area], place.offset)?;
+        // The notice and the doorbell, by hand.
+        self.memory.write_all_at(&[0xff; 8], 0x200)?;
+        // As often as it takes to be looked at.
+        for _ in 0..1000 {
+            self.attachment.ring();
+            if self.attachment.ended().is_some() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+}
+
+/// A flow between two ports of the client and the server, for its program.
+pub fn flow(world: &World, program: &Program, port: u16, to: Option<u16>) -> Result<DriverFlow> {
+    let local = at(world.client(), Family::V4, port);
+    let remote = to.map(|to| at(world.server(), Family::V4, to));
+    Ok(DriverFlow {
+        program: program.number,
+        number: port.into(),
+        speaks: Speaks::Udp { local, remote },
+        next_hop: Some(mac(world.server())?),
+        mtu: 1500,
+        contract: "weight 100".to_owned(),
+        shape: SHAPE,
+        in_order: false,
+        receive_share: None,
+    })
+}
+
+/// A datagram as the client's programs send it; the stations are the driver's to write.
+pub fn udp(world: &World, from: u16, to: u16, data: &[u8]) -> Result<Vec<u8>> {
+    let (local, remote) = (
+        at(world.client(), Family::V4, from),
+        at(world.server(), Family::V4, to),
+    );
+    let (SocketAddr::V4(local), SocketAddr::V4(remote)) = (local, remote) else {
+        bail!("IPv4 was asked for")
+    };
+    let mut frame = Vec::new();
+    PacketBuilder::ethernet2([0; 6], [0; 6])
+        .ipv4(local.ip().octets(), remote.ip().octets(), 64)
+        .udp(from, to)
+        .write(&mut frame, data)?;
+    Ok(frame)
+}
+
+/// The address of a host's interface.
+pub fn mac(host: &Host) -> Result<[u8; 6]> {
+    host.ns
+        .enter(|| Ok(Interface::look(&host.port().device)?.mac.0))
+}
+
+/// Whether the client's interface has an XDP program.
+pub fn has_xdp(world: &World) -> Result<bool> {
+    let host = world.client();
+    let shown = host
+        .ns
+        .ip(&format!("-d link show {}", host.port().device))?;
+    Ok(shown.contains("prog/xdp"))
+}
+
+/// Waits until something holds, at most two seconds.
+pub fn soon(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let until = Instant::now() + Duration::from_secs(2);
+    while !holds()? {
+        ensure!(Instant::now() < until, "not within two seconds: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
