@@ -230,7 +230,7 @@ pub enum FlowNews {
     Degraded {
         /// Which flow.
         flow: u32,
-        /// Why.
+        /// Why; empty: it is served again as it was granted.
         why: String,
     },
     /// The flow is closed: its way leads over another link, say.

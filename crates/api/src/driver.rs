@@ -186,6 +186,8 @@ pub struct CensusDoc {
     pub iface: String,
     /// `native`, `generic` or `fallback`.
     pub mode: String,
+    /// The rate that it has now, in bit/s.
+    pub rate: u64,
     /// Why it is not native, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_not_native: Option<String>,

@@ -39,8 +39,8 @@ pub use response::{
 };
 pub use runtime_dir::RuntimeDir;
 pub use show::{
-    CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc,
-    SliceDoc, TargetDoc,
+    CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, FlowCountersDoc, FlowDoc,
+    InstalledDoc, LinkDoc, ShowDoc, SliceDoc, TargetDoc,
 };
 pub use watch::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
 pub use wire::{

@@ -12,6 +12,8 @@ use netnice_core::meter::{COUNTERS, Flow, Meter};
 use netnice_core::units::Amount;
 use serde::{Deserialize, Serialize};
 
+use crate::driver::FlowCounts;
+
 /// The whole document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShowDoc {
@@ -21,11 +23,54 @@ pub struct ShowDoc {
     pub links: Vec<LinkDoc>,
     /// The targets, by text.
     pub targets: Vec<TargetDoc>,
+    /// The flows of the direct path, by number; others than root and the group `netnice` see their own.
+    #[serde(default)]
+    pub direct: Vec<FlowDoc>,
 }
 
 impl ShowDoc {
     /// The version that is written here.
     pub const VERSION: u32 = 1;
+}
+
+/// A flow of the direct path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowDoc {
+    /// Its number, as a target: `flow:7`.
+    pub flow: String,
+    /// The interface.
+    pub link: String,
+    /// How its driver reaches that: `native`, `generic` or `fallback`.
+    pub mode: String,
+    /// Whose it is.
+    pub pid: u32,
+    /// Its command name.
+    pub program: String,
+    /// Its user.
+    pub uid: u32,
+    /// What it speaks, between whom.
+    pub speaks: String,
+    /// What was granted.
+    pub contract: ContractDoc,
+    /// The station that frames go to; nothing while it does not answer, and for flows to any host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub station: Option<String>,
+    /// The longest packet of its way.
+    pub mtu: u32,
+    /// Why it is not served as it should, if it is not.
+    pub degraded: Vec<String>,
+    /// What has passed.
+    pub counters: FlowCountersDoc,
+}
+
+/// What has passed of a flow.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FlowCountersDoc {
+    /// When this was read, on the machine's monotonic clock.
+    pub at_ns: u64,
+    /// What.
+    #[serde(flatten)]
+    pub counts: FlowCounts,
 }
 
 /// A managed link.

@@ -310,7 +310,7 @@ enum TypedVerb {
     Top(top::TypedTop),
     /// Say how a target is served, who asked for it, and what is not covered
     Explain {
-        /// The target
+        /// The target; flow:N and direct:IFACE tell of the direct path
         target: String,
     },
     /// Say what this kernel offers, and what is used instead of what is missing

@@ -176,6 +176,7 @@ fn links(dir: &RuntimeDir, json: bool) -> Result<Exit, Trouble> {
     let response = match response {
         Response::Shown(doc) => Response::Shown(ShowDoc {
             targets: Vec::new(),
+            direct: Vec::new(),
             ..doc
         }),
         other => other,

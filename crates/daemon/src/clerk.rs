@@ -11,8 +11,9 @@
 
 mod back;
 mod clear;
+mod direct;
 pub mod doctor;
-mod explain;
+pub(crate) mod explain;
 mod link;
 mod open;
 mod past;
@@ -194,7 +195,9 @@ impl<H: Host> Clerk<H> {
             }
             Request::Find(find) => self.find(&find.target).map(Response::Found),
             Request::Doctor(_) => self.doctor(now).map(Response::Doctor),
-            Request::Direct(_) => Err(Denied::Failed("no direct flows here".to_owned())),
+            Request::Direct(_) => Err(Denied::Failed(
+                "direct flows are not the clerk's".to_owned(),
+            )),
         };
         answer.unwrap_or_else(|denied| {
             self.note_denied(peer, request, &denied, now);

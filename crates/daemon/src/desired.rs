@@ -25,7 +25,10 @@ pub fn desired(ledger: &Ledger) -> Desired {
     });
     Desired {
         targets: targets.chain(left).collect(),
-        links: ledger.links().map(link).collect(),
+        links: ledger
+            .links()
+            .map(|managed| link(ledger, managed))
+            .collect(),
         ..Desired::default()
     }
 }
@@ -112,11 +115,14 @@ pub fn burst(contract: &Contract) -> Nanos {
     contract.link_burst(Direction::Up)
 }
 
-fn link(managed: &Managed) -> plan::Link {
+/// A link, as far as the kernel's classes share it out: what the direct path has of it is not theirs.
+fn link(ledger: &Ledger, managed: &Managed) -> plan::Link {
     let link = &managed.link;
+    let usable = link.usable(Direction::Up);
+    let tree = ledger.part(&link.name).map(|part| part.tree);
     plan::Link {
         name: link.name.to_string(),
-        up: link.usable(Direction::Up),
+        up: usable.map(|usable| tree.map_or(usable, |tree| tree.min(usable))),
         down: link.usable(Direction::Down),
         overhead: u16::try_from(link.overhead.0).unwrap_or(u16::MAX),
     }

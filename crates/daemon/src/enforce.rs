@@ -216,6 +216,8 @@ pub trait Host {
     fn found(&mut self) -> Result<Found, Denied>;
     /// Shares out anew what is left over on managed links.
     fn balance(&mut self, now: Instant) -> Result<(), Denied>;
+    /// Bytes that the classes of a link had sent when [`Host::balance`] looked last.
+    fn sent_on(&self, link: &str) -> Option<u64>;
     /// The classes that hold packets of a target back.
     fn whereabouts(&self, id: u32) -> Vec<Whereabouts>;
     /// What this kernel offers.

@@ -18,6 +18,7 @@
 //!        any more      degraded                           packets wait: remnant ────┘ or 60 s
 //! ```
 
+pub mod direct;
 pub mod place;
 mod remnant;
 #[cfg(test)]
@@ -53,6 +54,8 @@ pub struct Ledger {
     /// The slot of each held target, by its number.
     slots: BTreeMap<u32, TargetId>,
     remnants: BTreeMap<TargetId, Remnant>,
+    /// What the direct path has of each link; not kept over a restart, for its drivers know.
+    parts: BTreeMap<IfName, direct::Part>,
     next_id: u32,
 }
 
@@ -161,6 +164,7 @@ impl Default for Ledger {
             held: BTreeMap::new(),
             slots: BTreeMap::new(),
             remnants: BTreeMap::new(),
+            parts: BTreeMap::new(),
             next_id: 1,
         }
     }
@@ -234,9 +238,10 @@ impl Ledger {
         })
     }
 
-    /// The entries in force, as admission wants them.
+    /// The entries in force, as admission wants them; the direct path's parts are among them.
     pub fn entries(&self) -> Vec<Entry> {
-        self.held.values().map(|held| held.entry.clone()).collect()
+        let held = self.held.values().map(|held| held.entry.clone());
+        held.chain(self.part_entries()).collect()
     }
 
     /// The managed links, as admission wants them.
@@ -247,8 +252,14 @@ impl Ledger {
             .collect()
     }
 
-    /// What is promised on a link to targets that nothing with a promise on it contains, up and down.
+    /// What is promised on a link, up and down, to outermost targets and to the direct path.
     pub fn promised(&self, link: &Link) -> [Amount; 2] {
+        let [up, down] = self.promised_to_targets(link);
+        [[up, self.needed(&link.name)].into_iter().sum(), down]
+    }
+
+    /// What is promised on a link to targets that nothing with a promise on it contains, up and down.
+    pub fn promised_to_targets(&self, link: &Link) -> [Amount; 2] {
         let own = |held: &Held, direction| {
             let on = held.entry.contract.on().is_some_and(|on| *on == link.name);
             let usable = link.usable(direction).filter(|_| on)?;

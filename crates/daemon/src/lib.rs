@@ -17,6 +17,7 @@ pub mod clock;
 pub mod containers;
 pub mod denied;
 pub mod desired;
+pub mod direct;
 pub mod enforce;
 pub mod history;
 pub mod journal;

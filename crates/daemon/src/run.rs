@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use listenfd::ListenFd;
-use netnice_api::{DoctorReport, RuntimeDir};
+use netnice_api::{Clear, ClearWhat, DoctorReport, Request, Response, RuntimeDir};
+use netnice_core::target::Target;
 use netnice_kernel::enforce::Kernel;
 use netnice_kernel::process::{self, PidFd};
 use netnice_kernel::{cgroup, probe};
@@ -27,6 +28,11 @@ use crate::clerk::doctor::item;
 use crate::clerk::{Clerk, Named, Record};
 use crate::clock::Now;
 use crate::containers::Engines;
+use crate::direct;
+use crate::direct::drivers::Drivers;
+use crate::direct::network::{KernelNetwork, Network};
+use crate::direct::tell::What;
+use crate::direct::{Asked, Caller, Flows};
 use crate::enforce::Host;
 use crate::enforce::kernel::KernelHost;
 use crate::metrics::serve::{self, Address, Scrape};
@@ -34,7 +40,7 @@ use crate::runtime::Runtime;
 use crate::server::{Ask, Server};
 use crate::state::{StateError, Store};
 use crate::units;
-use crate::watch::{Ends, Folders, Links};
+use crate::watch::{Ends, Folders, Links, Ways};
 
 /// How the daemon is started.
 #[derive(Clone, Debug)]
@@ -121,8 +127,10 @@ pub fn run(options: &Options) -> Result<(), RunError> {
 
 /// What this kernel offers, told without a daemon.
 pub fn examine() -> DoctorReport {
+    let found = probe::probe();
+    let items = found.iter().map(item);
     DoctorReport {
-        items: probe::probe().iter().map(item).collect(),
+        items: items.chain(direct::tell::examine()).collect(),
     }
 }
 
@@ -179,8 +187,15 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
         tracing::info!(address = %address.0, "serving metrics");
         spawn_local(serve::serve(listener, to_page));
     }
+    let network = KernelNetwork::open().during("ask about ways")?;
+    let mut flows = Flows::new(network);
+    let mut ways = Ways::open().during("listen to netlink")?;
+    let (mut drivers, mut from_drivers, mut left) = Drivers::new(options.runtime.path());
+    drivers.find(&mut flows);
+    let mut ways_at: Option<Instant> = None;
     loop {
         listen_to_ends(&mut clerk, &mut ends);
+        let flows_due = flows.next_due().map(from_monotonic);
         let due = clerk.next_due().map(from_monotonic);
         let has_links = clerk.ledger().links().next().is_some();
         tokio::select! {
@@ -202,13 +217,35 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
                 look_at = None;
                 clerk.repair(true, Now::read());
             }
-            _ = balances.tick(), if has_links => clerk.balance(Now::read()),
+            _ = balances.tick(), if has_links => {
+                clerk.balance(Now::read());
+                flows.balance(Now::read());
+            }
             _ = ticks.tick() => {
                 clerk.tick(Now::read());
+                flows.tick(Now::read());
                 folders.watch(&group_folders(&clerk));
                 unit_files.watch(clerk.unit_folders());
             }
-            Some(ask) = asks.recv() => answer(&mut clerk, ask),
+            Some(ask) = asks.recv() => answer(&mut clerk, &mut flows, ask),
+            Some((link, connection, heard)) = from_drivers.recv() => {
+                if drivers.is_present(&link, connection) {
+                    flows.heard(&mut clerk, &link, heard, Now::read());
+                }
+            }
+            Some(session) = left.recv() => flows.left(session, Now::read()),
+            () = at(flows_due) => flows.look(&mut clerk, Now::read()),
+            () = at(ways_at) => {
+                ways_at = None;
+                flows.look(&mut clerk, Now::read());
+            }
+            heard = ways.changed(), if !flows.is_idle() => {
+                let changes = heard.during("listen to netlink any more")?;
+                flows.ways_changed(&mut clerk, &changes, Now::read());
+                if flows.wants_look() {
+                    ways_at.get_or_insert(Instant::now() + LINKS_SETTLE);
+                }
+            }
             Some(scrape) = scrapes.recv() => {
                 // Who has gone meanwhile misses the page.
                 let _ = scrape.send(clerk.metrics(Now::read()));
@@ -233,6 +270,9 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
             }
             () = &mut listening => break,
         }
+        // Whatever happened may have changed what a link carries, or what is promised on it.
+        flows.settle_all(&mut clerk, Now::read());
+        drivers.obey(flows.take_orders());
     }
     tracing::info!("stopping; what is in force stays in force");
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
@@ -257,14 +297,76 @@ fn listen(path: &Path) -> io::Result<Server> {
     }
 }
 
-fn answer<H: Host>(clerk: &mut Clerk<H>, ask: Ask) {
-    let named = ask.fd.and_then(PidFd::received).map(|(handle, pid)| Named {
+fn answer<H: Host, N: Network>(clerk: &mut Clerk<H>, flows: &mut Flows<N>, ask: Ask) {
+    let now = Now::read();
+    let Ask {
+        peer,
+        request,
+        fd,
+        guest,
+        reply,
+    } = ask;
+    let named = fd.and_then(PidFd::received);
+    if let Request::Direct(request) = request {
+        let caller = named.and_then(|(handle, pid)| {
+            Some(Caller {
+                pid,
+                handle: handle.duplicate().ok()?,
+                lives: Box::new(move || handle.lives()),
+            })
+        });
+        let asked = Asked {
+            peer,
+            guest,
+            request,
+            caller,
+            reply,
+        };
+        return flows.handle(clerk, asked, now);
+    }
+    let named = named.map(|(handle, pid)| Named {
         pid,
         lives: Box::new(move || handle.lives()),
     });
-    let response = clerk.handle(&ask.peer, &ask.request, named, Now::read());
-    // A peer that has gone meanwhile misses its answer; what was done stays done.
-    let _ = ask.reply.send(response);
+    if matches!(&request, Request::Clear(clear) if clears_flows(&peer, clear)) {
+        flows.clear(clerk, now);
+    }
+    let mut response = clerk.handle(&peer, &request, named, now);
+    if let Response::Doctor(report) = &mut response {
+        report.items.extend(flows.doctor(clerk));
+    }
+    match told_with_flows(&request, &response) {
+        Some(what) if !flows.is_idle() => flows.tell(clerk, peer, what, reply, now),
+        // A peer that has gone meanwhile misses its answer; what was done stays done.
+        _ => drop(reply.send(response.into())),
+    }
+}
+
+/// Whether all is to be cleared, by root: flows too.
+fn clears_flows(peer: &crate::peer::Peer, clear: &Clear) -> bool {
+    peer.uid == 0 && matches!(clear.what, ClearWhat::All) && !clear.dry_run
+}
+
+/// What is told of flows too: what the clerk answers is a part of it.
+fn told_with_flows(request: &Request, response: &Response) -> Option<What> {
+    let named = |text: &str| text.parse::<Target>().ok();
+    match (request, response) {
+        (Request::Show(show), Response::Shown(doc)) => {
+            let target = show.target.as_deref().and_then(named);
+            Some(What::Show(doc.clone(), target))
+        }
+        (Request::Explain(explain), answer) => {
+            let target = named(&explain.target)?;
+            let known = match answer {
+                Response::Explained(known) => Some(known.clone()),
+                _ => None,
+            };
+            let of_flows = matches!(target, Target::Flow(_) | Target::Direct(_));
+            (of_flows || (known.is_some() && matches!(target, Target::Pid(_))))
+                .then_some(What::Explain(target, known))
+        }
+        _ => None,
+    }
 }
 
 /// Listens to ends while programs are loaded that tell of them.

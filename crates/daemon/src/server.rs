@@ -5,7 +5,7 @@
 //! [`MOST_OF_USER`] (of root [`MOST_OF_ROOT`], of all [`MOST_OF_ALL`]), the one that has been idle longest makes room,
 //! and if none is idle the newcomer is told so. So nobody can keep others out by holding connections.
 
-mod connection;
+pub(crate) mod connection;
 mod crowd;
 
 use std::cell::RefCell;
@@ -16,8 +16,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use netnice_api::direct::FlowNews;
 use netnice_api::{Request, Response};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
@@ -33,8 +35,47 @@ pub struct Ask {
     pub request: Request,
     /// The pidfd that came with it.
     pub fd: Option<OwnedFd>,
+    /// The connection that it came on.
+    pub guest: Guest,
     /// Where the answer goes.
-    pub reply: oneshot::Sender<Response>,
+    pub reply: oneshot::Sender<Told>,
+}
+
+/// An answer, and the descriptors that travel with it.
+#[derive(Debug)]
+pub struct Told {
+    /// What.
+    pub response: Response,
+    /// Three with a program's attachment, none with anything else.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl From<Response> for Told {
+    fn from(response: Response) -> Told {
+        Told {
+            response,
+            fds: Vec::new(),
+        }
+    }
+}
+
+/// A connection as those know it who may have something to tell it unasked.
+#[derive(Clone, Debug)]
+pub struct Guest {
+    /// Its number; no other has had it.
+    pub number: u64,
+    /// What it is to be told. Closed when the connection has ended.
+    pub news: mpsc::Sender<FlowNews>,
+}
+
+impl Guest {
+    /// A new connection, and what it is told.
+    pub fn new() -> (Guest, mpsc::Receiver<FlowNews>) {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let (news, told) = mpsc::channel(MOST_NEWS);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        (Guest { number, news }, told)
+    }
 }
 
 /// A listening socket. One of ours is there, under its name, from when it answers until it is dropped; one that was
@@ -117,6 +158,8 @@ const MOST_OF_USER: usize = 32;
 const MOST_OF_ROOT: usize = 256;
 /// How many there may be: well below the 1,024 descriptors that a process has at least.
 const MOST_OF_ALL: usize = 512;
+/// News that wait for a program that does not read them; one with more is not reading at all.
+const MOST_NEWS: usize = 4096;
 /// So that a full table of descriptors does not make the loop spin.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);
 

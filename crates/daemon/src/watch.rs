@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use netnice_kernel::enforce::Exits;
 use netnice_kernel::netlink::Listener;
+use netnice_kernel::routes;
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
@@ -49,6 +50,28 @@ impl Links {
                 Ok(Err(error)) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => {
                     return Ok(());
                 }
+                Ok(Err(error)) => return Err(error),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}
+
+/// Hears of changes of ways and stations.
+pub struct Ways(AsyncFd<routes::Heard>);
+
+impl Ways {
+    /// Begins to listen.
+    pub fn open() -> io::Result<Ways> {
+        watched(routes::Heard::open()?).map(Ways)
+    }
+
+    /// Waits until something has changed; tells what.
+    pub async fn changed(&mut self) -> io::Result<Vec<routes::Change>> {
+        loop {
+            let mut ready = self.0.readable_mut().await?;
+            match ready.try_io(|heard| heard.get_mut().read()) {
+                Ok(Ok(changes)) => return Ok(changes),
                 Ok(Err(error)) => return Err(error),
                 Err(_would_block) => {}
             }

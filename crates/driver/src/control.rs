@@ -73,15 +73,16 @@ pub struct Ends {
 }
 
 impl Control {
-    /// Waits for nothing yet.
+    /// Waits for nothing yet, on a link of this rate.
     pub fn new(
         orders: Orders,
         ear: Ear,
         ends: Ends,
+        rate: u64,
         linger: Option<Duration>,
     ) -> io::Result<Control> {
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let registry = Registry::new(orders, ear, watched.try_clone()?);
+        let registry = Registry::new(orders, ear, rate, watched.try_clone()?);
         let Ends {
             listener,
             links,

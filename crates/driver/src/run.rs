@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         links,
         signals,
     };
-    let mut control = Control::new(orders, ear, ends, options.linger)?;
+    let mut control = Control::new(orders, ear, ends, options.rate, options.linger)?;
     thread::scope(|scope| {
         let (say, paced) = std::sync::mpsc::channel();
         let processor = options.processor;

@@ -15,7 +15,7 @@ use netlink_packet_core::{
 };
 use netlink_sys::{
     Socket, SocketAddr,
-    protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG},
+    protocols::{NETLINK_GENERIC, NETLINK_ROUTE, NETLINK_SOCK_DIAG},
 };
 
 /// Why a request to the kernel failed.
@@ -200,6 +200,11 @@ impl Route {
     /// Opens a connection to what answers questions about sockets (sock_diag(7)); it is spoken to in the same way.
     pub fn open_diagnosis() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_SOCK_DIAG, "open a socket diagnosis socket")
+    }
+
+    /// Opens a connection to generic netlink, where each family has a number of its own.
+    pub fn open_generic() -> Result<Self, NetlinkError> {
+        Self::open_to(NETLINK_GENERIC, "open a generic netlink socket")
     }
 
     fn open_to(protocol: isize, what: &str) -> Result<Self, NetlinkError> {

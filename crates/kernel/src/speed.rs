@@ -13,13 +13,7 @@ use netnice_core::units::Rate;
 
 /// The speed of an interface, if its driver reports one.
 pub fn reported(name: &str) -> io::Result<Option<Rate>> {
-    // SAFETY: no pointers; the descriptor that comes back is ours alone.
-    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: checked above to be a descriptor, which nobody else owns.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+    let socket = socket()?;
     let mut settings = LinkSettings {
         command: ETHTOOL_GLINKSETTINGS,
         ..LinkSettings::default()
@@ -42,8 +36,27 @@ pub fn reported(name: &str) -> io::Result<Option<Rate>> {
     Ok(Rate::new(u64::from(settings.speed) * 1_000_000))
 }
 
+/// Whether the card of an interface can be told which queue a flow goes to, and is set to (`ethtool -K IFACE ntuple on`).
+pub fn steers(name: &str) -> io::Result<bool> {
+    let mut flags = Flags {
+        command: ETHTOOL_GFLAGS,
+        bits: 0,
+    };
+    Ok(ask(&socket()?, name, &mut flags)? && flags.bits & ETH_FLAG_NTUPLE != 0)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers; the descriptor that comes back is ours alone.
+    let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: checked above to be a descriptor, which nobody else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// One ioctl; false if the driver does not know the question.
-fn ask(socket: &OwnedFd, name: &str, settings: &mut LinkSettings) -> io::Result<bool> {
+fn ask<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> {
     // SAFETY: an ifreq of zeros is a valid one.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request
@@ -54,8 +67,8 @@ fn ask(socket: &OwnedFd, name: &str, settings: &mut LinkSettings) -> io::Result<
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut *settings).cast();
-    // SAFETY: the request points at settings that outlive the call and have room for the largest number of link mode
-    // words that its one byte can ask for.
+    // SAFETY: the request points at what the kernel's question has (`struct ethtool_value`, or settings with room for the largest
+    // number of link mode words that their one byte can ask for), and it outlives the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if done == 0 {
         return Ok(true);
@@ -65,6 +78,13 @@ fn ask(socket: &OwnedFd, name: &str, settings: &mut LinkSettings) -> io::Result<
         Some(libc::EOPNOTSUPP | libc::EINVAL) => Ok(false),
         _ => Err(error),
     }
+}
+
+/// `struct ethtool_value`.
+#[repr(C)]
+struct Flags {
+    command: u32,
+    bits: u32,
 }
 
 /// `struct ethtool_link_settings`, with room for the link modes behind it.
@@ -91,5 +111,7 @@ impl Default for LinkSettings {
     }
 }
 
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETH_FLAG_NTUPLE: u32 = 1 << 27;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
 const SPEED_UNKNOWN: u32 = u32::MAX;

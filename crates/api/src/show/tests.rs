@@ -4,7 +4,7 @@ use netnice_core::meter::{COUNTERS, Flow, Meter};
 use netnice_core::units::{Amount, Bytes, Rate};
 use serde_json::json;
 
-use super::{ContractDoc, CountersDoc, LinkDoc, ShowDoc, TargetDoc};
+use super::{ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc};
 
 #[test]
 fn the_document_has_the_fields_that_are_promised() {
@@ -30,6 +30,16 @@ fn the_document_has_the_fields_that_are_promised() {
             effective: ContractDoc::from(&contract),
             ..TargetDoc::default()
         }],
+        direct: vec![FlowDoc {
+            flow: "flow:3".into(),
+            link: "eth0".into(),
+            mode: "native".into(),
+            pid: 7,
+            program: "blast".into(),
+            speaks: "udp 10.0.0.1:5000 > 10.0.0.2:6000".into(),
+            mtu: 1500,
+            ..FlowDoc::default()
+        }],
     };
     let asked = json!({"up": 4_000_000, "min": 1_000_000, "on": "eth0", "burst_ns": 5_000_000});
     let none = json!({"at_ns": 0, "up": {}, "down": {}});
@@ -51,6 +61,23 @@ fn the_document_has_the_fields_that_are_promised() {
             "installed": null,
             "degraded": [],
             "counters": none,
+        }],
+        "direct": [{
+            "flow": "flow:3",
+            "link": "eth0",
+            "mode": "native",
+            "pid": 7,
+            "program": "blast",
+            "uid": 0,
+            "speaks": "udp 10.0.0.1:5000 > 10.0.0.2:6000",
+            "contract": {},
+            "mtu": 1500,
+            "degraded": [],
+            "counters": {
+                "at_ns": 0, "sent": 0, "sent_bytes": 0, "forbidden": 0, "too_long": 0, "no_link": 0,
+                "received": 0, "delivered": 0, "delivered_bytes": 0, "no_buffer": 0, "too_short": 0,
+                "over_share": 0, "lateness": [], "waited_sum": 0, "waited_most": 0,
+            },
         }],
     });
     assert_eq!(serde_json::to_value(&doc).expect("JSON"), expected);

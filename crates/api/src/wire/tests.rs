@@ -436,6 +436,7 @@ fn every_word_of_a_driver_comes_back_as_it_went() {
         DriverAnswer::Census(Box::new(CensusDoc {
             iface: "eth0".into(),
             mode: "generic".into(),
+            rate: 7,
             why_not_native: Some("no".into()),
             programs: vec![ProgramDoc::default()],
             flows: vec![DriverFlowDoc {

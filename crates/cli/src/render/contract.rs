@@ -71,15 +71,24 @@ pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
         let (slice, period) = (Nanos(cpu.slice_ns), Nanos(cpu.period_ns));
         clauses.push(format!("cpu {slice}/{period}"));
     }
-    clauses.extend(
-        doc.cell
-            .as_ref()
-            .map(|cell| format!("cell pcr {}", Amount(cell.pcr))),
-    );
+    if let Some(cell) = &doc.cell {
+        clauses.push(format!("cell pcr {}", Amount(cell.pcr)));
+        clauses.push(format!("cdvt {}", Nanos(cell.cdvt_ns)));
+        clauses.extend(cell.scr.map(|scr| format!("scr {}", Amount(scr))));
+        clauses.extend(cell.mbs.map(|mbs| format!("mbs {mbs} bytes")));
+    }
+    if let Some(channel) = &doc.channel {
+        let (rmax, bmax) = (channel.rmax, channel.bmax);
+        clauses.push(format!(
+            "channel of {rmax} messages/s of {} bytes",
+            channel.mmax
+        ));
+        clauses.push(format!("{bmax} in a burst"));
+    }
     let deadline = doc
         .channel
         .as_ref()
         .map(|channel| Nanos(channel.deadline_ns));
-    clauses.extend(deadline.map(|deadline| format!("channel deadline {deadline}")));
+    clauses.extend(deadline.map(|deadline| format!("deadline {deadline}")));
     clauses
 }

@@ -1,7 +1,7 @@
 //! Links and targets as tables, for `show` and `top`.
 
 use netnice_api::{
-    CapacityDoc, ContractDoc, CountersDoc, LinkDoc, ShowDoc, TargetDoc, WatchDoc, Watched,
+    CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc, WatchDoc, Watched,
 };
 use netnice_core::contract::Direction;
 use netnice_core::units::{Amount, Nanos};
@@ -20,6 +20,9 @@ pub(super) fn shown(doc: &ShowDoc, style: &Style) -> String {
     match doc.targets.is_empty() {
         true => parts.push("no target is limited or guaranteed".to_string()),
         false => parts.push(targets(&doc.targets, style)),
+    }
+    if !doc.direct.is_empty() {
+        parts.push(flows(&doc.direct, style));
     }
     parts.join("\n\n")
 }
@@ -105,6 +108,48 @@ pub(super) fn targets(targets: &[TargetDoc], style: &Style) -> String {
         notes(target, &mut table);
     }
     table.render(style)
+}
+
+/// A table of flows of the direct path.
+fn flows(flows: &[FlowDoc], style: &Style) -> String {
+    let mut table = Table::new(&["FLOW", "LINK", "PROGRAM", "SENT", "RECEIVED", "LOST"]);
+    for flow in flows {
+        let counts = &flow.counters.counts;
+        let unsent = [counts.forbidden, counts.too_long, counts.no_link];
+        let missed = [counts.no_buffer, counts.too_short, counts.over_share];
+        let lost: u64 = unsent.iter().chain(&missed).sum();
+        table.row(vec![
+            Cell::new(plain(&flow.flow)),
+            Cell::new(plain(&flow.link)),
+            Cell::new(format!("{} {}", flow.pid, plain(&flow.program))),
+            Cell::new(counts.sent.to_string()),
+            Cell::new(counts.received.to_string()),
+            Cell::new(lost.to_string()),
+        ]);
+        let contract = promised(&flow.contract);
+        table.note(&format!("{}: {contract}", plain(&flow.speaks)));
+        for why in &flow.degraded {
+            table.note(&format!("degraded: {}", plain(why)));
+        }
+    }
+    table.render(style)
+}
+
+/// A flow's contract in words. Its link stands beside it.
+fn promised(contract: &ContractDoc) -> String {
+    let rates = [("up", contract.up), ("min", contract.min)];
+    let rates = rates
+        .into_iter()
+        .filter_map(|(word, rate)| Some(format!("{word} {}", Amount(rate?))));
+    let here = ContractDoc {
+        on: None,
+        ..contract.clone()
+    };
+    let clauses: Vec<String> = rates.chain(sharing(&here)).collect();
+    match clauses.is_empty() {
+        true => "best effort".to_string(),
+        false => clauses.join(", "),
+    }
 }
 
 /// What does not fit into columns.

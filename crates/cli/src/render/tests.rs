@@ -1,7 +1,8 @@
+use netnice_api::driver::FlowCounts;
 use netnice_api::{
-    CapacityDoc, ContractDoc, CountersDoc, DoctorItem, DoctorReport, Done, Explained, InstalledDoc,
-    LinkDoc, LogLine, LogLines, Moving, Response, ShowDoc, Status, TargetDoc, WatchDoc, Watched,
-    WatchedLink,
+    CapacityDoc, ContractDoc, CountersDoc, DoctorItem, DoctorReport, Done, Explained,
+    FlowCountersDoc, FlowDoc, InstalledDoc, LinkDoc, LogLine, LogLines, Moving, Response, ShowDoc,
+    Status, TargetDoc, WatchDoc, Watched, WatchedLink,
 };
 use netnice_core::contract::{Contract, Direction};
 use netnice_core::units::Amount;
@@ -98,6 +99,7 @@ fn links_and_targets_are_tables() {
             ..LinkDoc::default()
         }],
         targets: vec![pid, video, late],
+        direct: Vec::new(),
     };
     let expected = "\
 LINK  DIR   CAPACITY                 PROMISED                 NOW
@@ -165,6 +167,7 @@ fn a_long_name_has_a_line_of_its_own() {
     let name = format!("cgroup:/{}", "deep/".repeat(30).trim_end_matches('/'));
     let doc = ShowDoc {
         targets: vec![target(&name, "up 4mbit")],
+        direct: Vec::new(),
         ..ShowDoc::default()
     };
     let text = shown(doc);
@@ -313,6 +316,7 @@ fn top_sorts_by_rate() {
     let idle = target("pid:3", "weight 7");
     let doc = ShowDoc {
         targets: vec![slow, idle, fast],
+        direct: Vec::new(),
         ..ShowDoc::default()
     };
     let text = top(&watched(&doc), &PLAIN);
@@ -333,6 +337,7 @@ fn top_sorts_by_rate() {
 fn bold_is_only_for_headings_and_only_where_it_can_be_shown() {
     let doc = ShowDoc {
         targets: vec![target("pid:7", "up 4mbit")],
+        direct: Vec::new(),
         ..ShowDoc::default()
     };
     let bold = text(&Response::Shown(doc.clone()), &Style { bold: true });
@@ -349,6 +354,7 @@ fn what_comes_from_elsewhere_cannot_move_the_cursor() {
     doc.degraded = vec![evil.into()];
     let shown = shown(ShowDoc {
         targets: vec![doc],
+        direct: Vec::new(),
         ..ShowDoc::default()
     });
     let explained = text(
@@ -424,6 +430,7 @@ fn documents() -> impl Strategy<Value = ShowDoc> {
         version: 1,
         links,
         targets,
+        direct: Vec::new(),
     })
 }
 
@@ -437,4 +444,52 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn flows_of_the_direct_path_are_a_table_of_their_own() {
+    let contract: Contract = "cell pcr=10mbit,cdvt=100us".parse().expect("a contract");
+    let flow = FlowDoc {
+        flow: "flow:7".into(),
+        link: "eth0".into(),
+        mode: "native".into(),
+        pid: 1234,
+        program: "blast".into(),
+        speaks: "udp 10.0.0.1:5000 > 10.0.0.2:6000".into(),
+        contract: ContractDoc::from(&contract),
+        mtu: 1500,
+        degraded: vec!["eth0 has 40 Mbit/s for direct flows now".into()],
+        counters: FlowCountersDoc {
+            at_ns: 1,
+            counts: FlowCounts {
+                sent: 1_000_000,
+                received: 20,
+                no_buffer: 3,
+                too_long: 4,
+                ..FlowCounts::default()
+            },
+        },
+        ..FlowDoc::default()
+    };
+    let plain = FlowDoc {
+        flow: "flow:8".into(),
+        contract: ContractDoc::default(),
+        degraded: Vec::new(),
+        counters: FlowCountersDoc::default(),
+        ..flow.clone()
+    };
+    let doc = ShowDoc {
+        direct: vec![flow, plain],
+        ..ShowDoc::default()
+    };
+    let expected = "\
+no target is limited or guaranteed
+
+FLOW    LINK  PROGRAM     SENT     RECEIVED  LOST
+flow:7  eth0  1234 blast  1000000  20        7
+  udp 10.0.0.1:5000 > 10.0.0.2:6000: cell pcr 10 Mbit/s (1.25 MB/s), cdvt 100 us
+  degraded: eth0 has 40 Mbit/s for direct flows now
+flow:8  eth0  1234 blast  0        0         0
+  udp 10.0.0.1:5000 > 10.0.0.2:6000: best effort";
+    assert_eq!(shown(doc), expected);
 }

@@ -239,13 +239,18 @@ impl<H: Host> Clerk<H> {
 
 /// Lines of a label and a text.
 #[derive(Default)]
-struct Page {
+pub(crate) struct Page {
     lines: Vec<String>,
 }
 
 impl Page {
+    /// What follows what is told already.
+    pub(crate) fn after(told: Explained) -> Page {
+        Page { lines: told.lines }
+    }
+
     /// Adds a text, on as many lines as it takes.
-    fn row(&mut self, label: &str, text: &str) {
+    pub(crate) fn row(&mut self, label: &str, text: &str) {
         let mut line = format!("{label:<LABEL$}");
         let mut width = 0;
         for word in text.split_whitespace() {

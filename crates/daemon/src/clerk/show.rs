@@ -23,6 +23,8 @@ impl<H: Host> Clerk<H> {
         let target: Target = text.parse()?;
         let held = match target {
             Target::Pid(pid) => self.of_process(&target, pid.get())?,
+            // Whoever knows of flows adds them.
+            Target::Flow(_) | Target::Direct(_) => Vec::new(),
             _ => vec![self.lookup(&target)?.clone()],
         };
         self.document(&held, &[], now)
@@ -80,6 +82,7 @@ impl<H: Host> Clerk<H> {
             version: ShowDoc::VERSION,
             links,
             targets,
+            direct: Vec::new(),
         })
     }
 

@@ -347,6 +347,10 @@ impl Host for KernelHost {
         Ok(())
     }
 
+    fn sent_on(&self, link: &str) -> Option<u64> {
+        self.kernel.sent_on(link)
+    }
+
     fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {
         self.kernel.whereabouts(id)
     }

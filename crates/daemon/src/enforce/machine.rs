@@ -40,6 +40,8 @@ pub struct Machine {
     pub connections: Vec<(u32, Connection)>,
     /// What is to be read as counted.
     pub sample: Sample,
+    /// What is to be read as sent by the classes of a link.
+    pub sent: BTreeMap<String, u64>,
     /// The targets that are containers.
     pub housed: BTreeSet<u32>,
     /// The control groups that it was told to wait for.
@@ -458,6 +460,10 @@ impl Host for Machine {
 
     fn balance(&mut self, _now: Instant) -> Result<(), Denied> {
         Ok(())
+    }
+
+    fn sent_on(&self, link: &str) -> Option<u64> {
+        self.sent.get(link).copied()
     }
 
     fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {

@@ -1,4 +1,4 @@
-//! One connection: requests in, answers out, one after the other.
+//! One connection: requests in, answers out, one after the other, and to programs with direct flows news in between.
 //!
 //! ```text
 //!            first byte              whole frame              answer sent
@@ -8,11 +8,14 @@
 //!    v                      v
 //!   closed <─────── told why, once
 //! ```
+//! A connection that has attached to a link (`netnice_api::direct`) gives up its seat: while its program has flows it is
+//! never idle, and the flow manager counts it.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use netnice_api::direct::DirectAnswer;
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{Response, decode_request, encode_response, fds};
 use tokio::io::{AsyncWriteExt, Interest};
@@ -20,8 +23,8 @@ use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::Ask;
 use super::crowd::Seat;
+use super::{Ask, Guest, Told};
 use crate::peer::Peer;
 
 /// Why a connection ends.
@@ -39,20 +42,32 @@ pub(super) async fn serve(
     seat: Seat,
     clerk: mpsc::Sender<Ask>,
 ) {
+    let mut seat = Some(seat);
+    let (guest, mut news) = Guest::new();
     let mut inbox = Inbox {
         decoder: Decoder::new(LONGEST_REQUEST),
         fd: None,
     };
     loop {
-        let asked = match inbox.next(&stream, &seat).await {
+        let asked = tokio::select! {
+            asked = inbox.next(&stream, seat.as_ref()) => asked,
+            Some(news) = news.recv() => {
+                let told = Told::from(Response::Direct(DirectAnswer::News(news)));
+                match send(&mut stream, &told).await {
+                    Ok(()) => continue,
+                    Err(_) => return,
+                }
+            }
+        };
+        let asked = match asked {
             Ok(asked) => asked,
             Err(End::Quiet) => return,
-            Err(End::Told(why)) => return tell(&mut stream, &Response::bad_usage(why)).await,
+            Err(End::Told(why)) => return tell(&mut stream, Response::bad_usage(why)).await,
         };
         let request = match decode_request(&asked.body) {
             Ok(request) => request,
             Err(error) => {
-                return tell(&mut stream, &Response::bad_usage(error.to_string())).await;
+                return tell(&mut stream, Response::bad_usage(error.to_string())).await;
             }
         };
         let (reply, answer) = oneshot::channel();
@@ -60,16 +75,23 @@ pub(super) async fn serve(
             peer: peer.clone(),
             request,
             fd: asked.fd,
+            guest: guest.clone(),
             reply,
         };
         if clerk.send(ask).await.is_err() {
             return;
         }
         let Ok(answer) = answer.await else { return };
+        let attached = matches!(answer.response, Response::Direct(DirectAnswer::Attached(_)));
         if send(&mut stream, &answer).await.is_err() {
             return;
         }
-        seat.idle();
+        if attached {
+            seat = None;
+        }
+        if let Some(seat) = &seat {
+            seat.idle();
+        }
     }
 }
 
@@ -78,7 +100,7 @@ pub(super) async fn turn_away(mut stream: UnixStream, uid: u32) {
     let text = format!(
         "too many connections of user {uid} are busy with requests; try again when one of them has its answer"
     );
-    tell(&mut stream, &Response::failed(text)).await;
+    tell(&mut stream, Response::failed(text)).await;
 }
 
 /// What has come so far.
@@ -96,12 +118,14 @@ struct Asked {
 
 impl Inbox {
     /// The next request. It may be long in coming; once it has begun it has a second.
-    async fn next(&mut self, stream: &UnixStream, seat: &Seat) -> Result<Asked, End> {
+    async fn next(&mut self, stream: &UnixStream, seat: Option<&Seat>) -> Result<Asked, End> {
         let mut deadline = None;
         loop {
             let polled = self.decoder.poll();
             if let Some(body) = polled.map_err(|error| End::Told(error.to_string()))? {
-                seat.busy();
+                if let Some(seat) = seat {
+                    seat.busy();
+                }
                 let fd = self.fd.take();
                 return Ok(Asked { body, fd });
             }
@@ -116,9 +140,15 @@ impl Inbox {
                     None => Ok(stream.readable().await),
                 }
             };
+            let sent_away = async {
+                match seat {
+                    Some(seat) => seat.sent_away().await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 ready = ready => ready?.map_err(|_| End::Quiet)?,
-                () = seat.sent_away() => return Err(End::Quiet),
+                () = sent_away => return Err(End::Quiet),
             }
             self.take(stream)?;
         }
@@ -151,8 +181,8 @@ impl Inbox {
 }
 
 /// Tells a peer why the connection ends.
-async fn tell(stream: &mut UnixStream, response: &Response) {
-    if send(stream, response).await.is_err() {
+async fn tell(stream: &mut UnixStream, response: Response) {
+    if send(stream, &response.into()).await.is_err() {
         return;
     }
     // What the peer has sent and we have not read would turn the end into a reset that overtakes the answer.
@@ -171,15 +201,36 @@ async fn tell(stream: &mut UnixStream, response: &Response) {
     let _ = timeout(LAST_WORDS, drained).await;
 }
 
-async fn send(stream: &mut UnixStream, response: &Response) -> io::Result<()> {
-    let frame = match encode_response(response) {
+async fn send(stream: &mut UnixStream, told: &Told) -> io::Result<()> {
+    let frame = match encode_response(&told.response) {
         Ok(frame) => frame,
         Err(error) => encode_response(&Response::failed(format!(
             "the answer cannot be sent: {error}"
         )))
         .map_err(io::Error::other)?,
     };
-    timeout(SLOWEST_READER, stream.write_all(&frame)).await?
+    let whole = async {
+        let sent = send_with(stream, &frame, &told.fds).await?;
+        stream.write_all(&frame[sent..]).await
+    };
+    timeout(SLOWEST_READER, whole).await?
+}
+
+/// Sends descriptors with the first bytes, if there are any; tells how many bytes went.
+pub(crate) async fn send_with(
+    stream: &UnixStream,
+    frame: &[u8],
+    fds: &[OwnedFd],
+) -> io::Result<usize> {
+    if fds.is_empty() {
+        return Ok(0);
+    }
+    let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
+    stream
+        .async_io(Interest::WRITABLE, || {
+            fds::send(stream.as_fd(), frame, &fds)
+        })
+        .await
 }
 
 /// How long a request may take to come in.

@@ -28,7 +28,7 @@ fn with_server(name: &str, guests: impl FnOnce(PathBuf) + Send + 'static) {
                     protocol: ask.peer.uid,
                     daemon: ask.fd.is_some().to_string(),
                 };
-                let _ = ask.reply.send(Response::Pong(pong));
+                let _ = ask.reply.send(Response::Pong(pong).into());
             }
         };
         tokio::select! {
@@ -60,7 +60,7 @@ fn a_socket_that_was_handed_over_stays_with_who_made_it() {
                 protocol: 7,
                 daemon: String::new(),
             };
-            let _ = ask.reply.send(Response::Pong(pong));
+            let _ = ask.reply.send(Response::Pong(pong).into());
             std::future::pending::<()>().await;
         };
         tokio::select! {

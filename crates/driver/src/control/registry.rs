@@ -31,6 +31,8 @@ use crate::turn::ProgramNo;
 pub struct Registry {
     orders: Orders,
     ear: Ear,
+    /// In bit/s.
+    rate: u64,
     programs: BTreeMap<u32, Program>,
     flows: BTreeMap<u32, Flow>,
     /// How many flows there are for each.
@@ -103,10 +105,11 @@ impl Registry {
     ///
     /// The end of a program's process makes the epoll descriptor readable, with [`Registry::LIVES`] and the program's
     /// number.
-    pub fn new(orders: Orders, ear: Ear, watched: OwnedFd) -> Registry {
+    pub fn new(orders: Orders, ear: Ear, rate: u64, watched: OwnedFd) -> Registry {
         Registry {
             orders,
             ear,
+            rate,
             programs: BTreeMap::new(),
             flows: BTreeMap::new(),
             claims: HashMap::new(),
@@ -143,7 +146,9 @@ impl Registry {
     /// Another rate of the link.
     pub fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
         let wire = wire(rate, overhead)?;
-        self.done(Order::Wire(wire))
+        self.done(Order::Wire(wire))?;
+        self.rate = rate;
+        Ok(())
     }
 
     /// Another program.
@@ -312,6 +317,7 @@ impl Registry {
         let mut census = CensusDoc {
             iface: self.ear.interface().name.clone(),
             mode: self.ear.mode().name().to_owned(),
+            rate: self.rate,
             why_not_native: self.ear.why_not_native().map(LinkError::to_string),
             programs: programs
                 .map(|(number, known)| ProgramDoc {

@@ -64,6 +64,15 @@ impl Kernel {
         self.apply(&desired).map(|()| true)
     }
 
+    /// Bytes that all classes of a link had sent at the last look.
+    pub fn sent_on(&self, link: &str) -> Option<u64> {
+        let of_link = |((name, dir, _), bytes): (&(String, usize, u16), &u64)| {
+            (name == link && *dir == 0).then_some(*bytes)
+        };
+        self.shares.at?;
+        Some(self.shares.bytes.iter().filter_map(of_link).sum())
+    }
+
     /// The nodes at the top of one tree.
     fn nodes(&mut self, link: &str, dir: usize) -> Result<Vec<Node>, KernelError> {
         let place = [

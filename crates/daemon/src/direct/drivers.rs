@@ -1,0 +1,85 @@
+//! Carrying out what the flow manager orders: connections to drivers, and waiting for connections to end.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use netnice_core::contract::IfName;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::spawn_local;
+
+use super::network::Network;
+use super::{Flows, Order, driver};
+
+/// The connections to drivers.
+pub struct Drivers {
+    folder: PathBuf,
+    calls: BTreeMap<IfName, (u64, UnboundedSender<driver::Call>)>,
+    connections: u64,
+    heard: UnboundedSender<driver::From>,
+    left: UnboundedSender<u64>,
+}
+
+/// What is heard of drivers.
+pub type FromDrivers = UnboundedReceiver<driver::From>;
+
+impl Drivers {
+    /// None yet; what is heard of them, and which connections have ended, comes out of the other two.
+    pub fn new(folder: &Path) -> (Drivers, FromDrivers, UnboundedReceiver<u64>) {
+        let (heard, from_drivers) = mpsc::unbounded_channel();
+        let (left, gone) = mpsc::unbounded_channel();
+        let drivers = Drivers {
+            folder: folder.to_owned(),
+            calls: BTreeMap::new(),
+            connections: 0,
+            heard,
+            left,
+        };
+        (drivers, from_drivers, gone)
+    }
+
+    /// Seeks the drivers that an earlier daemon has left.
+    pub fn find<N: Network>(&mut self, flows: &mut Flows<N>) {
+        for iface in driver::found(&self.folder) {
+            if let Ok(link) = iface.parse() {
+                flows.find(link);
+            }
+        }
+        self.obey(flows.take_orders());
+    }
+
+    /// Whether it is the present connection to a driver that something was heard on, and not one before it.
+    pub fn is_present(&self, link: &IfName, connection: u64) -> bool {
+        let present = self.calls.get(link);
+        present.is_some_and(|(number, _)| *number == connection)
+    }
+
+    /// Carries out orders.
+    pub fn obey(&mut self, orders: Vec<Order>) {
+        for order in orders {
+            match order {
+                Order::Reach(link, start) => {
+                    let (calls, to_make) = mpsc::unbounded_channel();
+                    self.connections += 1;
+                    let (folder, to) = (self.folder.clone(), (link.clone(), self.connections));
+                    let task = driver::run(folder, to, start, to_make, self.heard.clone());
+                    self.calls.insert(link, (self.connections, calls));
+                    spawn_local(task);
+                }
+                Order::Call(link, call, fd) => {
+                    if let Some((_, calls)) = self.calls.get(&link) {
+                        // Of a driver that has ended meanwhile it will be heard.
+                        let _ = calls.send((call, fd));
+                    }
+                }
+                Order::Leave(link) => drop(self.calls.remove(&link)),
+                Order::Watch(guest) => {
+                    let left = self.left.clone();
+                    spawn_local(async move {
+                        guest.news.closed().await;
+                        let _ = left.send(guest.number);
+                    });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! From what a flow is to speak to what it does: addresses, ports and stations are chosen, and what is not for direct flows
+//! is refused.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use netnice_api::direct::Speaks;
+use netnice_core::contract::IfName;
+use netnice_kernel::routes::{self, Kind, Way};
+
+use super::network::{Network, Nic};
+use super::ports::Want;
+use super::{Flows, Station};
+use crate::denied::Denied;
+use crate::peer::Peer;
+
+/// What a flow speaks, with all that was chosen.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen {
+    pub speaks: Speaks,
+    pub ports: Vec<SocketAddr>,
+    pub station: Station,
+    pub mtu: u32,
+}
+
+impl<N: Network> Flows<N> {
+    /// Chooses what was left open, and holds the ports.
+    pub(super) fn choose(
+        &mut self,
+        peer: &Peer,
+        link: &IfName,
+        nic: Nic,
+        speaks: &Speaks,
+    ) -> Result<Chosen, Denied> {
+        match speaks {
+            Speaks::Udp {
+                local,
+                remote: Some(remote),
+            } => self.choose_pair(peer, link, nic, *local, *remote),
+            Speaks::Udp {
+                local,
+                remote: None,
+            } => {
+                if local.ip().is_multicast() {
+                    return Err(Denied::BadUsage(format!(
+                        "{} is a group: a flow of a group receives from it",
+                        local.ip()
+                    )));
+                }
+                let want = Want {
+                    at: scoped(*local, nic),
+                    end: None,
+                    group: false,
+                };
+                let local = self.hold(peer, want, nic.index)?;
+                Ok(Chosen {
+                    speaks: Speaks::Udp {
+                        local,
+                        remote: None,
+                    },
+                    ports: vec![local],
+                    station: Station::Any,
+                    mtu: nic.mtu,
+                })
+            }
+            Speaks::Group { local, group } => self.choose_group(peer, link, nic, *local, *group),
+            Speaks::Protocol { .. } | Speaks::EtherType { .. } if !peer.privileged => {
+                Err(Denied::NotPermitted(
+                    "flows of other protocols than UDP are for root and the group netnice"
+                        .to_owned(),
+                ))
+            }
+            Speaks::Protocol {
+                number,
+                local,
+                remote,
+                ..
+            } => self.choose_protocol(link, nic, speaks, (*number, *local, *remote)),
+            Speaks::EtherType { number, .. } => {
+                if *number < FIRST_TYPE || KERNEL_TYPES.contains(number) {
+                    return Err(Denied::BadUsage(format!(
+                        "EtherType {number:#06x} is not for direct flows: the kernel speaks it, or it is a length"
+                    )));
+                }
+                Ok(Chosen {
+                    speaks: speaks.clone(),
+                    ports: Vec::new(),
+                    station: Station::Any,
+                    mtu: nic.mtu,
+                })
+            }
+        }
+    }
+
+    fn choose_protocol(
+        &mut self,
+        link: &IfName,
+        nic: Nic,
+        speaks: &Speaks,
+        (number, local, remote): (u8, IpAddr, Option<IpAddr>),
+    ) -> Result<Chosen, Denied> {
+        if let Some(name) = of_the_kernel(number) {
+            return Err(Denied::BadUsage(format!(
+                "protocol {number} ({name}) stays with the kernel: a direct flow of it would take it from all programs"
+            )));
+        }
+        let (from, station, mtu) = match remote {
+            Some(remote) => {
+                let way = self.way(link, nic, remote, named(local))?;
+                let from = own(local, &way, remote)?;
+                (from, toward(remote, from, &way), mtu(&way, nic))
+            }
+            None => (local, Station::Any, nic.mtu),
+        };
+        let mut speaks = speaks.clone();
+        if let Speaks::Protocol { local, .. } = &mut speaks {
+            *local = from;
+        }
+        Ok(Chosen {
+            speaks,
+            ports: Vec::new(),
+            station,
+            mtu,
+        })
+    }
+
+    fn choose_pair(
+        &mut self,
+        peer: &Peer,
+        link: &IfName,
+        nic: Nic,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<Chosen, Denied> {
+        if remote.port() == 0 || remote.ip().is_unspecified() {
+            return Err(Denied::BadUsage(format!(
+                "{remote} is no other end of a flow"
+            )));
+        }
+        same_family(local.ip(), remote.ip())?;
+        let way = self.way(link, nic, remote.ip(), named(local.ip()))?;
+        let from = own(local.ip(), &way, remote.ip())?;
+        let want = Want {
+            at: scoped(SocketAddr::new(from, local.port()), nic),
+            end: Some(remote),
+            group: false,
+        };
+        let local = self.hold(peer, want, nic.index)?;
+        Ok(Chosen {
+            speaks: Speaks::Udp {
+                local,
+                remote: Some(remote),
+            },
+            ports: vec![local],
+            station: toward(remote.ip(), from, &way),
+            mtu: mtu(&way, nic),
+        })
+    }
+
+    fn choose_group(
+        &mut self,
+        peer: &Peer,
+        link: &IfName,
+        nic: Nic,
+        local: SocketAddr,
+        group: SocketAddr,
+    ) -> Result<Chosen, Denied> {
+        let Some(station) = routes::group_station(group.ip()) else {
+            return Err(Denied::BadUsage(format!("{} is not a group", group.ip())));
+        };
+        if group.port() == 0 {
+            return Err(Denied::BadUsage(format!("{group} has no port")));
+        }
+        same_family(local.ip(), group.ip())?;
+        let from = match named(local.ip()) {
+            Some(from) => from,
+            None => {
+                let way = self.network.way(group.ip(), None, Some(nic.index))?;
+                way.and_then(|way| way.source).ok_or_else(|| {
+                    Denied::Failed(format!("no address of {link} can be sent from to {group}"))
+                })?
+            }
+        };
+        let want = Want {
+            at: scoped(SocketAddr::new(from, local.port()), nic),
+            end: Some(group),
+            group: false,
+        };
+        let local = self.hold(peer, want, nic.index)?;
+        let want = Want {
+            at: scoped(group, nic),
+            end: None,
+            group: true,
+        };
+        let group_port = match self.hold(peer, want, nic.index) {
+            Ok(held) => held,
+            Err(denied) => {
+                self.give_back(&[local], Some(group));
+                return Err(denied);
+            }
+        };
+        Ok(Chosen {
+            speaks: Speaks::Group { local, group },
+            ports: vec![local, group_port],
+            station: Station::Group(station),
+            mtu: nic.mtu,
+        })
+    }
+
+    /// The way to a host, which has to lead over the link.
+    pub(super) fn way(
+        &mut self,
+        link: &IfName,
+        nic: Nic,
+        to: IpAddr,
+        from: Option<IpAddr>,
+    ) -> Result<Way, Denied> {
+        // What is of one link is looked for there.
+        let over = is_link_local(to).then_some(nic.index);
+        let Some(way) = self.network.way(to, from, over)? else {
+            let from = from.map_or_else(String::new, |from| format!(" from {from}"));
+            return Err(Denied::Failed(format!("there is no way to {to}{from}")));
+        };
+        match way.kind {
+            Kind::Single if way.index == nic.index => Ok(way),
+            Kind::Single => {
+                let other = self.network.name(way.index)?.unwrap_or_default();
+                Err(Denied::Failed(format!(
+                    "the way to {to} leads over {other}, not over {link}: attach there"
+                )))
+            }
+            Kind::Local => Err(Denied::BadUsage(format!(
+                "{to} is this host itself: direct flows are between hosts"
+            ))),
+            Kind::Group => Err(Denied::BadUsage(format!(
+                "{to} is a group: ask for a flow of a group"
+            ))),
+            Kind::Other => Err(Denied::BadUsage(format!(
+                "{to} is not the address of one host"
+            ))),
+        }
+    }
+}
+
+/// The MTU of a way.
+pub(super) fn mtu(way: &Way, nic: Nic) -> u32 {
+    way.mtu.map_or(nic.mtu, |mtu| mtu.min(nic.mtu))
+}
+
+fn toward(host: IpAddr, from: IpAddr, way: &Way) -> Station {
+    Station::Toward {
+        host,
+        from,
+        via: way.station,
+        mac: None,
+    }
+}
+
+fn named(address: IpAddr) -> Option<IpAddr> {
+    (!address.is_unspecified()).then_some(address)
+}
+
+/// The own address: the one that was named, else the way's.
+fn own(local: IpAddr, way: &Way, to: IpAddr) -> Result<IpAddr, Denied> {
+    named(local)
+        .or(way.source)
+        .ok_or_else(|| Denied::Failed(format!("this host has no address to send from to {to}")))
+}
+
+fn same_family(one: IpAddr, other: IpAddr) -> Result<(), Denied> {
+    match one.is_ipv4() == other.is_ipv4() {
+        true => Ok(()),
+        false => Err(Denied::BadUsage(format!(
+            "{one} and {other} are of two families of addresses"
+        ))),
+    }
+}
+
+pub(super) fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// An address that every link has means that of this one.
+fn scoped(at: SocketAddr, nic: Nic) -> SocketAddr {
+    match at {
+        SocketAddr::V6(v6) if is_link_local(at.ip()) || is_link_group(*v6.ip()) => {
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, nic.index).into()
+        }
+        other => other,
+    }
+}
+
+fn is_link_group(address: Ipv6Addr) -> bool {
+    address.is_multicast() && address.segments()[0] & 0xf == 2
+}
+
+fn of_the_kernel(protocol: u8) -> Option<&'static str> {
+    Some(match protocol {
+        1 => "ICMP",
+        2 => "IGMP",
+        6 => "TCP",
+        17 => "UDP: ask for a flow of UDP",
+        58 => "ICMPv6",
+        _ => return None,
+    })
+}
+
+/// Smaller numbers are lengths.
+const FIRST_TYPE: u16 = 0x600;
+/// IPv4, ARP, IPv6, and VLAN tags.
+const KERNEL_TYPES: [u16; 5] = [0x0800, 0x0806, 0x86dd, 0x8100, 0x88a8];

@@ -1,0 +1,239 @@
+//! Flows in words.
+
+use std::path::Path;
+
+use netnice_api::direct::Speaks;
+use netnice_api::driver::FlowCounts;
+use netnice_api::{DoctorItem, Status};
+use netnice_core::units::Nanos;
+use netnice_kernel::card::{Attached, Card};
+
+use crate::clerk::explain::Page;
+
+/// What a flow speaks, between whom.
+pub(super) fn speaks(speaks: &Speaks) -> String {
+    match speaks {
+        Speaks::Udp {
+            local,
+            remote: Some(remote),
+        } => format!("udp {local} > {remote}"),
+        Speaks::Udp {
+            local,
+            remote: None,
+        } => format!("udp {local} > any host"),
+        Speaks::Group { local, group } => format!("udp {local} > group {group}"),
+        Speaks::Protocol {
+            number,
+            local,
+            remote,
+            ..
+        } => match remote {
+            Some(remote) => format!("protocol {number} {local} > {remote}"),
+            None => format!("protocol {number} {local} > any host"),
+        },
+        Speaks::EtherType { number, .. } => format!("EtherType {number:#06x}"),
+    }
+}
+
+/// An address of layer 2.
+pub(super) fn mac(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// How a driver reaches its link.
+pub(super) fn mode(mode: &str, why_not_native: Option<&str>) -> String {
+    let text = match mode {
+        "native" => "native: AF_XDP, in the interface's own driver",
+        "generic" => "generic: AF_XDP behind the interface's driver, with one more copy",
+        "fallback" => "fallback: AF_PACKET, for AF_XDP is refused here",
+        other => other,
+    };
+    match why_not_native {
+        Some(why) => format!("{text} ({why})"),
+        None => text.to_owned(),
+    }
+}
+
+/// What was counted of a flow: sent, received, lost by whom and why, and how late.
+pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
+    page.row(
+        "sent",
+        &format!("{} packets, {} bytes", counts.sent, counts.sent_bytes),
+    );
+    let unsent = [
+        (
+            counts.forbidden,
+            "by the program's fault: its headers were not the flow's",
+        ),
+        (
+            counts.too_long,
+            "by the program's fault: longer than the way allows",
+        ),
+        (
+            counts.no_link,
+            "the link was down, or the next station did not answer",
+        ),
+    ];
+    for (count, why) in unsent.into_iter().filter(|(count, _)| *count > 0) {
+        page.row("not sent", &format!("{count} packets, {why}"));
+    }
+    page.row(
+        "received",
+        &format!(
+            "{} packets, {} delivered, {} bytes",
+            counts.received, counts.delivered, counts.delivered_bytes
+        ),
+    );
+    let lost = [
+        (counts.no_buffer, "by the program: it had no empty buffer"),
+        (counts.too_short, "by the program: its buffer was too short"),
+        (
+            counts.over_share,
+            "by the driver: the flow was over its share of the driver's time",
+        ),
+    ];
+    for (count, why) in lost.into_iter().filter(|(count, _)| *count > 0) {
+        page.row("lost", &format!("{count} packets, {why}"));
+    }
+    if let Some(mean) = counts.waited_sum.checked_div(counts.sent) {
+        page.row(
+            "waited",
+            &format!(
+                "{} on average, {} at most",
+                Nanos(mean),
+                Nanos(counts.waited_most)
+            ),
+        );
+    }
+    let late: Vec<String> = lateness(&counts.lateness);
+    if !late.is_empty() {
+        page.row("late", &late.join(", "));
+    }
+}
+
+/// The histogram: each step that has any packets, as what part of them left by then.
+fn lateness(histogram: &[u64]) -> Vec<String> {
+    let total: u64 = histogram.iter().sum();
+    if total == 0 {
+        return Vec::new();
+    }
+    let below = |k: usize| match k {
+        0..10 => format!("{} us", 1_u64 << k),
+        10..20 => format!("{} ms", (1_u64 << k) / 1_000),
+        _ => format!("{} s", (1_u64 << k.min(60)) / 1_000_000),
+    };
+    let steps = histogram
+        .iter()
+        .enumerate()
+        .filter(|(_, count)| **count > 0);
+    steps
+        .map(|(k, count)| {
+            let tenths = count.saturating_mul(1_000) / total;
+            format!("{}.{} % below {}", tenths / 10, tenths % 10, below(k))
+        })
+        .collect()
+}
+
+/// The driver's program.
+pub(super) fn program(path: &Path) -> DoctorItem {
+    match path.exists() {
+        true => item(
+            "direct path",
+            Status::Good,
+            format!("drivers are {}", path.display()),
+            None,
+        ),
+        false => item(
+            "direct path",
+            Status::Missing,
+            format!("there is no {}: direct flows are refused", path.display()),
+            Some("install netnice-driver beside netniced"),
+        ),
+    }
+}
+
+/// Whether AF_XDP is there.
+pub(super) fn af_xdp(found: Result<(), String>) -> DoctorItem {
+    match found {
+        Ok(()) => item(
+            "AF_XDP",
+            Status::Good,
+            "sockets of it can be made".to_owned(),
+            None,
+        ),
+        Err(why) => item(
+            "AF_XDP",
+            Status::Fallback,
+            format!("{why}: direct flows use AF_PACKET, which takes more time for each packet"),
+            Some("a kernel with CONFIG_XDP_SOCKETS"),
+        ),
+    }
+}
+
+/// What a managed link offers direct flows.
+pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem {
+    let mut text = vec![format!(
+        "{link}: {}",
+        used.unwrap_or_else(|| "no direct flows".to_owned())
+    )];
+    let (status, xdp) = match card.native {
+        Some(true) => (Status::Good, "its driver has XDP"),
+        Some(false) => (
+            Status::Fallback,
+            "its driver has no XDP, frames are looked at behind it",
+        ),
+        None => (
+            Status::Good,
+            "this kernel does not say whether its driver has XDP",
+        ),
+    };
+    text.push(xdp.to_owned());
+    text.push(
+        match card.attached {
+            Attached::No => "none is on it now",
+            Attached::Native => "XDP is on it now, in its driver",
+            Attached::Generic => "XDP is on it now, behind its driver",
+            Attached::Other => "XDP is on it now, in the card or in several places",
+        }
+        .to_owned(),
+    );
+    if card.zero_copy == Some(true) {
+        text.push("it could do without copies, which are not dispensed with here".to_owned());
+    }
+    let by_itself = match (card.paces, card.steers) {
+        (true, true) => "the card could pace frames and steer flows by itself",
+        (true, false) => "the card could pace frames by itself, and steers no flows",
+        (false, true) => "the card could steer flows to queues, and cannot pace frames",
+        (false, false) => "the card can neither pace frames nor steer flows",
+    };
+    text.push(by_itself.to_owned());
+    item("direct link", status, text.join("; "), None)
+}
+
+fn item(name: &str, status: Status, detail: String, hint: Option<&str>) -> DoctorItem {
+    DoctorItem {
+        name: name.to_owned(),
+        status,
+        detail,
+        hint: hint.map(ToOwned::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_histogram_names_the_steps_that_have_packets() {
+        assert!(lateness(&[0, 0]).is_empty());
+        let told = lateness(&[500, 0, 250, 0, 0, 0, 0, 0, 0, 0, 250]);
+        assert_eq!(
+            told,
+            [
+                "50.0 % below 1 us",
+                "25.0 % below 4 us",
+                "25.0 % below 1 ms"
+            ]
+        );
+    }
+}

@@ -1,0 +1,150 @@
+//! What an interface offers the direct path: how near to its driver XDP can run, and what the card could do by itself.
+//!
+//! The kernel tells the abilities of a driver over generic netlink (family `netdev`, Linux 6.3), and who has XDP on an interface over
+//! route netlink. Whether a card can steer flows to queues is asked by the ethtool ioctl.
+
+use std::io;
+
+use crate::netlink::{Attributes, Message, NetlinkError, Route, attributes, find, number};
+use crate::{device, speed};
+
+/// What there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Card {
+    /// XDP of its own driver; none where the kernel does not tell.
+    pub native: Option<bool>,
+    /// Frames of AF_XDP without a copy; none where the kernel does not tell.
+    pub zero_copy: Option<bool>,
+    /// It can be told when each frame is to leave.
+    pub paces: bool,
+    /// It can be told which queue a flow goes to.
+    pub steers: bool,
+    /// How XDP is on it now.
+    pub attached: Attached,
+}
+
+/// Where a program of XDP is on an interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attached {
+    /// Nowhere.
+    #[default]
+    No,
+    /// In its driver.
+    Native,
+    /// Behind it.
+    Generic,
+    /// In the card, or in several places.
+    Other,
+}
+
+/// Whether a socket of AF_XDP can be made.
+pub fn has_af_xdp() -> io::Result<()> {
+    // SAFETY: no pointers; what comes back is closed at once.
+    unsafe {
+        let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::close(fd);
+    }
+    Ok(())
+}
+
+/// What an interface offers.
+pub fn look(route: &mut Route, name: &str) -> Result<Option<Card>, NetlinkError> {
+    let Some(device) = device::find_by_name(route, name)? else {
+        return Ok(None);
+    };
+    let abilities = abilities(device.index);
+    let (xdp, socket) = abilities.unwrap_or_default();
+    Ok(Some(Card {
+        native: xdp.map(|bits| bits & (BASIC | REDIRECT) == BASIC | REDIRECT),
+        zero_copy: xdp.map(|bits| bits & ZERO_COPY != 0),
+        paces: socket.is_some_and(|bits| bits & LAUNCH_TIME != 0),
+        steers: speed::steers(name).unwrap_or(false),
+        attached: attached(route, device.index)?,
+    }))
+}
+
+fn attached(route: &mut Route, index: u32) -> Result<Attached, NetlinkError> {
+    let mut head = [0; LINK_HEAD];
+    head[4..8].copy_from_slice(&index.to_ne_bytes());
+    let answers = route.ask(
+        "ask whether XDP is on an interface",
+        Message::new(libc::RTM_GETLINK, 0, &head),
+    )?;
+    let row = answers.first().map(|answer| answer.attributes(LINK_HEAD));
+    let xdp = row.as_deref().and_then(|row| find(row, IFLA_XDP));
+    let xdp = xdp.map(attributes).unwrap_or_default();
+    Ok(
+        match find(&xdp, IFLA_XDP_ATTACHED).and_then(|v| v.first()) {
+            None | Some(0) => Attached::No,
+            Some(1) => Attached::Native,
+            Some(2) => Attached::Generic,
+            Some(_) => Attached::Other,
+        },
+    )
+}
+
+/// The abilities of a driver: XDP's, and those of sockets of AF_XDP. None: the kernel does not tell.
+fn abilities(index: u32) -> Option<(Option<u64>, Option<u64>)> {
+    let mut generic = Route::open_generic().ok()?;
+    let head = [CTRL_CMD_GETFAMILY, 1, 0, 0];
+    let asked = Attributes::new().text(CTRL_ATTR_FAMILY_NAME, "netdev");
+    let message = Message::new(GENL_ID_CTRL, 0, &head).with(&asked);
+    let answers = generic.ask("look for the family netdev", message).ok()?;
+    let row = answers.first()?.attributes(GENERIC_HEAD);
+    let family = find(&row, CTRL_ATTR_FAMILY_ID)?;
+    let family = u16::from_ne_bytes(*family.first_chunk()?);
+    let head = [NETDEV_CMD_DEV_GET, 1, 0, 0];
+    let message =
+        Message::new(family, 0, &head).with(&Attributes::new().u32(NETDEV_IFINDEX, index));
+    let answers = generic
+        .ask("ask for the abilities of a driver", message)
+        .ok()?;
+    let row = answers
+        .iter()
+        .map(|answer| answer.attributes(GENERIC_HEAD))
+        .find(|row| find(row, NETDEV_IFINDEX).and_then(number) == Some(index))?;
+    let bits = |kind| {
+        let value = find(&row, kind)?;
+        value.first_chunk().map(|bits| u64::from_ne_bytes(*bits))
+    };
+    Some((bits(NETDEV_XDP_FEATURES), bits(NETDEV_XSK_FEATURES)))
+}
+
+const LINK_HEAD: usize = 16;
+/// Bytes of `struct genlmsghdr`.
+const GENERIC_HEAD: usize = 4;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
+const GENL_ID_CTRL: u16 = 16;
+const CTRL_CMD_GETFAMILY: u8 = 3;
+const CTRL_ATTR_FAMILY_ID: u16 = 1;
+const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+const NETDEV_CMD_DEV_GET: u8 = 1;
+const NETDEV_IFINDEX: u16 = 1;
+const NETDEV_XDP_FEATURES: u16 = 3;
+const NETDEV_XSK_FEATURES: u16 = 6;
+/// `NETDEV_XDP_ACT_*`.
+const BASIC: u64 = 1;
+const REDIRECT: u64 = 2;
+const ZERO_COPY: u64 = 8;
+/// `NETDEV_XSK_FLAGS_TX_LAUNCH_TIME_FIFO`.
+const LAUNCH_TIME: u64 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lo_is_no_card_and_no_other_interface_is_there() {
+        let mut route = Route::open().expect("a connection");
+        let lo = look(&mut route, "lo")
+            .expect("an answer")
+            .expect("it is there");
+        assert_eq!((lo.paces, lo.steers), (false, false));
+        assert_ne!(lo.native, Some(true));
+        assert_eq!(look(&mut route, "nosuch0").expect("an answer"), None);
+    }
+}
