@@ -428,7 +428,13 @@ const FILES: [(&str, &str, u32); 11] = [
     ("docs/policy.md", "usr/share/doc/netnice/policy.md", 0o644),
     ("docs/units.md", "usr/share/doc/netnice/units.md", 0o644),
 ];
-const COMPRESSED: [(&str, &str); 1] = [("packaging/netniced.8", "usr/share/man/man8/netniced.8")];
+const COMPRESSED: [(&str, &str); 2] = [
+    ("packaging/netniced.8", "usr/share/man/man8/netniced.8"),
+    (
+        "packaging/netnice-driver.8",
+        "usr/share/man/man8/netnice-driver.8",
+    ),
+];
 
 #[cfg(test)]
 mod tests {
