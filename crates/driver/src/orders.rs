@@ -42,6 +42,8 @@ pub enum Order {
     Readdress(FlowNo, Mac, Option<Mac>, usize),
     /// A flow ends.
     Close(FlowNo),
+    /// Flows of a program end that ends with them.
+    Shed(Vec<FlowNo>),
     /// The place of a closed flow may be another's.
     Reuse(ProgramNo, Cleared),
     /// The link is up, or is not.
@@ -75,7 +77,7 @@ pub enum Report {
     /// It cannot be done, and nothing has changed.
     Failed(String),
     /// A program was expelled; no answer to anything.
-    Expelled(Box<Expelled>),
+    Expelled(Expelled),
 }
 
 /// What was counted of everything.
@@ -143,21 +145,31 @@ impl Orders {
         ring(&self.wake);
         loop {
             match self.next()? {
-                Some(Report::Expelled(expelled)) => self.expelled.push_back(*expelled),
+                Some(Report::Expelled(expelled)) => self.expelled.push_back(expelled),
                 Some(report) => return Ok(report),
                 None => self.wait(),
             }
         }
     }
 
-    /// A program that was expelled meanwhile.
+    /// Has a program detached, and forgets that it was expelled: its number may be another's by the next order.
+    pub fn detach(&mut self, program: ProgramNo) -> Result<Option<Box<Client>>, Ended> {
+        let report = self.give(Order::Detach(program))?;
+        self.expelled.retain(|expelled| expelled.program != program);
+        match report {
+            Report::Detached(client) => Ok(client),
+            _ => Ok(None),
+        }
+    }
+
+    /// A program that was expelled meanwhile; it is to be detached.
     pub fn poll_expelled(&mut self) -> Result<Option<Expelled>, Ended> {
         if let Some(expelled) = self.expelled.pop_front() {
             return Ok(Some(expelled));
         }
         self.hush();
         Ok(self.next()?.and_then(|report| match report {
-            Report::Expelled(expelled) => Some(*expelled),
+            Report::Expelled(expelled) => Some(expelled),
             // Nothing was asked.
             _ => None,
         }))
@@ -212,11 +224,11 @@ impl Inbox {
     pub fn work(&mut self, server: &mut Server) -> bool {
         let mut said = false;
         let mut goes_on = true;
-        // First, since the number may be another program's by the next order.
+        // First, so that nothing is said of a program after it is detached.
         while !self.reports.is_full()
             && let Some(expelled) = server.poll_expelled()
         {
-            let _ = self.reports.push(Report::Expelled(Box::new(expelled)));
+            let _ = self.reports.push(Report::Expelled(expelled));
             said = true;
         }
         for _ in 0..AT_ONCE {
@@ -267,6 +279,12 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
             Report::Done
         }
         Order::Close(flow) => Report::Closed(server.turn().close(flow, now).map(Box::new)),
+        Order::Shed(flows) => {
+            for flow in flows {
+                server.turn().close(flow, now);
+            }
+            Report::Done
+        }
         Order::Reuse(program, cleared) => {
             server.turn().reuse(program, cleared);
             Report::Done

@@ -82,14 +82,17 @@ impl Server {
     /// A program ends, and with it its flows. To drop what is left of it takes long.
     pub fn detach(&mut self, program: ProgramNo) -> Option<Client> {
         let client = self.turn.detach(program, monotonic())?;
-        self.forget(&client);
+        // The program has a copy of its doorbell, which it could go on ringing.
+        let _ = epoll::delete(&self.watched, client.bell());
         Some(client)
     }
 
-    /// A program that was expelled.
+    /// A program that was expelled; it is to be detached.
     pub fn poll_expelled(&mut self) -> Option<Expelled> {
         let expelled = self.turn.poll_expelled()?;
-        self.forget(&expelled.client);
+        if let Some(bell) = self.turn.bell(expelled.program) {
+            let _ = epoll::delete(&self.watched, bell);
+        }
         Some(expelled)
     }
 
@@ -115,11 +118,6 @@ impl Server {
             Some(bell) => self.watch(bell, program.0.into()),
             None => Ok(()),
         }
-    }
-
-    /// The program has a copy of its doorbell, which it could go on ringing.
-    fn forget(&self, client: &Client) {
-        let _ = epoll::delete(&self.watched, client.bell());
     }
 
     /// The turn, to open and close flows between two rounds.
@@ -155,11 +153,11 @@ impl Server {
         let (turn, now) = (&mut self.turn, monotonic());
         let received = self.link.receive(RECEIVE, |frame| turn.receive(frame, now));
         if received > 0 {
-            turn.publish(now);
+            turn.publish();
         }
         let next = turn.transmit(&mut self.link, monotonic());
         match self.link.flush() {
-            Ok(()) if received == RECEIVE => Next::Again,
+            Ok(()) if received == RECEIVE || self.turn.has_expelled() => Next::Again,
             Ok(()) => next,
             Err(why) => {
                 self.spent.refusals += 1;

@@ -12,7 +12,8 @@
 //! - The head is copied when it leaves, and judged in the copy.
 //! - A record comes back with what became of it, in the same turn. What was forbidden has used its time on the link all the
 //!   same: it is the flow's own loss.
-//! - A program that breaks a rule of the ring is expelled with all its flows; [`Turn::poll_expelled`] says which, and why.
+//! - A program that breaks a rule of the ring is expelled with all its flows: from then on nothing of it is looked at.
+//!   [`Turn::poll_expelled`] says which, and why; to close its flows and detach it is left to the caller, since it may have many.
 //! - Work is bounded: [`BATCH`] packets a turn, [`LOOKS`] records that cannot be sent for each head that is looked for.
 
 mod flow;
@@ -121,14 +122,13 @@ pub struct Closed {
     pub retired: Option<Retired>,
 }
 
-/// A program that broke a rule. Its flows are gone.
+/// A program that broke a rule. It is there, deaf and mute, until it is detached.
+#[derive(Clone, Copy, Debug)]
 pub struct Expelled {
     /// Which.
     pub program: ProgramNo,
     /// The rule, and how.
     pub breach: Breach,
-    /// Its memory; to drop it takes long.
-    pub client: Client,
 }
 
 /// A program, and which of its slots is which flow.
@@ -137,6 +137,8 @@ struct Program {
     slots: Vec<Option<u32>>,
     /// It is to be rung at the end of the turn.
     news: bool,
+    /// It broke a rule.
+    expelled: bool,
 }
 
 impl Turn {
@@ -164,6 +166,7 @@ impl Turn {
             client,
             slots: Vec::new(),
             news: false,
+            expelled: false,
         });
         let place = match self.programs.iter().position(Option::is_none) {
             Some(place) => {
@@ -206,6 +209,7 @@ impl Turn {
         let template = Template::new(&open.sender)?;
         let known = self.programs.get_mut(program.0 as usize);
         let known = known.and_then(Option::as_mut);
+        let known = known.filter(|known| !known.expelled);
         let known = known.ok_or(OpenError::Gone(program))?;
         let ring = known.client.open(open.shape)?;
         let place = ring.place();
@@ -312,6 +316,11 @@ impl Turn {
         &mut self.demux
     }
 
+    /// Whether there is somebody to [`Turn::poll_expelled`].
+    pub fn has_expelled(&self) -> bool {
+        !self.expelled.is_empty()
+    }
+
     /// A program that was expelled, and the rule that it broke.
     pub fn poll_expelled(&mut self) -> Option<Expelled> {
         self.expelled.pop()
@@ -324,9 +333,9 @@ impl Turn {
         while sent < BATCH && (!self.link_is_up || card.room() > 0) && self.send_one(card, now) {
             sent += 1;
         }
-        self.publish(now);
+        self.publish();
         match self.scheduler.poll_timeout() {
-            _ if !self.again.is_empty() || !self.expelled.is_empty() => Next::Again,
+            _ if !self.again.is_empty() => Next::Again,
             Some(at) if at <= now => Next::Again,
             Some(at) => Next::Wait(at),
             None => Next::Idle,
@@ -354,6 +363,9 @@ impl Turn {
                 let Some(Some(flow)) = flows.get_mut(number.0 as usize) else {
                     continue;
                 };
+                if flow.is_silent() {
+                    continue;
+                }
                 if flow.touch() {
                     touched.push(number.0);
                 }
@@ -375,7 +387,7 @@ impl Turn {
 
     /// Shows the programs what moved, wakes those that sleep, and expels those that broke a rule.
     /// [`Turn::transmit`] ends with this; after receiving it is the caller's to call.
-    pub fn publish(&mut self, now: Instant) {
+    pub fn publish(&mut self) {
         while let Some(number) = self.touched.pop() {
             if let Some(Some(flow)) = self.flows.get_mut(number as usize)
                 && flow.publish()
@@ -393,16 +405,19 @@ impl Turn {
             }
         }
         while let Some((program, breach)) = self.broken.pop() {
-            let known = self.programs.get(program.0 as usize);
-            if let Some(Some(known)) = known {
-                known.client.expel(&breach);
-                let client = self.detach(program, now);
-                self.expelled.extend(client.map(|client| Expelled {
-                    program,
-                    breach,
-                    client,
-                }));
+            let known = self.programs.get_mut(program.0 as usize);
+            let known = known.and_then(Option::as_mut);
+            let Some(known) = known.filter(|known| !known.expelled) else {
+                continue;
+            };
+            known.expelled = true;
+            known.client.expel(&breach);
+            for number in known.slots.iter().flatten() {
+                if let Some(Some(flow)) = self.flows.get_mut(*number as usize) {
+                    flow.silence();
+                }
             }
+            self.expelled.push(Expelled { program, breach });
         }
     }
 
@@ -422,8 +437,7 @@ impl Turn {
 
     /// Before sleeping. False: some program has news, look at them instead.
     pub fn doze(&mut self) -> bool {
-        let mut programs = self.programs.iter_mut().flatten();
-        let quiet = programs.all(|program| program.client.doze());
+        let quiet = self.served().all(|program| program.client.doze());
         if !quiet {
             self.wake();
         }
@@ -432,8 +446,7 @@ impl Turn {
 
     /// After sleeping.
     pub fn wake(&mut self) {
-        let programs = self.programs.iter_mut().flatten();
-        programs.for_each(|program| program.client.wake());
+        self.served().for_each(|program| program.client.wake());
     }
 
     /// Empties the doorbell of a program that rang; how many rings were not asked for.
@@ -462,7 +475,8 @@ impl Turn {
     /// Flows that have something new and had no head: their heads become known.
     fn look(&mut self, now: Instant) {
         let mut news = std::mem::take(&mut self.again);
-        for program in self.programs.iter().flatten() {
+        let served = self.programs.iter().flatten();
+        for program in served.filter(|program| !program.expelled) {
             program.client.take_notices(|slot| {
                 news.extend(program.slots.get(slot as usize).copied().flatten());
             });
@@ -471,7 +485,7 @@ impl Turn {
             let Some(Some(flow)) = self.flows.get_mut(number as usize) else {
                 continue;
             };
-            if flow.head.is_some() {
+            if flow.head.is_some() || flow.is_silent() {
                 continue;
             }
             if flow.touch() {
@@ -500,6 +514,9 @@ impl Turn {
         let mut behind = None;
         let departure = scheduler.poll(now, |id: FlowId| {
             let flow = flows.get_mut(id.index())?.as_mut()?;
+            if flow.is_silent() {
+                return None;
+            }
             match flow.next_record() {
                 Ok(record) => behind = record,
                 Err(breach) => broken.push((flow.program, breach)),
@@ -513,6 +530,10 @@ impl Turn {
         let Some(Some(flow)) = flows.get_mut(number) else {
             return true;
         };
+        if flow.is_silent() {
+            flow.head = None;
+            return true;
+        }
         if flow.touch() {
             touched.push(number as u32);
         }
@@ -528,6 +549,11 @@ impl Turn {
         }
         flow.since = now;
         true
+    }
+
+    fn served(&mut self) -> impl Iterator<Item = &mut Program> {
+        let programs = self.programs.iter_mut().flatten();
+        programs.filter(|program| !program.expelled)
     }
 
     fn flows_of(&self, program: ProgramNo) -> impl Iterator<Item = FlowNo> {

@@ -4,7 +4,7 @@
 //! here and not there: a program's memory is made and dropped, pages of closed flows are given back, XDP is attached with the
 //! first flow and detached some time after the last.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -41,7 +41,6 @@ pub struct Registry {
     quiet_since: Option<Instant>,
     /// Where the ends of processes are waited for.
     watched: OwnedFd,
-    expelled: VecDeque<(u32, String)>,
 }
 
 struct Program {
@@ -115,7 +114,6 @@ impl Registry {
             claims: HashMap::new(),
             quiet_since: None,
             watched,
-            expelled: VecDeque::new(),
         }
     }
 
@@ -127,10 +125,18 @@ impl Registry {
         self.orders.told()
     }
 
-    /// A program that was expelled, and why.
+    /// A program that was expelled, and why. It is detached.
     pub fn poll_expelled(&mut self) -> Result<Option<(u32, String)>, RegistryError> {
-        self.settle()?;
-        Ok(self.expelled.pop_front())
+        let Some(expelled) = self.orders.poll_expelled()? else {
+            return Ok(None);
+        };
+        let program = expelled.program.0;
+        match self.detach(program) {
+            // It is gone already.
+            Ok(()) | Err(RegistryError::NoProgram(_)) => {}
+            Err(why) => return Err(why),
+        }
+        Ok(Some((program, expelled.breach.to_string())))
     }
 
     /// What comes from the interface.
@@ -174,12 +180,10 @@ impl Registry {
             Report::Attached(program) => program.0,
             other => return Err(refusal(other)),
         };
-        // The number may have been one's that was expelled.
-        self.settle()?;
         let data = epoll::EventData::new_u64(Registry::LIVES + u64::from(program));
         let watched = epoll::add(&self.watched, life.as_fd(), data, epoll::EventFlags::IN);
         if let Err(why) = watched {
-            self.orders.give(Order::Detach(ProgramNo(program)))?;
+            self.orders.detach(ProgramNo(program))?;
             return Err(io::Error::from(why).into());
         }
         let known = Program {
@@ -203,28 +207,22 @@ impl Registry {
 
     /// A program ends, and its flows.
     pub fn detach(&mut self, program: u32) -> Result<(), RegistryError> {
-        if !self.programs.contains_key(&program) {
-            return Err(RegistryError::NoProgram(program));
-        }
-        let left = self.orders.give(Order::Detach(ProgramNo(program)))?;
-        self.forget(program);
-        drop(left);
-        Ok(())
-    }
-
-    /// A program is gone, and its flows.
-    fn forget(&mut self, program: u32) {
-        let Some(known) = self.programs.remove(&program) else {
-            return;
-        };
+        let known = self.programs.remove(&program);
+        let known = known.ok_or(RegistryError::NoProgram(program))?;
         // Others have the pidfd too, so it does not go by being closed.
         let _ = epoll::delete(&self.watched, known.life.as_fd());
-        for flow in known.flows {
-            if let Some(flow) = self.flows.remove(&flow) {
+        let flows: Vec<FlowNo> = known.flows.iter().copied().map(FlowNo).collect();
+        for flow in &flows {
+            if let Some(flow) = self.flows.remove(&flow.0) {
                 self.release(&flow.claim);
             }
         }
+        for some in flows.chunks(SHED_AT_ONCE) {
+            self.done(Order::Shed(some.to_vec()))?;
+        }
+        drop(self.orders.detach(ProgramNo(program))?);
         self.grow_quiet();
+        Ok(())
     }
 
     /// Another flow: its number, and where it lies.
@@ -403,17 +401,6 @@ impl Registry {
         Ok(())
     }
 
-    /// Forgets whom the packet thread has expelled.
-    fn settle(&mut self) -> Result<(), Ended> {
-        while let Some(expelled) = self.orders.poll_expelled()? {
-            let program = expelled.program.0;
-            self.forget(program);
-            self.expelled
-                .push_back((program, expelled.breach.to_string()));
-        }
-        Ok(())
-    }
-
     fn sums(&mut self) -> Result<Sums, RegistryError> {
         match self.orders.give(Order::Sums)? {
             Report::Sums(sums) => Ok(*sums),
@@ -516,4 +503,6 @@ fn refusal(report: Report) -> RegistryError {
 /// So long XDP stays without a flow: one that follows another need not wait for it to come back.
 const QUIET: Duration = Duration::from_millis(500);
 /// Flows whose counters are copied in one go: some microseconds.
-const COUNTED_AT_ONCE: usize = 64;
+const COUNTED_AT_ONCE: usize = 16;
+/// Flows that are closed in one go.
+const SHED_AT_ONCE: usize = 8;

@@ -93,6 +93,7 @@ pub(super) struct Flow {
     pub(super) since: Instant,
     /// There is a station that its frames go to.
     reaches: bool,
+    silent: bool,
     share: Option<Share>,
     /// Its rings moved in this turn.
     touched: bool,
@@ -117,11 +118,22 @@ impl Flow {
             head: None,
             since: Instant(0),
             reaches: true,
+            silent: false,
             share,
             touched: false,
             cut_short: false,
             counters: Counters::default(),
         }
+    }
+
+    /// Its program was expelled: nothing of it is looked at any more.
+    pub(super) fn silence(&mut self) {
+        self.silent = true;
+    }
+
+    #[inline]
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent
     }
 
     /// True the first time in a turn.

@@ -330,12 +330,19 @@ fn who_breaks_the_ring_is_expelled_and_nobody_else_notices() {
     rig.run(400_000_000, &mut talkers);
     // It may be between two looks at its ring: something comes in for it at the latest.
     rig.turn.receive(&to(5001, 10), rig.now);
-    rig.turn.publish(rig.now);
+    rig.turn.publish();
     let expelled = rig.turn.poll_expelled().expect("it is expelled");
     assert_eq!(expelled.program, bad.program);
     let breach = expelled.breach;
     assert!(breach.must() > 0, "{breach}");
     assert_eq!(bad.attachment.ended(), Some(breach.must()));
+    // It may write what it likes now, and be sent what anybody likes.
+    let was = rig.turn.counters(bad.opened.flow);
+    rig.turn.receive(&to(5001, 10), rig.now);
+    rig.transmit();
+    assert!(rig.turn.poll_expelled().is_none(), "it is said once");
+    assert_eq!(rig.turn.counters(bad.opened.flow), was);
+    rig.turn.detach(bad.program, rig.now);
     assert!(rig.turn.counters(bad.opened.flow).is_none());
     let after = rig.turn.counters(talkers[0].opened.flow).unwrap().sent;
     assert!((after - before).abs_diff(2 * 83) <= 2, "{before} {after}");
@@ -362,7 +369,7 @@ fn who_primes_nothing_loses_its_own_packets_alone() {
         to_group.frame(),
     ] {
         rig.turn.receive(&frame, rig.now);
-        rig.turn.publish(rig.now);
+        rig.turn.publish();
         rig.turn.invariants();
     }
     assert_eq!(
@@ -395,7 +402,7 @@ fn a_flooded_flow_is_cut_before_the_copy() {
             rig.turn.receive(&to(5001, 18), rig.now);
             other += 1;
         }
-        rig.turn.publish(rig.now);
+        rig.turn.publish();
         heard += talkers[0].hears().len();
         if k % 20 == 0 {
             assert_eq!(talkers[1].hears().len(), 1);
@@ -434,7 +441,7 @@ proptest! {
                 5 => {
                     let frame = to(talker.port, length.min(1400));
                     rig.turn.receive(&frame, rig.now);
-                    rig.turn.publish(rig.now);
+                    rig.turn.publish();
                     prop_assert!(talkers[whose].hears().iter().all(|heard| *heard == frame));
                 }
                 6 => rig.card.room = length,

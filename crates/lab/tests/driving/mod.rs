@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -347,6 +348,33 @@ impl Program {
             .map_err(|why| anyhow!("{why:?}"))?;
         flow.publish();
         self.attachment.ring();
+        Ok(())
+    }
+
+    /// Sends a frame as often as its contract lets it, until it is told to stop.
+    pub fn flood(&mut self, frame: &[u8], stop: &AtomicBool) -> Result<()> {
+        while !stop.load(Ordering::Relaxed) {
+            let flow = self.flow.as_mut().context("a flow")?;
+            while let Some(record) = flow.reclaim()? {
+                flow.free_all(&record)?;
+            }
+            while let Some(chunk) = flow.chunk() {
+                flow.bytes_mut(chunk)?[..frame.len()].copy_from_slice(frame);
+                let piece = Piece {
+                    chunk,
+                    start: 0,
+                    length: frame.len() as u32,
+                };
+                if flow.submit(&[piece], false).is_err() {
+                    flow.free(chunk)?;
+                    break;
+                }
+            }
+            if flow.publish() {
+                self.attachment.ring();
+            }
+            self.attachment.wait(Some(Duration::from_millis(5)))?;
+        }
         Ok(())
     }
 
