@@ -141,10 +141,7 @@ pub const PROGRAMS: [&str; 4] = ["netnice", "netniced", "netnice-driver", "netni
 /// Builds the release programs and the C library, with everything for it there already.
 pub fn release(tree: &Tree) -> Result<()> {
     cargo(tree)
-        .args(["build", "--release", "--package", C_LIBRARY])
-        .run()?;
-    cargo(tree)
-        .args(["build", "--release"])
+        .args(["build", "--release", "--workspace", "--lib"])
         .args(PROGRAMS.iter().flat_map(|name| ["--bin", name]))
         .run()
 }
@@ -159,10 +156,11 @@ pub fn system_test_names(tree: &Tree) -> Vec<&str> {
         .collect()
 }
 
-/// The arguments that build or run the system tests.
+/// The arguments that build or run the system tests. Of the whole workspace, so that what the release programs are
+/// built of serves here too.
 pub fn system_test_words(tree: &Tree) -> Vec<&str> {
     let names = system_test_names(tree);
-    ["test", "--release", "--package", LAB]
+    ["test", "--release", "--workspace"]
         .into_iter()
         .chain(names.into_iter().flat_map(|name| ["--test", name]))
         .collect()
@@ -263,8 +261,6 @@ fn under_test(tree: &Tree, step: Step) -> Result<Step> {
 }
 
 const LAB: &str = "netnice-lab";
-/// Its libraries are not programs, so they are built by their package.
-const C_LIBRARY: &str = "netnice-capi";
 /// The lab's experiments about what enforcement costs.
 const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
 const FUZZ_CASES: &str = "100000";

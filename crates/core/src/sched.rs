@@ -53,9 +53,9 @@
 //! ```
 //!
 //! # Bounded
-//! One call of [`Scheduler::poll`] moves at most [`DUE_PER_CALL`] entries and drops at most
-//! [`DROPPED_PER_CALL`]; whatever falls due beyond that waits for the next call, in the order in
-//! which it fell due. Nothing else depends on how many flows there are.
+//! One call of [`Scheduler::poll`] moves what has fallen due chunk by chunk until it has moved
+//! [`DUE_PER_CALL`] entries (never twice as many), and drops at most [`DROPPED_PER_CALL`]; whatever
+//! falls due beyond that waits for the next call, in the order in which it fell due. Nothing else depends on how many flows there are.
 //!
 //! # Time
 //! The caller passes it; where it goes back it is taken to stand still. All of it saturates at
@@ -138,6 +138,8 @@ struct Line {
     longest: u32,
     /// Until when the link is busy.
     busy: Moment,
+    /// From when on the next packet may be decided on: so much of `ahead` before.
+    opens: u64,
 }
 
 impl Scheduler {
@@ -162,10 +164,9 @@ impl Scheduler {
 
     /// Another rate or overhead of the link from the next packet on. Flows go on as they are.
     pub fn rewire(&mut self, wire: Wire) -> Result<(), Misuse> {
-        self.wire = Line {
-            busy: self.wire.busy,
-            ..Line::new(wire)?
-        };
+        let busy = self.wire.busy;
+        self.wire = Line::new(wire)?;
+        self.wire.set_busy(busy);
         for flow in &self.flows {
             if let Kind::Server { slice, server } = &flow.kind {
                 let rate = slice.of(self.wire.pace.rate());
@@ -439,6 +440,7 @@ impl Line {
                 horizon: wire.horizon.0,
                 longest,
                 busy: Moment::at(0),
+                opens: 0,
             }),
             _ => Err(Misuse::LongWire(both)),
         }
@@ -523,7 +525,8 @@ fn finest(patience: u64) -> u32 {
     digits.saturating_sub(PATIENCE_DIGITS).max(TIME_QUANTUM)
 }
 
-/// How many entries one call moves at most.
+/// When so many entries have fallen due in one call, no more are moved. Whole chunks are, so a few
+/// more may have been.
 pub const DUE_PER_CALL: u32 = 32;
 
 /// How many entries of flows that have nothing to send any more one call drops at most.

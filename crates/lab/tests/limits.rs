@@ -59,8 +59,9 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     });
     drop(sinks);
     desk.held(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
+    let least = if functional() { 0.002 } else { 0.02 };
     for rate in &rates {
-        assert!(*rate > 0.02 * R20M.bits as f64, "one starves: {rates:.0?}");
+        assert!(*rate > least * R20M.bits as f64, "one starves: {rates:.0?}");
     }
 }
 

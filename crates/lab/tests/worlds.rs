@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::Duration;
 
+use netnice_lab::experiment::bench::functional;
 use netnice_lab::process;
 use netnice_lab::traffic::{self, Echo, Life, Probe, Tcp, Udp, clients};
 use netnice_lab::wire::{self, Tap, Transport};
@@ -107,6 +108,11 @@ fn a_switched_world_holds_its_cables_rates_both_ways() {
     pause(2100);
     let record = tap.stop(&client.ns).expect("record");
     let rate = record.rate(wire::inbound, start, start + 1_500_000_000);
+    if functional() {
+        // The sender may be too slow for the cable; more than it carries does not pass.
+        assert!((2e6..20.6e6).contains(&rate), "{rate} of 20 Mbit/s");
+        return;
+    }
     near(rate, 20e6, 0.03, "the cable's rate");
     let got = own.stop().expect("the sink reports");
     assert!(got.received > 0 && got.cpu_share() < 0.9);

@@ -35,3 +35,13 @@ fn the_programs_are_targets_of_this_workspace() {
         );
     }
 }
+
+#[test]
+fn the_system_tests_share_no_name_with_other_tests() {
+    let tree = Tree::find().expect("cargo metadata");
+    let system = system_test_names(&tree);
+    let others = tree.crates.iter().filter(|one| one.name != LAB);
+    for (kind, name) in others.flat_map(|one| &one.targets) {
+        assert!(kind != "test" || !system.contains(&name.as_str()), "{name}");
+    }
+}

@@ -52,7 +52,7 @@ use landing::Landing;
 pub(super) use place::Spot;
 use place::{BUCKETS, GROUPS, LONGEST, RING, RINGS, SPAN, Shape, WORDS};
 use pool::{Home, NOWHERE};
-pub(super) use pool::{Place, Pool};
+pub(super) use pool::{Place, Pool, Run};
 use scout::Scout;
 pub(super) use whole::Whole;
 
@@ -237,6 +237,16 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
             self.next_chunk(pool);
         }
         Some(Entry(entry))
+    }
+
+    /// Takes all that stands in the next chunk. There is one.
+    #[inline(always)]
+    pub(super) fn take_run(&mut self, pool: &mut Pool) -> Run {
+        let run = pool.run(self.front);
+        self.len -= run.len();
+        self.next_chunk(pool);
+        pool.prefetch(self.front);
+        run
     }
 
     /// Takes away a certain entry. Says which other one stands in its place now, if any.
@@ -484,34 +494,36 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     /// The first place of all rings, and the first of the rest.
     #[inline(never)]
     fn find_next(&mut self, pool: &Pool) {
-        let Some(ring) = self.least(None) else { return };
+        let mut first = (u64::MAX, None);
+        let mut second = u64::MAX;
+        for (ring, order) in self.live() {
+            match order <= first.0 {
+                true => (second, first) = (first.0, (order, Some(ring))),
+                false => second = second.min(order),
+            }
+        }
+        let Some(ring) = first.1 else { return };
+        self.rest = self.base.wrapping_add(second);
         self.next = Shape::<QUANTUM>::of_ring(ring).spot(self.first[ring]);
         self.front = pool.behind(self.tails[self.next.slot()]);
-        self.find_rest(ring);
     }
 
-    #[inline(always)]
-    fn find_rest(&mut self, ring: usize) {
-        self.rest = match self.least(Some(ring)) {
-            Some(rest) => self.first[rest],
-            None => self.base.wrapping_sub(1),
-        };
+    /// The first key of all rings but one.
+    fn find_rest(&mut self, but: usize) {
+        let rest = self.live().filter(|(ring, _)| *ring != but);
+        let least = rest.map(|(_, order)| order).min();
+        self.rest = self.base.wrapping_add(least.unwrap_or(u64::MAX));
     }
 
-    /// The ring of the least key, but for a certain one.
+    /// The rings with entries, and where the first key of each stands in the order.
     #[inline(always)]
-    fn least(&self, but: Option<usize>) -> Option<usize> {
-        let mut least = None;
-        let mut groups = self.groups & !but.map_or(0, |ring| RING << (ring * GROUPS));
-        while groups != 0 {
-            let ring = groups.trailing_zeros() as usize / GROUPS % RINGS;
-            let order = self.order(self.first[ring]);
-            if least.is_none_or(|(_, least)| order <= least) {
-                least = Some((ring, order));
-            }
+    fn live(&self) -> impl Iterator<Item = (usize, u64)> {
+        let mut groups = self.groups;
+        core::iter::from_fn(move || {
+            let ring = (groups != 0).then(|| groups.trailing_zeros() as usize / GROUPS % RINGS)?;
             groups &= !(RING << (ring * GROUPS));
-        }
-        least.map(|(ring, _)| ring)
+            Some((ring, self.order(self.first[ring])))
+        })
     }
 
     /// The first bucket of a ring that is not empty, from `start` on and around. There is one.

@@ -81,6 +81,13 @@ impl Flow {
         self.about & flag as u32 != 0
     }
 
+    /// Whether one thing is true of it and others are not.
+    #[inline(always)]
+    pub(super) fn is_just(&self, flag: Flag, not: [Flag; 2]) -> bool {
+        let flag = flag as u32;
+        self.about & (flag | not[0] as u32 | not[1] as u32) == flag
+    }
+
     #[inline(always)]
     pub(super) fn set(&mut self, flag: Flag) {
         self.about |= flag as u32;

@@ -4,15 +4,18 @@
 //! media server): it says which flow's next packet may go, and when to wake for the next. There
 //! is no link in it, so there is no order between flows that may go in the same moment; for that
 //! there is [`super::Scheduler`].
+//!
+//! Flows wait in whole microseconds, rounded up (of waits above a millisecond in 1/1024 of the wait or
+//! less): whoever may go already goes at once.
 
 use alloc::vec::Vec;
 
 use super::calendar::{Calendar, Entry, MAX_FLOWS, Place, Pool};
 use super::cell::Cell;
 use super::deadline::ASK;
+use super::fitting;
 use super::flow::MAX_LENGTH;
 use super::service::{FlowId, Misuse};
-use super::{END_OF_TIME, TIME_QUANTUM, fitting};
 use crate::contract;
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
@@ -41,8 +44,11 @@ pub struct Pacer {
     /// Places of flows that were removed.
     vacant: Vec<u32>,
     pool: Pool,
-    sleepers: Calendar<TIME_QUANTUM>,
+    /// By the microsecond in which they may go on.
+    sleepers: Calendar<0>,
+    /// The latest time that was passed, and its whole microseconds.
     now: u64,
+    tick: u64,
 }
 
 /// A flow: one cache line.
@@ -80,6 +86,7 @@ impl Pacer {
             pool: Pool::new(),
             sleepers: Calendar::new(0),
             now: 0,
+            tick: 0,
         }
     }
 
@@ -161,7 +168,7 @@ impl Pacer {
     ) -> Option<(FlowId, Bytes)> {
         self.advance(now);
         loop {
-            self.sleepers.peek().filter(|spot| spot.key <= self.now)?;
+            self.sleepers.peek().filter(|spot| spot.key <= self.tick)?;
             let flows = &self.flows;
             let ahead = |entry: Entry, _| {
                 if let Some(flow) = flows.get(entry.id() as usize) {
@@ -171,7 +178,7 @@ impl Pacer {
             let entry = self.sleepers.take_ahead(&mut self.pool, ahead)?;
             let id = entry.id();
             let flow = &mut self.flows[id as usize];
-            if entry.word() == ASK {
+            if entry.word() == ASK && flow.cell.plan(flow.length()).0 > self.now {
                 // Its place was before its time, for want of a finer one.
                 self.place(id);
                 continue;
@@ -194,7 +201,7 @@ impl Pacer {
     /// (or time is over before).
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let at = self.sleepers.soonest()?.max(self.now);
+        let at = self.sleepers.soonest()?.saturating_mul(TICK).max(self.now);
         (at <= END_OF_TIME).then_some(Instant(at))
     }
 
@@ -207,14 +214,21 @@ impl Pacer {
     #[inline(always)]
     fn place(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
-        let eligible = flow.cell.plan(flow.length()).0.max(self.now);
-        let (sleepers, finest) = (&mut self.sleepers, flow.cell.finest());
-        let (spot, word) = match sleepers.not_before(eligible, self.now, finest) {
-            Some(spot) => (spot, 0),
-            None => (sleepers.before(eligible, self.now), ASK),
+        let eligible = flow.cell.plan(flow.length()).0;
+        let wakes = match eligible <= self.now {
+            true => self.tick,
+            false => eligible.saturating_add(TICK - 1) / TICK,
         };
-        let landed = sleepers.push_later(&mut self.pool, spot, Entry::new(id, word));
-        if let Some((id, place)) = landed {
+        let (sleepers, finest) = (&mut self.sleepers, flow.cell.finest());
+        let finest = finest.saturating_sub(TICK.ilog2() + 1);
+        let (spot, word) = match sleepers.not_before(wakes, self.tick, finest) {
+            Some(spot) => (spot, 0),
+            None => (sleepers.before(wakes, self.tick), ASK),
+        };
+        let entry = Entry::new(id, word);
+        if !sleepers.is_vast() {
+            flow.place = sleepers.push(&mut self.pool, spot, entry);
+        } else if let Some((id, place)) = sleepers.push_later(&mut self.pool, spot, entry) {
             self.flows[id as usize].place = place;
         }
     }
@@ -222,7 +236,8 @@ impl Pacer {
     #[inline(always)]
     fn advance(&mut self, now: Instant) {
         self.now = self.now.max(now.0.min(END_OF_TIME));
-        if self.sleepers.is_landing_due(self.now) {
+        self.tick = self.now / TICK;
+        if self.sleepers.is_landing_due(self.tick) {
             self.land();
         }
     }
@@ -251,6 +266,12 @@ impl Pacer {
             .ok_or(Misuse::Unknown(flow))
     }
 }
+
+/// Nanoseconds in what waits are rounded to.
+const TICK: u64 = 1000;
+
+/// Time does not go on from here: there is a tick behind it.
+const END_OF_TIME: u64 = (u64::MAX / TICK - 1) * TICK;
 
 impl Paced {
     #[inline(always)]

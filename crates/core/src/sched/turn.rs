@@ -1,6 +1,6 @@
 //! The turn: what falls due, who is next, and where a flow waits afterwards.
 
-use super::calendar::{Spot, Whole};
+use super::calendar::{Run, Spot, Whole};
 use super::flow::{Flag, Flow, Kind};
 use super::pace::Moment;
 use super::service::{Departure, FlowId, Next, Packet, Turn};
@@ -23,7 +23,7 @@ impl Scheduler {
         behind: impl FnOnce(FlowId) -> Option<Packet>,
     ) -> Option<Departure> {
         self.advance(now);
-        match self.wire.busy.nanos > self.now.saturating_add(self.wire.ahead) {
+        match self.wire.opens > self.now {
             true => None,
             false => self.poll_free(behind),
         }
@@ -32,9 +32,26 @@ impl Scheduler {
     /// The same, of a link that can take a packet.
     #[inline(never)]
     fn poll_free(&mut self, behind: impl FnOnce(FlowId) -> Option<Packet>) -> Option<Departure> {
-        let alone = self.fall_due();
+        let alone = match self.is_anything_due() {
+            true => self.fall_due(),
+            false => None,
+        };
+        let first = alone.or_else(|| self.take_due());
+        match first {
+            Some(id) if self.flows[id as usize].is_ready_cell() => self.depart_cell(id, behind),
+            _ => self.poll_any(first, behind),
+        }
+    }
+
+    /// The same, if `first` is the first of the due and was taken.
+    #[inline(never)]
+    fn poll_any(
+        &mut self,
+        first: Option<u32>,
+        behind: impl FnOnce(FlowId) -> Option<Packet>,
+    ) -> Option<Departure> {
         let mut dropped = DROPPED_PER_CALL;
-        if let Some((id, deadline)) = self.next_due(alone, &mut dropped) {
+        if let Some((id, deadline)) = self.next_due(first, &mut dropped) {
             if let Kind::Server { server, .. } = self.flows[id as usize].kind {
                 let member = self.next_member(server, &mut dropped)?;
                 let turn = Turn::Shared { deadline };
@@ -54,13 +71,12 @@ impl Scheduler {
     /// Any later call but `poll_timeout` itself may change the answer.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let soonest = self.wire.busy.ceil().saturating_sub(self.wire.ahead);
         let ready = !(self.due.is_empty() && self.fair.is_empty() && self.early.is_empty());
         let waits = match ready {
             true => self.now,
             false => self.sleepers.soonest()?,
         };
-        let at = waits.max(soonest).max(self.now);
+        let at = waits.max(self.wire.opens).max(self.now);
         (at <= END_OF_TIME).then_some(Instant(at))
     }
 
@@ -74,9 +90,16 @@ impl Scheduler {
         }
     }
 
+    /// Whether somebody's time has come.
+    #[inline(always)]
+    fn is_anything_due(&self) -> bool {
+        let due = |spot: Option<Spot>| spot.is_some_and(|spot| spot.key <= self.now);
+        due(self.sleepers.peek()) || due(self.early.peek())
+    }
+
     /// Moves what has fallen due to where it is ordered by deadline. If it is only one flow, and
     /// nobody else is due, that one need not go there.
-    #[inline(always)]
+    #[inline(never)]
     fn fall_due(&mut self) -> Option<u32> {
         let mut budget = DUE_PER_CALL;
         while budget > 0
@@ -88,29 +111,21 @@ impl Scheduler {
                 budget = budget.saturating_sub(DUE_PER_CHUNK.min(whole.len()));
                 continue;
             }
-            let (flows, due) = (&self.flows, &self.due);
-            let ahead = |entry: Entry, key: u64| {
-                // The others will be told of when it is nearly their turn.
-                let bound = deadline::decode(entry.word());
-                if entry.word() >= deadline::JOIN || due.is_soon(key.saturating_add(bound)) {
-                    prefetch(flows, entry.id());
-                }
-            };
-            let entry = match self.hurried || self.sleepers.is_vast() {
-                true => self.sleepers.take_ahead(&mut self.pool, ahead),
-                false => self.sleepers.take(&mut self.pool),
-            }?;
+            let run = self.take_run();
             let others = self.sleepers.peek();
-            if budget == DUE_PER_CALL
+            if run.len() == 1
+                && budget == DUE_PER_CALL
                 && self.due.is_empty()
                 && self.early.is_empty()
                 && others.is_none_or(|other| other.key > self.now)
-                && entry.word() < deadline::JOIN
+                && run.first().word() < deadline::JOIN
             {
-                return Some(entry.id());
+                return Some(run.first().id());
             }
-            self.wake_up(entry, spot);
-            budget -= 1;
+            budget = budget.saturating_sub(run.len());
+            for entry in run {
+                self.wake_up(entry, spot);
+            }
         }
         while budget > 0
             && let Some(spot) = self.early.peek()
@@ -121,6 +136,23 @@ impl Scheduler {
             budget -= 1;
         }
         None
+    }
+
+    /// Takes the next chunk of the sleepers.
+    #[inline(always)]
+    fn take_run(&mut self) -> Run {
+        let (flows, due) = (&self.flows, &self.due);
+        let ahead = |entry: Entry, key: u64| {
+            // The others will be told of when it is nearly their turn.
+            let bound = deadline::decode(entry.word());
+            if entry.word() >= deadline::JOIN || due.is_soon(key.saturating_add(bound)) {
+                prefetch(flows, entry.id());
+            }
+        };
+        match self.hurried || self.sleepers.is_vast() {
+            true => self.sleepers.take_run_ahead(&mut self.pool, ahead),
+            false => self.sleepers.take_run(&mut self.pool),
+        }
     }
 
     /// An entry's time has come.
@@ -163,20 +195,21 @@ impl Scheduler {
         }
     }
 
-    /// The flow of the earliest deadline, if any is due, and that deadline. `alone` is due too,
-    /// and then nobody else is.
+    /// Takes the entry of the earliest deadline, if anybody is due.
     #[inline(always)]
-    fn next_due(&mut self, alone: Option<u32>, dropped: &mut u32) -> Option<(u32, Instant)> {
-        let mut alone = alone;
+    fn take_due(&mut self) -> Option<u32> {
+        let flows = &self.flows;
+        let ahead = |entry: Entry, _| prefetch(flows, entry.id());
+        let entry = self.due.take_ahead(&mut self.pool, ahead)?;
+        Some(entry.id())
+    }
+
+    /// The flow of the earliest deadline, if any is due, and that deadline. `first` is the first
+    /// one, and was taken.
+    fn next_due(&mut self, first: Option<u32>, dropped: &mut u32) -> Option<(u32, Instant)> {
+        let mut first = first;
         while *dropped > 0 {
-            let id = match alone.take() {
-                Some(id) => id,
-                None => {
-                    let flows = &self.flows;
-                    let ahead = |entry: Entry, _| prefetch(flows, entry.id());
-                    self.due.take_ahead(&mut self.pool, ahead)?.id()
-                }
-            };
+            let id = first.take().or_else(|| self.take_due())?;
             let now = self.now;
             let flow = &mut self.flows[id as usize];
             if flow.is(Flag::Waiting)
@@ -249,6 +282,55 @@ impl Scheduler {
         None
     }
 
+    /// The head of a cell leaves that is due: the shortest way, for what there is most of.
+    #[inline(always)]
+    fn depart_cell(
+        &mut self,
+        id: u32,
+        behind: impl FnOnce(FlowId) -> Option<Packet>,
+    ) -> Option<Departure> {
+        let now = self.now;
+        let flow = &mut self.flows[id as usize];
+        let length = flow.length();
+        let Kind::Cell(cell) = &mut flow.kind else {
+            return None;
+        };
+        let deadline = Instant(cell.deadline());
+        let (start, _) = self.wire.charge(now, length);
+        let departure = Departure {
+            flow: FlowId(id),
+            length: Bytes(u64::from(length)),
+            start: Instant(start),
+            end: Instant(self.wire.busy.ceil()),
+            eligible: Instant(cell.eligible()),
+            turn: Turn::Guaranteed { deadline },
+        };
+        cell.sent(start, length);
+        let Some(packet) = behind(FlowId(id)) else {
+            flow.clear(Flag::Waiting);
+            flow.clear(Flag::Clock);
+            return Some(departure);
+        };
+        let longest = self.wire.longest.min(cell.longest());
+        let bytes = packet.length.0.min(u64::from(longest)) as u32;
+        let (eligible, deadline) = cell.plan(bytes);
+        let finest = cell.finest();
+        flow.set_length(bytes);
+        if eligible > now
+            && let Some(spot) = self.sleepers.not_before(eligible, now, finest)
+        {
+            let entry = Entry::new(id, deadline::encode(deadline.saturating_sub(spot.key)));
+            match self.sleepers.is_vast() {
+                true => self.sleep(spot, entry),
+                false => flow.place = self.sleepers.push(&mut self.pool, spot, entry),
+            }
+        } else {
+            flow.clear(Flag::Clock);
+            self.clock_within(id, eligible, deadline, finest);
+        }
+        Some(departure)
+    }
+
     /// The head of a flow leaves.
     #[inline(always)]
     fn depart(
@@ -258,7 +340,8 @@ impl Scheduler {
         behind: impl FnOnce(FlowId) -> Option<Packet>,
     ) -> Departure {
         let now = self.now;
-        let length = self.flows[id as usize].length();
+        let flow = &mut self.flows[id as usize];
+        let length = flow.length();
         let (start, cost) = self.wire.charge(now, length);
         let mut departure = Departure {
             flow: FlowId(id),
@@ -269,25 +352,7 @@ impl Scheduler {
             turn,
         };
         let longest = self.wire.longest;
-        let flow = &mut self.flows[id as usize];
         let is_limited = flow.is(Flag::Limited);
-        if let Kind::Cell(cell) = &mut flow.kind
-            && !is_limited
-        {
-            // The shortest way, for what there is most of.
-            departure.eligible = Instant(cell.eligible());
-            cell.sent(start, length);
-            let Some(packet) = behind(FlowId(id)) else {
-                flow.clear(Flag::Waiting);
-                return departure;
-            };
-            let bytes = packet.length.0.min(u64::from(longest.min(cell.longest()))) as u32;
-            let (eligible, deadline) = cell.plan(bytes);
-            let finest = cell.finest();
-            flow.set_length(bytes);
-            self.clock_within(id, eligible, deadline, finest);
-            return departure;
-        }
         departure.eligible = Instant(flow.eligible(now, length, turn));
         if is_limited {
             departure.eligible.0 = departure.eligible.0.max(self.gate(id));
@@ -485,12 +550,16 @@ impl Scheduler {
 }
 
 impl Flow {
+    /// Whether it is a cell without a limit with a head, whose entry is not old.
+    #[inline(always)]
+    fn is_ready_cell(&self) -> bool {
+        self.is_just(Flag::Waiting, [Flag::ClockOld, Flag::Limited])
+            && matches!(self.kind, Kind::Cell(_))
+    }
+
     /// The deadline of the head, if it is eligible.
     #[inline(always)]
     fn deadline(&mut self, now: u64) -> Option<u64> {
-        if let Kind::Cell(cell) = &self.kind {
-            return Some(cell.deadline());
-        }
         let length = self.length();
         match &mut self.kind {
             Kind::Vacant { .. } | Kind::Member(_) => None,
@@ -563,13 +632,23 @@ impl Flow {
 }
 
 impl Line {
-    /// Charges a packet: when its first bit is sent, and how long it takes (rounded up).
+    /// Charges a packet that is decided on at `now`: when its first bit is sent, and how long it
+    /// takes (rounded up).
     #[inline(always)]
     fn charge(&mut self, now: u64, length: u32) -> (u64, u64) {
         let span = self.pace.span(length + self.overhead);
-        let free = self.busy.max(Moment::at(now));
-        self.busy = free.after(span);
+        let free = match self.busy.nanos >= now {
+            true => self.busy,
+            false => Moment::at(now),
+        };
+        self.set_busy(free.after(span));
         (free.ceil(), span.ceil())
+    }
+
+    #[inline(always)]
+    pub(super) fn set_busy(&mut self, until: Moment) {
+        self.busy = until;
+        self.opens = until.ceil().saturating_sub(self.ahead);
     }
 }
 

@@ -6,6 +6,8 @@
 
 use alloc::vec::Vec;
 
+use super::Entry;
+
 /// Chunks, and which of them are free.
 #[derive(Debug)]
 pub(in crate::sched) struct Pool {
@@ -41,6 +43,39 @@ impl Place {
 
     fn position(self) -> usize {
         (self.0 & 15) as usize
+    }
+}
+
+/// What stood in one chunk, in its order.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sched) struct Run {
+    words: [u32; 16],
+    at: u32,
+    end: u32,
+}
+
+impl Run {
+    /// How many there are.
+    #[inline(always)]
+    pub(in crate::sched) fn len(&self) -> u32 {
+        self.end - self.at
+    }
+
+    /// The first of them, which there is.
+    #[inline(always)]
+    pub(in crate::sched) fn first(&self) -> Entry {
+        Entry(self.words[self.at as usize % 16])
+    }
+}
+
+impl Iterator for Run {
+    type Item = Entry;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Entry> {
+        let entry = (self.at < self.end).then(|| self.first());
+        self.at += 1;
+        entry
     }
 }
 
@@ -154,6 +189,17 @@ impl Pool {
         let start = chunk.start();
         chunk.0[ABOUT] = about + 1;
         (chunk.entry(start), start + 1 < (about >> 4 & 15) as usize)
+    }
+
+    /// The entries of a chunk. The chunk itself stays as it is.
+    #[inline(always)]
+    pub(super) fn run(&self, chunk: u32) -> Run {
+        let chunk = &self.chunks[chunk as usize];
+        Run {
+            words: chunk.0,
+            at: chunk.start() as u32,
+            end: chunk.end() as u32,
+        }
     }
 
     /// The first chunk of the bucket of this tail is used up. The chunk behind it, if any.

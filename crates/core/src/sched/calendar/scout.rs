@@ -12,7 +12,7 @@
 //! afresh now and then, and when it seems to be too far ahead.
 
 use super::place::{BUCKETS, RINGS};
-use super::{Calendar, Entry, GROUPS, Home, NOWHERE, Pool, RING, Shape, Spot};
+use super::{Calendar, Entry, GROUPS, Home, NOWHERE, Pool, RING, Run, Shape, Spot};
 use crate::prefetch;
 
 /// How far entries are known before they are taken. All of it is a hint: what comes in between is
@@ -51,6 +51,23 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
             }
         }
         self.take(pool)
+    }
+
+    /// The same with all that stands in the next chunk. There is one.
+    #[inline(always)]
+    pub(in crate::sched) fn take_run_ahead(
+        &mut self,
+        pool: &mut Pool,
+        ahead: impl Fn(Entry, u64),
+    ) -> Run {
+        let run = self.take_run(pool);
+        if self.is_deep() {
+            self.taken_ahead(run.len());
+            if self.scout.lead.wrapping_sub(AHEAD) > TOO_FAR {
+                self.look_ahead(pool, ahead);
+            }
+        }
+        run
     }
 
     /// Whether what is put in at a key now comes before what was told of already (or would be

@@ -280,11 +280,11 @@ fn a_pacers_wake_up_is_for_somebody() {
             continue;
         };
         // 4,000 bits at its rate, however late the one before was; a place is at most 1/1024 of the
-        // wait or 512 ns later.
+        // wait or a microsecond later.
         let rate = (flow.index() as u64 + 1) * 100_000;
         let due = sent[flow.index()] * 4_000_000_000_000 / rate;
         sent[flow.index()] += 1;
-        let most = ((4_000_000_000_000 / rate) >> 10).max(512) + 1;
+        let most = ((4_000_000_000_000 / rate) >> 10).max(1000) + 2;
         assert!(
             (due..=due + most).contains(&now.0),
             "{flow}: {due}, {now:?}"
