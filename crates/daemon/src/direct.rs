@@ -321,9 +321,15 @@ impl<N: Network> Flows<N> {
     }
 
     /// Begins to look after a driver that an earlier daemon has left.
-    pub fn find(&mut self, link: IfName) {
-        self.lanes.entry(link.clone()).or_insert_with(Lane::new);
-        self.orders.push(Order::Reach(link, None));
+    pub fn find(&mut self, link: &IfName, now: Now) {
+        self.reach(link, Lane::new(), None, now);
+    }
+
+    /// Opens a lane. What its driver has, and how it reaches the link, is the first thing to be known of it.
+    fn reach(&mut self, link: &IfName, lane: Lane, start: Option<Start>, now: Now) {
+        self.lanes.insert(link.clone(), lane);
+        self.orders.push(Order::Reach(link.clone(), start));
+        self.call(link, DriverRequest::Census, None, Pending::Adopt, now);
     }
 
     /// Makes a call to a driver.

@@ -191,7 +191,7 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
     let mut flows = Flows::new(network);
     let mut ways = Ways::open().during("listen to netlink")?;
     let (mut drivers, mut from_drivers, mut left) = Drivers::new(options.runtime.path());
-    drivers.find(&mut flows);
+    drivers.find(&mut flows, Now::read());
     let mut ways_at: Option<Instant> = None;
     loop {
         listen_to_ends(&mut clerk, &mut ends);

@@ -20,7 +20,8 @@ mod flow;
 
 use std::os::fd::BorrowedFd;
 
-use netnice_core::sched::{Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
+use netnice_core::contract::Slice;
+use netnice_core::sched::{Class, Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant};
 use netnice_ring::breach::Breach;
 use netnice_ring::driver::{Cleared, Client, Loss, Retired, Taken};
@@ -199,12 +200,48 @@ impl Turn {
         Some(place.client)
     }
 
+    /// An overbooked slice of the link, whose members share it by class and contract.
+    pub fn insert_server(
+        &mut self,
+        slice: Slice,
+        classes: &[Class],
+        now: Instant,
+    ) -> Result<FlowId, Misuse> {
+        self.scheduler.insert_server(slice, classes, now)
+    }
+
     /// A flow of a program. Nothing is left of it where this fails.
     pub fn open(
         &mut self,
         program: ProgramNo,
         open: &Open,
         now: Instant,
+    ) -> Result<Opened, OpenError> {
+        self.open_by(program, open, now, |scheduler| {
+            scheduler.insert(open.service, now)
+        })
+    }
+
+    /// A flow in a class of an overbooked slice; its contract is a cell's.
+    pub fn open_member(
+        &mut self,
+        program: ProgramNo,
+        open: &Open,
+        (server, class): (FlowId, usize),
+        now: Instant,
+    ) -> Result<Opened, OpenError> {
+        self.open_by(program, open, now, |scheduler| match open.service {
+            Service::Cell(cell) => scheduler.insert_member(server, class, cell, now),
+            _ => Err(Misuse::OtherKind(server)),
+        })
+    }
+
+    fn open_by(
+        &mut self,
+        program: ProgramNo,
+        open: &Open,
+        now: Instant,
+        insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, Misuse>,
     ) -> Result<Opened, OpenError> {
         let template = Template::new(&open.sender)?;
         let known = self.programs.get_mut(program.0 as usize);
@@ -213,7 +250,7 @@ impl Turn {
         let known = known.ok_or(OpenError::Gone(program))?;
         let ring = known.client.open(open.shape)?;
         let place = ring.place();
-        let id = match self.scheduler.insert(open.service, now) {
+        let id = match insert(&mut self.scheduler) {
             Ok(id) => id,
             Err(why) => {
                 known.client.close(ring)?;

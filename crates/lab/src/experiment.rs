@@ -23,6 +23,7 @@ mod cell;
 mod change;
 mod cost;
 mod death;
+mod driven;
 mod fig5;
 mod guarantees;
 mod interfaces;
@@ -34,6 +35,7 @@ mod rtc;
 mod scale;
 mod simulated;
 mod telnet;
+mod timing;
 mod vert;
 mod weights;
 
@@ -368,12 +370,24 @@ pub const REGISTRY: &[Experiment] = &[
     },
     Experiment {
         id: "cell-fig3",
+        what: "CELL, figure 3: ten shaped connections on one link, and a policer at the receiver",
+        minutes: (0.6, 0.1),
+        run: cell::real::figure3,
+    },
+    Experiment {
+        id: "cell-fig4",
+        what: "CELL, figure 4: transient overload, proportional sharing, priorities",
+        minutes: (0.3, 0.1),
+        run: cell::real::figure4,
+    },
+    Experiment {
+        id: "cell-fig3-sim",
         what: "CELL, figure 3, simulated: ten shaped connections on one link, and a policer",
         minutes: (0.1, 0.05),
         run: cell::figure3,
     },
     Experiment {
-        id: "cell-fig4",
+        id: "cell-fig4-sim",
         what: "CELL, figure 4, simulated: transient overload, proportional sharing, priorities",
         minutes: (0.1, 0.05),
         run: cell::figure4,
@@ -401,6 +415,36 @@ pub const REGISTRY: &[Experiment] = &[
         what: "NTCP, figure 4, simulated: packets in each period of a slice",
         minutes: (0.1, 0.05),
         run: ntcp::figure4_simulated,
+    },
+    Experiment {
+        id: "vert-fig5a",
+        what: "VERT, figure 5a: six UDP senders with slices of a link, pings are answered meanwhile",
+        minutes: (1.1, 0.1),
+        run: vert::real::figure5a,
+    },
+    Experiment {
+        id: "vert-fig5b",
+        what: "VERT, figure 5b: slices come one by one, the first sender has the rest",
+        minutes: (0.6, 0.2),
+        run: vert::real::figure5b,
+    },
+    Experiment {
+        id: "vert-fig6",
+        what: "VERT, figure 6: two senders without a promise, the driver against the kernel's queue",
+        minutes: (1.2, 0.2),
+        run: vert::real::figure6,
+    },
+    Experiment {
+        id: "vert-fig7",
+        what: "VERT, figure 7: two programs receive, the second slows down, the first does not notice",
+        minutes: (0.8, 0.2),
+        run: vert::receive::figure7,
+    },
+    Experiment {
+        id: "direct-timing",
+        what: "how evenly the driver sends a cell contract's packets, beside HTB and TBF, idle and busy",
+        minutes: (6.0, 0.4),
+        run: timing::run,
     },
     Experiment {
         id: "vert-fig5a-sim",

@@ -7,13 +7,14 @@
 //! numbers mean, and [`experiment`] puts the four together into verdicts, drawn by [`plot`];
 //! System tests speak in the words of [`desk`], and [`demo`] shows the whole thing in under three minutes.
 //!
-//! On real packets the library uses no other room: what is proved here is proved of the binaries
+//! On the kernel path the library uses no other room: what is proved here is proved of the binaries
 //! `netnice` and `netniced` and of the command line that people type (found by `NETNICE_BIN_DIR`,
-//! else beside the running executable). The experiments in virtual time run the scheduler of
-//! `netnice-core` in `netnice-sim`.
+//! else beside the running executable). On the direct path [`direct`] runs the driver's own loop in a thread, with programs in
+//! others. The experiments in virtual time run the scheduler of `netnice-core` in `netnice-sim`.
 
 pub mod demo;
 pub mod desk;
+pub mod direct;
 pub mod experiment;
 pub mod play;
 pub mod plot;

@@ -118,10 +118,27 @@ pub fn cpu_time() -> (Duration, Duration) {
 
 /// Nanoseconds that the first thread of a process has spent on a processor so far.
 pub fn time_on_cpu(pid: u32) -> io::Result<u64> {
-    let path = format!("/proc/{pid}/schedstat");
-    let text = std::fs::read_to_string(&path)?;
+    scheduled(&format!("/proc/{pid}/schedstat"))
+}
+
+/// The same of the calling thread; zero where the kernel does not tell.
+pub fn thread_time() -> Duration {
+    Duration::from_nanos(scheduled("/proc/thread-self/schedstat").unwrap_or_default())
+}
+
+fn scheduled(path: &str) -> io::Result<u64> {
+    let text = std::fs::read_to_string(path)?;
     let first = text.split(' ').next().and_then(|t| t.parse().ok());
     first.ok_or_else(|| io::Error::other(format!("{path} does not begin with a number: {text}")))
+}
+
+/// Gives the calling thread this priority under SCHED_RR.
+pub fn real_time(priority: i32) -> io::Result<()> {
+    let priority = libc::sched_param {
+        sched_priority: priority,
+    };
+    // SAFETY: the parameters outlive the call.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_RR, &priority) })
 }
 
 /// Raises the soft limit of open files to the hard limit; returns the new value.

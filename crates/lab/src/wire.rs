@@ -11,9 +11,13 @@
 //! byte counters do not do this and read up to 4.4 % low.
 //!
 //! Bins are 1 ms wide. A window given to [`Record::rate`] is rounded to whole bins.
+//!
+//! Where every packet counts ([`Tap::keeping`]) the record has them all, stamped as the device got them and not when they
+//! were looked at, and writes them to a capture file that `netnice check` judges.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
@@ -24,6 +28,7 @@ use anyhow::{Result, anyhow, bail};
 use crate::world::Netns;
 use crate::world::netns::DeviceCounters;
 
+mod capture;
 mod parse;
 mod ring;
 
@@ -45,21 +50,64 @@ struct TapDoor {
 impl Tap {
     /// Begins to meter `device` in `ns`.
     pub fn start(ns: &Netns, device: &str) -> Result<Tap> {
+        let ring = ns.enter(|| ring::Ring::open(device))?;
+        Tap::read(ns, device, ring, |_, _| Ok(()))
+    }
+
+    /// The same, and keeps the packets that `of` accepts: for [`Record::passed`], and in a capture file.
+    pub fn keeping(
+        ns: &Netns,
+        device: &str,
+        file: &Path,
+        of: impl Fn(&Flow) -> bool + Send + 'static,
+    ) -> Result<Tap> {
+        let ring = ns.enter(|| {
+            let ring = ring::Ring::open(device)?;
+            ring.stamp_at_arrival()?;
+            Ok(ring)
+        })?;
+        let mut capture = capture::Capture::create(file)?;
+        Tap::read(ns, device, ring, move |record, seen| match seen {
+            Some((packet, head)) if of(&packet.flow) => {
+                record.passed.push(*packet);
+                capture.packet(packet, head)
+            }
+            Some(_) => Ok(()),
+            None => capture.end(),
+        })
+    }
+
+    /// Reads the ring in a thread; `each` sees every packet, and nothing at the end.
+    fn read(
+        ns: &Netns,
+        device: &str,
+        mut ring: ring::Ring,
+        mut each: impl FnMut(&mut Record, Option<(&Passed, &[u8])>) -> Result<()> + Send + 'static,
+    ) -> Result<Tap> {
         let before = ns.counters(device)?;
-        let mut ring = ns.enter(|| ring::Ring::open(device))?;
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let reader = std::thread::Builder::new()
             .name("tap".into())
             .spawn(move || {
-                let mut record = Record::default();
+                let (mut record, mut done) = (Record::default(), Ok(()));
                 // Signals would be slower: the ring holds a third of a second at full rate.
-                while !told.load(Relaxed) {
-                    if ring.drain(|packet| record.add(packet)) == 0 {
-                        std::thread::sleep(Duration::from_millis(1));
+                loop {
+                    let last = told.load(Relaxed);
+                    let count = ring.drain(|packet, head| {
+                        record.add(packet);
+                        if done.is_ok() {
+                            done = each(&mut record, Some((packet, head)));
+                        }
+                    });
+                    match (last, count) {
+                        (true, _) => break,
+                        (false, 0) => std::thread::sleep(Duration::from_millis(1)),
+                        (false, _) => {}
                     }
                 }
-                ring.drain(|packet| record.add(packet));
+                done?;
+                each(&mut record, None)?;
                 record.lost = ring.lost()?;
                 Ok(record)
             })?;
@@ -112,6 +160,7 @@ pub struct Record {
     bytes_in: u64,
     bytes_out: u64,
     device: Option<DeviceCounters>,
+    passed: Vec<Passed>,
 }
 
 /// One flow's packets.
@@ -163,6 +212,17 @@ impl Record {
             );
         }
         Ok(self)
+    }
+
+    /// The packets that were kept, in the order in which they were seen.
+    pub fn passed(&self) -> &[Passed] {
+        &self.passed
+    }
+
+    /// When the kept packets of the flows that `of` accepts passed (wall clock, ns).
+    pub fn times(&self, of: impl Fn(&Flow) -> bool) -> Vec<u64> {
+        let mine = self.passed.iter().filter(|packet| of(&packet.flow));
+        mine.map(|packet| packet.at_ns).collect()
     }
 
     /// How far the bytes of this record are from the device's own counters, as a share; only

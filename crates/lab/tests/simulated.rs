@@ -10,8 +10,8 @@ fn holds(id: &str) {
 
 #[test]
 fn the_cell_paper() {
-    holds("cell-fig3");
-    holds("cell-fig4");
+    holds("cell-fig3-sim");
+    holds("cell-fig4-sim");
     holds("cell-dma");
 }
 

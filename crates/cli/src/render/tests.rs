@@ -487,7 +487,7 @@ no target is limited or guaranteed
 
 FLOW    LINK  PROGRAM     SENT     RECEIVED  LOST
 flow:7  eth0  1234 blast  1000000  20        7
-  udp 10.0.0.1:5000 > 10.0.0.2:6000: cell pcr 10 Mbit/s (1.25 MB/s), cdvt 100 us
+  udp 10.0.0.1:5000 > 10.0.0.2:6000: cell pcr 10 Mbit/s (1.25 MB/s), cdvt 100us
   degraded: eth0 has 40 Mbit/s for direct flows now
 flow:8  eth0  1234 blast  0        0         0
   udp 10.0.0.1:5000 > 10.0.0.2:6000: best effort";

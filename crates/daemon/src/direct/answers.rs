@@ -27,7 +27,6 @@ impl<N: Network> Flows<N> {
                 if let Some(lane) = self.lanes.get_mut(link) {
                     lane.here = true;
                 }
-                self.call(link, DriverRequest::Census, None, Pending::Adopt, now);
             }
             Heard::Said(DriverWord::Answer { id, answer }, fds) => {
                 let known = self.calls.get(&id).is_some_and(|call| call.link == *link);
@@ -318,8 +317,7 @@ impl<N: Network> Flows<N> {
         for (session, reply, ask) in again {
             let (start, ask, handle) = *ask;
             if !self.lanes.contains_key(link) {
-                self.lanes.insert(link.clone(), super::Lane::new());
-                self.orders.push(Order::Reach(link.clone(), Some(start)));
+                self.reach(link, super::Lane::new(), Some(start), now);
             }
             let what = Pending::Attach {
                 session,

@@ -9,6 +9,7 @@ use tokio::task::spawn_local;
 
 use super::network::Network;
 use super::{Flows, Order, driver};
+use crate::clock::Now;
 
 /// The connections to drivers.
 pub struct Drivers {
@@ -38,10 +39,10 @@ impl Drivers {
     }
 
     /// Seeks the drivers that an earlier daemon has left.
-    pub fn find<N: Network>(&mut self, flows: &mut Flows<N>) {
+    pub fn find<N: Network>(&mut self, flows: &mut Flows<N>, now: Now) {
         for iface in driver::found(&self.folder) {
             if let Ok(link) = iface.parse() {
-                flows.find(link);
+                flows.find(&link, now);
             }
         }
         self.obey(flows.take_orders());

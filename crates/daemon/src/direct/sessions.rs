@@ -140,9 +140,7 @@ impl<N: Network> Flows<N> {
                 nic: Some(*nic),
                 ..Lane::new()
             };
-            self.lanes.insert(link.clone(), lane);
-            let reach = Order::Reach(link.clone(), Some(start.clone()));
-            self.orders.push(reach);
+            self.reach(&link, lane, Some(start.clone()), now);
         }
         let ask = DriverRequest::Attach {
             pid: caller.pid,

@@ -300,9 +300,9 @@ impl<N: Network> Flows<N> {
         page.row(
             "driver",
             &format!(
-                "of {link}: {} flows of {} programs",
-                lane.count,
-                lane.programs.len()
+                "of {link}: {} of {}",
+                words::many(lane.count as usize, "flow"),
+                words::many(lane.programs.len(), "program")
             ),
         );
         page.row(
@@ -343,9 +343,10 @@ impl<N: Network> Flows<N> {
         for link in links {
             let lane = self.lanes.get(&link).filter(|lane| lane.here);
             let used = lane.map(|lane| {
-                let programs = lane.programs.len();
+                let programs = words::many(lane.programs.len(), "program");
+                let flows = words::many(lane.count as usize, "flow");
                 let mode = words::mode(&lane.mode, lane.why_not_native.as_deref());
-                format!("{} flows of {programs} programs; {mode}", lane.count)
+                format!("{flows} of {programs}; {mode}")
             });
             if let Some(card) = self.network.card(link.as_str()) {
                 items.push(words::card(link.as_str(), &card, used));

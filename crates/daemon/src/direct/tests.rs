@@ -1,5 +1,6 @@
 //! The flow manager between programs, a driver and a network of paper.
 
+mod connection;
 mod dividing;
 mod lives;
 mod paper;
@@ -120,8 +121,12 @@ impl Stage {
     fn program(&mut self, peer: &Peer, pid: u32) -> Seat {
         let seat = self.seat(peer, pid);
         let answer = self.attach(&seat, 10);
-        let attached = matches!(answer, Response::Direct(DirectAnswer::Attached(_)));
-        assert!(attached, "{answer:?}");
+        match answer {
+            Response::Direct(DirectAnswer::Attached(attached)) => {
+                assert_eq!(attached.mode, "native");
+            }
+            other => panic!("{other:?}"),
+        }
         seat
     }
 
@@ -239,7 +244,7 @@ impl Stage {
         };
         self.flows = Flows::new(paper);
         self.clerk.set_part(&eth0(), None).expect("given back");
-        self.flows.find(eth0());
+        self.flows.find(&eth0(), self.now);
         self.pump();
     }
 

@@ -111,7 +111,7 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     }
 }
 
-/// The histogram: each step that has any packets, as what part of them left by then.
+/// The histogram in four steps: by when half of the packets had left, and all but a few.
 fn lateness(histogram: &[u64]) -> Vec<String> {
     let total: u64 = histogram.iter().sum();
     if total == 0 {
@@ -122,16 +122,32 @@ fn lateness(histogram: &[u64]) -> Vec<String> {
         10..20 => format!("{} ms", (1_u64 << k) / 1_000),
         _ => format!("{} s", (1_u64 << k.min(60)) / 1_000_000),
     };
-    let steps = histogram
-        .iter()
-        .enumerate()
-        .filter(|(_, count)| **count > 0);
-    steps
-        .map(|(k, count)| {
-            let tenths = count.saturating_mul(1_000) / total;
-            format!("{}.{} % below {}", tenths / 10, tenths % 10, below(k))
+    // The first step below which so many of a thousand are.
+    let step = |thousandths: u128| {
+        let mut seen = 0;
+        histogram.iter().position(|count| {
+            seen += u128::from(*count);
+            seen * 1_000 >= u128::from(total) * thousandths
         })
+    };
+    let told = [
+        (500, "half"),
+        (990, "99 %"),
+        (999, "99.9 %"),
+        (1_000, "all"),
+    ];
+    told.into_iter()
+        .filter_map(|(thousandths, word)| Some((word, step(thousandths)?)))
+        .map(|(word, k)| format!("{word} less than {}", below(k)))
         .collect()
+}
+
+/// So many of something.
+pub(super) fn many(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
 }
 
 /// The driver's program.
@@ -224,16 +240,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_histogram_names_the_steps_that_have_packets() {
+    fn the_histogram_is_told_by_when_how_many_had_left() {
         assert!(lateness(&[0, 0]).is_empty());
-        let told = lateness(&[500, 0, 250, 0, 0, 0, 0, 0, 0, 0, 250]);
-        assert_eq!(
-            told,
-            [
-                "50.0 % below 1 us",
-                "25.0 % below 4 us",
-                "25.0 % below 1 ms"
-            ]
-        );
+        let told = lateness(&[500, 0, 489, 0, 0, 10, 0, 0, 0, 0, 1]);
+        let expected = [
+            "half less than 1 us",
+            "99 % less than 32 us",
+            "99.9 % less than 32 us",
+            "all less than 1 ms",
+        ];
+        assert_eq!(told, expected);
     }
 }

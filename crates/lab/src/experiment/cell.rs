@@ -1,7 +1,8 @@
 //! CELL (Schiller, Gunningberg: Feasibility of a software-based ATM cell-level scheduler with
-//! advanced shaping), in the simulator. A slot is the time of one cell of 53 bytes on the link.
+//! advanced shaping), in the simulator. A slot is the time of one cell of 53 bytes on the link. On real packets: [`real`].
 
 pub mod cycles;
+pub mod real;
 
 use std::collections::BTreeMap;
 
@@ -28,18 +29,33 @@ struct Connection {
 }
 
 impl Connection {
-    fn contract(&self) -> String {
-        // The link sends a cell in each slot.
-        let rate = |slots: u64| LINK / slots;
+    /// Of a link that sends a cell of so many bytes in each slot.
+    fn contract(&self, link: u64, cell: u64) -> String {
+        let rate = |slots: u64| link / slots;
         let bucket = match self.bucket {
             None => String::new(),
             Some((slots, cells, kind)) => {
-                let (scr, mbs) = (rate(slots), cells * CELL);
+                let (scr, mbs) = (rate(slots), cells * cell);
                 format!(",scr={scr}bit,mbs={mbs}B,bucket={kind}")
             }
         };
-        let cdvt = TOLERANCE * CELL * 8_000_000_000 / LINK;
+        let cdvt = TOLERANCE * cell * 8_000_000_000 / link;
         format!("cell pcr={}bit,cdvt={cdvt}ns{bucket}", rate(self.peak))
+    }
+
+    /// What it must have sent in so many slots: at the constant or the sustained rate, and a dual bucket in whole bursts.
+    fn at_least(&self, slots: u64) -> u64 {
+        match self.bucket {
+            None => slots / self.peak,
+            Some((each, cells, "dual")) => (slots / each).saturating_sub(cells),
+            Some((each, ..)) => slots / each,
+        }
+    }
+
+    /// Cells of a burst of a dual bucket.
+    fn dual_burst(&self) -> Option<u64> {
+        let (_, cells, kind) = self.bucket?;
+        (kind == "dual").then_some(cells)
     }
 }
 
@@ -74,7 +90,7 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let size = Bytes(CELL);
         let flow = Flow::new(
             &format!("VC {number}"),
-            &one.contract(),
+            &one.contract(LINK, CELL),
             Source::Greedy { size },
         )?;
         world.flows.push(flow.from(slot(one.start)));
@@ -84,16 +100,10 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut lost = 0.0_f64;
     for (number, one) in connections().iter().enumerate() {
         let found = &report.flows[number];
-        let time = slots - one.start;
-        // At the constant or the sustained rate, and a dual bucket in whole bursts.
-        let wanted = match one.bucket {
-            None => time / one.peak,
-            Some((each, cells, "dual")) => (time / each).saturating_sub(cells),
-            Some((each, ..)) => time / each,
-        };
+        let wanted = one.at_least(slots - one.start);
         lost = lost.max(wanted as f64 - found.packets as f64);
         let row = json!({
-            "contract": one.contract(), "start": one.start, "cells": found.packets,
+            "contract": one.contract(LINK, CELL), "start": one.start, "cells": found.packets,
             "at least": wanted, "early": found.violations,
         });
         outcome.ours(&format!("VC {number}"), row);
@@ -108,8 +118,10 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let what = "most cells that a connection lost to conflicts";
     outcome.check(what, lost, "cells", Bound::AtMost(1.0));
     for (number, one) in connections().iter().enumerate() {
-        if let Some((_, cells, "dual")) = one.bucket {
-            let lengths = bursts(&sent, number, one.peak);
+        if let Some(cells) = one.dual_burst() {
+            let mine = sent.iter().filter(|one| one.flow == number);
+            let starts: Vec<u64> = mine.map(|one| one.start.0).collect();
+            let lengths = bursts(&starts, slot(one.peak + TOLERANCE).0);
             let all: u64 = lengths.values().sum();
             let whole = lengths.get(&cells).copied().unwrap_or(0);
             let share = whole as f64 / all as f64 * 100.0;
@@ -123,7 +135,7 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
             outcome.ours(&format!("VC {number}: bursts by length"), lengths);
         }
     }
-    outcome.plot(context, "cell-fig3", || {
+    outcome.plot(context, "cell-fig3-sim", || {
         let chart = Chart::new("CELL, figure 3 (simulated)", "slot", "cells");
         steps(chart.x_range(0.0, 400.0), &sent, world.flows.len(), 400)
     })
@@ -227,7 +239,7 @@ pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
             .map(|flow| flow.packets)
             .collect::<Vec<_>>(),
     );
-    outcome.plot(context, "cell-fig4", || {
+    outcome.plot(context, "cell-fig4-sim", || {
         let chart = Chart::new(
             "CELL, figure 4 (simulated, slots times 100)",
             "slot",
@@ -367,12 +379,10 @@ fn cell_contract(pcr: Rate) -> Cell {
 
 /// The bursts of a dual bucket by their length. A burst ends with a pause that no conflict
 /// explains: the peak's spacing and all of CDVT. The last one is not over.
-fn bursts(sent: &[Sent], flow: usize, peak: u64) -> BTreeMap<u64, u64> {
-    let mine = sent.iter().filter(|one| one.flow == flow);
-    let starts: Vec<u64> = mine.map(|one| one.start.0).collect();
+fn bursts(starts: &[u64], pause: u64) -> BTreeMap<u64, u64> {
     let (mut lengths, mut length) = (BTreeMap::new(), 1);
     for pair in starts.windows(2) {
-        if pair[1] - pair[0] > slot(peak + TOLERANCE).0 {
+        if pair[1].saturating_sub(pair[0]) > pause {
             *lengths.entry(length).or_insert(0) += 1;
             length = 0;
         }

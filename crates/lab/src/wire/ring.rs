@@ -93,8 +93,24 @@ impl Ring {
         .context("cannot bind the packet socket")
     }
 
-    /// Hands every waiting packet to `take`; returns how many there were.
-    pub fn drain(&mut self, mut take: impl FnMut(&Passed)) -> usize {
+    /// Packets are stamped when the device gets them, not when they come to this socket.
+    pub fn stamp_at_arrival(&self) -> Result<()> {
+        let on = 1_i32;
+        // SAFETY: the option's value is live and its size is passed with it.
+        check(unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_TIMESTAMPNS,
+                (&raw const on).cast(),
+                size_of_val(&on) as libc::socklen_t,
+            )
+        })
+        .context("cannot ask for time stamps")
+    }
+
+    /// Hands every waiting packet to `take`, and the first bytes of it; returns how many there were.
+    pub fn drain(&mut self, mut take: impl FnMut(&Passed, &[u8])) -> usize {
         for count in 0.. {
             // SAFETY: `next` is below FRAMES, so the frame lies inside the mapping; its first word
             // is the status, which both sides access atomically.
@@ -106,8 +122,8 @@ impl Ring {
             }
             // SAFETY: the frame is ours until the status is written; it is FRAME bytes long.
             let bytes = unsafe { std::slice::from_raw_parts(frame, FRAME) };
-            if let Some(packet) = read(bytes) {
-                take(&packet);
+            if let Some((packet, head)) = read(bytes) {
+                take(&packet, head);
             }
             status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
             self.next = (self.next + 1) % FRAMES;
@@ -145,7 +161,7 @@ impl Drop for Ring {
 }
 
 /// Reads the header that the kernel wrote, and the packet's head behind it.
-fn read(frame: &[u8]) -> Option<Passed> {
+fn read(frame: &[u8]) -> Option<(Passed, &[u8])> {
     let word = |at: usize| -> Option<u32> {
         Some(u32::from_ne_bytes(frame.get(at..at + 4)?.try_into().ok()?))
     };
@@ -165,7 +181,8 @@ fn read(frame: &[u8]) -> Option<Passed> {
         _ => half(gso + 4)?,
     };
     let head = frame.get(mac..(mac + snap).min(frame.len()))?;
-    Some(parse::packet(at_ns, inbound, head, len.into(), segment))
+    let packet = parse::packet(at_ns, inbound, head, len.into(), segment);
+    Some((packet, head))
 }
 
 /// A filter that keeps the first bytes of every packet: enough for all headers.

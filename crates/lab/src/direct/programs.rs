@@ -1,0 +1,235 @@
+//! Programs with one flow each: a talker sends as fast as it may, a listener counts what it gets.
+//!
+//! The papers' programs are promised processor time. A talker has SCHED_RR below the driver's priority in its place, so that what is
+//! seen on the wire is the driver's doing, whatever else the machine does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use netnice_ring::driver::Loss;
+use netnice_ring::program::{Attachment, Flow, Piece};
+
+use crate::sys;
+
+/// Sends the same datagram again and again.
+pub struct Talker {
+    attachment: Attachment,
+    flow: Flow,
+    frame: Vec<u8>,
+    /// Records that came back as sent.
+    sent: u64,
+}
+
+/// A talker in a thread of its own. It ends with this.
+pub struct Talking {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<Talker>>>,
+}
+
+impl Talker {
+    pub(super) fn new(attachment: Attachment, flow: Flow, frame: Vec<u8>) -> Talker {
+        Talker {
+            attachment,
+            flow,
+            frame,
+            sent: 0,
+        }
+    }
+
+    /// Records that came back as sent.
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Collects what came back, and hands over as much as there is room for.
+    pub fn fill(&mut self) -> Result<()> {
+        // There is one flow to look at, whatever they say.
+        self.attachment.take_notices(|_| ());
+        while let Some(record) = self.flow.reclaim()? {
+            ensure!(record.status().0 == 0, "{:?}", record.status());
+            self.sent += 1;
+            self.flow.free_all(&record)?;
+        }
+        let length = self.frame.len();
+        while let Some(chunk) = self.flow.chunk() {
+            self.flow.bytes_mut(chunk)?[..length].copy_from_slice(&self.frame);
+            let piece = Piece {
+                chunk,
+                start: 0,
+                length: length as u32,
+            };
+            if self.flow.submit(&[piece], false).is_err() {
+                self.flow.free(chunk)?;
+                break;
+            }
+        }
+        if self.flow.publish() {
+            self.attachment.ring();
+        }
+        Ok(())
+    }
+
+    /// Sends in a thread from now on.
+    pub fn talk(self) -> Result<Talking> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let told = stop.clone();
+        let mut talker = self;
+        let thread = std::thread::Builder::new()
+            .name("talker".into())
+            .spawn(move || {
+                // Where it may not, it runs as others do.
+                let _ = sys::real_time(PRIORITY);
+                while !told.load(Ordering::Relaxed) {
+                    talker.fill()?;
+                    talker.attachment.wait(Some(LONGEST_SLEEP))?;
+                }
+                Ok(talker)
+            })?;
+        Ok(Talking {
+            stop,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Talking {
+    /// Ends it; an error is why it could not go on.
+    pub fn end(mut self) -> Result<Talker> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().expect("it ends once");
+        thread
+            .join()
+            .map_err(|_| anyhow!("a talker's thread panicked"))?
+    }
+}
+
+impl Drop for Talking {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Receives and counts.
+pub struct Listener {
+    attachment: Attachment,
+    flow: Flow,
+}
+
+/// A listener in a thread of its own. It ends with this.
+pub struct Listening {
+    stop: Arc<AtomicBool>,
+    counted: Arc<(AtomicU64, AtomicU64)>,
+    thread: Option<JoinHandle<Result<Listener>>>,
+}
+
+impl Listener {
+    pub(super) fn new(attachment: Attachment, flow: Flow) -> Listener {
+        Listener { attachment, flow }
+    }
+
+    /// Gives the driver all buffers that it has.
+    pub fn prime(&mut self) -> Result<()> {
+        self.attachment.take_notices(|_| ());
+        while let Some(chunk) = self.flow.chunk() {
+            let whole = Piece {
+                chunk,
+                start: 0,
+                length: self.flow.place().shape.chunk_bytes,
+            };
+            if self.flow.prime(&[whole]).is_err() {
+                self.flow.free(chunk)?;
+                break;
+            }
+        }
+        if self.flow.publish() {
+            self.attachment.ring();
+        }
+        Ok(())
+    }
+
+    /// Receives in a thread from now on. `each` is called with the number of every packet, and says how long the program
+    /// works on it.
+    pub fn listen(mut self, each: impl Fn(u64) -> Duration + Send + 'static) -> Result<Listening> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let counted = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let (told, counts) = (stop.clone(), counted.clone());
+        self.prime()?;
+        let thread = std::thread::Builder::new()
+            .name("listener".into())
+            .spawn(move || {
+                let mut number = 0;
+                // Work is kept by the clock, so that a sleep that lasts too long is made up for.
+                let mut busy = Instant::now();
+                while !told.load(Ordering::Relaxed) {
+                    let lost = [Loss::NoBuffer, Loss::OverShare, Loss::TooLong];
+                    let lost = lost.map(|why| self.flow.lost(why)).iter().sum();
+                    counts.1.store(lost, Ordering::Relaxed);
+                    let Some(record) = self.flow.receive()? else {
+                        self.prime()?;
+                        self.attachment.wait(Some(LONGEST_SLEEP))?;
+                        continue;
+                    };
+                    if record.status().0 == 0 {
+                        number += 1;
+                        counts.0.store(number, Ordering::Relaxed);
+                        busy = busy.max(Instant::now() - PATIENCE) + each(number);
+                    }
+                    self.flow.free_all(&record)?;
+                    let rest = busy.saturating_duration_since(Instant::now());
+                    if rest > Duration::ZERO {
+                        self.prime()?;
+                        std::thread::sleep(rest.max(PATIENCE));
+                    }
+                }
+                Ok(self)
+            })?;
+        Ok(Listening {
+            stop,
+            counted,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Listening {
+    /// How many packets it got so far.
+    pub fn got(&self) -> u64 {
+        self.counted.0.load(Ordering::Relaxed)
+    }
+
+    /// How many it lost so far, as the driver told it in its memory.
+    pub fn lost(&self) -> u64 {
+        self.counted.1.load(Ordering::Relaxed)
+    }
+
+    /// Ends it; an error is why it could not go on.
+    pub fn end(mut self) -> Result<Listener> {
+        self.stop.store(true, Ordering::Relaxed);
+        let thread = self.thread.take().expect("it ends once");
+        thread
+            .join()
+            .map_err(|_| anyhow!("a listener's thread panicked"))?
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Of talkers; the driver has 50.
+const PRIORITY: i32 = 1;
+/// How soon a program that has nothing to do sees that it is to stop.
+const LONGEST_SLEEP: Duration = Duration::from_millis(20);
+/// The shortest sleep that is worth the wakeup.
+const PATIENCE: Duration = Duration::from_millis(1);

@@ -1,0 +1,273 @@
+//! CELL on real packets: a slot is a packet of 1500 bytes, 120 us on a link of 100 Mbit/s, and the policer reads a capture of
+//! what arrived.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use netnice_core::contract::Slice;
+use netnice_core::sched::Class;
+use netnice_core::units::{Nanos, Rate};
+use serde_json::json;
+
+use super::super::bench::{netnice_only, wait_until};
+use super::super::driven::{Stage, bins, from_port, police, sound, tell};
+use super::super::{Bound, Context, Outcome};
+use super::{TOLERANCE, bursts, connections};
+use crate::direct::Talker;
+use crate::plot::{Chart, Series, palette};
+use crate::wire::Record;
+
+/// Figure 3: ten connections, each shaped so that a policer at the receiver stays silent.
+pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let slots: u64 = if context.quick { 20_000 } else { 250_000 };
+    let connections = connections();
+    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
+    let talkers: Result<Vec<Talker>> = (0..)
+        .zip(&connections)
+        .map(|(number, one)| direct.talker(port(number), &one.contract(LINK, PACKET)))
+        .collect();
+    let (mode, (tap, file)) = (direct.mode(), Stage::tap(&world)?);
+    let driving = direct.drive(None)?;
+    let mut starting: Vec<(u64, Talker)> = connections
+        .iter()
+        .map(|one| one.start)
+        .zip(talkers?)
+        .collect();
+    starting.sort_by_key(|(start, _)| *start);
+    let mut talking = Vec::new();
+    for (start, talker) in starting {
+        wait_until(driving.began + start * SLOT);
+        talking.push(talker.talk()?);
+    }
+    wait_until(driving.began + slots * SLOT);
+    tell(outcome, mode, &driving);
+    let mut driven = driving.end()?;
+    for one in talking {
+        one.end()?;
+    }
+    let record = tap.stop(&world.server().ns)?;
+    let ports: Vec<u16> = (0..connections.len() as u16).map(port).collect();
+    sound(&record, &mut driven, &ports)?;
+    outcome.paper = json!("straight lines; small deviations where two want the same slot");
+    let (mut wrong, mut lost) = (0, 0.0_f64);
+    for (number, one) in (0..).zip(&connections) {
+        let contract = one.contract(LINK, PACKET);
+        let option = contract.trim_start_matches("cell ");
+        let (judged, early) = police(&file, &["--cell", option], port(number))?;
+        let times = record.times(from_port(port(number)));
+        let (Some(first), Some(last)) = (times.first(), times.last()) else {
+            anyhow::bail!("VC {number} sent nothing");
+        };
+        // What the contract gives in the time between its first packet and its last, and these two.
+        let wanted = one.at_least((last - first) / SLOT);
+        wrong += early;
+        lost = lost.max(wanted as f64 - times.len() as f64);
+        outcome.ours(
+            &format!("VC {number}"),
+            json!({
+                "contract": contract, "packets": times.len(), "at least": wanted, "judged": judged,
+                "early": early,
+            }),
+        );
+        if judged != times.len() as u64 {
+            anyhow::bail!(
+                "VC {number}: {judged} of {} packets were judged",
+                times.len()
+            );
+        }
+    }
+    let none = Bound::AtMost(0.0);
+    outcome.check(
+        "packets that netnice check finds early",
+        wrong as f64,
+        "",
+        none,
+    );
+    let what = "most packets that a connection lost to conflicts";
+    outcome.check(what, lost, "packets", Bound::AtMost(1.0));
+    for (number, one) in (0..).zip(&connections) {
+        if let Some(cells) = one.dual_burst() {
+            let lengths = bursts(
+                &record.times(from_port(port(number))),
+                (one.peak + TOLERANCE) * SLOT,
+            );
+            let all: u64 = lengths.values().sum();
+            let whole = lengths.get(&cells).copied().unwrap_or(0);
+            let share = whole as f64 / all as f64 * 100.0;
+            let what = format!("VC {number}: bursts of exactly {cells} packets");
+            let least = if context.quick { 90.0 } else { 99.0 };
+            outcome.check(what, share, "%", Bound::AtLeast(least));
+            outcome.ours(&format!("VC {number}: bursts by length"), lengths);
+        }
+    }
+    outcome.plot(context, "cell-fig3", || {
+        let chart = Chart::new("CELL, figure 3", "slot of 120 us", "packets");
+        let begin = record.passed().first().map_or(0, |one| one.at_ns);
+        let names: Vec<(String, u16)> = (0..connections.len() as u16)
+            .map(|number| (format!("VC {number}"), port(number)))
+            .collect();
+        steps(chart.x_range(0.0, 400.0), &record, &names, begin, 400)
+    })
+}
+
+/// Figure 4: transient overload of an overbooked link, proportional sharing and priorities. The paper's slots times a hundred.
+pub fn figure4(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let scale = if context.quick { 25 } else { 100 };
+    outcome.paper = json!({
+        "VC 3": "undisturbed", "VC 2": "starves", "VC 1, 4, 5, 6": "equal ones have equal slopes",
+    });
+    let (record, began) = overload(None, scale, outcome)?;
+    // Percent of the link between two of the paper's slots.
+    let share = |record: &Record, began: u64, number: u16, from: u64, until: u64| {
+        let at = |slot: u64| began + slot * scale * SLOT;
+        let times = record.times(from_port(port(number)));
+        let packets = bins(&times, at(from), at(until), at(until) - at(from))[0];
+        packets / ((until - from) * scale) as f64 * 100.0
+    };
+    let part = |number: u16, from: u64, until: u64| share(&record, began, number, from, until);
+    let (mut apart, mut third, mut alike) = (0.0_f64, 0.0_f64, 0.0_f64);
+    for (from, until) in [(5, 200), (205, 250), (255, 300), (305, 400), (405, 600)] {
+        third = third.max((part(3, from, until) / 20.0 - 1.0).abs());
+        let found = (1..=6).map(|number| (format!("VC {number}"), part(number, from, until)));
+        let row: BTreeMap<_, _> = found.collect();
+        outcome.ours(&format!("slots {from} to {until}, % of the link"), row);
+    }
+    // VC 1 asks for a quarter of what VC 4, 5 and 6 ask for.
+    for (from, until, hungry) in [(205, 250, 1), (255, 300, 2), (305, 400, 3)] {
+        let unit = part(1, from, until);
+        let all: Vec<f64> = (0..hungry).map(|n| part(4 + n, from, until)).collect();
+        for one in &all {
+            apart = apart.max((one / (4.0 * unit) - 1.0).abs());
+            alike = alike.max((one / all[0] - 1.0).abs());
+        }
+    }
+    let most = |whole: f64| Bound::AtMost(if context.quick { whole.max(5.0) } else { whole });
+    let what = "equal connections, farthest from each other";
+    outcome.check(what, alike * 100.0, "%", most(2.0));
+    let what = "unequal ones, farthest from the ratio of what they asked";
+    outcome.check(what, apart * 100.0, "%", most(2.0));
+    outcome.check(
+        "VC 3, farthest from its slope",
+        third * 100.0,
+        "%",
+        most(1.0),
+    );
+    let starved = part(2, 210, 400) / part(2, 5, 190) * 100.0;
+    outcome.check(
+        "VC 2 in the overload, of before",
+        starved,
+        "%",
+        Bound::AtMost(5.0),
+    );
+    for (number, asked) in [(1, 25.0), (2, 10.0)] {
+        let after = part(number, 440, 600) / asked * 100.0;
+        let near = Bound::Near {
+            aim: 100.0,
+            share: context.tolerance(0.01),
+        };
+        let what = format!("VC {number} after the overload, of its slope");
+        outcome.check(what, after, "%", near);
+    }
+    let (kept, from) = overload(Rate::new(LINK / 20), scale, outcome)?;
+    let least = share(&kept, from, 2, 210, 400);
+    let what = "VC 2 in the overload with a minimum of 5 %";
+    outcome.check(what, least, "%", Bound::AtLeast(4.95));
+    outcome.plot(context, "cell-fig4", || {
+        let chart = Chart::new(
+            "CELL, figure 4",
+            format!("slot of 120 us, {scale} for each of the paper's"),
+            "packets",
+        );
+        let names: Vec<(String, u16)> = (1..=6)
+            .map(|number| (format!("VC {number}"), port(number)))
+            .collect();
+        steps(chart, &record, &names, began, 600 * scale)
+    })
+}
+
+/// The run of figure 4; the lowest class may have a minimum. What was seen, and when it began.
+fn overload(least: Option<Rate>, scale: u64, outcome: &mut Outcome) -> Result<(Record, u64)> {
+    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
+    let period = Nanos::from_millis(10);
+    let min = [None, None, least];
+    let classes = min.map(|min| Class { min });
+    let server = direct.server(Slice::new(period, period, false)?, &classes)?;
+    // In percent of the link; class; from and until.
+    let flows = [
+        (1, 25, 1, 0, 600),
+        (2, 10, 2, 0, 600),
+        (3, 20, 0, 0, 600),
+        (4, 100, 1, 200, 400),
+        (5, 100, 1, 250, 400),
+        (6, 100, 1, 300, 400),
+    ];
+    let mut events = Vec::new();
+    for (number, percent, class, from, until) in flows {
+        let contract = format!("cell pcr={}bit,cdvt=3ms", LINK * percent / 100);
+        let talker = direct.member(port(number), (server, class), &contract)?;
+        events.push((from, number, Some(talker)));
+        events.push((until, number, None));
+    }
+    events.sort_by_key(|(slot, number, _)| (*slot, *number));
+    let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
+    let driving = direct.drive(None)?;
+    let began = driving.began;
+    let (mut talking, mut ended) = (BTreeMap::new(), Vec::new());
+    for (slot, number, talker) in events {
+        wait_until(began + slot * scale * SLOT);
+        match talker {
+            Some(talker) => {
+                talking.insert(number, talker.talk()?);
+            }
+            // What it handed over already is still sent.
+            None => ended.extend(talking.remove(&number)),
+        }
+        for one in ended.drain(..) {
+            one.end()?;
+        }
+    }
+    if least.is_none() {
+        tell(outcome, mode, &driving);
+    }
+    let mut driven = driving.end()?;
+    let record = tap.stop(&world.server().ns)?;
+    sound(
+        &record,
+        &mut driven,
+        &flows.map(|(number, ..)| port(number)),
+    )?;
+    Ok((record, began))
+}
+
+/// Packets against slots, one line for each connection.
+fn steps(chart: Chart, record: &Record, names: &[(String, u16)], begin: u64, slots: u64) -> String {
+    let line = |(number, (name, port)): (usize, &(String, u16))| {
+        let times = record.times(from_port(*port));
+        let mine = times.into_iter().filter(|at| *at < begin + slots * SLOT);
+        let points = (1..).zip(mine).map(|(count, at)| {
+            (
+                at.saturating_sub(begin) as f64 / SLOT as f64,
+                f64::from(count),
+            )
+        });
+        let colour = palette::SERIES[number % palette::SERIES.len()];
+        Series::new(name, colour, points.collect())
+    };
+    let series = names.iter().enumerate().map(line);
+    series.fold(chart, Chart::with).svg()
+}
+
+fn port(number: u16) -> u16 {
+    5000 + number
+}
+
+/// Bits in a second.
+const LINK: u64 = 100_000_000;
+/// Bytes of a packet.
+const PACKET: u64 = 1500;
+/// Its time on the link, in ns.
+const SLOT: u64 = 120_000;
+/// How long before the link is free the next packet is decided on.
+const AHEAD: Nanos = Nanos::from_micros(250);

@@ -1,0 +1,114 @@
+//! What the experiments of the direct path have in common: a world with a driver, and what its wire saw.
+//!
+//! Packets are those of the papers: 1500 bytes with all headers, 120 us on a link of 100 Mbit/s. The senders are threads of this
+//! process, with memory and doorbells of their own, and the driver is the library in another thread.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
+use netnice_core::units::Nanos;
+use netnice_driver::link::Mode;
+use netnice_driver::serve::Pace;
+use serde_json::Value;
+
+use super::Outcome;
+use crate::direct::{Direct, Driving, SINK, wire};
+use crate::process;
+use crate::wire::{Flow, Record, Tap, Transport};
+use crate::world::{Pair, World};
+
+/// A pair of hosts, the client's device in the hands of a driver.
+pub struct Stage {
+    /// The hosts.
+    pub world: World,
+    /// The driver.
+    pub direct: Direct,
+}
+
+impl Stage {
+    /// With a link of this rate.
+    pub fn new(bits: u64, ahead: Nanos) -> Result<Stage> {
+        let world = World::pair(Pair::default())?;
+        let direct = Direct::new(&world, wire(bits, ahead)?, Mode::Native)?;
+        Ok(Stage { world, direct })
+    }
+
+    /// A meter at the far end, which keeps every datagram of the talkers.
+    pub fn tap(world: &World) -> Result<(Tap, PathBuf)> {
+        let file = world.folder().join("wire.pcap");
+        let server = world.server();
+        let tap = Tap::keeping(&server.ns, &server.port().device, &file, is_sent)?;
+        Ok((tap, file))
+    }
+}
+
+/// A datagram of a talker.
+pub fn is_sent(flow: &Flow) -> bool {
+    flow.inbound && flow.transport == Transport::Udp && flow.target.1 == SINK
+}
+
+/// A datagram of the talker at this port.
+pub fn from_port(port: u16) -> impl Fn(&Flow) -> bool + Copy {
+    move |flow| is_sent(flow) && flow.source.1 == port
+}
+
+/// How many of these moments are in each of the bins of a width that fill `from..until`.
+pub fn bins(times: &[u64], from: u64, until: u64, width: u64) -> Vec<f64> {
+    let mut bins = vec![0.0; (until.saturating_sub(from) / width) as usize];
+    for at in times {
+        let bin = at.checked_sub(from).map(|since| (since / width) as usize);
+        if let Some(bin) = bin.and_then(|bin| bins.get_mut(bin)) {
+            *bin += 1.0;
+        }
+    }
+    bins
+}
+
+/// What must be true of every such run, whatever it is about: the meter missed nothing, and what the driver says it sent is what
+/// arrived.
+pub fn sound(record: &Record, driven: &mut crate::direct::Driven, ports: &[u16]) -> Result<()> {
+    record.sound()?;
+    for port in ports {
+        let (sent, seen) = (
+            driven.counters(*port)?.sent,
+            record.times(from_port(*port)).len(),
+        );
+        ensure!(
+            sent == seen as u64,
+            "the driver sent {sent} packets from port {port}, and {seen} arrived"
+        );
+    }
+    Ok(())
+}
+
+/// Says how it was run.
+pub fn tell(outcome: &mut Outcome, mode: Mode, driving: &Driving) {
+    let pace = match driving.pace {
+        Pace::Fifo => "SCHED_FIFO",
+        Pace::Ordinary => "no real-time priority",
+    };
+    outcome.note(format!(
+        "driver and programs are threads of one process; AF_XDP {}, {pace}; packets of 1500 bytes with all headers",
+        mode.name()
+    ));
+}
+
+/// Types `netnice check` on the packets of a port in a capture: how many it judged, and how many did not conform.
+pub fn police(file: &Path, contract: &[&str], port: u16) -> Result<(u64, u64)> {
+    let flow = format!("udp from 10.77.0.1:{port}");
+    let mut command = Command::new(process::binary("netnice")?);
+    command.arg("check").arg(file).args(contract);
+    command.args(["--flow", &flow, "--json"]);
+    let done = command.output().context("netnice check")?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let verdict: Value = serde_json::from_str(&said).with_context(|| {
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        format!("netnice check: {complaint}")
+    })?;
+    let number = |key: &str| {
+        let number = verdict[key].as_u64();
+        number.with_context(|| format!("netnice check does not tell `{key}`"))
+    };
+    Ok((number("judged")?, number("wrong")?))
+}

@@ -1,0 +1,283 @@
+//! How evenly packets of a cell contract come: the driver beside HTB and TBF, on an idle machine and on a busy one.
+//!
+//! One flow that always has packets, 1500 bytes with all headers, at 10 and at 100 Mbit/s. The time between two packets is
+//! taken from the stamps at the receiver's device. *Lateness* is against the contract: a packet may go T after the one before
+//! it was allowed to go, or T after it went if that was more than CDVT late; the first of a run is taken to be as late as the least
+//! late one.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use netnice_core::units::Nanos;
+use serde_json::{Value, json};
+
+use super::bench::{MS, SECOND, netnice_only, pause};
+use super::driven::{Stage, from_port, police, sound};
+use super::{Bound, Context, Outcome};
+use crate::direct;
+use crate::plot::{Chart, Series, palette};
+use crate::process::{self, Proc};
+use crate::stats;
+use crate::traffic::{self, Udp};
+use crate::world::{Pair, World, htb};
+
+/// What sends.
+#[derive(Clone, Copy, PartialEq)]
+enum Subject {
+    Driver,
+    Htb,
+    Tbf,
+}
+
+impl Subject {
+    const ALL: [Subject; 3] = [Subject::Driver, Subject::Htb, Subject::Tbf];
+
+    fn name(self) -> &'static str {
+        match self {
+            Subject::Driver => "driver",
+            Subject::Htb => "HTB",
+            Subject::Tbf => "TBF",
+        }
+    }
+}
+
+/// What one run showed, in us.
+struct Seen {
+    gaps: Vec<f64>,
+    lateness: Vec<f64>,
+    /// Packets that `netnice check` found early.
+    early: u64,
+}
+
+/// Gaps and lateness at 10 and 100 Mbit/s.
+pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let (rounds, seconds) = if context.quick { (1, 1) } else { (5, 4) };
+    outcome.paper = json!(
+        "gap p1 to p99 within 5 us of nominal, median of five; both cores loaded: p99 of lateness at most 100 us"
+    );
+    let mut drawn = Vec::new();
+    for megabit in [10, 100] {
+        let nominal = 12_000.0 / megabit as f64;
+        let mut early = 0;
+        for loaded in [false, true] {
+            let mut all: [Vec<Seen>; 3] = Default::default();
+            for _ in 0..rounds {
+                for (seen, subject) in all.iter_mut().zip(Subject::ALL) {
+                    let one = match loaded {
+                        true => busy(|| subject.measure(megabit, seconds))?,
+                        false => subject.measure(megabit, seconds)?,
+                    };
+                    early += one.early;
+                    seen.push(one);
+                }
+            }
+            let state = if loaded { "both cores loaded" } else { "idle" };
+            for (seen, subject) in all.iter().zip(Subject::ALL) {
+                let row = summary(seen);
+                context.say(format!(
+                    "{megabit} Mbit/s, {state}, {}: {row}",
+                    subject.name()
+                ));
+                outcome.ours(
+                    &format!("{megabit} Mbit/s, {state}, {}", subject.name()),
+                    row,
+                );
+            }
+            let [ours, ..] = &all;
+            judge(outcome, context, (megabit, loaded), nominal, ours);
+            if megabit == 100 && !loaded {
+                drawn = all
+                    .iter()
+                    .filter_map(|seen| Some(seen.first()?.gaps.clone()))
+                    .collect();
+            }
+        }
+        let what = format!("{megabit} Mbit/s: packets that netnice check finds early");
+        outcome.check(what, early as f64, "", Bound::AtMost(0.0));
+    }
+    outcome.plot(context, "direct-timing", || spread(&drawn))
+}
+
+fn judge(
+    outcome: &mut Outcome,
+    context: &Context,
+    (megabit, loaded): (u64, bool),
+    nominal: f64,
+    ours: &[Seen],
+) {
+    let middle =
+        |of: &dyn Fn(&Seen) -> f64| stats::median(&ours.iter().map(of).collect::<Vec<_>>());
+    if loaded {
+        let late = middle(&|seen| stats::percentile(&seen.lateness, 99.0));
+        let most = if context.quick { 20_000.0 } else { 100.0 };
+        let what = format!("{megabit} Mbit/s, both cores loaded: p99 of lateness");
+        return outcome.check(what, late, "us", Bound::AtMost(most));
+    }
+    let most = if context.quick { 100.0 } else { 5.0 };
+    for (name, percent) in [("p1", 1.0), ("p99", 99.0)] {
+        let off = middle(&|seen| stats::percentile(&seen.gaps, percent)) - nominal;
+        let what = format!("{megabit} Mbit/s, idle: {name} of the gaps, off {nominal} us");
+        outcome.check(what, off.abs(), "us", Bound::AtMost(most));
+    }
+}
+
+/// Medians of the runs.
+fn summary(seen: &[Seen]) -> Value {
+    let middle = |of: &dyn Fn(&Seen) -> f64| {
+        let value = stats::median(&seen.iter().map(of).collect::<Vec<_>>());
+        (value * 100.0).round() / 100.0
+    };
+    json!({
+        "gap p1": middle(&|one| stats::percentile(&one.gaps, 1.0)),
+        "gap p50": middle(&|one| stats::percentile(&one.gaps, 50.0)),
+        "gap p99": middle(&|one| stats::percentile(&one.gaps, 99.0)),
+        "gap p99.9": middle(&|one| stats::percentile(&one.gaps, 99.9)),
+        "late p50": middle(&|one| stats::percentile(&one.lateness, 50.0)),
+        "late p99": middle(&|one| stats::percentile(&one.lateness, 99.0)),
+        "late most": middle(&|one| stats::greatest(&one.lateness)),
+        "packets": middle(&|one| one.gaps.len() as f64),
+    })
+}
+
+impl Subject {
+    fn measure(self, megabit: u64, seconds: u64) -> Result<Seen> {
+        let (times, early) = match self {
+            Subject::Driver => driver(megabit, seconds)?,
+            _ => (self.kernel(megabit, seconds)?, 0),
+        };
+        let spacing = 12_000_000 / megabit;
+        let steady = times.partition_point(|at| *at < times.first().unwrap_or(&0) + 200 * MS);
+        let times = &times[steady..];
+        anyhow::ensure!(times.len() > 50, "only {} packets came", times.len());
+        let gaps = times
+            .windows(2)
+            .map(|pair| (pair[1] as f64 - pair[0] as f64) / 1e3);
+        Ok(Seen {
+            gaps: gaps.collect(),
+            lateness: lateness(times, spacing),
+            early,
+        })
+    }
+
+    /// A UDP flood of the kernel's behind a queue that holds it.
+    fn kernel(self, megabit: u64, seconds: u64) -> Result<Vec<u64>> {
+        let world = World::pair(Pair::default())?;
+        let client = world.client();
+        let device = &client.port().device;
+        let _sink = direct::sink(world.server())?;
+        let bits = megabit * 1_000_000;
+        match self {
+            Subject::Htb => htb::limit(&client.ns, device, bits, htb::Leaf::Default)?,
+            // The larger bucket is the steadier one at 100 Mbit/s, and the smaller at 10.
+            _ => {
+                let burst = if megabit > 10 { 15_000 } else { 2_000 };
+                let limit = "limit 150000";
+                client.ns.tc(&format!(
+                    "qdisc add dev {device} root tbf rate {bits}bit burst {burst} {limit}"
+                ))?;
+            }
+        }
+        let (tap, _) = Stage::tap(&world)?;
+        let (from, to) = (
+            (client.port().v4, PORT).into(),
+            (world.server().port().v4, direct::SINK).into(),
+        );
+        let flood = traffic::eager(client, &Udp::source(from, to).size(1458))?;
+        pause(SETTLE + seconds as f64);
+        flood.stop()?;
+        let record = tap.stop(&world.server().ns)?;
+        record.sound()?;
+        Ok(record.times(from_port(PORT)))
+    }
+}
+
+/// When packets came, and how many of them were early.
+fn driver(megabit: u64, seconds: u64) -> Result<(Vec<u64>, u64)> {
+    // A link that is never busy when a packet may go.
+    let Stage { world, mut direct } = Stage::new(1_000_000_000, Nanos(0))?;
+    let contract = format!("pcr={megabit}mbit,cdvt={}us", CDVT / 1000);
+    let mut talker = direct.talker(PORT, &format!("cell {contract}"))?;
+    talker.fill()?;
+    let (tap, file) = Stage::tap(&world)?;
+    let driving = direct.drive(None)?;
+    let talking = talker.talk()?;
+    pause(SETTLE + seconds as f64);
+    let mut driven = driving.end()?;
+    talking.end()?;
+    let record = tap.stop(&world.server().ns)?;
+    sound(&record, &mut driven, &[PORT])?;
+    let early = conforms(&file, &contract)?;
+    Ok((record.times(from_port(PORT)), early))
+}
+
+fn conforms(file: &Path, contract: &str) -> Result<u64> {
+    let (judged, early) = police(file, &["--cell", contract], PORT)?;
+    anyhow::ensure!(judged > 0, "nothing was judged");
+    Ok(early)
+}
+
+/// In us, of packets that may come so many ns after each other. See the module.
+fn lateness(times: &[u64], spacing: u64) -> Vec<f64> {
+    let mut allowed = times.first().copied().unwrap_or_default() as i64;
+    let mut late = Vec::with_capacity(times.len());
+    for at in times {
+        late.push(*at as i64 - allowed);
+        let kept = *at as i64 - allowed <= CDVT as i64;
+        allowed = if kept { allowed } else { *at as i64 } + spacing as i64;
+    }
+    let least = late.iter().copied().min().unwrap_or_default();
+    late.into_iter()
+        .map(|late| (late - least) as f64 / 1e3)
+        .collect()
+}
+
+/// Does something while a program spins on every processor.
+fn busy<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    let processors = std::thread::available_parallelism()
+        .context("processors")?
+        .get();
+    let spin = |processor: usize| {
+        let mut command: Command = process::own_group("taskset");
+        command.args([
+            "-c",
+            &processor.to_string(),
+            "sh",
+            "-c",
+            "while :; do :; done",
+        ]);
+        Proc::start(command)
+    };
+    let _spinning: Vec<Proc> = (0..processors).map(spin).collect::<Result<_>>()?;
+    work()
+}
+
+/// How many gaps of the runs at 100 Mbit/s are at most so long.
+fn spread(gaps: &[Vec<f64>]) -> String {
+    let mut chart = Chart::new(
+        "Gaps between packets at 100 Mbit/s, idle machine",
+        "gap, us",
+        "% of the gaps are shorter",
+    )
+    .x_range(105.0, 135.0)
+    .y_range(0.0, 100.0);
+    for ((gaps, subject), colour) in gaps.iter().zip(Subject::ALL).zip(palette::SERIES) {
+        let mut sorted = gaps.clone();
+        sorted.sort_by(f64::total_cmp);
+        let every = (sorted.len() / 500).max(1);
+        let count = sorted.len() as f64;
+        let points = sorted.iter().enumerate().step_by(every);
+        let points = points.map(|(number, gap)| (*gap, number as f64 / count * 100.0));
+        let inside = points.filter(|(gap, _)| (105.0..=135.0).contains(gap));
+        chart = chart.with(Series::new(subject.name(), colour, inside.collect()));
+    }
+    chart.svg()
+}
+
+/// Where the packets come from.
+const PORT: u16 = 5000;
+/// The contract's tolerance, in ns.
+const CDVT: u64 = SECOND / 2_000;
+/// Until everything runs, in seconds.
+const SETTLE: f64 = 0.3;

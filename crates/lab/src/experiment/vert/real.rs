@@ -1,0 +1,316 @@
+//! VERT on real packets: programs, a driver and a wire of 100 Mbit/s.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use netnice_core::units::Nanos;
+use serde_json::json;
+
+use super::super::bench::{MS, SECOND, netnice_only, pause, wait_until};
+use super::super::driven::{Stage, bins, from_port, sound, tell};
+use super::super::{Bound, Context, Outcome};
+use crate::direct::{self, Talker};
+use crate::plot::{Chart, Series, palette};
+use crate::stats;
+use crate::traffic::{self, Udp, clients};
+use crate::wire::Record;
+use crate::world::{Family, Pair, World, htb};
+
+/// Figure 5a: six senders with slices of 4 to 24 ms of 100 ms; pings are answered meanwhile.
+pub fn figure5a(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let seconds = if context.quick { 3 } else { 60 };
+    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
+    let slices = [4_u64, 8, 12, 16, 20, 24];
+    let mut talkers = Vec::new();
+    for slice in slices {
+        let mut talker = direct.talker(port(slice), &format!("slice {slice}ms/100ms"))?;
+        talker.fill()?;
+        talkers.push(talker);
+    }
+    // As beside flows that receive: the kernel's packets pass the driver's program.
+    direct.listen(&world)?;
+    let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
+    let every = Duration::from_millis(7);
+    let count = (seconds * 1000 / 7) as u32;
+    let ping = clients::ping(
+        world.server(),
+        world.client().address(Family::V4),
+        every,
+        count,
+    )?;
+    let driving = direct.drive(None)?;
+    let talking: Result<Vec<_>> = talkers.into_iter().map(Talker::talk).collect();
+    let (from, until) = (driving.began, driving.began + seconds * SECOND);
+    wait_until(until);
+    tell(outcome, mode, &driving);
+    let mut driven = driving.end()?;
+    for one in talking? {
+        one.end()?;
+    }
+    let pings = clients::ping_end(ping);
+    let record = tap.stop(&world.server().ns)?;
+    sound(&record, &mut driven, &slices.map(port))?;
+    outcome.paper = json!("each stream at its share, stable");
+    let (mut worst_bin, mut worst_mean) = (0.0_f64, 0.0_f64);
+    for slice in slices {
+        let (off, mean) = shares(&record, slice, from, until);
+        worst_bin = worst_bin.max(off);
+        worst_mean = worst_mean.max((mean / wanted(slice) - 1.0).abs());
+        outcome.ours(
+            &format!("{slice} ms"),
+            json!({"packets in 200 ms": mean, "s/p": wanted(slice), "farthest bin": off}),
+        );
+    }
+    judge(outcome, context, worst_bin, worst_mean);
+    let (mean, p99) = pings.mean_and_p99();
+    outcome.ours(
+        "ping, ms",
+        json!({"mean": mean, "p99": p99, "answered": pings.answers.len()}),
+    );
+    outcome.check(
+        "pings without an answer",
+        pings.lost() * 100.0,
+        "%",
+        Bound::AtMost(1.0),
+    );
+    outcome.check("p99 of a ping", p99, "ms", Bound::AtMost(5.0));
+    outcome.plot(context, "vert-fig5a", || {
+        let chart = Chart::new("VERT, figure 5a", "time, s", "Mbit/s");
+        let names = slices.map(|slice| (format!("{slice} ms"), port(slice)));
+        rates(chart, &record, &names, from, until)
+    })
+}
+
+/// Figure 5b: one sender with extra only, then four with slices, 5 s after each other.
+pub fn figure5b(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let step = if context.quick { SECOND } else { 5 * SECOND };
+    let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
+    let slices = [6_u64, 7, 8, 9];
+    let first = direct.talker(port(0), LEFT_OVER)?;
+    let talkers: Result<Vec<Talker>> = slices
+        .into_iter()
+        .map(|slice| direct.talker(port(slice), &format!("slice {slice}ms/100ms")))
+        .collect();
+    let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
+    let driving = direct.drive(None)?;
+    let mut talking = vec![first.talk()?];
+    let from = driving.began;
+    for (number, talker) in (1..).zip(talkers?) {
+        wait_until(from + number * step);
+        talking.push(talker.talk()?);
+    }
+    let until = from + 6 * step;
+    wait_until(until);
+    tell(outcome, mode, &driving);
+    let mut driven = driving.end()?;
+    for one in talking {
+        one.end()?;
+    }
+    let record = tap.stop(&world.server().ns)?;
+    let ports: Vec<u16> = [0].into_iter().chain(slices).map(port).collect();
+    sound(&record, &mut driven, &ports)?;
+    outcome.paper = json!("the first drops step by step, the guaranteed hold");
+    let (mut worst_bin, mut worst_mean) = (0.0_f64, 0.0_f64);
+    for slice in slices {
+        let times = record.times(from_port(port(slice)));
+        // Its periods begin when it does, and its first packet leaves within a millisecond.
+        let begin = times.first().context("nothing arrived of a slice")? - MS;
+        let (off, mean) = shares(&record, slice, begin, until);
+        worst_bin = worst_bin.max(off);
+        worst_mean = worst_mean.max((mean / wanted(slice) - 1.0).abs());
+    }
+    judge(outcome, context, worst_bin, worst_mean);
+    let times = record.times(from_port(port(0)));
+    let mut worst_rest = 0.0_f64;
+    for stage in 0..6_u64 {
+        // From the first period after the one in which somebody came.
+        let (begin, end) = (from + stage * step + 200 * MS, from + (stage + 1) * step);
+        let reserved: u64 = slices.into_iter().take(stage as usize).sum();
+        let rest = (100 - reserved) as f64 / 100.0 * (end - begin) as f64 / PACKET as f64;
+        let found = bins(&times, begin, end, end - begin)[0];
+        worst_rest = worst_rest.max((found / rest - 1.0).abs());
+        outcome.ours(
+            &format!("stage {stage}"),
+            json!({"packets": found, "the rest": rest}),
+        );
+    }
+    let what = "farthest stage of the first from exactly the rest";
+    let bound = Bound::AtMost(if context.quick { 3.0 } else { 0.5 });
+    outcome.check(what, worst_rest * 100.0, "%", bound);
+    outcome.plot(context, "vert-fig5b", || {
+        let chart = Chart::new("VERT, figure 5b", "time, s", "Mbit/s");
+        let slices = slices.map(|slice| (format!("{slice} ms"), port(slice)));
+        let names = [vec![("extra only".to_string(), port(0))], slices.to_vec()].concat();
+        rates(chart, &record, &names, from, until)
+    })
+}
+
+/// Figure 6: two senders that were promised nothing, through the driver and through the kernel's queue.
+pub fn figure6(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    let seconds = if context.quick { 3 } else { 30 };
+    let ours = {
+        let Stage { world, mut direct } = Stage::new(LINK, AHEAD)?;
+        let talkers = [
+            direct.talker(port(1), LEFT_OVER)?,
+            direct.talker(port(2), LEFT_OVER)?,
+        ];
+        let (mode, (tap, _)) = (direct.mode(), Stage::tap(&world)?);
+        let driving = direct.drive(None)?;
+        let talking: Result<Vec<_>> = talkers.into_iter().map(Talker::talk).collect();
+        pause(SETTLE + seconds as f64);
+        tell(outcome, mode, &driving);
+        let mut driven = driving.end()?;
+        for one in talking? {
+            one.end()?;
+        }
+        let record = tap.stop(&world.server().ns)?;
+        sound(&record, &mut driven, &[port(1), port(2)])?;
+        record
+    };
+    let kernels = {
+        let world = World::pair(Pair::default())?;
+        let client = world.client();
+        let _sink = direct::sink(world.server())?;
+        htb::limit(&client.ns, &client.port().device, LINK, htb::Leaf::Default)?;
+        let (tap, _) = Stage::tap(&world)?;
+        let to = (world.server().port().v4, direct::SINK).into();
+        let flood = |number| {
+            let from = (client.port().v4, port(number)).into();
+            // With its headers 1500 bytes, as ours.
+            traffic::eager(client, &Udp::source(from, to).size(1458))
+        };
+        let floods = [flood(1)?, flood(2)?];
+        pause(SETTLE + seconds as f64);
+        for one in floods {
+            one.stop()?;
+        }
+        let record = tap.stop(&world.server().ns)?;
+        record.sound()?;
+        record
+    };
+    outcome.paper = json!({"ours, average Mb/s": 46.1, "the kernel's": 44.1, "ours": "smoother"});
+    let mut found = Vec::new();
+    for (name, record) in [("ours", &ours), ("the kernel's queue", &kernels)] {
+        let each = [1, 2].map(|number| steady(record, number, seconds));
+        let sums = each[0].iter().zip(&each[1]).map(|(one, two)| one + two);
+        let sums: Vec<f64> = sums.collect();
+        let total = stats::mean(&sums);
+        let variation = each
+            .iter()
+            .map(|bins| stats::variation(bins))
+            .fold(0.0, f64::max);
+        found.push((total, variation));
+        outcome.ours(
+            name,
+            json!({
+                "total, Mbit/s": total,
+                "each": each.iter().map(|bins| stats::mean(bins)).collect::<Vec<_>>(),
+                "variation over 200 ms": variation,
+            }),
+        );
+    }
+    let [(total, variation), (theirs, rougher)] = found[..] else {
+        anyhow::bail!("two runs were made");
+    };
+    let part = total / theirs * 100.0;
+    // Both send the link's rate, so the difference is a packet at the edges of the run.
+    let least = if context.quick { 97.0 } else { 99.95 };
+    outcome.check("total, of the kernel's", part, "%", Bound::AtLeast(least));
+    outcome.check(
+        "variation",
+        variation * 100.0,
+        "%",
+        Bound::AtMost(rougher * 100.0),
+    );
+    outcome.plot(context, "vert-fig6", || {
+        let chart = Chart::new("VERT, figure 6", "time, s", "Mbit/s");
+        let mut chart = chart.y_range(40.0, 60.0);
+        let lines = [("driver", &ours, 0), ("kernel", &kernels, 2)];
+        for (name, record, colour) in lines {
+            for number in [1, 2] {
+                let bins = steady(record, number, seconds);
+                let points = (0..)
+                    .zip(bins)
+                    .map(|(at, rate)| (f64::from(at) * 0.2 + 0.1, rate));
+                let colour = palette::SERIES[colour + usize::from(number == 2)];
+                let name = format!("{name}, sender {number}");
+                chart = chart.with(Series::new(name, colour, points.collect()));
+            }
+        }
+        chart.svg()
+    })
+}
+
+/// Rates of one sender of figure 6 in bins of 200 ms, in Mbit/s, when both have begun.
+fn steady(record: &Record, number: u64, seconds: u64) -> Vec<f64> {
+    let begin = |number| record.times(from_port(port(number))).first().copied();
+    let from = begin(1).max(begin(2)).unwrap_or_default() + SECOND / 2;
+    let times = record.times(from_port(port(number)));
+    let packets = bins(&times, from, from + (seconds - 1) * SECOND, BIN);
+    packets.into_iter().map(megabits).collect()
+}
+
+/// Packets of a slice in bins of 200 ms: how far the farthest is from s/p, and the mean.
+fn shares(record: &Record, slice: u64, from: u64, until: u64) -> (f64, f64) {
+    let found = bins(&record.times(from_port(port(slice))), from, until, BIN);
+    let off = found.iter().map(|packets| (packets - wanted(slice)).abs());
+    (off.fold(0.0, f64::max), stats::mean(&found))
+}
+
+fn judge(outcome: &mut Outcome, context: &Context, bin: f64, mean: f64) {
+    // Beside other tests the driver may be kept from its processor.
+    let (most, share) = if context.quick {
+        (5.0, 3.0)
+    } else {
+        (2.0, 0.5)
+    };
+    let what = "farthest 200-ms bin of a slice from s/p";
+    outcome.check(what, bin, "packets", Bound::AtMost(most));
+    let what = "farthest mean of a slice from s/p";
+    outcome.check(what, mean * 100.0, "%", Bound::AtMost(share));
+}
+
+/// Rates in bins of 200 ms.
+fn rates(chart: Chart, record: &Record, names: &[(String, u16)], from: u64, until: u64) -> String {
+    let line = |(number, (name, port)): (usize, &(String, u16))| {
+        let packets = bins(&record.times(from_port(*port)), from, until, BIN);
+        let points = (0..)
+            .zip(packets)
+            .map(|(at, packets)| (f64::from(at) * 0.2 + 0.1, megabits(packets)));
+        let colour = palette::SERIES[number % palette::SERIES.len()];
+        Series::new(name, colour, points.collect())
+    };
+    let series = names.iter().enumerate().map(line);
+    series.fold(chart, Chart::with).svg()
+}
+
+/// Of packets in a bin.
+fn megabits(packets: f64) -> f64 {
+    packets * 1500.0 * 8e3 / BIN as f64
+}
+
+/// Packets in a bin of 200 ms that a slice of so many of 100 ms is.
+fn wanted(slice: u64) -> f64 {
+    (slice * MS) as f64 * 2.0 / PACKET as f64
+}
+
+fn port(number: u64) -> u16 {
+    5000 + number as u16
+}
+
+/// No promise: a part of what is left over.
+const LEFT_OVER: &str = "weight 100";
+/// Bits in a second.
+const LINK: u64 = 100_000_000;
+/// A packet's time on the link, in ns.
+const PACKET: u64 = 120_000;
+/// The width of a bin, in ns: two periods.
+const BIN: u64 = 200 * MS;
+/// How long before the link is free the next packet is decided on: a driver that is late by less wastes none of it. It is what
+/// HTB's bucket of figure 6 holds.
+const AHEAD: Nanos = Nanos::from_micros(1_200);
+/// Until both senders of figure 6 have begun, in seconds.
+const SETTLE: f64 = 1.0;

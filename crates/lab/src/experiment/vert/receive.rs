@@ -1,0 +1,196 @@
+//! Figure 7: two programs receive; the second gets slower and slower, and the first does not notice.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use netnice_core::units::Nanos;
+use serde_json::json;
+
+use super::super::bench::{at, netnice_only, pause};
+use super::super::driven::{Stage, tell};
+use super::super::{Bound, Context, Outcome};
+use crate::direct::Listening;
+use crate::plot::{Chart, Series, palette};
+use crate::traffic::{self, Udp};
+use crate::world::Family;
+
+/// Both consumers, and what was seen of them over time: seconds, packets received and lost of each.
+struct Seen {
+    counts: Vec<(f64, [(u64, u64); 2])>,
+}
+
+/// 40 and 45 Mbit/s of UDP from the kernel of another host; the second consumer slows down every 20,000 packets.
+pub fn figure7(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    netnice_only(context.subject)?;
+    // Packets of a step, and of the second sender in all; the first sends as long.
+    let step = if context.quick { 2_000 } else { 20_000 };
+    let counts = [7 * step * 40 / 45, 7 * step];
+    let Stage { world, mut direct } = Stage::new(1_000_000_000, Nanos(0))?;
+    let (client, server) = (world.client(), world.server());
+    let ports = [6001, 6002];
+    let first = direct
+        .listener(&world, ports[0], None)?
+        .listen(|_| Duration::ZERO)?;
+    let second = direct
+        .listener(&world, ports[1], None)?
+        .listen(move |number| WORK * (number / step) as u32)?;
+    let mode = direct.mode();
+    let driving = direct.drive(None)?;
+    tell(outcome, mode, &driving);
+    let mut senders = Vec::new();
+    for (number, (port, rate)) in ports.into_iter().zip(RATES).enumerate() {
+        let from = at(server, Family::V4, port);
+        let udp = Udp::source(from, at(client, Family::V4, port)).rate(rate);
+        senders.push(traffic::ready(
+            server,
+            &udp.size(1458).count(counts[number]),
+        )?);
+    }
+    for sender in &mut senders {
+        sender.go()?;
+    }
+    let seen = Seen::watch([&first, &second], counts);
+    let mut sent = Vec::new();
+    for sender in senders {
+        let report = sender.stop()?;
+        ensure!(
+            report.refused.is_empty(),
+            "the sender's kernel refused: {:?}",
+            report.refused
+        );
+        sent.push(report.sends);
+    }
+    let mut driven = driving.end()?;
+    let link = driven.server().link().counters();
+    outcome.paper = json!("the second one's losses rise, the first is unperturbed");
+    let lost_of = [(0, &first), (1, &second)].map(|(number, listening): (usize, &Listening)| {
+        let counters = driven.counters(ports[number])?;
+        let lost = counters.no_buffer + counters.too_short + counters.over_share;
+        outcome.ours(
+            &format!("consumer {}", number + 1),
+            json!({
+                "sent": sent[number], "received": listening.got(), "lost": lost,
+                "lost, as the program reads": listening.lost(),
+            }),
+        );
+        let apart = sent[number].abs_diff(listening.got() + lost);
+        let what = format!(
+            "consumer {}: sent, less received and counted as lost",
+            number + 1
+        );
+        outcome.check(what, apart as f64, "packets", Bound::AtMost(0.0));
+        anyhow::Ok(lost as f64)
+    });
+    let [one, two] = lost_of;
+    let (one, two) = (one?, two?);
+    outcome.check(
+        "the first consumer loses",
+        one,
+        "packets",
+        Bound::AtMost(0.0),
+    );
+    outcome.check(
+        "the second consumer loses",
+        two,
+        "packets",
+        Bound::AtLeast(1.0),
+    );
+    let missed = link.missed as f64;
+    outcome.check(
+        "frames that the kernel lost before the driver",
+        missed,
+        "",
+        Bound::AtMost(0.0),
+    );
+    seen.judge(outcome);
+    first.end()?;
+    second.end()?;
+    outcome.plot(context, "vert-fig7", || seen.chart())
+}
+
+impl Seen {
+    /// Looks every quarter of a second, until nothing more comes.
+    fn watch(listening: [&Listening; 2], counts: [u64; 2]) -> Seen {
+        let begin = Instant::now();
+        let mut seen = vec![(0.0, [(0, 0); 2])];
+        loop {
+            pause(0.25);
+            let now = listening.map(|one| (one.got(), one.lost()));
+            let over = now
+                .iter()
+                .zip(counts)
+                .all(|((got, lost), sent)| got + lost >= sent);
+            let before = seen.last().map(|(_, before)| *before);
+            seen.push((begin.elapsed().as_secs_f64(), now));
+            // Or it stands still: what is missing then is for the sums to tell.
+            if over || (before == Some(now) && now[0].0 > 0) {
+                return Seen { counts: seen };
+            }
+        }
+    }
+
+    /// Of the second consumer: which part it lost, in every quarter of a second.
+    fn losses(&self, of: usize) -> Vec<(f64, f64)> {
+        let pairs = self.counts.windows(2);
+        let part = |pair: &[(f64, [(u64, u64); 2])]| {
+            let ((_, before), (at, after)) = (pair[0], pair[1]);
+            let got = after[of].0 - before[of].0;
+            let lost = after[of].1 - before[of].1;
+            (at, lost as f64 / (got + lost).max(1) as f64 * 100.0)
+        };
+        pairs.map(part).collect()
+    }
+
+    fn judge(&self, outcome: &mut Outcome) {
+        let all = self.losses(1);
+        let third = all.len() / 3;
+        let mean = |part: &[(f64, f64)]| {
+            part.iter().map(|(_, lost)| lost).sum::<f64>() / part.len().max(1) as f64
+        };
+        let (early, late) = (mean(&all[..third]), mean(&all[all.len() - third..]));
+        outcome.ours(
+            "consumer 2 loses, %, in the first and the last third",
+            [early, late],
+        );
+        outcome.check(
+            "consumer 2 loses more in the last third than in the first, by",
+            late - early,
+            "%",
+            Bound::AtLeast(5.0),
+        );
+    }
+
+    fn chart(&self) -> String {
+        let mut chart = Chart::new("VERT, figure 7", "time, s", "packets in a second");
+        for of in [0, 1] {
+            let pairs = self.counts.windows(2);
+            let rate = pairs.map(|pair| {
+                let got = pair[1].1[of].0 - pair[0].1[of].0;
+                (pair[1].0, got as f64 / (pair[1].0 - pair[0].0))
+            });
+            let colour = palette::SERIES[1 + of];
+            chart = chart.with(Series::new(
+                format!("consumer {} receives", of + 1),
+                colour,
+                rate.collect(),
+            ));
+        }
+        let pairs = self.counts.windows(2);
+        let lost = pairs.map(|pair| {
+            let lost = pair[1].1[1].1 - pair[0].1[1].1;
+            (pair[1].0, lost as f64 / (pair[1].0 - pair[0].0))
+        });
+        chart
+            .with(Series::new(
+                "consumer 2 loses",
+                palette::RED,
+                lost.collect(),
+            ))
+            .svg()
+    }
+}
+
+/// What is sent to both, in bits per second.
+const RATES: [u64; 2] = [40_000_000, 45_000_000];
+/// By how much longer the second consumer works on a packet in each step. 45 Mbit/s are a packet each 267 us.
+const WORK: Duration = Duration::from_micros(80);

@@ -1,0 +1,56 @@
+//! Capture files of what a tap kept: pcap with nanoseconds, first bytes only.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use super::parse::Passed;
+
+/// A file that is being written.
+pub struct Capture {
+    file: BufWriter<File>,
+}
+
+impl Capture {
+    pub fn create(path: &Path) -> Result<Capture> {
+        let file = File::create(path)
+            .with_context(|| format!("cannot write the capture {}", path.display()))?;
+        let mut capture = Capture {
+            file: BufWriter::new(file),
+        };
+        // Version 2.4, no time zone, no accuracy.
+        let (major, minor) = (2_u16, 4_u16);
+        capture.words(&[NANOSECONDS, u32::from(minor) << 16 | u32::from(major), 0, 0])?;
+        capture.words(&[LONGEST, ETHERNET])?;
+        Ok(capture)
+    }
+
+    pub fn packet(&mut self, packet: &Passed, head: &[u8]) -> Result<()> {
+        let (seconds, nanos) = (packet.at_ns / SECOND, packet.at_ns % SECOND);
+        let (kept, length) = (head.len() as u32, packet.wire as u32);
+        self.words(&[seconds as u32, nanos as u32, kept.min(length), length])?;
+        let kept = kept.min(length) as usize;
+        Ok(self.file.write_all(&head[..kept])?)
+    }
+
+    pub fn end(&mut self) -> Result<()> {
+        self.file.flush().context("cannot write the capture")
+    }
+
+    /// Little-endian, as the magic number says.
+    fn words(&mut self, words: &[u32]) -> Result<()> {
+        for word in words {
+            self.file.write_all(&word.to_le_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+/// The magic number of a pcap whose times have nanoseconds.
+const NANOSECONDS: u32 = 0xa1b2_3c4d;
+const LONGEST: u32 = 1 << 16;
+/// LINKTYPE_ETHERNET.
+const ETHERNET: u32 = 1;
+const SECOND: u64 = 1_000_000_000;

@@ -1,0 +1,339 @@
+//! What comes in can be anything: malformed frames, and a flood to one flow that keeps reading. The driver counts it, and who has
+//! nothing to do with it loses nothing.
+
+use std::fs::File;
+use std::io::Write;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use netnice_core::units::Nanos;
+use netnice_driver::link::Mode;
+use netnice_driver::share::Share;
+use netnice_lab::direct::{Direct, Driven, Listening, SINK, Talker, wire};
+use netnice_lab::experiment::bench::{at, functional};
+use netnice_lab::sys;
+use netnice_lab::traffic::{self, Udp};
+use netnice_lab::wire::Tap;
+use netnice_lab::world::{self, Family, Pair, World};
+
+const LINK: u64 = 1_000_000_000;
+const GOOD: u16 = 6001;
+const VICTIM: u16 = 6002;
+const SENDER: u16 = 5000;
+/// Of the driver's time, in millionths, for the flow that is flooded.
+const SHARE: u32 = 100_000;
+
+/// xorshift, seeded: every run sends the same.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    fn below(&mut self, bound: usize) -> usize {
+        (self.next() >> 11) as usize % bound
+    }
+}
+
+/// A datagram to the victim, from the server, with right lengths and checksum.
+fn datagram(stations: &[u8; 12], payload: usize, id: u16) -> Vec<u8> {
+    let mut frame = stations.to_vec();
+    let length = (28 + payload) as u16;
+    frame.extend([0x08, 0x00, 0x45, 0]);
+    frame.extend(length.to_be_bytes());
+    frame.extend(id.to_be_bytes());
+    frame.extend([0, 0, 64, 17, 0, 0, 10, 77, 0, 2, 10, 77, 0, 1]);
+    frame.extend(VICTIM.to_be_bytes());
+    frame.extend(VICTIM.to_be_bytes());
+    frame.extend((length - 20).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.resize(frame.len() + payload, 0x55);
+    mend(&mut frame);
+    frame
+}
+
+fn mend(frame: &mut [u8]) {
+    frame[24..26].fill(0);
+    let words = frame[14..34].chunks_exact(2);
+    let sum: u32 = words
+        .map(|two| u32::from(u16::from_be_bytes([two[0], two[1]])))
+        .sum();
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = !((sum + (sum >> 16)) as u16);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// One of eight kinds of bad frames; true if the kernel takes it for one of a VLAN.
+fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
+    let size = random.below(200);
+    let mut frame = datagram(stations, size, random.next() as u16 & 63);
+    match random.below(8) {
+        // Cut anywhere behind its first header.
+        0 => frame.truncate(14 + random.below(frame.len() - 14)),
+        // A tag of a VLAN.
+        1 => {
+            let tag = [0x81, 0, random.next() as u8 & 0xf, random.next() as u8];
+            frame.splice(12..12, tag);
+            return (frame, true);
+        }
+        // Options of any length, whether they are there or not.
+        2 => {
+            frame[14] = 0x40 | (random.next() as u8 & 0xf);
+            mend(&mut frame);
+        }
+        // Parts that overlap, are too long or too many, of few datagrams.
+        3 => {
+            let part = random.next() as u16 & 0x3fff;
+            frame[20..22].copy_from_slice(&part.to_be_bytes());
+            mend(&mut frame);
+        }
+        // A wrong checksum, or a wrong length.
+        4 => {
+            let at = 16 + random.below(10);
+            frame[at] ^= 1 << random.below(8);
+        }
+        5 => {
+            let at = 38 + random.below(2);
+            frame[at] = random.next() as u8;
+        }
+        // IPv6 with a chain of extension headers that goes anywhere.
+        6 => {
+            frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+            frame[14] = 0x60;
+            for byte in &mut frame[18..] {
+                *byte = [0, 43, 44, 60, 17, 1, 8][random.below(7)];
+            }
+        }
+        // Anything.
+        _ => {
+            for byte in &mut frame[12..] {
+                *byte = random.next() as u8;
+            }
+        }
+    }
+    if frame.len() > 37 && frame[36..38] == GOOD.to_be_bytes() {
+        frame[36] ^= 1;
+    }
+    (frame, false)
+}
+
+/// The good flow's packets, sent by the server's kernel.
+fn well_behaved(world: &World, count: u64) -> Result<traffic::Running> {
+    let (client, server) = (world.client(), world.server());
+    let from = at(server, Family::V4, GOOD);
+    let udp = Udp::source(from, at(client, Family::V4, GOOD)).rate(10_000_000);
+    traffic::eager(server, &udp.size(958).count(count))
+}
+
+/// Waits until the good flow got everything, or does not get any more, and ends its sender, which must have sent it all.
+fn await_all(sender: traffic::Running, listening: &Listening, count: u64) -> Result<()> {
+    let mut before = u64::MAX;
+    while listening.got() < count && listening.got() != before {
+        before = listening.got();
+        thread::sleep(Duration::from_secs(1));
+    }
+    let sent = sender.stop()?;
+    ensure!(
+        sent.sends == count && sent.refused.is_empty(),
+        "{} of {count} were sent: {:?}",
+        sent.sends,
+        sent.refused
+    );
+    Ok(())
+}
+
+/// It got all that was sent to it.
+fn lost_nothing(listening: &Listening, driven: &mut Driven, count: u64) -> Result<()> {
+    let counters = driven.counters(GOOD)?;
+    ensure!(
+        listening.got() == count && counters.delivered == count,
+        "the good flow got {} of {count}: {counters:?}, {:?}",
+        listening.got(),
+        driven.server().link().counters()
+    );
+    Ok(())
+}
+
+fn stations(world: &World) -> Result<[u8; 12]> {
+    let mac = |host: &world::Host| {
+        let shown = host.ns.ip("-br link show eth0")?;
+        let word = shown
+            .split_whitespace()
+            .nth(2)
+            .context("no address")?
+            .to_owned();
+        let bytes: Result<Vec<u8>, _> = word
+            .split(':')
+            .map(|two| u8::from_str_radix(two, 16))
+            .collect();
+        anyhow::Ok(bytes?)
+    };
+    let both = [mac(world.client())?, mac(world.server())?].concat();
+    both.try_into().ok().context("two addresses")
+}
+
+/// So many bad frames beside a good flow.
+fn hostile(mode: Mode, frames: u64) -> Result<()> {
+    let world = World::pair(Pair::default())?;
+    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, mode)?;
+    let good = direct.listener(&world, GOOD, None)?;
+    let victim = direct.listener(&world, VICTIM, None)?;
+    let (good, victim) = (
+        good.listen(|_| Duration::ZERO)?,
+        victim.listen(|_| Duration::ZERO)?,
+    );
+    let driving = direct.drive(None)?;
+    let stations = stations(&world)?;
+    let server = world.server();
+    let mut door: File = server.ns.enter(|| Ok(sys::open_frames("eth0")?))?;
+    let count = (frames / 500).max(200);
+    let sender = well_behaved(&world, count)?;
+    let (mut random, mut tagged, mut refused) = (Random(88_172_645_463_325_252), 0, 0);
+    for number in 0..frames {
+        let (frame, is_tagged) = bad(&stations, &mut random);
+        match door.write(&frame) {
+            Ok(_) => tagged += u64::from(is_tagged),
+            // Longer than the device takes.
+            Err(_) => refused += 1,
+        }
+        // The receiver's room is for some thousands: the driver must get its turn.
+        if number % 256 == 255 {
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+    await_all(sender, &good, count)?;
+    thread::sleep(Duration::from_millis(300));
+    let mut driven = driving.end()?;
+    lost_nothing(&good, &mut driven, count)?;
+    let link = driven.server().link().counters();
+    let looked = driven.server().turn().demux().counters();
+    driven.server().turn().invariants();
+    println!(
+        "{mode:?}: {frames} bad frames, {refused} refused by the device: {link:?}, {looked:?}"
+    );
+    ensure!(link.missed == 0, "{} frames were missed", link.missed);
+    ensure!(looked.received == link.received, "every frame is counted");
+    let counted: u64 = looked.discarded.iter().sum();
+    ensure!(counted + looked.held > 0, "none was found bad");
+    if mode == Mode::Fallback {
+        // Every frame comes to the driver but those of VLANs; and some of the kernel's own (ARP).
+        let most = frames - refused - tagged + count;
+        let own = looked.received.checked_sub(most);
+        ensure!(
+            own.is_some_and(|own| own < 100),
+            "{} of {most} frames came",
+            looked.received
+        );
+    }
+    drop(victim);
+    Ok(())
+}
+
+/// What a run with or without a flood showed: packets a second of the sender, and the driver's share of a processor.
+fn flood(seconds: u64, flooded: bool) -> Result<(f64, f64, u64)> {
+    let world = World::pair(Pair::default())?;
+    let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let good = direct.listener(&world, GOOD, None)?;
+    let share = Share::new(SHARE, Nanos::from_millis(1));
+    let victim = direct.listener(&world, VICTIM, Some(share))?;
+    let talker: Talker = direct.talker(SENDER, "cell pcr=20mbit,cdvt=500us")?;
+    let (good, victim) = (
+        good.listen(|_| Duration::ZERO)?,
+        victim.listen(|_| Duration::ZERO)?,
+    );
+    let tap = Tap::start(&world.server().ns, "eth0")?;
+    let driving = direct.drive(None)?;
+    let talking = talker.talk()?;
+    let (client, server) = (world.client(), world.server());
+    let from = at(server, Family::V4, VICTIM);
+    let storm = Udp::source(from, at(client, Family::V4, VICTIM)).size(22);
+    let storm = flooded
+        .then(|| traffic::eager(server, &storm))
+        .transpose()?;
+    let count = seconds * 1250;
+    let sender = well_behaved(&world, count)?;
+    let begin = sys::now_ns();
+    await_all(sender, &good, count)?;
+    let end = sys::now_ns();
+    if let Some(storm) = storm {
+        storm.stop()?;
+    }
+    thread::sleep(Duration::from_millis(100));
+    let life = sys::now_ns() - driving.began;
+    let mut driven = driving.end()?;
+    talking.end()?;
+    lost_nothing(&good, &mut driven, count)?;
+    let record = tap.stop(&world.server().ns)?;
+    let is_ours = |flow: &netnice_lab::wire::Flow| {
+        flow.inbound && flow.source.1 == SENDER && flow.target.1 == SINK
+    };
+    let (from, to) = (
+        begin + 200_000_000,
+        end.min(begin + seconds * 1_000_000_000),
+    );
+    let rate = record.rate(is_ours, from, to) / 12_000.0;
+    let counters = driven.counters(VICTIM)?;
+    let work = driven.worked.as_secs_f64() / (life as f64 / 1e9);
+    println!(
+        "flooded {flooded}: sender {rate:.1} packets/s, driver {:.1} % of a processor, victim {counters:?} got {}, {:?}",
+        work * 100.0,
+        victim.got(),
+        driven.server().link().counters(),
+    );
+    Ok((rate, work, counters.received))
+}
+
+fn flooded(seconds: u64, tolerance: f64) -> Result<()> {
+    let (before, alone, _) = flood(seconds, false)?;
+    let (during, beside, came) = flood(seconds, true)?;
+    let off = during / before - 1.0;
+    ensure!(
+        off.abs() <= tolerance,
+        "the sender has {:+.2} % of its rate",
+        off * 100.0
+    );
+    ensure!(came > 10_000 * seconds, "{came} packets are no flood");
+    println!(
+        "the flood of {:.0} k packets/s takes {:.1} % of a processor in the driver; its share is {:.1} %",
+        came as f64 / seconds as f64 / 1e3,
+        (beside - alone) * 100.0,
+        f64::from(SHARE) / 1e4
+    );
+    Ok(())
+}
+
+#[test]
+fn malformed_frames_are_counted_and_harm_nobody() {
+    world::begin().expect("a clean machine");
+    for mode in [Mode::Native, Mode::Fallback] {
+        hostile(mode, 40_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+    }
+}
+
+#[test]
+#[ignore = "a million frames in each mode"]
+fn a_million_malformed_frames() {
+    world::begin().expect("a clean machine");
+    for mode in [Mode::Native, Mode::Fallback] {
+        hostile(mode, 1_000_000).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+    }
+}
+
+#[test]
+fn a_flooded_flow_pays_for_itself() {
+    world::begin().expect("a clean machine");
+    let tolerance = if functional() { 0.5 } else { 0.03 };
+    flooded(2, tolerance).unwrap_or_else(|e| panic!("{e:#}"));
+}
+
+#[test]
+#[ignore = "judges one percent, on a quiet machine"]
+fn a_flooded_flow_pays_for_itself_to_the_percent() {
+    world::begin().expect("a clean machine");
+    flooded(15, 0.01).unwrap_or_else(|e| panic!("{e:#}"));
+}
