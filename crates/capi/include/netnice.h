@@ -101,7 +101,7 @@ struct netnice_udp {
     unsigned int buffer_bytes; /* of each; a power of two; 0: 2048 */
     unsigned int sending;      /* buffers; 0: 64 */
     unsigned int receiving;    /* buffers; 0: 64 */
-    unsigned int hops;         /* TTL or hop limit; 0: 64 */
+    unsigned int hops;         /* TTL or hop limit; 0: 64, of a group 1 */
     unsigned int flags;
 };
 

@@ -350,6 +350,8 @@ impl Udp {
                 _ => return Err(Fault::Invalid),
             },
             hops: match self.hops {
+                // Groups are of one link unless it is said.
+                0 if matches!(with, With::Group(_)) => 1,
                 0 => usual.hops,
                 hops => u8::try_from(hops).map_err(|_| Fault::Invalid)?,
             },

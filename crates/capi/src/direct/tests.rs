@@ -499,8 +499,16 @@ impl Misuse {
     }
 }
 
+fn cases() -> u32 {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => (ProptestConfig::default().cases / 50).max(24),
+        None => 24,
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    // Each makes a daemon: `make fuzz` makes one for 50 cases elsewhere.
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     /// Whatever is called with whatever: there is an answer, and good flows are as good as before.
     #[test]

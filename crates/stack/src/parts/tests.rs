@@ -87,6 +87,14 @@ fn what_does_not_become_whole_makes_room() {
     assert_eq!((parts.open.len(), parts.given_up()), (1, 99));
 }
 
+/// How many cases a property is tried with: so many, or as many as `make fuzz` asks for.
+fn cases(usual: u32) -> ProptestConfig {
+    match std::env::var_os("PROPTEST_CASES") {
+        Some(_) => ProptestConfig::default(),
+        None => ProptestConfig::with_cases(usual),
+    }
+}
+
 proptest! {
     /// Whatever order, however cut, with copies and with parts of others between: it comes out as it was.
     #[test]
@@ -131,7 +139,7 @@ proptest! {
 
 proptest! {
     // Each takes megabytes.
-    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+    #![proptest_config(cases(16))]
 
     /// Nothing that comes makes it panic, or keep more than it may.
     #[test]

@@ -77,10 +77,11 @@ impl UdpOptions {
         }
     }
 
-    /// A member of a group, with this own end.
+    /// A member of a group, with this own end. What it sends stays on the link, as of sockets (RFC 1112, section 6.1).
     pub fn member(local: SocketAddr, group: SocketAddr) -> UdpOptions {
         UdpOptions {
             with: With::Group(group),
+            hops: 1,
             ..UdpOptions::at(local)
         }
     }
