@@ -1,0 +1,207 @@
+//! Programs on the direct path, from one end to the other: a daemon that grants, a driver that sends, programs in Rust and in C
+//! with the stack in them, and at the other end of the cable sockets of the kernel, which look at every checksum.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::{at, functional};
+use netnice_lab::process::{self, Proc, binary};
+use netnice_lab::traffic::{self, Direct, Echo, Life, Probe, Report, Running, Udp};
+use netnice_lab::world::{Family, Host};
+
+mod cc;
+
+use cc::{Link, compile};
+
+const LINK: u64 = 100_000_000;
+
+/// A desk with a managed link. Nothing on an emulated machine that lacks a program.
+fn desk() -> Option<Desk> {
+    if functional() && (binary("netnice-driver").is_err() || binary("libnetnice.a").is_err()) {
+        eprintln!("the driver or the C library is not on this machine: not tested");
+        return None;
+    }
+    let desk = Desk::new().expect("a desk");
+    let device = &desk.world.client().port().device;
+    desk.types(&format!("link {device} --rate 100mbit"));
+    Some(desk)
+}
+
+fn both(desk: &Desk, family: Family, port: u16) -> (SocketAddr, SocketAddr) {
+    let end = |host: &Host| at(host, family, port);
+    (end(desk.world.client()), end(desk.world.server()))
+}
+
+/// UDP datagrams that a host's kernel threw away for their checksum.
+fn wrong_checksums(host: &Host) -> u64 {
+    let mut cat = host.ns.command("cat");
+    let text = process::run(cat.args(["/proc/net/snmp", "/proc/net/snmp6"])).expect("counters");
+    let mut four = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let names = four.next().expect("names").split(' ');
+    let values = four.next().expect("values").split(' ');
+    let four = names
+        .zip(values)
+        .find(|(name, _)| *name == "InCsumErrors")
+        .map(|(_, value)| value);
+    let six = text.lines().find_map(|line| {
+        let mut words = line.split_whitespace();
+        (words.next() == Some("Udp6InCsumErrors")).then(|| words.next())?
+    });
+    let number = |text: Option<&str>| text.expect("counted").parse::<u64>().expect("a number");
+    number(four) + number(six)
+}
+
+fn lasting(milliseconds: u64) -> Life {
+    Life {
+        eager: true,
+        lasts: Some(Duration::from_millis(milliseconds)),
+        ..Life::default()
+    }
+}
+
+fn report(running: Running) -> Report {
+    running
+        .report(Duration::from_secs(20))
+        .expect("a report in time")
+}
+
+#[test]
+fn a_program_sends_receives_and_answers() {
+    let Some(desk) = desk() else { return };
+    let (client, server) = (desk.world.client(), desk.world.server());
+    let runtime = desk.netnice.runtime();
+    for family in [Family::V4, Family::V6] {
+        let before = wrong_checksums(server);
+        // Out, under a contract: a fifth of the link.
+        let (from, to) = both(&desk, family, 6001);
+        let sink = traffic::eager(server, &Udp::sink(to)).expect("a sink");
+        let source = Direct::source(from, to).by(runtime).count(3000);
+        let source = source.contract("slice 4ms/20ms");
+        let sent = report(traffic::start(client, &source, lasting(2400)).expect("a flow"));
+        let got = sink.stop().expect("a report");
+        assert!(sent.refused.is_empty(), "{:?}", sent.refused);
+        assert_eq!((sent.sends, sent.sent), (3000, got.received), "{family:?}");
+        let (begin, end) = (
+            sent.started_ns + 300_000_000,
+            sent.started_ns + 1_500_000_000,
+        );
+        let rate = got.received_rate(begin, end).expect("a rate") / LINK as f64;
+        let held = if functional() { 0.05..0.3 } else { 0.19..0.21 };
+        assert!(held.contains(&rate), "{rate} of the link, {family:?}");
+        // In, from a socket of the kernel; the longer ones come in parts.
+        for (port, size, count) in [(6002, 1000, 1500), (6004, 4000, 300)] {
+            let (at, from) = both(&desk, family, port);
+            let sink = traffic::start(client, &Direct::sink(at).by(runtime), lasting(1400));
+            let sink = sink.expect("a flow");
+            let source = Udp::source(from, at).rate(20_000_000).size(size);
+            let source = source.count(count);
+            let source = traffic::eager(server, &source).expect("a source");
+            let got = report(sink);
+            let sent = source.stop().expect("a report");
+            let all = u64::from(size) * count;
+            assert_eq!((sent.sent, got.received), (all, all), "{family:?}");
+            assert_eq!(got.lost, 0);
+        }
+        // There and back.
+        let (at, _) = both(&desk, family, 6003);
+        let echo = traffic::eager(client, &Direct::echo(at).by(runtime)).expect("a flow");
+        let probe = Probe::udp(at, Duration::from_millis(5));
+        let probe = report(traffic::start(server, &probe, lasting(800)).expect("a probe"));
+        assert!(
+            probe.round_trips.len() >= 100,
+            "{}",
+            probe.round_trips.len()
+        );
+        echo.stop().expect("a report");
+        assert_eq!(wrong_checksums(server), before, "{family:?}");
+    }
+}
+
+#[test]
+fn what_is_sent_to_a_group_reaches_each_member() {
+    let Some(desk) = desk() else { return };
+    let runtime = desk.netnice.runtime();
+    let (at, _) = both(&desk, Family::V4, 6010);
+    let (other, _) = both(&desk, Family::V4, 6011);
+    let group: SocketAddr = "239.77.0.1:6012".parse().expect("an address");
+    let members = [at, other].map(|at| {
+        let member = Direct::member(at, group).by(runtime);
+        traffic::start(desk.world.client(), &member, lasting(1500)).expect("a member")
+    });
+    let (_, from) = both(&desk, Family::V4, 6013);
+    let mut route = desk.world.server().ns.command("ip");
+    let device = &desk.world.server().port().device;
+    process::run(route.args(["route", "add", "239.0.0.0/8", "dev", device])).expect("a route");
+    let source = Udp::source(from, group)
+        .rate(4_000_000)
+        .size(500)
+        .count(200);
+    let source = traffic::eager(desk.world.server(), &source).expect("a source");
+    for member in members {
+        assert_eq!(report(member).received, 100_000);
+    }
+    source.stop().expect("a report");
+}
+
+/// The example of the C library, compiled in both ways.
+fn examples(desk: &Desk) -> [PathBuf; 2] {
+    let root = desk.world.folder().join("usr");
+    cc::install(&root);
+    [(Link::Static, "static"), (Link::Shared, "shared")].map(|(link, name)| {
+        let out = root.join(name);
+        compile(&root, "examples/direct.c", &out, link);
+        out
+    })
+}
+
+#[test]
+fn a_program_in_c_asks_and_answers() {
+    let Some(desk) = desk() else { return };
+    let [example, other] = examples(&desk);
+    let run = |example: &PathBuf, words: &[&str]| {
+        let mut command = desk.world.client().ns.command(example);
+        command.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+        command.args(words);
+        command
+    };
+    let before = wrong_checksums(desk.world.server());
+    for family in [Family::V4, Family::V6] {
+        let (own, to) = both(&desk, family, 6020);
+        let echo = traffic::eager(desk.world.server(), &Echo::listen(to)).expect("an echo");
+        let (host, port) = (to.ip().to_string(), to.port().to_string());
+        let mut asks = run(
+            &example,
+            &["-c", "slice 2ms/20ms", "-n", "200", &host, &port],
+        );
+        let said = process::run(&mut asks).expect("all come back");
+        assert_eq!(said, "open\n200 sent, 200 came back\n", "{family:?}");
+        echo.stop().expect("a report");
+        // The other way round.
+        let (host, port) = (own.ip().to_string(), own.port().to_string());
+        let mut answers =
+            Proc::start(run(&other, &["-n", "50", "-l", &host, &port])).expect("it starts");
+        assert_eq!(
+            answers.next_line(Duration::from_secs(10)).expect("a line"),
+            "open"
+        );
+        let probe = Probe::udp(own, Duration::from_millis(5));
+        let probe =
+            report(traffic::start(desk.world.server(), &probe, lasting(600)).expect("a probe"));
+        assert!(probe.round_trips.len() >= 50, "{}", probe.round_trips.len());
+        assert!(
+            answers
+                .wait(Duration::from_secs(10))
+                .expect("it ends")
+                .success()
+        );
+    }
+    assert_eq!(wrong_checksums(desk.world.server()), before);
+    // What is refused is told in the daemon's words.
+    let (_, to) = both(&desk, Family::V4, 6021);
+    let (host, port) = (to.ip().to_string(), to.port().to_string());
+    let error = process::run(&mut run(&example, &["-c", "slice 30ms/20ms", &host, &port]));
+    let said = format!("{:#}", error.expect_err("it does not fit"));
+    assert!(said.contains("netnice_open_udp: "), "{said}");
+}
