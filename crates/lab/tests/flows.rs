@@ -1,0 +1,222 @@
+//! Flows of the direct path at the daemon: whose port it is, what is promised, and what becomes of it, with the real programs,
+//! daemon, driver and kernel.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use netnice_lab::experiment::bench::at;
+use netnice_lab::traffic::{self, Direct, Running};
+use netnice_lab::world::{Family, Netnice, Pair, World};
+use serde_json::Value;
+
+/// A client with a daemon and a managed link of 100 Mbit/s.
+struct Stage {
+    netnice: Netnice,
+    world: World,
+}
+
+impl Stage {
+    fn new() -> Result<Stage> {
+        let world = World::pair(Pair::default())?;
+        let netnice = world.netnice("client")?;
+        netnice.type_line("link eth0 --rate 100mbit")?;
+        Ok(Stage { netnice, world })
+    }
+
+    fn own(&self, port: u16) -> SocketAddr {
+        at(self.world.client(), Family::V4, port)
+    }
+
+    fn source(&self, port: u16, contract: &str) -> Result<Running> {
+        let to = at(self.world.server(), Family::V4, 9);
+        let program = Direct::source(self.own(port), to).contract(contract);
+        traffic::ready(self.world.client(), &program.by(self.netnice.runtime()))
+    }
+
+    fn flows(&self) -> Result<Vec<Value>> {
+        let shown = self.netnice.show()?;
+        Ok(shown["direct"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// Binds a socket of the kernel in the client's namespace.
+    fn bind(&self, at: SocketAddr) -> Result<std::io::Result<UdpSocket>> {
+        self.world.client().ns.enter(|| Ok(UdpSocket::bind(at)))
+    }
+}
+
+/// A rate as tc writes it.
+fn bits(rate: &str) -> Result<u64> {
+    let scales = [
+        ("Gbit", 1_000_000_000),
+        ("Mbit", 1_000_000),
+        ("Kbit", 1_000),
+        ("bit", 1),
+    ];
+    let read = scales.iter().find_map(|(unit, scale)| {
+        let number: u64 = rate.strip_suffix(unit)?.parse().ok()?;
+        Some(number * scale)
+    });
+    read.with_context(|| format!("{rate} is no rate of tc"))
+}
+
+fn within<T>(patience: Duration, what: &str, look: impl Fn() -> Result<Option<T>>) -> Result<T> {
+    let until = Instant::now() + patience;
+    loop {
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        ensure!(Instant::now() < until, "{what}: not within {patience:?}");
+        std::thread::sleep(TURN);
+    }
+}
+
+#[test]
+fn ports_clash_both_ways_and_are_free_when_the_program_has_ended() -> Result<()> {
+    let stage = Stage::new()?;
+    let program = stage.source(5000, "up 10mbit")?;
+    let clash = stage.bind(stage.own(5000))?.expect_err("a flow has it");
+    assert_eq!(clash.kind(), ErrorKind::AddrInUse);
+    let [flow] = &stage.flows()?[..] else {
+        panic!("{:?}", stage.flows());
+    };
+    assert_eq!(flow["pid"], program.pid());
+    assert_eq!(flow["contract"]["up"], 10_000_000);
+    let mode = flow["mode"].as_str().expect("a mode").to_owned();
+    let number = flow["flow"].as_str().expect("a number").to_owned();
+    let told = stage
+        .netnice
+        .type_line(&format!("explain {number}"))?
+        .stdout;
+    for word in ["up 10mbit", "sent", "received", &mode] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let told = stage
+        .netnice
+        .type_line(&format!("explain pid:{}", program.pid()))?;
+    assert!(told.stdout.contains(&number), "{}", told.stdout);
+    let socket = stage.bind(stage.own(5001))?.expect("it is free");
+    let clash = stage
+        .source(5001, "up 1mbit")
+        .err()
+        .expect("a socket has it");
+    let clash = format!("{clash:#}");
+    assert!(clash.contains("a socket of this host has it"), "{clash}");
+    drop(socket);
+    drop(program);
+    within(SOON, "the port is free", || {
+        Ok(stage.bind(stage.own(5000))?.ok())
+    })?;
+    assert!(stage.flows()?.is_empty());
+    Ok(())
+}
+
+#[test]
+fn both_paths_promise_from_one_link() -> Result<()> {
+    let stage = Stage::new()?;
+    let program = stage.source(5000, "min 60mbit")?;
+    let much = stage.source(5001, "min 50mbit").err().expect("too much");
+    let much = format!("{much:#}");
+    for word in ["100 Mbit/s", "min 60mbit", "would fit"] {
+        assert!(much.contains(word), "{word}: {much}");
+    }
+    let pid = program.pid().to_string();
+    let target = format!("pid:{pid}");
+    let set = stage.netnice.run(&["set", &target, "--min", "50mbit"])?;
+    assert_eq!(set.status, 3, "{}", set.stderr);
+    assert!(set.stderr.contains("direct:eth0"), "{}", set.stderr);
+    let unmanage = stage.netnice.run(&["link", "eth0", "--unmanage"])?;
+    assert_eq!(unmanage.status, 3, "{}", unmanage.stderr);
+    // What the driver has the classes have not.
+    let classes = || -> Result<u64> {
+        let classes = stage.world.client().ns.tc("class show dev eth0")?;
+        let top = classes.lines().find(|line| line.contains(" root "));
+        let mut words = top.context("a class at the top")?.split(' ');
+        let rate = words.by_ref().skip_while(|word| *word != "rate").nth(1);
+        bits(rate.context("a rate")?)
+    };
+    let beside = classes()?;
+    assert!((1..=40_000_000).contains(&beside), "{beside}");
+    let told = stage.netnice.type_line("explain direct:eth0")?.stdout;
+    assert!(told.contains("of the link"), "{told}");
+    drop(program);
+    within(SOON, "all of it is the classes' again", || {
+        Ok((classes()? > 99_000_000).then_some(()))
+    })
+}
+
+#[test]
+fn flows_outlive_the_daemon_and_end_with_their_program() -> Result<()> {
+    let mut stage = Stage::new()?;
+    let program = stage.source(5000, "min 30mbit")?;
+    let before = stage.flows()?;
+    stage.netnice.kill_daemon();
+    stage.netnice.start_daemon()?;
+    let after = within(SOON, "the flow is known again", || {
+        let flows = stage.flows()?;
+        Ok((!flows.is_empty()).then_some(flows))
+    })?;
+    for field in ["flow", "pid", "speaks", "contract", "station", "degraded"] {
+        assert_eq!(before[0][field], after[0][field], "{field}");
+    }
+    let clash = stage.bind(stage.own(5000))?.expect_err("it is held again");
+    assert_eq!(clash.kind(), ErrorKind::AddrInUse);
+    let target = format!("pid:{}", program.pid());
+    let much = stage.netnice.run(&["set", &target, "--min", "80mbit"])?;
+    assert_eq!(much.status, 3, "{}", much.stderr);
+    assert!(much.stderr.contains("direct:eth0"), "{}", much.stderr);
+    drop(program);
+    within(SOON, "the flow ends", || {
+        Ok(stage.flows()?.is_empty().then_some(()))
+    })?;
+    within(SOON, "the port is free", || {
+        Ok(stage.bind(stage.own(5000))?.ok())
+    })?;
+    Ok(())
+}
+
+#[test]
+fn a_next_hop_and_an_mtu_that_change_are_known_within_a_second() -> Result<()> {
+    let stage = Stage::new()?;
+    let _program = stage.source(5000, "up 10mbit")?;
+    let server = stage.world.server();
+    let device = &server.port().device;
+    let known = server.ns.ip(&format!("-o link show dev {device}"))?;
+    let first = stage.flows()?[0]["station"].clone();
+    let first = first.as_str().expect("a next hop").to_owned();
+    assert!(known.contains(&first), "{first} is not of {known}");
+    let other = "02:00:00:00:77:07";
+    let station = server.port().v4;
+    let client = &stage.world.client().ns;
+    client.ip(&format!(
+        "neigh replace {station} lladdr {other} dev eth0 nud reachable"
+    ))?;
+    let second = Duration::from_secs(1);
+    within(second, "the next hop is another", || {
+        Ok((stage.flows()?[0]["station"] == other).then_some(()))
+    })?;
+    client.ip("link set dev eth0 mtu 1400")?;
+    within(second, "the MTU is another", || {
+        Ok((stage.flows()?[0]["mtu"] == 1400).then_some(()))
+    })
+}
+
+#[test]
+fn clearing_all_leaves_no_driver() -> Result<()> {
+    let stage = Stage::new()?;
+    let program = stage.source(5000, "up 10mbit")?;
+    let socket = stage.netnice.runtime().join("driver-eth0.sock");
+    assert!(socket.exists());
+    stage.netnice.type_line("clear --all")?;
+    within(SOON, "the driver ends", || {
+        Ok((!socket.exists()).then_some(()))
+    })?;
+    drop(program);
+    Ok(())
+}
+
+/// Between two looks.
+const TURN: Duration = Duration::from_millis(10);
+/// So long something may take.
+const SOON: Duration = Duration::from_secs(5);
