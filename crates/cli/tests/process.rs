@@ -262,7 +262,7 @@ fn json_is_on_standard_output_also_for_refusals() {
     let document: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
     assert_eq!(
         document,
-        serde_json::json!({"version": 0, "links": [], "targets": []})
+        serde_json::json!({"version": 0, "links": [], "targets": [], "direct": []})
     );
     let refused = daemon.netnice(&["show", "--json"]).output().expect("ran");
     let document: serde_json::Value = serde_json::from_slice(&refused.stdout).expect("JSON");
