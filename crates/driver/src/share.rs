@@ -4,6 +4,10 @@
 //! copies, and charges the flow. A [`Share`] is a bucket of nanoseconds that fills at a part of real time; a packet
 //! that it cannot pay for is cut before the copy, and only the look that found this out is charged. So a flow that is
 //! flooded costs no more than its share and that look.
+//!
+//! A look costs little where many frames came together, and microseconds where each frame ended a sleep of its own. So
+//! what it costs is measured ([`Cost::saw`]), and while packets are cut the driver lets frames gather
+//! ([`crate::serve`]).
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -22,7 +26,7 @@ pub struct Share {
 /// What the driver's work takes on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// To look at a frame and find its flow.
+    /// To look at a frame and find its flow, with its part of what it takes to wake up for it. Measured, from what it begins with.
     pub look: Nanos,
     /// To hand a packet over, whatever its length.
     pub hand: Nanos,
@@ -31,6 +35,18 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// A round took so long to receive so many frames and to show them to their programs.
+    pub fn saw(&mut self, frames: u32, took: Nanos) {
+        if frames == 0 {
+            return;
+        }
+        let each = took.0 / u64::from(frames);
+        let look = each.saturating_sub(self.hand.0).clamp(LEAST, MOST);
+        // A mean over some dozens of frames: one round that was interrupted says little.
+        let weight = u64::from(frames.min(16));
+        self.look.0 = (self.look.0 * (64 - weight) + look * weight) / 64;
+    }
+
     /// Of a packet that is handed over, without the look.
     pub fn of(&self, length: usize) -> Nanos {
         Nanos(self.hand.0 + (length as u64 * self.kibibyte.0).div_ceil(1024))
@@ -74,6 +90,9 @@ impl Share {
 }
 
 const MILLION: i128 = 1_000_000;
+/// What a look takes at least, and what it is taken for at most: above, the driver itself was stopped.
+const LEAST: u64 = 50;
+const MOST: u64 = 20_000;
 
 #[cfg(test)]
 mod tests;

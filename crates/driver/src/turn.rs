@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 
 use netnice_core::contract::Slice;
 use netnice_core::sched::{Class, Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
-use netnice_core::units::{Bytes, Instant};
+use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::breach::Breach;
 use netnice_ring::driver::{Cleared, Client, Loss, Retired, Taken};
 use netnice_ring::layout::{Place, SetupError, Shape};
@@ -89,6 +89,8 @@ pub struct Turn {
     flows: Vec<Option<Flow>>,
     demux: Demux,
     cost: Cost,
+    /// Packets that a flow had no share of the driver's time for, since somebody asked.
+    cut: u64,
     /// Flows whose rings moved in this turn.
     touched: Vec<u32>,
     /// Programs that are to be rung.
@@ -151,6 +153,7 @@ impl Turn {
             flows: Vec::new(),
             demux: Demux::new(mac),
             cost: Cost::default(),
+            cut: 0,
             touched: Vec::new(),
             to_ring: Vec::new(),
             again: Vec::new(),
@@ -387,6 +390,7 @@ impl Turn {
             touched,
             broken,
             cost,
+            cut,
             totals,
             ..
         } = self;
@@ -406,7 +410,10 @@ impl Turn {
                 if flow.touch() {
                     touched.push(number.0);
                 }
-                match flow.hand_over(&bytes[..end], cost, now) {
+                let before = flow.counters.over_share;
+                let handed = flow.hand_over(&bytes[..end], cost, now);
+                *cut += flow.counters.over_share - before;
+                match handed {
                     Ok(true) => {
                         totals.delivered += 1;
                         totals.delivered_bytes += end as u64;
@@ -420,6 +427,13 @@ impl Turn {
         while let Some((bytes, verdict)) = demux.poll_released() {
             hand(verdict, &bytes);
         }
+    }
+
+    /// So many frames were received and published, and it took so long; `true` if some of them were cut, because their flows
+    /// have used up their share of the driver's time.
+    pub fn charge(&mut self, frames: u32, took: Nanos) -> bool {
+        self.cost.saw(frames, took);
+        std::mem::take(&mut self.cut) > 0
     }
 
     /// Shows the programs what moved, wakes those that sleep, and expels those that broke a rule.

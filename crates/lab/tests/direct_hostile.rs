@@ -237,6 +237,10 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     Ok(())
 }
 
+/// What the looks at packets that are cut take beyond the share, and by how much the driver's time differs from run to run: 0.10 were
+/// seen, 0.46 where frames do not gather.
+const LEEWAY: f64 = 0.25;
+
 /// What a run with or without a flood showed: packets a second of the sender, and the driver's share of a processor.
 fn flood(seconds: u64, flooded: bool) -> Result<(f64, f64, u64)> {
     let world = World::pair(Pair::default())?;
@@ -301,11 +305,16 @@ fn flooded(seconds: u64, tolerance: f64) -> Result<()> {
         off * 100.0
     );
     ensure!(came > 10_000 * seconds, "{came} packets are no flood");
+    let (took, share) = (beside - alone, f64::from(SHARE) / 1e6);
     println!(
         "the flood of {:.0} k packets/s takes {:.1} % of a processor in the driver; its share is {:.1} %",
         came as f64 / seconds as f64 / 1e3,
-        (beside - alone) * 100.0,
-        f64::from(SHARE) / 1e4
+        took * 100.0,
+        share * 100.0
+    );
+    ensure!(
+        functional() || took <= share + LEEWAY,
+        "{took:.3} of a processor for a share of {share:.3}"
     );
     Ok(())
 }

@@ -24,7 +24,7 @@ fn show_is_made_for_programs_and_for_people() {
     let name = format!("pid:{}", sleeper.pid());
     assert_eq!(
         standing(&desk),
-        json!({"version": 1, "links": [], "targets": []})
+        json!({"version": 1, "links": [], "targets": [], "direct": []})
     );
     desk.types("link eth0 --rate 100mbit --down-rate 50mbit --overhead 24");
     desk.types(&format!(

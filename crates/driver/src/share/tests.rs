@@ -28,3 +28,20 @@ fn looks_are_charged_too_but_no_debt_grows_for_ever() {
     // Time that goes back gives nothing.
     assert!(!share.admit(Nanos(0), Nanos(1000), Instant(0)));
 }
+
+#[test]
+fn what_a_look_costs_is_learned() {
+    let mut cost = Cost::default();
+    let begin = cost.look;
+    cost.saw(0, Nanos(1_000_000));
+    assert_eq!(cost.look, begin);
+    // One frame a round, five microseconds each.
+    (0..1000).for_each(|_| cost.saw(1, Nanos(5_000)));
+    assert!((4_800..=4_900).contains(&cost.look.0), "{:?}", cost.look);
+    // One round in which the driver was stopped for a second.
+    cost.saw(1, Nanos(1_000_000_000));
+    assert!(cost.look.0 < 5_300, "{:?}", cost.look);
+    // Sixty-four together.
+    (0..1000).for_each(|_| cost.saw(64, Nanos(64 * 160)));
+    assert!((50..=120).contains(&cost.look.0), "{:?}", cost.look);
+}
