@@ -219,6 +219,21 @@ impl Station {
             Station::Toward { mac, .. } => *mac,
         }
     }
+
+    /// The same station, with another address, or none.
+    fn at(self, mac: Option<[u8; 6]>) -> Station {
+        match self {
+            Station::Toward {
+                host, from, via, ..
+            } => Station::Toward {
+                host,
+                from,
+                via,
+                mac,
+            },
+            other => other,
+        }
+    }
 }
 
 /// A flow or a question that waits for a station.

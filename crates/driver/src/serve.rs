@@ -200,14 +200,15 @@ impl Server {
 
     /// True if it was not the time that ended the sleep.
     fn sleep(&mut self, until: u64) -> bool {
-        let gathers = monotonic().0 < self.gather.0;
+        let now = monotonic().0;
+        let gathers = now < self.gather.0;
         self.hear_frames(!gathers);
         let wake = if gathers {
             until.min(self.gather.0)
         } else {
             until
         };
-        let rest = wake.saturating_sub(monotonic().0);
+        let rest = wake.saturating_sub(now);
         let rest = rustix::event::Timespec {
             tv_sec: (rest / SECOND) as i64,
             tv_nsec: (rest % SECOND) as i64,

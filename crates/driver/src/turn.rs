@@ -28,8 +28,8 @@ use netnice_ring::driver::{Cleared, Client, Loss, Retired, Taken};
 use netnice_ring::layout::{Place, SetupError, Shape};
 use netnice_ring::record::{Record, Status};
 
-use flow::Flow;
 pub use flow::{Counters, LATENESS, Open, Opened};
+use flow::{Flow, Handed};
 
 use crate::demux::{Demux, FlowNo, Match, Reassembly, Refused, Verdict};
 use crate::frame::Mac;
@@ -89,8 +89,8 @@ pub struct Turn {
     flows: Vec<Option<Flow>>,
     demux: Demux,
     cost: Cost,
-    /// Packets that a flow had no share of the driver's time for, since somebody asked.
-    cut: u64,
+    /// A packet was cut, since somebody asked.
+    cut: bool,
     /// Flows whose rings moved in this turn.
     touched: Vec<u32>,
     /// Programs that are to be rung.
@@ -153,7 +153,7 @@ impl Turn {
             flows: Vec::new(),
             demux: Demux::new(mac),
             cost: Cost::default(),
-            cut: 0,
+            cut: false,
             touched: Vec::new(),
             to_ring: Vec::new(),
             again: Vec::new(),
@@ -410,15 +410,13 @@ impl Turn {
                 if flow.touch() {
                     touched.push(number.0);
                 }
-                let before = flow.counters.over_share;
-                let handed = flow.hand_over(&bytes[..end], cost, now);
-                *cut += flow.counters.over_share - before;
-                match handed {
-                    Ok(true) => {
+                match flow.hand_over(&bytes[..end], cost, now) {
+                    Ok(Handed::Over) => {
                         totals.delivered += 1;
                         totals.delivered_bytes += end as u64;
                     }
-                    Ok(false) => {}
+                    Ok(Handed::Lost) => {}
+                    Ok(Handed::Cut) => *cut = true,
                     Err(breach) => broken.push((flow.program, breach)),
                 }
             }
@@ -433,7 +431,7 @@ impl Turn {
     /// have used up their share of the driver's time.
     pub fn charge(&mut self, frames: u32, took: Nanos) -> bool {
         self.cost.saw(frames, took);
-        std::mem::take(&mut self.cut) > 0
+        std::mem::take(&mut self.cut)
     }
 
     /// Shows the programs what moved, wakes those that sleep, and expels those that broke a rule.
@@ -593,10 +591,11 @@ impl Turn {
         }
         let head = std::mem::replace(&mut flow.head, behind);
         if let Some(head) = head {
-            let before = (flow.counters.sent, flow.counters.sent_bytes);
-            flow.send(head, link_is_up.then_some(card), &departure);
-            totals.sent += flow.counters.sent - before.0;
-            totals.sent_bytes += flow.counters.sent_bytes - before.1;
+            let bytes = head.bytes() as u64;
+            if flow.send(head, link_is_up.then_some(card), &departure) {
+                totals.sent += 1;
+                totals.sent_bytes += bytes;
+            }
         }
         flow.since = now;
         true

@@ -557,8 +557,7 @@ fn failed(answer: &DriverAnswer) -> Denied {
 /// The station of a flow as the driver knows it.
 pub(super) fn station_of(via: Option<Station>, next_hop: Option<[u8; 6]>) -> Station {
     match (via, next_hop) {
-        (Some(station), Some(mac)) => super::open::with_mac(station, mac),
-        (Some(station), None) => station,
+        (Some(station), next_hop) => station.at(next_hop),
         (None, Some(mac)) => Station::Group(mac),
         (None, None) => Station::Any,
     }

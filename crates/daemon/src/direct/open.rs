@@ -38,7 +38,7 @@ impl<N: Network> Flows<N> {
         match self.station(&flow, via) {
             Ok(Neighbour::Known(mac)) => {
                 let mut flow = flow;
-                flow.station = with_mac(flow.station, mac);
+                flow.station = flow.station.at(Some(mac));
                 self.open_at_driver(clerk, session, flow, reply, now);
             }
             Ok(_) => {
@@ -345,20 +345,6 @@ pub(super) fn end(speaks: &Speaks) -> Option<std::net::SocketAddr> {
         Speaks::Udp { remote, .. } => *remote,
         Speaks::Group { group, .. } => Some(*group),
         Speaks::Protocol { .. } | Speaks::EtherType { .. } => None,
-    }
-}
-
-pub(super) fn with_mac(station: Station, known: [u8; 6]) -> Station {
-    match station {
-        Station::Toward {
-            host, from, via, ..
-        } => Station::Toward {
-            host,
-            from,
-            via,
-            mac: Some(known),
-        },
-        other => other,
     }
 }
 

@@ -205,12 +205,8 @@ impl Stage {
                         (link, driver::Heard::Came)
                     }
                     Order::Call(link, call, _) if self.answers => {
-                        let (answer, fds) = self.driver.answer(&call.ask);
-                        let word = netnice_api::driver::DriverWord::Answer {
-                            id: call.id,
-                            answer,
-                        };
-                        (link, driver::Heard::Said(word, fds))
+                        let heard = self.answer(&call);
+                        (link, heard)
                     }
                     Order::Call(link, call, _) => {
                         self.unanswered.push((link, call));
@@ -220,6 +216,22 @@ impl Stage {
                 };
                 self.flows.heard(&mut self.clerk, &link, heard, self.now);
             }
+        }
+    }
+
+    fn answer(&mut self, call: &DriverCall) -> driver::Heard {
+        let (answer, fds) = self.driver.answer(&call.ask);
+        let id = call.id;
+        driver::Heard::Said(netnice_api::driver::DriverWord::Answer { id, answer }, fds)
+    }
+
+    /// The driver answers again, also what it was asked meanwhile.
+    fn answer_late(&mut self) {
+        self.answers = true;
+        for (link, call) in std::mem::take(&mut self.unanswered) {
+            let heard = self.answer(&call);
+            self.flows.heard(&mut self.clerk, &link, heard, self.now);
+            self.pump();
         }
     }
 

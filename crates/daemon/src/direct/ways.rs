@@ -16,7 +16,7 @@ use netnice_core::units::Nanos;
 use netnice_kernel::routes::{Change, Kind, Neighbour};
 
 use super::network::{Network, Nic};
-use super::open::{end, hop, with_mac};
+use super::open::{end, hop};
 use super::ports::Want;
 use super::{Flow, Flows, Station, Wanted, answers, refuse, speaks};
 use crate::clerk::Clerk;
@@ -90,7 +90,7 @@ impl<N: Network> Flows<N> {
                             mut flow,
                             reply,
                         } => {
-                            flow.station = with_mac(flow.station, mac);
+                            flow.station = flow.station.at(Some(mac));
                             let there = self.sessions.contains_key(&session);
                             match there {
                                 true => self.open_at_driver(clerk, session, *flow, reply, now),
@@ -149,22 +149,7 @@ impl<N: Network> Flows<N> {
             _ => return,
         };
         for number in theirs {
-            self.move_to(
-                number,
-                |station| match *station {
-                    Station::Toward {
-                        host, from, via, ..
-                    } => Station::Toward {
-                        host,
-                        from,
-                        via,
-                        mac,
-                    },
-                    other => other,
-                },
-                None,
-                now,
-            );
+            self.move_to(number, |station| station.at(mac), None, now);
         }
     }
 
@@ -282,7 +267,7 @@ impl<N: Network> Flows<N> {
                     };
                     self.move_to(number, |_| station, Some(mtu), now);
                 }
-                None => self.move_to(number, |station| without_mac(*station), None, now),
+                None => self.move_to(number, |station| station.at(None), None, now),
             }
         }
     }
@@ -406,20 +391,6 @@ enum Found {
     Way(Hop),
     None,
     Closed,
-}
-
-fn without_mac(station: Station) -> Station {
-    match station {
-        Station::Toward {
-            host, from, via, ..
-        } => Station::Toward {
-            host,
-            from,
-            via,
-            mac: None,
-        },
-        other => other,
-    }
 }
 
 /// So long a station is waited for.

@@ -28,8 +28,19 @@ pub struct Opened {
     pub place: Place,
 }
 
-/// What was counted of a flow. Every record that was taken is sent, forbidden, too long, or its
-/// head; every packet that was received is delivered or lost.
+/// What became of a packet that came for a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Handed {
+    /// The program has it.
+    Over,
+    /// The flow had no buffer for it.
+    Lost,
+    /// The flow had no share of the driver's time for it.
+    Cut,
+}
+
+/// What was counted of a flow. Every record that was taken is sent, forbidden, too long, without a link, or
+/// its head; every packet that was received is delivered or lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Packets that were handed to the card.
@@ -204,8 +215,13 @@ impl Flow {
         Ok(())
     }
 
-    /// The head leaves: copied, judged in the copy, and given back.
-    pub(super) fn send(&mut self, head: Record, card: Option<&mut impl Card>, leaves: &Departure) {
+    /// The head leaves: copied, judged in the copy, and given back. Whether it was sent.
+    pub(super) fn send(
+        &mut self,
+        head: Record,
+        card: Option<&mut impl Card>,
+        leaves: &Departure,
+    ) -> bool {
         let (ring, template) = (&self.ring, &self.template);
         let card = card.filter(|_| self.reaches);
         let done = card.and_then(|card| {
@@ -230,6 +246,7 @@ impl Flow {
             }
         };
         self.ring.give_back(head, status, leaves.start.0);
+        status == Status::DONE
     }
 
     /// Frames go to another station (none: to nobody), from another one, or may be of another length.
@@ -238,37 +255,37 @@ impl Flow {
         self.reaches = next_hop.is_some() || self.template.names_station();
     }
 
-    /// A packet came for it. Whether the program got it.
+    /// A packet came for it.
     pub(super) fn hand_over(
         &mut self,
         packet: &[u8],
         cost: &Cost,
         now: Instant,
-    ) -> Result<bool, Breach> {
+    ) -> Result<Handed, Breach> {
         self.counters.received += 1;
         if let Some(share) = &mut self.share
             && !share.admit(cost.look, cost.of(packet.len()), now)
         {
             self.counters.over_share += 1;
             self.ring.lost(Loss::OverShare);
-            return Ok(false);
+            return Ok(Handed::Cut);
         }
         let Taken::Record(record) = self.ring.take_empty()? else {
             self.counters.no_buffer += 1;
             self.ring.lost(Loss::NoBuffer);
-            return Ok(false);
+            return Ok(Handed::Lost);
         };
         if record.bytes() < packet.len() {
             self.counters.too_short += 1;
             self.ring.lost(Loss::TooLong);
             self.ring.deliver(record, 0, Status::UNUSED, now.0);
-            return Ok(false);
+            return Ok(Handed::Lost);
         }
         self.ring.write(&record, 0, packet);
         self.ring.deliver(record, packet.len(), Status::DONE, now.0);
         self.counters.delivered += 1;
         self.counters.delivered_bytes += packet.len() as u64;
-        Ok(true)
+        Ok(Handed::Over)
     }
 
     pub(super) fn invariants(&self) {

@@ -284,7 +284,7 @@ fn a_pacers_wake_up_is_for_somebody() {
         let rate = (flow.index() as u64 + 1) * 100_000;
         let due = sent[flow.index()] * 4_000_000_000_000 / rate;
         sent[flow.index()] += 1;
-        let most = ((4_000_000_000_000 / rate) >> 10).max(1000) + 2;
+        let most = ((4_000_000_000_000 / rate) >> 10).max(1000) + 1;
         assert!(
             (due..=due + most).contains(&now.0),
             "{flow}: {due}, {now:?}"

@@ -270,18 +270,7 @@ fn a_driver_that_does_not_answer_is_not_waited_for_and_what_it_did_is_taken_back
     let told = words(&answer.try_recv().expect("an answer").response);
     assert!(told.contains("does not answer"), "{told}");
     assert!(stage.flows.held_ports().is_empty());
-    stage.answers = true;
-    for (link, call) in std::mem::take(&mut stage.unanswered) {
-        let (answer, fds) = stage.driver.answer(&call.ask);
-        let word = DriverWord::Answer {
-            id: call.id,
-            answer,
-        };
-        stage
-            .flows
-            .heard(&mut stage.clerk, &link, Heard::Said(word, fds), stage.now);
-        stage.pump();
-    }
+    stage.answer_late();
     assert!(stage.driver.flows.is_empty(), "the late flow is closed");
 }
 
@@ -309,18 +298,7 @@ fn who_leaves_while_being_attached_is_detached() {
     });
     let _answer = stage.begin(&seat, attach);
     stage.flows.left(seat.guest.number, stage.now);
-    stage.answers = true;
-    for (link, call) in std::mem::take(&mut stage.unanswered) {
-        let (answer, fds) = stage.driver.answer(&call.ask);
-        let word = DriverWord::Answer {
-            id: call.id,
-            answer,
-        };
-        stage
-            .flows
-            .heard(&mut stage.clerk, &link, Heard::Said(word, fds), stage.now);
-        stage.pump();
-    }
+    stage.answer_late();
     assert_eq!(stage.driver.programs.len(), 1);
     drop(first);
 }
