@@ -7,17 +7,20 @@
 //!      └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! A thread that only spins is stopped by the kernel for 50 ms of each second when somebody else wants the processor; one that
-//! only sleeps is 3 µs late or more. So it sleeps until [`SPIN`] before the departure and spins the rest. It does not doze
-//! while a program has news, and a program that sees it awake rings no bell.
+//! only sleeps is 3 µs late or more. So it sleeps until [`SPIN`] before the departure and spins the rest, as long as it sleeps
+//! a twelfth of its time ([`duty`]). It does not doze while a program has news, and a program that sees it awake rings no bell.
+
+mod duty;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::{io, mem};
+use std::{io, mem, thread};
 
 use netnice_core::units::{Instant, Nanos};
 use netnice_ring::driver::Client;
 use rustix::event::epoll;
 
 use crate::link::Link;
+use crate::serve::duty::Duty;
 use crate::turn::{Expelled, Next, ProgramNo, Turn};
 
 /// A turn, its link, and how its time was spent.
@@ -32,6 +35,7 @@ pub struct Server {
     hears: bool,
     /// It slept before this round.
     slept: bool,
+    duty: Duty,
     spent: Spent,
 }
 
@@ -46,6 +50,8 @@ pub struct Spent {
     pub refusals: u64,
     /// Doorbells that were rung though the driver was awake.
     pub unasked: u64,
+    /// Pauses though there was work, so that the kernel takes no longer ones.
+    pub pauses: u64,
 }
 
 /// How exactly a thread is woken.
@@ -68,6 +74,7 @@ impl Server {
             gather: Instant(0),
             hears: true,
             slept: false,
+            duty: Duty::new(monotonic()),
             spent: Spent::default(),
         };
         server.watch(server.link.fd(), LINK)?;
@@ -148,6 +155,11 @@ impl Server {
     pub fn round(&mut self, longest: Nanos) {
         let next = self.work();
         let now = monotonic();
+        if let Some(pause) = self.duty.awake(now) {
+            self.spent.pauses += 1;
+            thread::sleep(pause);
+            self.duty.slept(monotonic());
+        }
         let limit = now.0.saturating_add(longest.0);
         match next {
             Next::Again => {}
@@ -186,14 +198,15 @@ impl Server {
 
     /// Sleeps until then, or until something happens. To a departure it is there in time.
     fn rest(&mut self, until: Instant, exactly: bool) {
-        let early = if exactly { SPIN } else { 0 };
+        let spins = exactly && self.duty.may_spin();
+        let early = if spins { SPIN } else { 0 };
         let wake = until.0.saturating_sub(early);
         let mut woken = false;
         if monotonic().0 < wake && self.turn.doze() {
             self.spent.sleeps += 1;
             woken = self.sleep(wake);
         }
-        while exactly && !woken && monotonic().0 < until.0 {
+        while spins && !woken && monotonic().0 < until.0 {
             std::hint::spin_loop();
         }
     }
@@ -217,6 +230,7 @@ impl Server {
         let woken = epoll::wait(&self.watched, &mut events, Some(&rest));
         self.turn.wake();
         self.slept = true;
+        self.duty.slept(monotonic());
         let Ok((events, _)) = woken else { return true };
         let woken = !events.is_empty() || wake < until;
         for event in events {

@@ -30,6 +30,7 @@ use netnice_core::units::{Nanos, Rate};
 use netnice_driver::demux::{FlowNo, Match, Reassembly};
 use netnice_driver::frame::Mac;
 use netnice_driver::link::{Ear, Link, Mode};
+use netnice_driver::orders::{self, Orders};
 use netnice_driver::protocol::Transport;
 use netnice_driver::serve::{Pace, Server, monotonic, pace};
 use netnice_driver::share::Share;
@@ -217,19 +218,17 @@ impl Direct {
 
     /// Runs it in a thread, on this processor if one is named.
     pub fn drive(self, processor: Option<usize>) -> Result<Driving> {
-        self.drive_watched(processor, |_| ())
+        Ok(self.drive_by(processor)?.0)
     }
 
-    /// The same; between two rounds `each` may look at the driver, open flows and close them.
-    pub fn drive_watched(
-        self,
-        processor: Option<usize>,
-        mut each: impl FnMut(&mut Server) + Send + 'static,
-    ) -> Result<Driving> {
+    /// The same; another thread may have flows opened and closed, as the control thread of `netnice-driver` does.
+    pub fn drive_by(self, processor: Option<usize>) -> Result<(Driving, Orders)> {
+        let (orders, mut inbox) = orders::pair()?;
         let stop = Arc::new(AtomicBool::new(false));
         let told = stop.clone();
         let (tell, begun) = mpsc::channel();
         let mut server = Server::new(self.turn, self.link)?;
+        server.also(inbox.bell())?;
         let thread = std::thread::Builder::new()
             .name("driver".into())
             .spawn(move || {
@@ -237,13 +236,14 @@ impl Direct {
                 let failed = begun.is_err();
                 let _ = tell.send(begun);
                 while !failed && !told.load(Ordering::Relaxed) {
+                    // That nobody has orders any more does not end it.
+                    inbox.work(&mut server);
                     server.round(LONGEST_SLEEP);
-                    each(&mut server);
                 }
                 (server, sys::thread_time())
             })?;
         let (pace, began) = begun.recv().context("the driver's thread is gone")??;
-        Ok(Driving {
+        let driving = Driving {
             stop,
             thread: Some(thread),
             flows: self.flows,
@@ -251,7 +251,8 @@ impl Direct {
             _ear: self.ear,
             pace,
             began,
-        })
+        };
+        Ok((driving, orders))
     }
 
     fn attach(

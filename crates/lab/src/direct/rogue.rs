@@ -1,20 +1,22 @@
 //! Programs that break the rules of `docs/ring.md`, and come back when they are expelled.
 //!
 //! A [`Rogue`] knows that page and nothing else: it writes its memory file as a file, at the page's offsets, so it shares no code
-//! with the ring. A [`Prison`] is what the driver's thread does between two rounds: it lets rogues in, and says by which rule
-//! they were expelled.
+//! with the ring. A [`Prison`] is a thread beside the driver's, as the control thread of `netnice-driver`: it lets rogues in, and
+//! says by which rule they were expelled.
 
 use std::fs::File;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use netnice_driver::serve::{Server, monotonic};
+use netnice_driver::orders::{Order, Orders, Report};
 use netnice_driver::turn::{Open, ProgramNo};
 use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Place};
+
+use crate::sys;
 
 /// What can be broken so that the driver sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +121,7 @@ pub struct Cell {
     frame: Vec<u8>,
 }
 
-/// The other side of the doors, in the driver's thread.
+/// The other side of the doors.
 pub struct Prison {
     doors: Vec<Door>,
 }
@@ -158,32 +160,38 @@ impl Prison {
         (Prison { doors }, cells)
     }
 
-    /// Between two rounds of the driver.
-    pub fn look(&mut self, server: &mut Server) {
-        while let Some(expelled) = server.poll_expelled() {
-            drop(server.detach(expelled.program));
-            for door in &mut self.doors {
-                if door.present == Some(expelled.program) {
+    /// Lets rogues in and out as long as somebody has a cell.
+    pub fn guard(mut self, mut orders: Orders) -> Result<()> {
+        while !self.doors.is_empty() {
+            while let Some(expelled) = orders.poll_expelled()? {
+                orders.detach(expelled.program)?;
+                let of = |door: &&mut Door| door.present == Some(expelled.program);
+                if let Some(door) = self.doors.iter_mut().find(of) {
                     door.present = None;
                     // A rogue that is gone does not want to know.
                     let _ = door.expelled.send(expelled.breach.must());
                 }
             }
-        }
-        for door in &mut self.doors {
-            if door.asked.try_recv().is_ok() {
-                if let Some(before) = door.present.take() {
-                    server.detach(before);
+            self.doors.retain_mut(|door| match door.asked.try_recv() {
+                Ok(()) => {
+                    let entered = door.let_in(&mut orders);
+                    door.enter.send(entered).is_ok()
                 }
-                let entered = door.let_in(server);
-                let _ = door.enter.send(entered);
-            }
+                Err(TryRecvError::Empty) => true,
+                Err(TryRecvError::Disconnected) => false,
+            });
+            // Who asks rings no bell.
+            sys::readable(orders.told().as_raw_fd(), 1);
         }
+        Ok(())
     }
 }
 
 impl Door {
-    fn let_in(&mut self, server: &mut Server) -> Result<Inmate> {
+    fn let_in(&mut self, orders: &mut Orders) -> Result<Inmate> {
+        if let Some(before) = self.present.take() {
+            orders.detach(before)?;
+        }
         let client = Client::create(Budget {
             flows: 1,
             bytes: self.open.shape.plan()?.bytes(),
@@ -191,9 +199,15 @@ impl Door {
         let copy = |fd: BorrowedFd| fd.try_clone_to_owned();
         let (memory, bell) = (client.handles().memory, client.handles().to_driver);
         let (memory, bell) = (copy(memory)?, copy(bell)?);
-        let program = server.attach(client)?;
+        let attached = orders.give(Order::Attach(Box::new(client)))?;
+        let Report::Attached(program) = attached else {
+            bail!("the driver does not take a program");
+        };
         self.present = Some(program);
-        let opened = server.turn().open(program, &self.open, monotonic())?;
+        let open = Order::Open(program, Box::new(self.open.clone()));
+        let Report::Opened(opened) = orders.give(open)? else {
+            bail!("the driver does not open a flow");
+        };
         Ok(Inmate {
             memory,
             bell,
