@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use netnice_api::{Exit, RuntimeDir, Status};
 use netnice_daemon::{Address, Options};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 
 /// Keeps network contracts on this host: serves netnice(1), and keeps limits and guarantees in the kernel.
 #[derive(Parser)]
@@ -43,13 +44,15 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let levels = std::env::var("NETNICE_LOG").ok();
+    let levels = levels.and_then(|text| text.parse().ok());
     tracing_subscriber::fmt()
-        .with_env_filter(
-            EnvFilter::try_from_env("NETNICE_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
-        )
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .finish()
+        .with(levels.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO)))
         .init();
     if arguments.probe {
         return probe(arguments.json);

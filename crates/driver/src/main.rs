@@ -9,7 +9,8 @@ use netnice_api::RuntimeDir;
 use netnice_core::units::{Nanos, Rate};
 use netnice_driver::link::Mode;
 use netnice_driver::run::{Options, run};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::prelude::*;
 
 /// Serves direct flows on one interface: programs hand it packets through shared memory, and it sends each when its contract says.
 ///
@@ -61,13 +62,15 @@ enum How {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let levels = std::env::var("NETNICE_LOG").ok();
+    let levels = levels.and_then(|text| text.parse().ok());
     tracing_subscriber::fmt()
-        .with_env_filter(
-            EnvFilter::try_from_env("NETNICE_LOG").unwrap_or_else(|_| EnvFilter::new("info")),
-        )
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
         .with_target(false)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .finish()
+        .with(levels.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO)))
         .init();
     let variable = std::env::var_os(RuntimeDir::VARIABLE);
     let options = Options {
