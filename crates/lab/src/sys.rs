@@ -52,42 +52,6 @@ pub fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
     }
 }
 
-/// The signals that end a run early.
-const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
-
-fn ending_set() -> libc::sigset_t {
-    // SAFETY: sigset_t is plain data and sigemptyset initialises it before use.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        for signal in ENDING {
-            libc::sigaddset(&mut set, signal);
-        }
-        set
-    }
-}
-
-/// Blocks SIGINT, SIGTERM and SIGHUP in the calling thread and in threads that it starts later.
-pub fn block_ending_signals() -> io::Result<()> {
-    let set = ending_set();
-    // SAFETY: `set` is initialised and outlives the call; no old mask is asked for.
-    match unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) } {
-        0 => Ok(()),
-        e => Err(io::Error::from_raw_os_error(e)),
-    }
-}
-
-/// Waits until one of the blocked ending signals arrives, and returns its number.
-pub fn wait_ending_signal() -> io::Result<i32> {
-    let set = ending_set();
-    let mut got = 0;
-    // SAFETY: both pointers refer to live locals for the duration of the call.
-    match unsafe { libc::sigwait(&set, &mut got) } {
-        0 => Ok(got),
-        e => Err(io::Error::from_raw_os_error(e)),
-    }
-}
-
 /// Sends `signal` to a process, or to a whole group when `pid` is negative.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes two integers.

@@ -3,6 +3,7 @@
 //! laid where Docker lays it.
 
 use std::fs;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{R4M, Rate, functional, pause};
@@ -28,12 +29,16 @@ struct Container {
     _slice: Cgroup,
     group: Cgroup,
     join: Join,
+    number: u16,
 }
 
 impl Container {
     /// A container called `web` in Docker's records.
     fn new(desk: &Desk, join: Join) -> Container {
-        let id = format!("{:08x}", std::process::id()).repeat(8);
+        // Engines name the group after the id, and no two are alike on a machine.
+        static NEXT: AtomicU16 = AtomicU16::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("{:04x}{number:04x}", std::process::id() as u16).repeat(8);
         let slice = Cgroup::create("box.slice").expect("a slice");
         let group = slice.below(&format!("docker-{id}.scope")).expect("a group");
         let record = desk.netnice.docker().join("containers").join(&id);
@@ -58,13 +63,14 @@ impl Container {
             _slice: slice,
             group,
             join,
+            number,
         }
     }
 
     /// Gives it its network, as an engine does before it starts what runs inside.
     fn network(&self, desk: &Desk) -> Host {
         let client = &desk.world.client().ns;
-        let ns = Netns::create("box").expect("a namespace");
+        let ns = Netns::create(&format!("box{}", self.number)).expect("a namespace");
         let name = ns.name();
         client
             .ip(&format!(
@@ -136,9 +142,11 @@ fn held(join: Join) {
     desk.types("set container:web --up none --down none --both 4mbit");
     pause(1.5);
     let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
+    let from = sys::now_ns();
     let arrived = arrives(&network, 0.0);
+    let to = sys::now_ns();
     let record = tap.stop(&desk.world.server().ns).expect("a record");
-    let sent = record.totals(wire::inbound).bytes as f64 * 8.0 / 1.5;
+    let sent = record.rate(wire::inbound, from, to);
     let both = arrived + sent;
     assert!(
         both < 1.15 * R4M.bits as f64,

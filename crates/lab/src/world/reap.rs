@@ -16,11 +16,13 @@ use std::sync::Once;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::{process, sys};
 
 /// Removes leftovers of dead runs, and sees to it that this run leaves none when it is
-/// interrupted. Call it first, before any thread is started; calling it again does nothing.
+/// interrupted. Call it first; calling it again does nothing.
 pub fn begin() -> Result<()> {
     static ONCE: Once = Once::new();
     let mut result = Ok(());
@@ -29,11 +31,12 @@ pub fn begin() -> Result<()> {
 }
 
 fn begin_once() -> Result<()> {
-    sys::block_ending_signals().context("cannot block signals")?;
+    // Whichever thread gets the signal: a test program has threads that are older than this.
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot wait for signals")?;
     std::thread::Builder::new()
         .name("reaper".into())
-        .spawn(|| {
-            if let Ok(signal) = sys::wait_ending_signal() {
+        .spawn(move || {
+            if let Some(signal) = signals.forever().next() {
                 eprintln!("netnice-lab: signal {signal}, cleaning up");
                 sweep(std::process::id());
                 std::process::exit(128 + signal);
