@@ -148,15 +148,31 @@ impl Desk {
     /// A record of the server's device, and the span to look at. (An emulated machine has twice the
     /// time to settle.)
     pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
+        let (mut records, from, to) = self.records(&["eth0"], settle, span)?;
+        Ok((records.remove(0), from, to))
+    }
+
+    /// The same of several of the server's devices.
+    pub fn records(
+        &self,
+        devices: &[&str],
+        settle: f64,
+        span: f64,
+    ) -> Result<(Vec<Record>, u64, u64)> {
         let ns = &self.world.server().ns;
-        let tap = Tap::start(ns, "eth0")?;
+        let taps: Result<Vec<Tap>> = devices.iter().map(|name| Tap::start(ns, name)).collect();
+        let taps = taps?;
         let slow = if bench::functional() { 2.0 } else { 1.0 };
         let from = sys::now_ns() + (settle * slow * 1e9) as u64;
         let to = from + (span * 1e9) as u64;
         wait_until(to + SECOND / 20);
-        let record = tap.stop(ns)?;
-        record.sound()?;
-        Ok((record, from, to))
+        let mut records = Vec::new();
+        for tap in taps {
+            let record = tap.stop(ns)?;
+            record.sound()?;
+            records.push(record);
+        }
+        Ok((records, from, to))
     }
 
     /// What `show` says of a target; null where it is not held.

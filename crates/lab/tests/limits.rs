@@ -50,16 +50,17 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     ];
     let taps = places.map(|(ns, device)| (ns, Tap::start(ns, device).expect("a tap")));
     let from = sys::now_ns() + 2 * SECOND;
-    pause(4.1);
+    pause(5.1);
     let rates = taps.map(|(ns, tap)| {
         let record = tap.stop(ns).expect("a record");
         record.sound().expect("sound");
         let data = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
-        record.rate(data, from, from + 2 * SECOND)
+        record.rate(data, from, from + 3 * SECOND)
     });
     drop(sinks);
     desk.held(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
-    let least = if functional() { 0.002 } else { 0.02 };
+    // Flows of three kinds compete for it: none is promised a part, and none is to be without.
+    let least = if functional() { 0.002 } else { 0.005 };
     for rate in &rates {
         assert!(*rate > least * R20M.bits as f64, "one starves: {rates:.0?}");
     }

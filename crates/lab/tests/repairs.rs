@@ -7,6 +7,7 @@ use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{R4M, pause};
 use netnice_lab::process;
 use netnice_lab::traffic::{self, Family, Life, Running, Tcp};
+use netnice_lab::wire;
 
 /// How long a repair may take.
 const SOON: f64 = 2.0;
@@ -145,11 +146,8 @@ fn a_managed_interface_that_is_made_anew_is_served_again() {
     let _sink = traffic::eager(desk.world.server(), &Tcp::listen(far).sink()).expect("a sink");
     let flows = Tcp::connect(far, 4).source();
     let _program = traffic::eager(desk.world.client(), &flows).expect("a program");
-    pause(1.0);
-    let before = server.counters("wan0").expect("counters").rx_bytes;
-    pause(2.0);
-    let after = server.counters("wan0").expect("counters").rx_bytes;
-    let rate = (after - before) as f64 * 8.0 / 2.0;
+    let (records, from, to) = desk.records(&["wan0"], 1.0, 2.0).expect("a record");
+    let rate = records[0].rate(wire::inbound, from, to);
     desk.held(rate, R4M, "the link made anew");
 }
 
@@ -184,12 +182,8 @@ fn an_interface_that_comes_later_is_limited_too() {
             .traffic(&Tcp::connect(to, 2).source(), life)
             .expect("a child");
     }
-    pause(1.5);
-    let bytes = || ["eth0", "late0"].map(|d| server.counters(d).expect("counters").rx_bytes);
-    let before = bytes();
-    pause(2.0);
-    let after = bytes();
-    let [old, new] = [0, 1].map(|i| (after[i] - before[i]) as f64 * 8.0 / 2.0);
+    let (records, from, to) = desk.records(&["eth0", "late0"], 1.5, 2.0).expect("records");
+    let [old, new] = [0, 1].map(|i| records[i].rate(wire::inbound, from, to));
     desk.held(old + new, R4M, "both interfaces");
     assert!(new > 0.0, "nothing passed the late one");
 }

@@ -1,14 +1,15 @@
 //! `netnice share`: a total is divided among the sessions of what runs already, follows them, and leaves nothing behind.
 
 use std::collections::BTreeMap;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::{SECOND, functional, pause, wait_until};
+use netnice_lab::experiment::bench::{SECOND, functional, pause};
 use netnice_lab::process::Proc;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Running, Tcp, ftp};
-use netnice_lab::wire::{Flow, Tap};
+use netnice_lab::wire::{Flow, Record, Tap};
 use netnice_lab::world::Cgroup;
 use serde_json::Value;
 
@@ -75,6 +76,17 @@ fn near(what: &str, rate: f64, kbytes: f64, share: f64) {
     );
 }
 
+/// From when to when flows carried data, to 10 ms.
+fn span_of(record: &Record, of: impl Fn(&Flow) -> bool + Copy, from: u64, to: u64) -> (u64, u64) {
+    const BIN: u64 = SECOND / 100;
+    let bins = record.bins(of, from, to, BIN);
+    // At least one full packet: more than a control connection says.
+    let carries = |rate: &f64| *rate * BIN as f64 / 8e9 > 1500.0;
+    let first = bins.iter().position(carries).expect("data");
+    let last = bins.iter().rposition(carries).expect("data");
+    (from + first as u64 * BIN, from + (last as u64 + 1) * BIN)
+}
+
 /// Everything that the daemon holds.
 fn targets(desk: &Desk) -> Vec<String> {
     let shown = desk.netnice.show().expect("a show");
@@ -95,7 +107,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
     let address = server.port().v4;
     let conf = ftp::Server {
         folder: desk.world.folder(),
-        bytes: 1 << 30,
+        bytes: 1 << 38,
         listen: Some(address),
     };
     let conf = conf.configure().expect("a configuration");
@@ -110,37 +122,47 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
         ),
     ]);
     let mut vsftpd = Proc::start(vsftpd).expect("vsftpd");
-    pause(0.5);
+    let listens = || {
+        client
+            .enter(|| Ok(TcpStream::connect((address, 21))?))
+            .is_ok()
+    };
+    assert!(soon(10.0, listens), "{}", vsftpd.complaints());
     assert!(vsftpd.running(), "{}", vsftpd.complaints());
-    let curl = |session, seconds| {
-        Proc::start(ftp::fetch(client, address, &ftp::ports(session), seconds)).expect("curl")
+    let curl = |session| {
+        Proc::start(ftp::fetch(client, address, &ftp::ports(session), 60.0)).expect("curl")
     };
     // One session is older than the manager.
-    let tap = Tap::start(client, "eth0").expect("a tap");
-    let _first = curl(0, 60.0);
-    pause(0.5);
+    let received = || client.counters("eth0").expect("counters").rx_bytes;
+    let before = received();
+    let _first = curl(0);
+    assert!(
+        soon(10.0, || received() > before + 1_000_000),
+        "nothing is fetched"
+    );
     let mut share = Share::start(&desk, &format!("512Kbyte/s unit:{}", unit.name()));
     share.until(1);
+    // The meter begins now: before, the first was as fast as the machine.
+    let tap = Tap::start(client, "eth0").expect("a tap");
     let alone = sys::now_ns();
     pause(2.5);
-    let came = sys::now_ns();
-    let mut second = curl(1, 4.0);
-    second.wait(Duration::from_secs(8)).expect("curl ends");
-    let left = sys::now_ns();
-    wait_until(left + 3 * SECOND);
+    let second = curl(1);
+    share.until(2);
+    pause(4.0);
+    drop(second);
+    share.until(1);
+    pause(3.5);
+    let end = sys::now_ns();
     let record = tap.stop(client).expect("a record");
     record.sound().expect("a sound record");
+    // What the second's packets say of when it came and went, for it logs in first, and leaves a queue behind.
+    let (came, left) = span_of(&record, ftp::of_session(1), alone, end);
     let half = SECOND / 2;
     let of = |session, from, to| record.rate(ftp::of_session(session), from, to);
     near("alone", of(0, alone + half, came), 512.0, 0.05);
     near("the first of two", of(0, came + half, left), 256.0, 0.05);
     near("the second", of(1, came + half, left), 256.0, 0.05);
-    near(
-        "alone again",
-        of(0, left + half, left + 3 * SECOND),
-        512.0,
-        0.05,
-    );
+    near("alone again", of(0, left + half, end), 512.0, 0.05);
     share.end();
     assert!(
         soon(3.0, || targets(&desk).is_empty()),
