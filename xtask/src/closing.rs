@@ -4,6 +4,7 @@
 //! the name of the runner that wrote each, and one more of the same form is written at the very end.
 
 use std::fmt;
+use std::time::Duration;
 
 /// What one runner's closing line says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub struct Closing {
     pub failed: u64,
     /// Tests that did not run, because they are marked so.
     pub ignored: u64,
+    /// How long it took.
+    pub took: Duration,
 }
 
 impl Closing {
@@ -38,6 +41,10 @@ impl Closing {
                 (Ok(count), "ignored") => closing.ignored = count,
                 _ => {}
             }
+            let seconds = part.trim().strip_prefix("finished in ");
+            let seconds = seconds.and_then(|text| text.strip_suffix('s')?.parse().ok());
+            let took = seconds.and_then(|text| Duration::try_from_secs_f64(text).ok());
+            closing.took = took.unwrap_or(closing.took);
         }
         Some(closing)
     }
@@ -51,6 +58,8 @@ pub struct Ledger {
     /// Steps that ended badly without (or besides) a closing line that says so: a build that failed,
     /// a runner that was killed.
     broken: Vec<String>,
+    /// How long each step took, with what it built.
+    steps: Vec<(String, Duration)>,
 }
 
 impl Ledger {
@@ -66,6 +75,11 @@ impl Ledger {
     /// Notes that a step ended badly.
     pub fn broke(&mut self, step: &str) {
         self.broken.push(step.to_owned());
+    }
+
+    /// Notes how long a step took.
+    pub fn took(&mut self, step: &str, time: Duration) {
+        self.steps.push((step.to_owned(), time));
     }
 
     /// True if no runner has closed and no step broke.
@@ -84,6 +98,7 @@ impl Ledger {
             total.passed += row.passed;
             total.failed += row.failed;
             total.ignored += row.ignored;
+            total.took += row.took;
         }
         // A run of nothing has proved nothing.
         total.failed_runner |= total.failed > 0 || total.passed == 0;
@@ -94,9 +109,12 @@ impl Ledger {
 impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (runner, row) in &self.rows {
-            if *row != Closing::default() {
-                writeln!(f, "{row}  {runner}")?;
+            if row.passed + row.failed + row.ignored > 0 || row.failed_runner {
+                writeln!(f, "{row}  {runner}, {:.1} s", row.took.as_secs_f64())?;
             }
+        }
+        for (step, took) in &self.steps {
+            writeln!(f, "{:6.0} s  {step}", took.as_secs_f64())?;
         }
         for step in &self.broken {
             writeln!(f, "FAILED  {step}")?;

@@ -12,6 +12,7 @@
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -165,7 +166,7 @@ fn install(needs: &[&Need]) -> Result<()> {
     apt()
         .args(["install", "--yes", "--no-install-recommends"])
         .args(names)
-        .run()
+        .run_in_silence()
 }
 
 fn refuse_without_apt_or_root(needs: &[&Need]) -> Result<()> {
@@ -195,9 +196,15 @@ fn has_candidate(package: &str) -> Result<bool> {
     }))
 }
 
-/// Fetches the lists of packages.
+/// Fetches the lists of packages, once in a run.
 pub fn refresh_lists() -> Result<()> {
-    apt().args(["--quiet", "update"]).run()
+    static FRESH: Mutex<bool> = Mutex::new(false);
+    let mut fresh = FRESH.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*fresh {
+        apt().args(["--quiet", "update"]).run_in_silence()?;
+        *fresh = true;
+    }
+    Ok(())
 }
 
 fn apt() -> Step {
@@ -258,7 +265,7 @@ pub fn download(package: &str, folder: &Path) -> Result<()> {
             package,
         ])
         .folder(folder)
-        .run()?;
+        .run_in_silence()?;
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_some_and(|end| end == "deb") {

@@ -83,6 +83,21 @@ impl Step {
             .with_context(|| format!("{} did not write UTF-8", self.words[0]))
     }
 
+    /// Runs it without a word, so that it can run beside another; a failure shows all that it said.
+    pub fn run_in_silence(mut self) -> Result<()> {
+        self.show();
+        let output = self
+            .command
+            .output()
+            .with_context(|| format!("cannot start {}", self.words[0]))?;
+        if !output.status.success() {
+            for said in [&output.stdout, &output.stderr] {
+                eprint!("{}", String::from_utf8_lossy(said));
+            }
+        }
+        self.judge(output.status)
+    }
+
     /// Runs it with both outputs on one pipe (so that their order is kept), hands each line to `line`
     /// and shows it. The status comes back unjudged.
     pub fn watch(mut self, mut line: impl FnMut(&str)) -> Result<ExitStatus> {

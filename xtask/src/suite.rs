@@ -2,8 +2,9 @@
 //!
 //! Tests come in two kinds. **Unit tests** stand beside the code, run in parallel and in a debug build, so
 //! that overflow checks and invariants are on. **System tests** (`crates/lab/tests`) build worlds of network
-//! namespaces and talk to the release programs, which they find by `NETNICE_BIN_DIR`; they run one at a
-//! time, since two of them would measure each other.
+//! namespaces and talk to the release programs, which they find by `NETNICE_BIN_DIR`. Those of
+//! [`SIDE_BY_SIDE`] mostly wait for slow traffic: [`AT_ONCE`] of them run at a time, each in a world of its
+//! own. All others run one at a time, since two of them would measure each other.
 //!
 //! Whatever measures holds the machine's lock from before the build to the end.
 
@@ -29,7 +30,7 @@ pub fn build(tree: &Tree) -> Result<()> {
 
 /// Builds and runs the demo; further words go to it.
 pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
-    let _lock = ready(tree, "make demo")?;
+    let _lock = ready(tree, "make demo", release)?;
     let report = tree.target.join("demo.html");
     let mut lab = lab(tree)?.args(["demo"]).args(words);
     if !words.iter().any(|word| word.starts_with("--out")) {
@@ -44,9 +45,10 @@ pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
     let started = Instant::now();
     let _lock = match scope {
         Scope::Unit => None,
-        Scope::All | Scope::System => Some(ready(tree, "make test")?),
+        Scope::All | Scope::System => Some(ready(tree, "make test", release_and_tests)?),
     };
     let mut ledger = Ledger::default();
+    ledger.took("packages and release build", started.elapsed());
     if scope != Scope::System {
         unit_tests(tree, filter, &mut ledger)?;
     }
@@ -65,7 +67,7 @@ pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
 
 /// Benchmarks of the crates, then the lab's runs about cost.
 pub fn bench(tree: &Tree) -> Result<()> {
-    let _lock = ready(tree, "make bench")?;
+    let _lock = ready(tree, "make bench", release)?;
     setup::ensure(tree, Use::Bench)?;
     for one in tree.crates.iter().filter(|one| one.has("bench")) {
         under_test(tree, cargo(tree))?
@@ -85,7 +87,7 @@ pub fn long(tree: &Tree) -> Result<()> {
     miri::run(tree, &[])?;
     model::run(tree, &[])?;
     deb::run(tree, &["--try"])?;
-    let _lock = ready(tree, "make test-long")?;
+    let _lock = ready(tree, "make test-long", release)?;
     let started = Instant::now();
     let mut ledger = Ledger::default();
     // No documentation tests: there `ignore` means that a text is no program.
@@ -140,10 +142,21 @@ pub const PROGRAMS: [&str; 4] = ["netnice", "netniced", "netnice-driver", "netni
 
 /// Builds the release programs and the C library, with everything for it there already.
 pub fn release(tree: &Tree) -> Result<()> {
+    release_words(tree).run()
+}
+
+/// The same, and the system tests in one go with them: built after them, what both use would be built once more where
+/// the tests want another feature of it.
+fn release_and_tests(tree: &Tree) -> Result<()> {
+    release_words(tree)
+        .args(test_words(system_test_names(tree)))
+        .run()
+}
+
+fn release_words(tree: &Tree) -> Step {
     cargo(tree)
         .args(["build", "--release", "--workspace", "--lib"])
         .args(PROGRAMS.iter().flat_map(|name| ["--bin", name]))
-        .run()
 }
 
 /// Names of the lab's test programs.
@@ -159,11 +172,14 @@ pub fn system_test_names(tree: &Tree) -> Vec<&str> {
 /// The arguments that build or run the system tests. Of the whole workspace, so that what the release programs are
 /// built of serves here too.
 pub fn system_test_words(tree: &Tree) -> Vec<&str> {
-    let names = system_test_names(tree);
     ["test", "--release", "--workspace"]
         .into_iter()
-        .chain(names.into_iter().flat_map(|name| ["--test", name]))
+        .chain(test_words(system_test_names(tree)))
         .collect()
+}
+
+fn test_words(names: Vec<&str>) -> impl Iterator<Item = &str> {
+    names.into_iter().flat_map(|name| ["--test", name])
 }
 
 /// A cargo step in the root of the tree.
@@ -221,28 +237,44 @@ fn system_tests(tree: &Tree, filter: Option<&str>, ledger: &mut Ledger) -> Resul
         eprintln!("xtask: there are no system tests in crates/lab/tests");
         return Ok(());
     }
-    let step = under_test(tree, cargo(tree))?
-        .args(system_test_words(tree))
-        .args(["--no-fail-fast", "--"])
-        .args(["--test-threads=1"])
-        .args(filter);
-    watched("system tests", step, ledger)
+    let names = system_test_names(tree).into_iter();
+    let (together, alone): (Vec<_>, Vec<_>) = names.partition(|name| SIDE_BY_SIDE.contains(name));
+    let [few, one] = [AT_ONCE, 1].map(|threads| format!("--test-threads={threads}"));
+    for (what, names, threads) in [
+        ("system tests side by side", together, few),
+        ("system tests one at a time", alone, one),
+    ] {
+        let step = under_test(tree, cargo(tree))?
+            .args(["test", "--release", "--workspace"])
+            .args(test_words(names))
+            .args(["--no-fail-fast", "--", &threads])
+            .args(filter);
+        watched(what, step, ledger)?;
+    }
+    Ok(())
 }
 
 fn watched(what: &str, step: Step, ledger: &mut Ledger) -> Result<()> {
+    let started = Instant::now();
     let status = step.watch(|line| ledger.line(line))?;
+    ledger.took(what, started.elapsed());
     if !status.success() {
         ledger.broke(&format!("{what}: {status}"));
     }
     Ok(())
 }
 
-/// Root, packages, the lock and the release programs: what every run of a world needs.
-fn ready(tree: &Tree, what: &str) -> Result<MachineLock> {
+/// Root, packages, the lock and what `build` builds: what every run of a world needs. What only running needs is
+/// installed while cargo builds.
+fn ready(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Result<MachineLock> {
     step::require_root(what, "it makes network namespaces and loads eBPF programs")?;
-    setup::ensure(tree, Use::Run)?;
+    setup::ensure(tree, Use::Build)?;
     let lock = MachineLock::take()?;
-    release(tree)?;
+    let (built, installed) = std::thread::scope(|scope| {
+        let install = scope.spawn(|| setup::ensure(tree, Use::Run));
+        (build(tree), install.join().expect("it does not panic"))
+    });
+    built.and(installed)?;
     Ok(lock)
 }
 
@@ -261,6 +293,33 @@ fn under_test(tree: &Tree, step: Step) -> Result<Step> {
 }
 
 const LAB: &str = "netnice-lab";
+/// System tests that mostly wait, judge no latency to the millisecond and nothing of the whole machine (as what netnice
+/// leaves of eBPF and control groups): they may run beside others of this list.
+const SIDE_BY_SIDE: [&str; 20] = [
+    "capi",
+    "containers",
+    "groups",
+    "inetd",
+    "input",
+    "interfaces",
+    "limits",
+    "people",
+    "policy",
+    "programs",
+    "refusals",
+    "repairs",
+    "safety",
+    "seeing",
+    "share",
+    "shell",
+    "stays",
+    "telling",
+    "top",
+    "units",
+];
+/// How many tests of one program run at a time there. Enough that two processors are seldom idle, and few enough that
+/// a rate is what it is alone.
+const AT_ONCE: u32 = 3;
 /// The lab's experiments about what enforcement costs.
 const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
 const FUZZ_CASES: &str = "100000";

@@ -10,6 +10,7 @@ fn reads_what_the_runner_says() {
         passed: 12,
         failed: 0,
         ignored: 1,
+        took: Duration::from_millis(20),
     };
     assert_eq!(Closing::parse(GOOD), Some(good));
     let bad = Closing {
@@ -17,6 +18,7 @@ fn reads_what_the_runner_says() {
         passed: 3,
         failed: 2,
         ignored: 0,
+        took: Duration::from_secs(1),
     };
     assert_eq!(Closing::parse(BAD), Some(bad));
     assert_eq!(Closing::parse("test limits::holds ... ok"), None);
@@ -29,7 +31,10 @@ fn adds_up_and_names_the_runner() {
     ledger.line(GOOD);
     ledger.line("   Doc-tests netnice_core");
     ledger.line(GOOD);
+    ledger.took("unit tests", Duration::from_secs(61));
     let text = ledger.to_string();
+    assert!(text.contains("documentation, 0.0 s\n"), "{text}");
+    assert!(text.contains("    61 s  unit tests\n"), "{text}");
     assert!(
         text.contains("netnice_core: unittests src/lib.rs"),
         "{text}"

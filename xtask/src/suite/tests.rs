@@ -45,3 +45,12 @@ fn the_system_tests_share_no_name_with_other_tests() {
         assert!(kind != "test" || !system.contains(&name.as_str()), "{name}");
     }
 }
+
+#[test]
+fn what_runs_side_by_side_are_system_tests() {
+    let tree = Tree::find().expect("cargo metadata");
+    let system = system_test_names(&tree);
+    for name in SIDE_BY_SIDE {
+        assert!(system.contains(&name), "{name}");
+    }
+}
