@@ -58,9 +58,8 @@
 //! falls due beyond that waits for the next call, in the order in which it fell due. Nothing else depends on how many flows there are.
 //!
 //! # Time
-//! The caller passes it; where it goes back it is taken to stand still. All of it saturates at
-//! the end of [`Instant`], and it stands still 512 ns before: who would have to wait longer sleeps
-//! for good.
+//! The caller passes it; where it goes back it is taken to stand still. It ends at [`END_OF_TIME`]:
+//! later moments are taken to be that one, and who would have to wait longer sleeps for good.
 
 mod calendar;
 mod cell;
@@ -412,7 +411,7 @@ impl Scheduler {
 
     #[inline(always)]
     fn advance(&mut self, now: Instant) {
-        self.now = self.now.max(now.0.min(END_OF_TIME));
+        self.now = self.now.max(now.min(END_OF_TIME).0);
         if self.sleepers.is_landing_due(self.now) {
             self.land();
         }
@@ -436,7 +435,7 @@ impl Line {
             (Ok(longest), Ok(overhead)) if both.0 <= u64::from(MAX_LENGTH) => Ok(Line {
                 pace: Pace::of(wire.rate),
                 overhead,
-                ahead: wire.ahead.0,
+                ahead: wire.ahead.0.min(MOST_AHEAD),
                 horizon: wire.horizon.0,
                 longest,
                 busy: Moment::at(0),
@@ -538,8 +537,11 @@ const ENTRIES_PER_FLOW: usize = 2;
 /// 512 ns: what waiting may cost where it is not a thousandth of the wait.
 const TIME_QUANTUM: u32 = 9;
 
-/// Time does not go on from here: no place is behind it.
-const END_OF_TIME: u64 = (u64::MAX >> TIME_QUANTUM << TIME_QUANTUM) - 1;
+/// Time does not go on from here, 292 years after its start: later moments are taken to be this one.
+pub const END_OF_TIME: Instant = Instant((1 << 63) - 1);
+
+/// 36 years: who lets the link be loaded for longer ahead does not care for how long.
+const MOST_AHEAD: u64 = 1 << 60;
 
 /// Of start tags (2^26 / weight for each byte): a thousandth of 64 bytes of weight 1000.
 const TAG_QUANTUM: u32 = 12;

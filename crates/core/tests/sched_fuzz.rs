@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 
 use netnice_core::contract::{self, Bucket, MessageRate, Sustained, Weight};
 use netnice_core::sched::{Class, FlowId, Guarantee, Misuse, Next, Packet, Scheduler, Service};
-use netnice_core::sched::{Departure, Wire};
+use netnice_core::sched::{Departure, END_OF_TIME, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 /// xorshift64*.
@@ -121,7 +121,7 @@ struct Story {
 }
 
 /// Time stands still from here on.
-const LAST: u64 = u64::MAX - 512;
+const LAST: u64 = END_OF_TIME.0;
 
 impl Story {
     fn new(seed: u64) -> Story {
@@ -134,7 +134,7 @@ impl Story {
             ..Wire::new(random.rate())
         };
         let now = match seed % 4 {
-            0 => u64::MAX - random.any_size(45),
+            0 => LAST - random.any_size(45),
             1 => random.any_size(62),
             _ => 0,
         };
@@ -165,7 +165,7 @@ impl Story {
         let queued: usize = self.queues.iter().map(|queue| queue.packets.len()).sum();
         assert_eq!(self.offered, self.sent + self.flushed + queued as u64);
         // Near the end of time who waits may sleep for good.
-        if self.link.poll_timeout().is_none() && self.now < u64::MAX / 2 {
+        if self.link.poll_timeout().is_none() && self.now < LAST / 2 {
             assert_eq!(queued, 0, "nothing to wait for, and packets wait");
         }
     }

@@ -20,15 +20,15 @@
 //! t + T), and we send at or after ours.
 
 use super::finest;
-use super::pace::{Moment, Pace};
+use super::pace::{Moment, Pace, WHOLE};
 use crate::contract::{self, Bucket};
 
 /// The state of a shaped flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
-    /// TAT, whole nanoseconds; the rest is in `peak_part`.
+    /// TAT, the nanoseconds of a [`Moment`]; the rest is in `peak_part`.
     peak_at: u64,
-    /// TATs, whole nanoseconds; the rest is in `bucket_part`.
+    /// TATs, likewise; the rest is in `bucket_part`.
     bucket_at: u64,
     /// When the packet that was planned last may go.
     eligible: u64,
@@ -69,8 +69,8 @@ impl Cell {
             cdvt,
             // Below 64.
             finest: finest(u64::from(cdvt)) as u8,
-            peak_part: 0,
-            bucket_part: 0,
+            peak_part: WHOLE,
+            bucket_part: WHOLE,
             dual,
             refill: false,
         }
@@ -95,25 +95,24 @@ impl Cell {
     /// A packet comes to the empty queue: time that passed in silence is no credit.
     #[inline(always)]
     pub(super) fn wake(&mut self, now: u64) {
-        if self.peak_tat().ceil() < now {
-            (self.peak_at, self.peak_part) = (now, 0);
+        if self.peak_at < now {
+            (self.peak_at, self.peak_part) = (now, WHOLE);
         }
-        if self.bucket_tat().ceil() < now {
-            (self.bucket_at, self.bucket_part) = (now, 0);
+        if self.bucket_at < now {
+            (self.bucket_at, self.bucket_part) = (now, WHOLE);
         }
     }
 
-    /// When a packet of this length may go, and by when it must. Without branches: what flows of
+    /// When a packet of this length (at most [`Cell::longest`]) may go, and by when it must. Without branches: what flows of
     /// many contracts do next cannot be predicted.
     #[inline(always)]
     pub(super) fn plan(&mut self, length: u32) -> (u64, u64) {
-        let peak = self.peak_tat().ceil();
-        let full = self.bucket_tat().ceil();
-        let room = self.mbs.saturating_sub(length);
+        let (peak, full) = (self.peak_at, self.bucket_at);
+        let room = self.mbs - length;
         // TATs - BT: the bucket has enough for this packet.
         let enough = full.saturating_sub(self.sustained.longer_than(self.peak, room));
         // What only arithmetic rounded away is waited for.
-        let spent = self.refill | (enough > peak.saturating_add(ROUNDING));
+        let spent = self.refill | (enough > peak + ROUNDING);
         self.refill = self.dual & spent;
         self.eligible = peak.max(if self.refill { full } else { enough });
         (self.eligible, self.deadline())
@@ -128,7 +127,7 @@ impl Cell {
     /// By when the packet that was planned last must go.
     #[inline(always)]
     pub(super) fn deadline(&self) -> u64 {
-        self.eligible.saturating_add(u64::from(self.cdvt))
+        self.eligible + u64::from(self.cdvt)
     }
 
     /// How wide the place of a wait may be, as a binary logarithm.
@@ -141,9 +140,9 @@ impl Cell {
     #[inline(always)]
     pub(super) fn sent(&mut self, at: u64, length: u32) {
         let patience = u64::from(self.cdvt);
-        let tat = from(self.peak_tat(), at, patience).after(self.peak.span(length));
+        let tat = from(self.peak_tat(), at, patience).later(self.peak.span(length));
         (self.peak_at, self.peak_part) = (tat.nanos, tat.part);
-        let tat = from(self.bucket_tat(), at, patience).after(self.sustained.span(length));
+        let tat = from(self.bucket_tat(), at, patience).later(self.sustained.span(length));
         (self.bucket_at, self.bucket_part) = (tat.nanos, tat.part);
         self.refill = false;
     }
@@ -168,10 +167,10 @@ impl Cell {
 /// From where a theoretical arrival time advances.
 #[inline(always)]
 fn from(tat: Moment, at: u64, patience: u64) -> Moment {
-    let kept = at <= tat.nanos.saturating_add(patience);
+    let kept = at < tat.behind() + patience;
     Moment {
         nanos: if kept { tat.nanos } else { at },
-        part: if kept { tat.part } else { 0 },
+        part: if kept { tat.part } else { WHOLE },
     }
 }
 

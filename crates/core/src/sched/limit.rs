@@ -32,7 +32,7 @@ use crate::units::{Nanos, Rate};
 pub(super) struct Limit {
     /// 1 / max.
     pace: Pace,
-    /// TATm, whole nanoseconds.
+    /// TATm, the nanoseconds of a [`Moment`].
     at: u64,
     part: u16,
     /// As a word of `deadline`: rounded down.
@@ -66,8 +66,7 @@ impl Limit {
 /// From when on a limit lets the next packet go.
 #[inline(always)]
 pub(super) fn gate(tat: Moment, burst: u16) -> u64 {
-    tat.ceil()
-        .saturating_sub(deadline::decode(u32::from(burst)))
+    tat.nanos.saturating_sub(deadline::decode(u32::from(burst)))
 }
 
 /// TATm after a packet of this length left at `at`.

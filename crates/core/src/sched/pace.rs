@@ -1,13 +1,19 @@
 //! Time and rate arithmetic of the shapers: how long a packet of some length takes at some rate.
 //!
 //! Packets of 64 bytes at 100 Gbit/s are 5.12 ns apart, so whole nanoseconds are too coarse to
-//! add up. A [`Span`] counts in 2^-16 ns; a moment is nanoseconds and a fraction in the same
+//! add up. A [`Span`] counts in 2^-16 ns; a [`Moment`] is nanoseconds and a fraction in the same
 //! unit. A [`Pace`] is the inverse of a rate in 2^-32 ns per byte, so that shaping multiplies
 //! and never divides.
 //!
 //! Everything that delays is rounded up (nothing leaves early), at most by 2^-16 ns a packet and
-//! by 2^-32 ns a byte: 0.003 ppm of 1 Tbit/s. All sums saturate: at the end of time a flow sleeps
-//! for good.
+//! by 2^-32 ns a byte: 0.003 ppm of 1 Tbit/s.
+//!
+//! # The end of time
+//! Half of the numbers lie behind it ([`super::END_OF_TIME`]). What one packet adds is less than 2^47 ns
+//! ([`Pace::span`]), a burst less than 2^55 and work ahead at most 2^60, and nobody sends before its
+//! time; so what cells and the link add up stays a number without a look at each sum
+//! ([`Moment::later`]). What can be moved on at will, by contracts that change again and again,
+//! saturates ([`Moment::after`]).
 
 use core::num::NonZeroU64;
 
@@ -39,16 +45,12 @@ impl Pace {
         (((8 * NANOS_PER_SECOND) << 32) / u128::from(self.0.get())) as u64
     }
 
-    /// How much longer so many bytes take at this pace than at a faster one, rounded down to
-    /// whole nanoseconds; zero if the other one is slower.
+    /// How much longer so many bytes take at this pace than at one that is not slower, rounded down to
+    /// whole nanoseconds.
     #[inline(always)]
     pub(super) fn longer_than(self, faster: Pace, bytes: u32) -> u64 {
         // Both are rounded up: one part less is surely not more than the exact difference.
-        let more = self
-            .0
-            .get()
-            .saturating_sub(faster.0.get())
-            .saturating_sub(1);
+        let more = (self.0.get() - faster.0.get()).saturating_sub(1);
         ((u128::from(more) * u128::from(bytes)) >> 32) as u64
     }
 }
@@ -78,12 +80,13 @@ impl Span {
     }
 }
 
-/// A point in time with a fraction, as it is stored in a flow: nanoseconds and 2^-16 ns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+/// A point in time with a fraction, as it is stored in a flow. What is mostly asked for is the first
+/// nanosecond that is not before it, so that is what is kept: `nanos - 1 + (part + 1) / 2^16`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
-    /// Whole nanoseconds.
+    /// The first whole nanosecond that is not before it.
     pub(super) nanos: u64,
-    /// And so many 2^-16 ns.
+    /// How much of the nanosecond before that has passed: so many 2^-16 ns and one more.
     pub(super) part: u16,
 }
 
@@ -91,25 +94,44 @@ impl Moment {
     /// A whole nanosecond.
     #[inline(always)]
     pub(super) fn at(nanos: u64) -> Moment {
-        Moment { nanos, part: 0 }
+        Moment { nanos, part: WHOLE }
     }
 
-    /// The first whole nanosecond that is not before it.
+    /// The first whole nanosecond behind it.
     #[inline(always)]
-    pub(super) fn ceil(self) -> u64 {
-        self.nanos.saturating_add(u64::from(self.part != 0))
+    pub(super) fn behind(self) -> u64 {
+        self.nanos + u64::from(self.part == WHOLE)
+    }
+
+    /// The last whole nanosecond that is not behind it.
+    #[inline(always)]
+    pub(super) fn floor(self) -> u64 {
+        self.nanos.saturating_sub(u64::from(self.part != WHOLE))
+    }
+
+    /// So much later. Not for what may be behind the end of time by more than one contract allows.
+    #[inline(always)]
+    pub(super) fn later(self, span: Span) -> Moment {
+        let part = span.0 + u64::from(self.part);
+        Moment {
+            nanos: self.nanos + (part >> 16),
+            part: part as u16,
+        }
     }
 
     /// So much later; saturates.
     #[inline(always)]
     pub(super) fn after(self, span: Span) -> Moment {
-        let part = u64::from(self.part) + (span.0 & 0xffff);
+        let part = span.0.saturating_add(u64::from(self.part));
         Moment {
-            nanos: self.nanos.saturating_add((span.0 >> 16) + (part >> 16)),
+            nanos: self.nanos.saturating_add(part >> 16),
             part: part as u16,
         }
     }
 }
+
+/// The `part` of a whole nanosecond.
+pub(super) const WHOLE: u16 = u16::MAX;
 
 const NANOS_PER_SECOND: u128 = 1_000_000_000;
 

@@ -202,7 +202,7 @@ impl Pacer {
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let at = self.sleepers.soonest()?.saturating_mul(TICK).max(self.now);
-        (at <= END_OF_TIME).then_some(Instant(at))
+        (at <= LAST).then_some(Instant(at))
     }
 
     /// Bytes of memory in use, with what is kept for flows that are idle.
@@ -235,7 +235,7 @@ impl Pacer {
 
     #[inline(always)]
     fn advance(&mut self, now: Instant) {
-        self.now = self.now.max(now.0.min(END_OF_TIME));
+        self.now = self.now.max(now.0.min(LAST));
         self.tick = self.now / TICK;
         if self.sleepers.is_landing_due(self.tick) {
             self.land();
@@ -270,8 +270,8 @@ impl Pacer {
 /// Nanoseconds in what waits are rounded to.
 const TICK: u64 = 1000;
 
-/// Time does not go on from here: there is a tick behind it.
-const END_OF_TIME: u64 = (u64::MAX / TICK - 1) * TICK;
+/// Time does not go on from here.
+const LAST: u64 = super::END_OF_TIME.0 / TICK * TICK;
 
 impl Paced {
     #[inline(always)]

@@ -178,7 +178,7 @@ impl Server {
     /// Whose turn it is: an entry of some class, which may be old.
     #[inline(always)]
     pub(super) fn take(&mut self, pool: &mut Pool, now: u64, ahead: impl Fn(u32)) -> Option<u32> {
-        let owed = |class: &Inside| class.min.is_some() && class.owed_at.ceil() <= now;
+        let owed = |class: &Inside| class.min.is_some() && class.owed_at.nanos <= now;
         let ready = |class: &&mut Inside| class.ready > 0;
         let mut classes = self.classes.iter_mut().filter(ready);
         let first = classes.next()?;
@@ -198,7 +198,7 @@ impl Server {
         class.ready -= 1;
         class.fair.served(member.tag);
         if let Some(pace) = class.min
-            && class.owed_at.ceil() <= now
+            && class.owed_at.nanos <= now
         {
             class.owed_at = class.owed_at.after(pace.span(length));
         }

@@ -7,7 +7,7 @@
 //! Only what is sent within the minimum moves its deadline on; what a flow gets of the left-over
 //! is beside it. A limit counts both.
 
-use super::pace::{Moment, Pace};
+use super::pace::{Moment, Pace, WHOLE};
 use super::{deadline, limit};
 use crate::contract::Weight;
 use crate::units::{Nanos, Rate};
@@ -19,11 +19,11 @@ pub(super) struct Share {
     pub(super) tag: u64,
     /// 1 / min.
     min: Option<Pace>,
-    /// The last deadline of the minimum, whole nanoseconds.
+    /// The last deadline of the minimum, the nanoseconds of a [`Moment`].
     min_at: u64,
     /// 1 / max.
     max: Option<Pace>,
-    /// TATm, whole nanoseconds.
+    /// TATm, likewise.
     max_at: u64,
     pub(super) weight: u16,
     /// The limit's burst, as a word of `deadline`.
@@ -45,8 +45,8 @@ impl Share {
             weight: weight.get(),
             // Below 2^12.
             burst: deadline::encode(burst) as u16,
-            min_part: 0,
-            max_part: 0,
+            min_part: WHOLE,
+            max_part: WHOLE,
         }
     }
 
@@ -69,8 +69,8 @@ impl Share {
     /// A packet comes to the empty queue.
     #[inline(always)]
     pub(super) fn wake(&mut self, now: u64) {
-        if self.min_deadline().ceil() < now {
-            (self.min_at, self.min_part) = (now, 0);
+        if self.min_at < now {
+            (self.min_at, self.min_part) = (now, WHOLE);
         }
     }
 
@@ -89,8 +89,8 @@ impl Share {
         let pace = self.min?;
         let eligible = self.min_deadline();
         // Rounded down: the deadline is promised.
-        let deadline = eligible.after(pace.span(length)).nanos;
-        Some((eligible.ceil(), deadline))
+        let deadline = eligible.after(pace.span(length)).floor();
+        Some((eligible.nanos, deadline))
     }
 
     /// A packet of this length left at `at`, within the minimum or beside it.

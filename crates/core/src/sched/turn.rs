@@ -77,7 +77,7 @@ impl Scheduler {
             false => self.sleepers.soonest()?,
         };
         let at = waits.max(self.wire.opens).max(self.now);
-        (at <= END_OF_TIME).then_some(Instant(at))
+        (at <= END_OF_TIME.0).then_some(Instant(at))
     }
 
     /// [`Scheduler::poll`] and [`Scheduler::poll_timeout`] in one: what to send now, or when to
@@ -301,7 +301,7 @@ impl Scheduler {
             flow: FlowId(id),
             length: Bytes(u64::from(length)),
             start: Instant(start),
-            end: Instant(self.wire.busy.ceil()),
+            end: Instant(self.wire.busy.nanos),
             eligible: Instant(cell.eligible()),
             turn: Turn::Guaranteed { deadline },
         };
@@ -347,7 +347,7 @@ impl Scheduler {
             flow: FlowId(id),
             length: Bytes(u64::from(length)),
             start: Instant(start),
-            end: Instant(self.wire.busy.ceil()),
+            end: Instant(self.wire.busy.nanos),
             eligible: Instant(0),
             turn,
         };
@@ -637,18 +637,18 @@ impl Line {
     #[inline(always)]
     fn charge(&mut self, now: u64, length: u32) -> (u64, u64) {
         let span = self.pace.span(length + self.overhead);
-        let free = match self.busy.nanos >= now {
+        let free = match self.busy.nanos > now {
             true => self.busy,
             false => Moment::at(now),
         };
-        self.set_busy(free.after(span));
-        (free.ceil(), span.ceil())
+        self.set_busy(free.later(span));
+        (free.nanos, span.ceil())
     }
 
     #[inline(always)]
     pub(super) fn set_busy(&mut self, until: Moment) {
         self.busy = until;
-        self.opens = until.ceil().saturating_sub(self.ahead);
+        self.opens = until.nanos.saturating_sub(self.ahead);
     }
 }
 

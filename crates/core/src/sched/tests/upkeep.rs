@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::limits::limited;
 use super::world::*;
-use crate::sched::{Misuse, Next, Pacer, Packet, Scheduler, Service, Wire};
+use crate::sched::{END_OF_TIME, Misuse, Next, Pacer, Packet, Scheduler, Service, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
 /// Every kind, two in five of those that are promised something under a limit too.
@@ -138,7 +138,7 @@ fn tell(start: u64, horizon: u64, ahead: u64, steps: Vec<Step>) {
     for flow in flows {
         world.quiet(flow);
     }
-    world.run(u64::MAX);
+    world.run(END_OF_TIME.0);
     assert_eq!(
         world.link.poll_timeout(),
         None,
@@ -156,7 +156,7 @@ proptest! {
 
     #[test]
     fn the_end_of_time_is_defined(before in 0_u64..1 << 36, steps in steps(60)) {
-        tell(u64::MAX - before, 1000, 0, steps);
+        tell(END_OF_TIME.0 - before, 1000, 0, steps);
     }
 }
 
@@ -237,7 +237,7 @@ fn a_place_is_used_again() {
 fn at_the_end_of_time_flows_sleep_for_good() {
     let contract = cell(mbit(1), us(1));
     for before in [0, 100, 511, 512, 600, 2000] {
-        let now = Instant(u64::MAX - before);
+        let now = Instant(END_OF_TIME.0 - before);
         let mut link = Scheduler::new(Wire::new(mbit(10_000))).unwrap();
         let flow = link.insert(Service::Cell(contract), now).unwrap();
         link.handle_head(flow, Packet::new(Bytes(1500)), now)
