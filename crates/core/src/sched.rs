@@ -411,7 +411,9 @@ impl Scheduler {
 
     #[inline(always)]
     fn advance(&mut self, now: Instant) {
-        self.now = self.now.max(now.min(END_OF_TIME).0);
+        if now.0 > self.now {
+            self.now = now.min(END_OF_TIME).0;
+        }
         if self.sleepers.is_landing_due(self.now) {
             self.land();
         }
@@ -538,9 +540,10 @@ const ENTRIES_PER_FLOW: usize = 2;
 const TIME_QUANTUM: u32 = 9;
 
 /// Time does not go on from here, 292 years after its start: later moments are taken to be this one.
+/// (Half of the numbers are left for what sums may come to.)
 pub const END_OF_TIME: Instant = Instant((1 << 63) - 1);
 
-/// 36 years: who lets the link be loaded for longer ahead does not care for how long.
+/// 36 years: who lets a link be loaded for longer ahead gets so much.
 const MOST_AHEAD: u64 = 1 << 60;
 
 /// Of start tags (2^26 / weight for each byte): a thousandth of 64 bytes of weight 1000.

@@ -143,18 +143,16 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.len == 0
     }
 
-    /// A place not before `key`, as near as a distance from `now` so long can have. `finest` is
+    /// A place not before `key` (which is not before `now`), as near as a distance from `now` so long can have. `finest` is
     /// a binary logarithm, at least `QUANTUM`: of how wide the place may be beyond that. Nothing
     /// if there is no such place; then one before it must do, see [`Calendar::before`].
     #[inline(always)]
     pub(super) fn not_before(&self, key: u64, now: u64, finest: u32) -> Option<Spot> {
-        let shape = Self::shape(key.saturating_sub(now));
+        let shape = Self::shape(key.wrapping_sub(now));
         let digits = shape.digits().min(finest);
         let narrow = u64::MAX << (digits % u64::BITS);
-        let rounded = key.wrapping_add(!narrow) & narrow;
-        let spot = shape.spot(rounded);
-        let fits = digits >= shape.shift() && rounded >= key;
-        (fits && self.inside(spot, now)).then_some(spot)
+        let spot = shape.spot(key.wrapping_add(!narrow) & narrow);
+        (digits >= shape.shift() && self.inside(spot, now)).then_some(spot)
     }
 
     /// The place of `key` or, where that is too far away or not free to have, one before it.

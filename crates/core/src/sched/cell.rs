@@ -130,6 +130,13 @@ impl Cell {
         self.eligible + u64::from(self.cdvt)
     }
 
+    /// The same cell, of whom all waits are given in units of 2^`digits` ns.
+    pub(super) fn in_units(self, digits: u32) -> Cell {
+        // Below 64 still.
+        let finest = self.finest().saturating_sub(digits) as u8;
+        Cell { finest, ..self }
+    }
+
     /// How wide the place of a wait may be, as a binary logarithm.
     #[inline(always)]
     pub(super) fn finest(&self) -> u32 {

@@ -93,7 +93,7 @@ impl Pacer {
     /// A new flow, with nothing to send yet.
     pub fn insert(&mut self, contract: contract::Cell) -> Result<FlowId, Misuse> {
         let flow = Paced {
-            cell: Cell::new(&contract),
+            cell: Cell::new(&contract).in_units(TICK_DIGITS),
             about: State::Idle as u32,
             place: Place::default(),
         };
@@ -113,7 +113,7 @@ impl Pacer {
     /// Another contract for a running flow. What it has used of the old one stays used.
     pub fn change(&mut self, flow: FlowId, contract: contract::Cell) -> Result<(), Misuse> {
         let state = self.known(flow)?;
-        state.cell = state.cell.changed(&contract);
+        state.cell = state.cell.changed(&contract).in_units(TICK_DIGITS);
         state.set_length(state.length().min(state.cell.longest()));
         if state.is(State::Waiting) {
             self.recall(flow.0);
@@ -188,8 +188,11 @@ impl Pacer {
             match behind(FlowId(id)) {
                 Some(next) => {
                     let most = MAX_LENGTH.min(flow.cell.longest());
-                    flow.set_length(next.0.min(u64::from(most)) as u32);
-                    self.place(id);
+                    let next = next.0.min(u64::from(most)) as u32;
+                    flow.set_length(next);
+                    let eligible = flow.cell.plan(next).0;
+                    let finest = flow.cell.finest();
+                    self.sleep(id, eligible, finest);
                 }
                 None => flow.set(State::Idle),
             }
@@ -201,7 +204,7 @@ impl Pacer {
     /// (or time is over before).
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let at = self.sleepers.soonest()?.saturating_mul(TICK).max(self.now);
+        let at = (self.sleepers.soonest()? * TICK).max(self.now);
         (at <= LAST).then_some(Instant(at))
     }
 
@@ -215,28 +218,34 @@ impl Pacer {
     fn place(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
         let eligible = flow.cell.plan(flow.length()).0;
+        let finest = flow.cell.finest();
+        self.sleep(id, eligible, finest);
+    }
+
+    /// The same, if it is known when that is and how wide the place of the wait may be.
+    #[inline(always)]
+    fn sleep(&mut self, id: u32, eligible: u64, finest: u32) {
         let wakes = match eligible <= self.now {
             true => self.tick,
             false => eligible.saturating_add(TICK - 1) / TICK,
         };
-        let (sleepers, finest) = (&mut self.sleepers, flow.cell.finest());
-        let finest = finest.saturating_sub(TICK.ilog2() + 1);
+        let sleepers = &mut self.sleepers;
         let (spot, word) = match sleepers.not_before(wakes, self.tick, finest) {
             Some(spot) => (spot, 0),
             None => (sleepers.before(wakes, self.tick), ASK),
         };
         let entry = Entry::new(id, word);
-        if !sleepers.is_vast() {
-            flow.place = sleepers.push(&mut self.pool, spot, entry);
-        } else if let Some((id, place)) = sleepers.push_later(&mut self.pool, spot, entry) {
+        if let Some((id, place)) = sleepers.push_later(&mut self.pool, spot, entry) {
             self.flows[id as usize].place = place;
         }
     }
 
     #[inline(always)]
     fn advance(&mut self, now: Instant) {
-        self.now = self.now.max(now.0.min(LAST));
-        self.tick = self.now / TICK;
+        if now.0 > self.now {
+            self.now = now.0.min(LAST);
+            self.tick = self.now / TICK;
+        }
         if self.sleepers.is_landing_due(self.tick) {
             self.land();
         }
@@ -269,6 +278,9 @@ impl Pacer {
 
 /// Nanoseconds in what waits are rounded to.
 const TICK: u64 = 1000;
+
+/// A tick is shorter than 2^10 ns.
+const TICK_DIGITS: u32 = TICK.ilog2() + 1;
 
 /// Time does not go on from here.
 const LAST: u64 = super::END_OF_TIME.0 / TICK * TICK;

@@ -320,10 +320,7 @@ impl Scheduler {
             && let Some(spot) = self.sleepers.not_before(eligible, now, finest)
         {
             let entry = Entry::new(id, deadline::encode(deadline.saturating_sub(spot.key)));
-            match self.sleepers.is_vast() {
-                true => self.sleep(spot, entry),
-                false => flow.place = self.sleepers.push(&mut self.pool, spot, entry),
-            }
+            self.sleep(spot, entry);
         } else {
             flow.clear(Flag::Clock);
             self.clock_within(id, eligible, deadline, finest);

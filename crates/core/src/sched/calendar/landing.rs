@@ -1,9 +1,13 @@
 //! Putting entries in a few packets later, with the memory that it takes brought near meanwhile.
 //!
 //! Where an entry is to be put cannot be known before its flow is served, and then the bucket and
-//! its last chunk are two waits for memory, one after the other. So with many flows an entry is kept
-//! back while [`IN_FLIGHT`] others come: first its bucket is asked for, then the bucket's last
+//! its last chunk are two waits for memory, one after the other. So with very many flows an entry is
+//! kept back while [`IN_FLIGHT`] others come: first its bucket is asked for, then the bucket's last
 //! chunk, then it lands.
+//!
+//! With fewer flows, from [`FEW`] on, an entry is kept back until the next one comes. Whether its
+//! bucket has a chunk with room is a branch that nobody can predict. If it hung on the arithmetic of
+//! the same packet, a wrong guess would cost all of that again; a packet later it is known at once.
 //!
 //! Nobody can tell: an entry lands before its time comes ([`Calendar::is_landing_due`]), and
 //! [`Calendar::soonest`] counts those in flight.
@@ -45,8 +49,11 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         spot: Spot,
         entry: Entry,
     ) -> Option<(u32, Place)> {
-        if !self.is_vast() {
+        if self.len <= FEW {
             return Some((entry.id(), self.push(pool, spot, entry)));
+        }
+        if !self.is_vast() && self.landing.len <= 1 {
+            return self.push_next_time(pool, spot, entry);
         }
         let at = self.landing.next as usize % IN_FLIGHT;
         let landed = match self.landing.len as usize == IN_FLIGHT {
@@ -66,6 +73,27 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.landing.entries[at] = entry;
         self.landing.least = self.landing.least.min(spot.key);
         self.landing.next = self.landing.next.wrapping_add(1);
+        landed
+    }
+
+    /// The same, a single entry later. At most one is in flight.
+    #[inline(always)]
+    fn push_next_time(
+        &mut self,
+        pool: &mut Pool,
+        spot: Spot,
+        entry: Entry,
+    ) -> Option<(u32, Place)> {
+        let landed = match self.landing.len {
+            0 => None,
+            _ => {
+                let (spot, entry) = (self.landing.spots[0], self.landing.entries[0]);
+                Some((entry.id(), self.push(pool, spot, entry)))
+            }
+        };
+        (self.landing.len, self.landing.next) = (1, 1);
+        self.landing.least = spot.key;
+        (self.landing.spots[0], self.landing.entries[0]) = (spot, entry);
         landed
     }
 
@@ -126,3 +154,6 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
 /// How many entries are in flight: the bucket comes near while the first half of them is put in,
 /// its last chunk during the other half.
 const IN_FLIGHT: usize = 4;
+
+/// Up to so many entries each is put in at once. Tests have fewer.
+const FEW: u32 = if cfg!(test) { 6 } else { 64 };
