@@ -145,7 +145,7 @@ impl Desk {
         Ok((bits / took, before.at_ns, after.at_ns))
     }
 
-    /// A record of the server's device, and the span to look at. (An emulated machine has twice the
+    /// A record of the server's device, and the span to look at. (An emulated machine has three times the
     /// time to settle.)
     pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
         let (mut records, from, to) = self.records(&["eth0"], settle, span)?;
@@ -162,7 +162,7 @@ impl Desk {
         let ns = &self.world.server().ns;
         let taps: Result<Vec<Tap>> = devices.iter().map(|name| Tap::start(ns, name)).collect();
         let taps = taps?;
-        let slow = if bench::functional() { 2.0 } else { 1.0 };
+        let slow = if bench::functional() { 3.0 } else { 1.0 };
         let from = sys::now_ns() + (settle * slow * 1e9) as u64;
         let to = from + (span * 1e9) as u64;
         wait_until(to + SECOND / 20);

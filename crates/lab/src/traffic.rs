@@ -638,7 +638,7 @@ fn words(list: &[&str]) -> Vec<String> {
     list.iter().map(|w| (*w).to_owned()).collect()
 }
 
-/// How long a process may take to open its sockets.
-const READY: Duration = Duration::from_secs(10);
+/// How long a process may take to open its sockets; on an emulated machine it takes long.
+const READY: Duration = Duration::from_secs(60);
 /// How long a process may take to report after `stop`.
-const REPORT: Duration = Duration::from_secs(20);
+const REPORT: Duration = Duration::from_secs(60);

@@ -121,10 +121,11 @@ fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
 /// Fails unless there are these sessions with these rates, within 3 %.
 fn shared(what: &str, got: &[f64], wanted: &[f64]) {
     assert_eq!(got.len(), wanted.len(), "{what}: {got:.1?} for {wanted:?}");
-    let share = if functional() { 0.5 } else { 0.03 };
+    // An emulated machine may send less than it is given.
+    let held = if functional() { 0.1..=1.5 } else { 0.97..=1.03 };
     for (got, wanted) in got.iter().zip(wanted) {
         assert!(
-            (got / wanted - 1.0).abs() <= share,
+            held.contains(&(got / wanted)),
             "{what}: {got:.2} Kbyte/s for {wanted}"
         );
     }

@@ -25,6 +25,14 @@ fn eager() -> Life {
     }
 }
 
+/// Starts a command that becomes a traffic program, and waits until it sends.
+fn sends(command: Command) -> Proc {
+    let mut program = Proc::start(command).expect("a program");
+    let ready = program.next_json("ready", Duration::from_secs(60));
+    ready.expect("it is ready");
+    program
+}
+
 /// The command line of a traffic program that begins at once, for a shell.
 fn shell_words(program: &impl traffic::Program) -> String {
     let lab = process::binary("netnice-lab").expect("the lab is built");
@@ -131,7 +139,7 @@ fn what_netnice_runs_is_held_and_its_status_is_passed_on() {
         .netnice
         .command(&["run", "--up", "4mbit", "--quiet", "--"]);
     command.args(words.split(' '));
-    let running = Proc::start(command).expect("netnice run");
+    let running = sends(command);
     desk.held(
         desk.sent(1.5, 1.5).expect("a rate"),
         R4M,
@@ -170,7 +178,7 @@ fn programs_of_one_name_share_one_limit() {
         ];
         let mut command = desk.netnice.command(&args);
         command.args(words.split(' '));
-        running.push(Proc::start(command).expect("netnice run"));
+        running.push(sends(command));
     }
     desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "three crawlers");
     desk.types("set name:crawlers --up 2mbit");

@@ -23,7 +23,7 @@ use netnice_api::frame::{Decoder, LONGEST_WORD};
 use netnice_api::{decode_word, encode_call, fds};
 use netnice_driver::link::Interface;
 use netnice_kernel::process::PidFd;
-use netnice_lab::experiment::bench::at;
+use netnice_lab::experiment::bench::{at, functional};
 use netnice_lab::process::{Proc, binary, own_group};
 use netnice_lab::world::{Door, Family, Host, World};
 use netnice_ring::layout::{Place, Shape};
@@ -503,11 +503,12 @@ pub fn has_xdp(world: &World) -> Result<bool> {
     Ok(shown.contains("prog/xdp"))
 }
 
-/// Waits until something holds, at most two seconds.
+/// Waits until something holds, at most two seconds, or longer on an emulated machine.
 pub fn soon(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let until = Instant::now() + Duration::from_secs(2);
+    let patience = Duration::from_secs(if functional() { 40 } else { 2 });
+    let until = Instant::now() + patience;
     while !holds()? {
-        ensure!(Instant::now() < until, "not within two seconds: {what}");
+        ensure!(Instant::now() < until, "not within {patience:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())
