@@ -65,6 +65,7 @@ mod calendar;
 mod cell;
 mod channel;
 mod deadline;
+mod delay;
 mod fair;
 mod flow;
 mod gate;
@@ -229,14 +230,19 @@ impl Scheduler {
             // What can never be sent under the new contract is sent as if it were as long as can
             // be; later packets are refused.
             state.set_length(state.length().min(state.kind.longest()));
-            if !state.is(Flag::Clock) && matches!(state.kind, Kind::Member(_)) {
-                // It is ready, and stays so.
-                return Ok(());
-            }
-            self.recall(flow.0);
-            self.place(flow.0);
+            self.place_anew(flow.0);
         }
         Ok(())
+    }
+
+    /// What a flow's head waits for is another time.
+    fn place_anew(&mut self, id: u32) {
+        let flow = &self.flows[id as usize];
+        // A member that is ready stays so.
+        if flow.is(Flag::Clock) || !matches!(flow.kind, Kind::Member(_)) {
+            self.recall(id);
+            self.place(id);
+        }
     }
 
     /// Another contract for a flow outside of servers; of one of another kind only the limit

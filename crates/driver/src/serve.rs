@@ -7,10 +7,15 @@
 //!      └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! A thread that only spins is stopped by the kernel for 50 ms of each second when somebody else wants the processor; one that
-//! only sleeps is 3 µs late or more. So it sleeps until [`SPIN`] before the departure and spins the rest, as long as it sleeps
-//! a twelfth of its time ([`duty`]). It does not doze while a program has news, and a program that sees it awake rings no bell.
+//! only sleeps is 3 µs late or more. So it sleeps until a [`lead`] before the departure, which it learns from how late its sleeps end,
+//! goes round then, and does nothing else the last [`NEAR`], as long as it sleeps a twelfth of its time ([`duty`]). It does not doze
+//! while a program has news, and a program that sees it awake rings no bell.
+//!
+//! What is due is flushed before any program is told of it: a ring of a doorbell takes longer than to send a packet. Behind the
+//! flush the clock is read once more, since the thread may have been stopped meanwhile ([`Turn::left`]).
 
 mod duty;
+mod lead;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::{io, mem, thread};
@@ -21,6 +26,7 @@ use rustix::event::epoll;
 
 use crate::link::Link;
 use crate::serve::duty::Duty;
+use crate::serve::lead::Lead;
 use crate::turn::{Expelled, Next, ProgramNo, Turn};
 
 /// A turn, its link, and how its time was spent.
@@ -36,6 +42,7 @@ pub struct Server {
     /// It slept before this round.
     slept: bool,
     duty: Duty,
+    lead: Lead,
     spent: Spent,
 }
 
@@ -75,6 +82,7 @@ impl Server {
             hears: true,
             slept: false,
             duty: Duty::new(monotonic()),
+            lead: Lead::new(),
             spent: Spent::default(),
         };
         server.watch(server.link.fd(), LINK)?;
@@ -173,16 +181,22 @@ impl Server {
         self.spent.rounds += 1;
         let (turn, now) = (&mut self.turn, monotonic());
         let received = self.link.receive(RECEIVE, |frame| turn.receive(frame, now));
-        if received > 0 {
-            turn.publish();
-        }
         let then = monotonic();
-        let wake = if mem::take(&mut self.slept) { WAKE } else { 0 };
-        if turn.charge(received as u32, Nanos(then.0 - now.0 + wake)) {
-            self.gather = Instant(then.0 + GATHER);
-        }
         let next = turn.transmit(&mut self.link, then);
-        match self.link.flush() {
+        let flushed = self.link.flush();
+        if flushed.is_ok() {
+            turn.left(monotonic);
+        }
+        let published = monotonic();
+        turn.publish();
+        let wake = if mem::take(&mut self.slept) { WAKE } else { 0 };
+        if received > 0 {
+            let took = then.0 - now.0 + monotonic().0 - published.0 + wake;
+            if turn.charge(received as u32, Nanos(took)) {
+                self.gather = Instant(then.0 + GATHER);
+            }
+        }
+        match flushed {
             Ok(()) if received == RECEIVE || self.turn.has_expelled() => Next::Again,
             Ok(()) => next,
             Err(why) => {
@@ -196,17 +210,26 @@ impl Server {
         }
     }
 
-    /// Sleeps until then, or until something happens. To a departure it is there in time.
+    /// Sleeps until then, or until something happens. To a departure it is there in time: it returns a lead before, to look
+    /// at what else there is, and at last when the time has come.
     fn rest(&mut self, until: Instant, exactly: bool) {
         let spins = exactly && self.duty.may_spin();
-        let early = if spins { SPIN } else { 0 };
+        let early = if spins { self.lead.nanos() } else { 0 };
         let wake = until.0.saturating_sub(early);
-        let mut woken = false;
-        if monotonic().0 < wake && self.turn.doze() {
+        if monotonic().0 < wake {
+            if !self.turn.doze() {
+                return;
+            }
             self.spent.sleeps += 1;
-            woken = self.sleep(wake);
+            if self.sleep(wake) || !exactly {
+                return;
+            }
+            self.lead.saw(monotonic().0.saturating_sub(wake));
         }
-        while spins && !woken && monotonic().0 < until.0 {
+        if !spins || monotonic().0.saturating_add(NEAR) < until.0 {
+            return;
+        }
+        while monotonic().0 < until.0 {
             std::hint::spin_loop();
         }
     }
@@ -297,8 +320,8 @@ pub fn pace(processor: Option<usize>) -> io::Result<Pace> {
     Ok(Pace::Ordinary)
 }
 
-/// A sleep ends 3 µs late in the median and 5 in the 99th percentile; beside other programs later.
-const SPIN: u64 = 30_000;
+/// To look at what a program has to say, and to wake it, takes less.
+const NEAR: u64 = 15_000;
 /// How long it leaves an interface alone that takes nothing.
 const RETRY: u64 = 1_000_000;
 /// Frames of a round, before those that wait to be sent are looked at.

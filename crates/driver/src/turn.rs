@@ -14,6 +14,8 @@
 //!   same: it is the flow's own loss.
 //! - A program that breaks a rule of the ring is expelled with all its flows: from then on nothing of it is looked at.
 //!   [`Turn::poll_expelled`] says which, and why; to close its flows and detach it is left to the caller, since it may have many.
+//! - What is decided to leave now leaves a moment later, and if the caller was stopped in between, much later. [`Turn::left`] says when
+//!   it did, so that what comes after it does not follow too soon.
 //! - Work is bounded: [`BATCH`] packets a turn, [`LOOKS`] records that cannot be sent for each head that is looked for.
 
 mod flow;
@@ -99,6 +101,12 @@ pub struct Turn {
     again: Vec<u32>,
     broken: Vec<(ProgramNo, Breach)>,
     expelled: Vec<Expelled>,
+    /// What was given to the card and has not left as far as is known: whose, and how many bytes.
+    leaving: Vec<(FlowId, u64)>,
+    /// When the first of it was to leave.
+    leaves: Instant,
+    /// The least tolerance of all flows so far: a delay of no more than this breaks no contract.
+    tolerance: Nanos,
     /// Packets go nowhere while it is false.
     link_is_up: bool,
     totals: Totals,
@@ -159,6 +167,9 @@ impl Turn {
             again: Vec::new(),
             broken: Vec::new(),
             expelled: Vec::new(),
+            leaving: Vec::with_capacity(BATCH),
+            leaves: Instant(0),
+            tolerance: Nanos(u64::MAX),
             link_is_up: true,
             totals: Totals::default(),
         })
@@ -270,6 +281,7 @@ impl Turn {
             self.flows.resize_with(number + 1, || None);
         }
         self.flows[number] = Some(Flow::new(id, program, ring, template, open.share));
+        self.tolerance = self.tolerance.min(open.service.tolerance());
         let flow = FlowNo(number as u32);
         match self.claim(flow, open) {
             Ok(()) => Ok(Opened { flow, place }),
@@ -335,10 +347,11 @@ impl Turn {
 
     /// Another contract for a flow.
     pub fn change(&mut self, flow: FlowNo, service: Service, now: Instant) -> Result<(), Misuse> {
-        match self.flows.get(flow.0 as usize).and_then(Option::as_ref) {
-            Some(known) => self.scheduler.change(known.id, service, now),
-            None => Ok(()),
-        }
+        let Some(Some(known)) = self.flows.get(flow.0 as usize) else {
+            return Ok(());
+        };
+        self.tolerance = self.tolerance.min(service.tolerance());
+        self.scheduler.change(known.id, service, now)
     }
 
     /// Another rate of the link.
@@ -366,19 +379,43 @@ impl Turn {
         self.expelled.pop()
     }
 
-    /// Looks at what the programs submitted, and sends what is due: at most [`BATCH`] packets.
+    /// Looks at what the programs submitted, and gives the card what is due: at most [`BATCH`] packets. The caller flushes the card,
+    /// calls [`Turn::left`], and then [`Turn::publish`].
     pub fn transmit(&mut self, card: &mut impl Card, now: Instant) -> Next {
         self.look(now);
         let mut sent = 0;
         while sent < BATCH && (!self.link_is_up || card.room() > 0) && self.send_one(card, now) {
             sent += 1;
         }
-        self.publish();
         match self.scheduler.poll_timeout() {
             _ if !self.again.is_empty() => Next::Again,
             Some(at) if at <= now => Next::Again,
             Some(at) => Next::Wait(at),
             None => Next::Idle,
+        }
+    }
+
+    /// The card has sent all that it was given, and `at` says when. Where that was later than a contract tolerates, its flow goes on from
+    /// then, and not from when it was to leave.
+    #[inline]
+    pub fn left(&mut self, at: impl FnOnce() -> Instant) {
+        if self.leaving.is_empty() {
+            return;
+        }
+        let at = at();
+        if at.0.saturating_sub(self.leaves.0) > self.tolerance.0 {
+            self.delayed(at);
+        }
+        self.leaving.clear();
+    }
+
+    #[cold]
+    fn delayed(&mut self, at: Instant) {
+        self.leaving.sort_unstable_by_key(|(flow, _)| flow.index());
+        for of_one in self.leaving.chunk_by(|one, next| one.0 == next.0) {
+            let bytes = Bytes(of_one.iter().map(|(_, bytes)| bytes).sum());
+            // A flow that is closed meanwhile sends nothing more.
+            let _ = self.scheduler.delayed(of_one[0].0, bytes, at);
         }
     }
 
@@ -434,8 +471,7 @@ impl Turn {
         std::mem::take(&mut self.cut)
     }
 
-    /// Shows the programs what moved, wakes those that sleep, and expels those that broke a rule.
-    /// [`Turn::transmit`] ends with this; after receiving it is the caller's to call.
+    /// Shows the programs what moved, wakes those that sleep, and expels those that broke a rule: after sending and receiving.
     pub fn publish(&mut self) {
         while let Some(number) = self.touched.pop() {
             if let Some(Some(flow)) = self.flows.get_mut(number as usize)
@@ -556,6 +592,8 @@ impl Turn {
             touched,
             again,
             broken,
+            leaving,
+            leaves,
             link_is_up,
             totals,
             ..
@@ -595,6 +633,10 @@ impl Turn {
             if flow.send(head, link_is_up.then_some(card), &departure) {
                 totals.sent += 1;
                 totals.sent_bytes += bytes;
+                if leaving.is_empty() {
+                    *leaves = now;
+                }
+                leaving.push((departure.flow, bytes));
             }
         }
         flow.since = now;

@@ -208,6 +208,9 @@ impl Programs {
             let now = units::Instant(self.begin.elapsed().as_nanos() as u64);
             self.turn.transmit(link, now);
             link.flush()?;
+            self.turn
+                .left(|| units::Instant(self.begin.elapsed().as_nanos() as u64));
+            self.turn.publish();
             ensure!(
                 begin.elapsed() < Duration::from_secs(5),
                 "{:?}",
@@ -225,6 +228,8 @@ impl Programs {
         while card.sent < wanted {
             let now = units::Instant(self.begin.elapsed().as_nanos() as u64);
             self.turn.transmit(card, now);
+            self.turn.left(|| now);
+            self.turn.publish();
             ensure!(begin.elapsed() < Duration::from_secs(5), "{}", card.sent);
         }
         Ok(begin.elapsed().as_nanos() as f64 / wanted as f64)

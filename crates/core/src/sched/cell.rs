@@ -154,6 +154,18 @@ impl Cell {
         self.refill = false;
     }
 
+    /// Packets of so many bytes, which were said to be sent, left at `at` only. Whether that changes anything.
+    pub(super) fn delayed(&mut self, at: u64, bytes: u32) -> bool {
+        let least = Moment::at(at.saturating_sub(u64::from(self.cdvt)));
+        let peak = least.after(self.peak.span(bytes));
+        let bucket = least.after(self.sustained.span(bytes));
+        let moved = peak > self.peak_tat() || bucket > self.bucket_tat();
+        let (peak, bucket) = (peak.max(self.peak_tat()), bucket.max(self.bucket_tat()));
+        (self.peak_at, self.peak_part) = (peak.nanos, peak.part);
+        (self.bucket_at, self.bucket_part) = (bucket.nanos, bucket.part);
+        moved
+    }
+
     #[inline(always)]
     fn peak_tat(&self) -> Moment {
         Moment {

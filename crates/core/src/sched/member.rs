@@ -143,6 +143,17 @@ impl Member {
             .wrapping_add(self.sustained.span(length).ticks() >> TAG_STEP);
     }
 
+    /// See `sched::cell`.
+    pub(super) fn delayed(&mut self, at: u64, bytes: u32) -> bool {
+        let least = at.saturating_sub(self.patience());
+        let after = |pace: Pace| least.saturating_add(pace.span(bytes).ceil());
+        let (peak, bucket) = (after(self.peak), after(self.sustained));
+        let moved = peak > self.peak_at || bucket > self.bucket_at;
+        self.peak_at = self.peak_at.max(peak);
+        self.bucket_at = self.bucket_at.max(bucket);
+        moved
+    }
+
     /// CDVT.
     #[inline(always)]
     pub(super) fn patience(&self) -> u64 {

@@ -138,6 +138,8 @@ impl Rig {
 
     fn transmit(&mut self) -> Next {
         let next = self.turn.transmit(&mut self.card, self.now);
+        self.turn.left(|| self.now);
+        self.turn.publish();
         self.turn.invariants();
         next
     }
@@ -148,7 +150,9 @@ impl Rig {
             for talker in talkers.iter_mut() {
                 while talker.says(1500 - 28 - 14) {}
             }
-            self.now = match self.turn.transmit(&mut self.card, self.now) {
+            let next = self.turn.transmit(&mut self.card, self.now);
+            self.turn.publish();
+            self.now = match next {
                 Next::Again => self.now,
                 Next::Wait(at) => Instant(at.0.min(until)),
                 Next::Idle => Instant(until),

@@ -1,5 +1,6 @@
 //! Cell contracts: conformance, rate, and the shapes of the two buckets.
 
+use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
@@ -8,7 +9,7 @@ use super::world::*;
 use crate::contract::{self, Bucket};
 use crate::police::{Police, Seen};
 use crate::sched::{Departure, Service, Wire};
-use crate::units::{Bytes, Nanos, Rate};
+use crate::units::{Bytes, Instant, Nanos, Rate};
 
 /// Fails unless everything conforms.
 fn judge<'a>(contract: contract::Cell, sent: impl Iterator<Item = &'a Departure>) {
@@ -135,4 +136,76 @@ proptest! {
         let random_sent = world.sent.iter().filter(|one| !flows[one.flow.index()].2).count();
         prop_assert_eq!(world.offered, left + random_sent);
     }
+}
+
+/// A link whose sender is stopped now and then between deciding and sending, for up to three times CDVT. Each flow's packets as
+/// they left, and as they were to leave.
+fn stopped(contracts: &[contract::Cell], stops: &[u64]) -> Vec<Vec<(Departure, Seen)>> {
+    let mut world = World::new(Wire::new(mbit(1000)));
+    for contract in contracts {
+        let flow = world.flow(Service::Cell(*contract));
+        world.greedy(flow, 1000);
+    }
+    let mut left = vec![Vec::new(); contracts.len()];
+    for stop in stops {
+        let mut batch = Vec::new();
+        while batch.len() < 32
+            && let Some(departure) = world.poll()
+        {
+            batch.push(departure);
+        }
+        world.now += stop;
+        let at = Instant(world.now);
+        for (number, of_it) in left.iter_mut().enumerate() {
+            let theirs: Vec<_> = batch
+                .iter()
+                .filter(|one| one.flow.index() == number)
+                .collect();
+            let Some(first) = theirs.first() else {
+                continue;
+            };
+            let bytes = theirs.iter().map(|one| one.length.0).sum();
+            world.link.delayed(first.flow, Bytes(bytes), at).unwrap();
+            of_it.extend(theirs.iter().map(|one| {
+                let seen = Seen {
+                    at: at.max(one.start),
+                    length: one.length,
+                };
+                (**one, seen)
+            }));
+        }
+        world.link.invariants();
+        let next = world.link.poll_timeout().unwrap();
+        world.now = world.now.max(next.0);
+    }
+    left
+}
+
+proptest! {
+    #![proptest_config(cases(24))]
+
+    /// Whoever is stopped on the way sends nothing early afterwards.
+    #[test]
+    #[cfg_attr(miri, ignore = "minutes")]
+    fn a_policer_at_the_wire_is_silent_too(
+        flows in prop::collection::vec(contracts(), 1..5),
+        stops in prop::collection::vec(prop_oneof![3 => 0_u64..2_000, 1 => 0_u64..15_000_000], 200..400),
+    ) {
+        for (contract, left) in flows.iter().zip(stopped(&flows, &stops)) {
+            let mut police = Police::cell(*contract);
+            for (_, seen) in left {
+                police.handle(seen).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_delay_within_the_tolerance_costs_no_rate() {
+    let contract = cell(mbit(10), us(500));
+    // 800 us a packet; each left 400 us later than decided.
+    let left = &stopped(&[contract], &[400_000; 100])[0];
+    let starts: Vec<u64> = left.iter().map(|(one, _)| one.start.0).collect();
+    let all = starts.last().unwrap() - starts[0];
+    assert!(all < 99 * 800_000 + 1_000, "{all}");
 }
