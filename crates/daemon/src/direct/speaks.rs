@@ -46,6 +46,7 @@ impl<N: Network> Flows<N> {
                         local.ip()
                     )));
                 }
+                sends_from(local.ip(), link)?;
                 let want = Want {
                     at: scoped(*local, nic),
                     end: None,
@@ -109,7 +110,10 @@ impl<N: Network> Flows<N> {
                 let from = own(local, &way, remote)?;
                 (from, toward(remote, from, &way), mtu(&way, nic))
             }
-            None => (local, Station::Any, nic.mtu),
+            None => {
+                sends_from(local, link)?;
+                (local, Station::Any, nic.mtu)
+            }
         };
         let mut speaks = speaks.clone();
         if let Speaks::Protocol { local, .. } = &mut speaks {
@@ -257,6 +261,17 @@ fn toward(host: IpAddr, from: IpAddr, way: &Way) -> Station {
 
 fn named(address: IpAddr) -> Option<IpAddr> {
     (!address.is_unspecified()).then_some(address)
+}
+
+/// With one other end the way to it says which own address is meant; with any, the program has to.
+fn sends_from(local: IpAddr, link: &IfName) -> Result<(), Denied> {
+    match named(local) {
+        Some(_) => Ok(()),
+        None => Err(Denied::BadUsage(format!(
+            "a flow to any host needs the address that it sends from, and {local} names none; \
+             `ip address show dev {link}` lists those of {link}"
+        ))),
+    }
 }
 
 /// The own address: the one that was named, else the way's.

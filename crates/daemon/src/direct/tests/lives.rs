@@ -49,7 +49,7 @@ fn a_station_that_is_not_known_is_asked_for_and_waited_for() {
 fn hosts_of_flows_to_any_host_are_asked_for_one_by_one() {
     let mut stage = Stage::new();
     let seat = stage.program(&ANN, 8);
-    let open = DirectRequest::Open(udp("0.0.0.0:0", None, ""));
+    let open = DirectRequest::Open(udp("10.0.0.100:0", None, ""));
     let opened = stage.tell(&seat, open);
     let Some(Response::Direct(DirectAnswer::Opened(opened))) = opened else {
         panic!("{opened:?}");

@@ -124,6 +124,10 @@ fn what_is_not_for_direct_flows_is_refused_by_name() {
         let told = words(&stage.open(&seat, to, contract));
         assert!(told.contains(why), "{to} {contract}: {told}");
     }
+    let from_nowhere = DirectRequest::Open(udp("0.0.0.0:6000", None, ""));
+    let told = words(&stage.tell(&seat, from_nowhere).expect("an answer"));
+    let why = "0.0.0.0 names none; `ip address show dev eth0` lists those of eth0";
+    assert!(told.contains(why), "{told}");
     assert!(stage.flows.held_ports().is_empty());
     assert_eq!(stage.part(), None);
 }
