@@ -40,15 +40,11 @@ fn accuracy() {
 }
 
 #[test]
-fn guarantees() {
-    holds("guarantees");
+fn what_is_promised_of_a_link() {
+    all_hold(&["guarantees", "weights"]);
 }
 
-#[test]
-fn weights() {
-    holds("weights");
-}
-
+/// Alone: it floods, and needs a machine that can.
 #[test]
 fn receive() {
     holds("receive");
