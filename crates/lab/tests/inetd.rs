@@ -235,8 +235,8 @@ fn packets_of_all_sessions_leave_one_after_another() {
 
 #[test]
 fn an_idle_share_is_lent_and_comes_back() {
-    // A record settles for twice as long on an emulated machine.
-    let idle = if functional() { 11 } else { 7 };
+    // A record settles for three times as long on an emulated machine.
+    let idle = if functional() { 16 } else { 7 };
     let config = format!("ftp cat /dev/zero\n8001 sh -c \"sleep {idle}; exec cat /dev/zero\"\n");
     let inetd = Inetd::start(&config, &["@512Kbyte/sec"]);
     let _quiet = inetd.read(8001, 1);
