@@ -22,9 +22,11 @@ mod xdp;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use netnice_core::units::Instant;
 use netnice_kernel::KernelError;
 use netnice_kernel::direct::Direct;
 
+use crate::demux::FlowNo;
 use crate::frame::Mac;
 use crate::frames::Frames;
 use crate::template::{Checked, Forbidden};
@@ -248,6 +250,21 @@ impl Link {
         match &mut self.kind {
             Kind::Xdp(link) => link.receive(most, each),
             Kind::Packet(link) => link.receive(most, each),
+        }
+    }
+
+    /// Frames of this flow are dropped before they come to the driver, until then. Nothing in the fallback.
+    pub fn shut(&mut self, flow: FlowNo, until: Instant) {
+        if let Kind::Xdp(link) = &mut self.kind {
+            link.gates().shut(flow, until);
+        }
+    }
+
+    /// How many frames of this flow were dropped since the last time.
+    pub fn dropped(&mut self, flow: FlowNo) -> u64 {
+        match &mut self.kind {
+            Kind::Xdp(link) => link.gates().dropped(flow),
+            Kind::Packet(_) => 0,
         }
     }
 

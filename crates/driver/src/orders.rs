@@ -267,7 +267,10 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
         })),
         Order::Wire(wire) => done(server.turn().rewire(wire).map_err(|why| why.to_string())),
         Order::Open(program, open) => match server.turn().open(program, &open, now) {
-            Ok(opened) => Report::Opened(opened),
+            Ok(opened) => {
+                server.begin(opened.flow);
+                Report::Opened(opened)
+            }
             Err(why) => Report::Failed(why.to_string()),
         },
         Order::Change(flow, service) => {
@@ -278,7 +281,10 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
             server.turn().readdress(flow, mac, next_hop, longest);
             Report::Done
         }
-        Order::Close(flow) => Report::Closed(server.turn().close(flow, now).map(Box::new)),
+        Order::Close(flow) => {
+            server.counters(flow);
+            Report::Closed(server.turn().close(flow, now).map(Box::new))
+        }
         Order::Shed(flows) => {
             for flow in flows {
                 server.turn().close(flow, now);
@@ -298,7 +304,7 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
             Report::Done
         }
         Order::Counts(flows) => {
-            let counters = |flow| Some((flow, server.turn().counters(flow)?));
+            let counters = |flow| Some((flow, server.counters(flow)?));
             Report::Counts(flows.into_iter().filter_map(counters).collect())
         }
         Order::Stop => Report::Done,

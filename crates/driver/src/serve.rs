@@ -24,10 +24,11 @@ use netnice_core::units::{Instant, Nanos};
 use netnice_ring::driver::Client;
 use rustix::event::epoll;
 
+use crate::demux::FlowNo;
 use crate::link::Link;
 use crate::serve::duty::Duty;
 use crate::serve::lead::Lead;
-use crate::turn::{Expelled, Next, ProgramNo, Turn};
+use crate::turn::{Counters, Expelled, Next, ProgramNo, Turn};
 
 /// A turn, its link, and how its time was spent.
 pub struct Server {
@@ -149,6 +150,19 @@ impl Server {
         &mut self.turn
     }
 
+    /// A flow was opened: whatever flow had its number before, it is not shut, and nothing of it was dropped.
+    pub fn begin(&mut self, flow: FlowNo) {
+        self.link.shut(flow, Instant(0));
+        self.link.dropped(flow);
+    }
+
+    /// What was counted of a flow, with what was dropped while it was shut.
+    pub fn counters(&mut self, flow: FlowNo) -> Option<Counters> {
+        let dropped = self.link.dropped(flow);
+        self.turn.shut_out(flow, dropped);
+        self.turn.counters(flow)
+    }
+
     /// The link.
     pub fn link(&mut self) -> &mut Link {
         &mut self.link
@@ -181,6 +195,10 @@ impl Server {
         self.spent.rounds += 1;
         let (turn, now) = (&mut self.turn, monotonic());
         let received = self.link.receive(RECEIVE, |frame| turn.receive(frame, now));
+        while let Some((flow, until)) = turn.poll_shut() {
+            self.link.shut(flow, until);
+            turn.shut_out(flow, self.link.dropped(flow));
+        }
         let then = monotonic();
         let next = turn.transmit(&mut self.link, then);
         let flushed = self.link.flush();

@@ -7,7 +7,8 @@
 //!
 //! A look costs little where many frames came together, and microseconds where each frame ended a sleep of its own. So
 //! what it costs is measured ([`Cost::saw`]), and while packets are cut the driver lets frames gather
-//! ([`crate::serve`]).
+//! ([`crate::serve`]). And where XDP is, the flow is shut until half of its bucket is there again ([`Share::recovers`]):
+//! its frames are dropped before they come to the driver at all.
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -86,6 +87,14 @@ impl Share {
         let admitted = left >= 0;
         self.level = if admitted { left } else { level.max(-most) };
         admitted
+    }
+
+    /// When half of what can be saved up will be there.
+    pub fn recovers(&self) -> Instant {
+        let lacks = i128::from(self.burst) * MILLION / 2 - self.level;
+        let part = i128::from(self.part).max(1);
+        let wait = u64::try_from(lacks.max(0) / part).unwrap_or(u64::MAX);
+        Instant(self.at.saturating_add(wait))
     }
 }
 

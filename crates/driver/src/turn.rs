@@ -93,6 +93,8 @@ pub struct Turn {
     cost: Cost,
     /// A packet was cut, since somebody asked.
     cut: bool,
+    /// Flows that can pay for nothing until then.
+    shut: Vec<(FlowNo, Instant)>,
     /// Flows whose rings moved in this turn.
     touched: Vec<u32>,
     /// Programs that are to be rung.
@@ -162,6 +164,7 @@ impl Turn {
             demux: Demux::new(mac),
             cost: Cost::default(),
             cut: false,
+            shut: Vec::new(),
             touched: Vec::new(),
             to_ring: Vec::new(),
             again: Vec::new(),
@@ -428,6 +431,7 @@ impl Turn {
             broken,
             cost,
             cut,
+            shut,
             totals,
             ..
         } = self;
@@ -453,7 +457,13 @@ impl Turn {
                         totals.delivered_bytes += end as u64;
                     }
                     Ok(Handed::Lost) => {}
-                    Ok(Handed::Cut) => *cut = true,
+                    Ok(Handed::Cut(until)) => {
+                        *cut = true;
+                        match shut.last_mut() {
+                            Some(last) if last.0 == *number => last.1 = until,
+                            _ => shut.push((*number, until)),
+                        }
+                    }
                     Err(breach) => broken.push((flow.program, breach)),
                 }
             }
@@ -461,6 +471,19 @@ impl Turn {
         hand(demux.handle(frame, now), frame);
         while let Some((bytes, verdict)) = demux.poll_released() {
             hand(verdict, &bytes);
+        }
+    }
+
+    /// A flow that has used up its share of the driver's time, and until when it has: the caller can have its frames dropped
+    /// before they come here.
+    pub fn poll_shut(&mut self) -> Option<(FlowNo, Instant)> {
+        self.shut.pop()
+    }
+
+    /// So many frames of a flow were dropped for that.
+    pub fn shut_out(&mut self, flow: FlowNo, frames: u64) {
+        if let Some(Some(flow)) = self.flows.get_mut(flow.0 as usize) {
+            flow.shut_out(frames);
         }
     }
 

@@ -2,7 +2,10 @@
 /*
  * What goes to direct flows, and not to the kernel's own stack: frames to this station whose ends, protocol or EtherType
  * are registered go to the driver's socket. Everything else passes, and so does what cannot be read here: the kernel
- * answers it as ever. Without a socket on the frame's queue everything passes.
+ * answers it as ever. Without a socket on the frame's queue everything passes. A flow that has used up its share of the
+ * driver's time is shut for a while: its frames are dropped here, at the cost of who sends them or of the interface.
+ *
+ * What is claimed has the number of its flow's gate, counted from one, or zero.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -21,6 +24,7 @@ _Static_assert(sizeof(struct direct_ends) == 40, "direct_ends");
 _Static_assert(sizeof(struct direct_host) == 20, "direct_host");
 _Static_assert(sizeof(struct direct_part) == 40, "direct_part");
 _Static_assert(sizeof(struct direct_station) == 8, "direct_station");
+_Static_assert(sizeof(struct direct_gate) == 16, "direct_gate");
 
 MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct direct_station, 0, station);
 MAP(BPF_MAP_TYPE_HASH, MAX_ENDS, struct direct_ends, __u32, BPF_F_NO_PREALLOC, ends);
@@ -28,6 +32,7 @@ MAP(BPF_MAP_TYPE_HASH, MAX_HOSTS, struct direct_host, __u32, BPF_F_NO_PREALLOC, 
 MAP(BPF_MAP_TYPE_HASH, MAX_KINDS, __u16, __u32, BPF_F_NO_PREALLOC, kinds);
 MAP(BPF_MAP_TYPE_LRU_HASH, MAX_PARTS, struct direct_part, __u32, 0, parts);
 MAP(BPF_MAP_TYPE_XSKMAP, MAX_QUEUES, __u32, __u32, 0, sockets);
+MAP(BPF_MAP_TYPE_ARRAY, MAX_GATES, __u32, struct direct_gate, BPF_F_MMAPABLE, gates);
 
 #define FRAGMENT_HEADER 44
 #define V4_OFFSET 0x1fff
@@ -56,19 +61,34 @@ static __always_inline int to_driver(struct xdp_md *ctx)
 	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
 }
 
-/* By both ends, by the own end, by the port at any single address. */
-static __always_inline bool is_claimed(struct direct_ends *key, bool group)
+/* To the driver, unless the flow behind this gate is shut. */
+static __always_inline int pass_gate(struct xdp_md *ctx, __u32 number)
 {
-	if (bpf_map_lookup_elem(&ends, key))
-		return true;
+	struct direct_gate *gate;
+	__u32 index = number - 1;
+
+	gate = number ? bpf_map_lookup_elem(&gates, &index) : NULL;
+	if (gate && *(volatile __u64 *)&gate->shut_until > bpf_ktime_get_ns()) {
+		__sync_fetch_and_add(&gate->dropped, 1);
+		return XDP_DROP;
+	}
+	return to_driver(ctx);
+}
+
+/* By both ends, by the own end, by the port at any single address. */
+static __always_inline __u32 *claim_of(struct direct_ends *key, bool group)
+{
+	__u32 *gate = bpf_map_lookup_elem(&ends, key);
+
+	if (gate)
+		return gate;
 	__builtin_memset(key->remote, 0, sizeof(key->remote));
 	key->remote_port = 0;
-	if (bpf_map_lookup_elem(&ends, key))
-		return true;
-	if (group)
-		return false;
+	gate = bpf_map_lookup_elem(&ends, key);
+	if (gate || group)
+		return gate;
 	__builtin_memset(key->local, 0, sizeof(key->local));
-	return bpf_map_lookup_elem(&ends, key) != NULL;
+	return bpf_map_lookup_elem(&ends, key);
 }
 
 static __always_inline int judge(struct xdp_md *ctx, struct packet *packet, void *payload)
@@ -76,7 +96,8 @@ static __always_inline int judge(struct xdp_md *ctx, struct packet *packet, void
 	void *end = (void *)(long)ctx->data_end;
 	struct direct_part part = {};
 	struct direct_ends *key = &packet->ends;
-	bool claimed;
+	__u32 *claimed;
+	__u32 gate;
 
 	if (packet->part) {
 		__builtin_memcpy(part.source, key->remote, sizeof(part.source));
@@ -84,8 +105,10 @@ static __always_inline int judge(struct xdp_md *ctx, struct packet *packet, void
 		part.id = packet->id;
 		part.protocol = key->protocol;
 		part.family = key->family;
-		if (!packet->first)
-			return bpf_map_lookup_elem(&parts, &part) ? to_driver(ctx) : XDP_PASS;
+		if (!packet->first) {
+			claimed = bpf_map_lookup_elem(&parts, &part);
+			return claimed ? pass_gate(ctx, *claimed) : XDP_PASS;
+		}
 	}
 	if (key->protocol == IPPROTO_UDP || key->protocol == IPPROTO_TCP) {
 		__be16 *ports = payload;
@@ -94,23 +117,21 @@ static __always_inline int judge(struct xdp_md *ctx, struct packet *packet, void
 			return XDP_PASS;
 		key->remote_port = ports[0];
 		key->local_port = ports[1];
-		claimed = is_claimed(key, packet->group);
+		claimed = claim_of(key, packet->group);
 	} else {
 		struct direct_host host = {};
 
 		__builtin_memcpy(host.local, key->local, sizeof(host.local));
 		host.protocol = key->protocol;
 		host.family = key->family;
-		claimed = bpf_map_lookup_elem(&hosts, &host) != NULL;
+		claimed = bpf_map_lookup_elem(&hosts, &host);
 	}
 	if (!claimed)
 		return XDP_PASS;
-	if (packet->part) {
-		__u32 one = 1;
-
-		bpf_map_update_elem(&parts, &part, &one, BPF_ANY);
-	}
-	return to_driver(ctx);
+	gate = *claimed;
+	if (packet->part)
+		bpf_map_update_elem(&parts, &part, &gate, BPF_ANY);
+	return pass_gate(ctx, gate);
 }
 
 static __always_inline int judge_v4(struct xdp_md *ctx, struct iphdr *ip, bool to_group)

@@ -11,6 +11,7 @@
 #define MAX_KINDS 64 /* other EtherTypes */
 #define MAX_PARTS 16384 /* datagrams that are coming in parts */
 #define MAX_QUEUES 64 /* receive queues of an interface */
+#define MAX_GATES 65536 /* flows that can be shut for a while, by their numbers */
 
 struct direct_ends {
 	__u32 local[4];
@@ -41,6 +42,12 @@ struct direct_part {
 struct direct_station {
 	__u8 mac[6];
 	__u16 zero;
+};
+
+/* Both sides have it in their memory: the driver writes the first, the program counts in the second. */
+struct direct_gate {
+	__u64 shut_until; /* frames of the flow are dropped before this, by CLOCK_MONOTONIC */
+	__u64 dropped; /* so many were */
 };
 
 #endif

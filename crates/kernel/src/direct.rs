@@ -5,10 +5,10 @@
 //! offloads (a veth pair does: a kernel connection over it went from 44 to 11 Gbit/s).
 
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::Duration;
 
-use aya::maps::{Array, HashMap, MapData, XskMap};
+use aya::maps::{Array, HashMap, Map, MapData, XskMap};
 use aya::programs::Xdp;
 use aya::programs::xdp::{XdpLinkId, XdpMode};
 use aya::{Ebpf, EbpfLoader};
@@ -126,17 +126,27 @@ impl Direct {
             .map_err(|e| KernelError::bpf(format!("give queue {queue} its socket"), e))
     }
 
-    /// These frames go to the driver from now on. What is claimed already stays so.
-    pub fn claim(&mut self, claim: &Claim) -> Result<(), KernelError> {
-        self.change(claim, true)
+    /// What the gates of flows lie in, to be mapped: [`MAX_GATES`] times a [`DirectGate`].
+    pub fn gates(&self) -> Result<BorrowedFd<'_>, KernelError> {
+        match self.ebpf.map("gates") {
+            Some(Map::Array(gates)) => Ok(gates.fd().as_fd()),
+            _ => Err(ABSENT),
+        }
+    }
+
+    /// These frames go to the driver from now on, while the flow of this number is not shut, if it has one. What is
+    /// claimed already stays so.
+    pub fn claim(&mut self, claim: &Claim, flow: Option<u32>) -> Result<(), KernelError> {
+        let gate = flow.filter(|flow| *flow < MAX_GATES);
+        self.change(claim, Some(gate.map_or(0, |flow| flow + 1)))
     }
 
     /// They pass to the kernel again.
     pub fn release(&mut self, claim: &Claim) -> Result<(), KernelError> {
-        self.change(claim, false)
+        self.change(claim, None)
     }
 
-    fn change(&mut self, claim: &Claim, insert: bool) -> Result<(), KernelError> {
+    fn change(&mut self, claim: &Claim, insert: Option<u32>) -> Result<(), KernelError> {
         match *claim {
             Claim::Ends {
                 protocol,
@@ -171,7 +181,7 @@ impl Direct {
         }
     }
 
-    fn map(&mut self, name: &'static str) -> Result<&mut aya::maps::Map, KernelError> {
+    fn map(&mut self, name: &'static str) -> Result<&mut Map, KernelError> {
         self.ebpf.map_mut(name).ok_or(ABSENT)
     }
 }
@@ -183,12 +193,12 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, KernelError> {
         .map_err(|e| KernelError::bpf("find the direct path's program", e))
 }
 
-fn put<K: aya::Pod>(map: &mut aya::maps::Map, key: K, insert: bool) -> Result<(), KernelError> {
+fn put<K: aya::Pod>(map: &mut Map, key: K, insert: Option<u32>) -> Result<(), KernelError> {
     let mut map: HashMap<&mut MapData, K, u32> =
         HashMap::try_from(map).map_err(|e| KernelError::bpf("map of direct flows", e))?;
     let done = match insert {
-        true => map.insert(key, 1, 0),
-        false => map.remove(&key),
+        Some(gate) => map.insert(key, gate, 0),
+        None => map.remove(&key),
     };
     done.map_err(|e| KernelError::bpf("change which frames go to the driver", e))
 }

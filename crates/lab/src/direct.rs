@@ -154,11 +154,13 @@ impl Direct {
         let (attachment, flow) = self.attach(&open, |turn, program, open| {
             Ok(turn.open(program, open, monotonic())?)
         })?;
-        self.ear.claim(&Claim::Ends {
+        let claim = Claim::Ends {
             protocol: 17,
             local: (local.ip(), port),
             remote: None,
-        })?;
+        };
+        let flow_of_it = self.flows.last().map(|(_, flow)| *flow);
+        self.ear.claim(&claim, flow_of_it)?;
         self.listen(world)?;
         Ok(Listener::new(attachment, flow))
     }
@@ -316,7 +318,7 @@ impl Driven {
     pub fn counters(&mut self, port: u16) -> Result<Counters> {
         let known = self.flows.iter().find(|(of, _)| *of == port);
         let (_, flow) = known.with_context(|| format!("no flow of port {port}"))?;
-        let counters = self.server.turn().counters(*flow);
+        let counters = self.server.counters(*flow);
         counters.with_context(|| format!("the flow of port {port} is gone"))
     }
 

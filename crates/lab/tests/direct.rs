@@ -103,7 +103,7 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
     let _held = socket(client, family, DIRECT)?;
     let (mut link, mut ear) = open(client, mode)?;
     let mut demux = demux(&link, local, None)?;
-    ear.claim(&claim(local))?;
+    ear.claim(&claim(local), Some(FlowNo(0)))?;
     ensure!(!has_xdp(client)?, "before anybody listens");
     let elsewhere = ear.listen();
     ensure!(elsewhere.is_err(), "from another namespace");
@@ -139,6 +139,22 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
         "what is not registered"
     );
     demux.invariants();
+    // While it is shut its frames are dropped and counted, in parts too; in the fallback they come.
+    link.shut(FlowNo(0), units::Instant(u64::MAX));
+    for _ in 0..3 {
+        sender.send_to(&[9; 4000], local)?;
+    }
+    sender.send_to(b"kernel", at(client, family, KERNEL))?;
+    ensure!(kernels.recv(&mut buffer)? == 6);
+    link.shut(FlowNo(0), units::Instant(0));
+    sender.send_to(b"open", local)?;
+    let (come, dropped) = match mode {
+        Mode::Fallback => (10, 0),
+        _ => (1, 9),
+    };
+    ensure!(collect(&mut link, &mut demux, come).len() == come, "shut");
+    let counted = link.dropped(FlowNo(0));
+    ensure!(counted == dropped, "{counted} were counted");
     balances(&link)?;
     ear.release(&claim(local))?;
     ear.deafen()?;

@@ -455,8 +455,14 @@ impl Flow {
 
     /// Counts a packet that the flow did not get.
     pub fn lost(&mut self, why: Loss) {
+        self.lost_many(why, 1);
+    }
+
+    /// The same, of several.
+    #[inline]
+    pub fn lost_many(&mut self, why: Loss, number: u64) {
         let count = &mut self.lost[why as usize];
-        *count += 1;
+        *count += number;
         self.label[why as usize].store(*count, Ordering::Relaxed);
     }
 

@@ -245,7 +245,7 @@ impl Registry {
             }
         };
         let number = opened.flow.0;
-        if let Err(why) = self.claim(&claim) {
+        if let Err(why) = self.claim(&claim, number) {
             self.close_there(program, number)?;
             self.grow_quiet();
             return Err(why.into());
@@ -451,10 +451,12 @@ impl Registry {
         Ok(Some(setup::counts(&closed.counters)))
     }
 
-    fn claim(&mut self, claim: &Claim) -> Result<(), LinkError> {
+    fn claim(&mut self, claim: &Claim, number: u32) -> Result<(), LinkError> {
         let count = self.claims.entry(*claim).or_insert(0);
         if *count == 0 {
-            let done = self.ear.claim(claim);
+            // A group may have several flows.
+            let is_its_own = matches!(claim, Claim::Ends { local, .. } if !local.0.is_multicast());
+            let done = self.ear.claim(claim, is_its_own.then_some(FlowNo(number)));
             if done.is_err() {
                 self.claims.remove(claim);
                 return done;

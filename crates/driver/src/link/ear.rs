@@ -10,6 +10,7 @@ use netnice_kernel::direct::{Claim, Direct, Place};
 use super::packet::bind_to;
 use super::socket;
 use super::{Interface, LinkError, Mode};
+use crate::demux::FlowNo;
 use crate::frame::Mac;
 
 /// What comes to the driver. See the module.
@@ -109,10 +110,11 @@ impl Ear {
         }
     }
 
-    /// Such frames come to the driver and not to the kernel. (In the fallback they come to both.)
-    pub fn claim(&mut self, claim: &Claim) -> Result<(), LinkError> {
+    /// Such frames come to the driver and not to the kernel. (In the fallback they come to both.) Where they are all of one
+    /// flow, [`super::Link::shut`] can shut it.
+    pub fn claim(&mut self, claim: &Claim, flow: Option<FlowNo>) -> Result<(), LinkError> {
         match &mut self.kind {
-            Kind::Xdp(program) => Ok(program.claim(claim)?),
+            Kind::Xdp(program) => Ok(program.claim(claim, flow.map(|flow| flow.0))?),
             Kind::Packet(_) => Ok(()),
         }
     }

@@ -4,6 +4,8 @@
 //! only inside of `sendto`, a budget of descriptors at a time, so [`XdpLink::flush`] asks until the ring is empty. The
 //! kernel's side of the rings is believed about indices, and about frames only by [`Frames`].
 
+mod gates;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -11,6 +13,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use netnice_kernel::direct::Direct;
+
+use gates::Gates;
 
 use super::socket::{bind, check, get, open, set, system};
 use super::{Counters, FRAME, Interface, LinkError};
@@ -26,6 +30,7 @@ pub(super) struct XdpLink {
     completion: Ring<u64>,
     frames: Frames,
     counters: Counters,
+    gates: Gates,
     // Behind the rings and before its memory: they go in this order.
     socket: OwnedFd,
     memory: Mapping,
@@ -65,6 +70,8 @@ impl XdpLink {
         let map = system("cannot map a ring of", name);
         let (transmit, receive, fill, completion) = map_rings(it, &offsets).map_err(map)?;
         bind_queue(it, interface.index).map_err(system("cannot bind to queue 0 of", name))?;
+        let gates = program.gates().map_err(LinkError::from)?;
+        let gates = Gates::map(gates).map_err(system("cannot map the gates of", name))?;
         let mut link = XdpLink {
             transmit,
             receive,
@@ -72,6 +79,7 @@ impl XdpLink {
             completion,
             frames: Frames::new(FRAMES, FRAME as u32),
             counters: Counters::default(),
+            gates,
             socket,
             memory,
         };
@@ -185,6 +193,10 @@ impl XdpLink {
             counters.refused = kernels.tx_invalid_descs;
         }
         counters
+    }
+
+    pub(super) fn gates(&mut self) -> &mut Gates {
+        &mut self.gates
     }
 
     pub(super) fn frames(&self) -> &Frames {

@@ -45,3 +45,28 @@ fn what_a_look_costs_is_learned() {
     (0..1000).for_each(|_| cost.saw(64, Nanos(64 * 160)));
     assert!((50..=120).contains(&cost.look.0), "{:?}", cost.look);
 }
+
+#[test]
+fn it_says_when_half_of_it_is_there_again() {
+    // A tenth, of which a millisecond is saved up.
+    let mut share = Share::new(100_000, Nanos::from_millis(1));
+    let mut now = Instant(1_000_000_000);
+    while share.admit(Nanos(100), Nanos(900), now) {
+        now.0 += 1;
+    }
+    let then = share.recovers();
+    let wait = then.0 - now.0;
+    assert!((4_900_000..=5_010_000).contains(&wait), "{wait}");
+    // Half a millisecond of work, and no more.
+    let paid = (0..1000)
+        .filter(|_| share.admit(Nanos(100), Nanos(900), then))
+        .count();
+    assert!((498..=500).contains(&paid), "{paid}");
+}
+
+#[test]
+fn without_a_part_it_never_is() {
+    let mut share = Share::new(0, Nanos(0));
+    assert!(!share.admit(Nanos(1), Nanos(1), Instant(5)));
+    assert!(share.recovers() >= Instant(5));
+}

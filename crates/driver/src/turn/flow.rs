@@ -35,8 +35,8 @@ pub(super) enum Handed {
     Over,
     /// The flow had no buffer for it.
     Lost,
-    /// The flow had no share of the driver's time for it.
-    Cut,
+    /// The flow had no share of the driver's time for it, and will not have until then.
+    Cut(Instant),
 }
 
 /// What was counted of a flow. Every record that was taken is sent, forbidden, too long, without a link, or
@@ -268,7 +268,7 @@ impl Flow {
         {
             self.counters.over_share += 1;
             self.ring.lost(Loss::OverShare);
-            return Ok(Handed::Cut);
+            return Ok(Handed::Cut(share.recovers()));
         }
         let Taken::Record(record) = self.ring.take_empty()? else {
             self.counters.no_buffer += 1;
@@ -286,6 +286,13 @@ impl Flow {
         self.counters.delivered += 1;
         self.counters.delivered_bytes += packet.len() as u64;
         Ok(Handed::Over)
+    }
+
+    /// So many packets came for it, and were dropped before they came here.
+    pub(super) fn shut_out(&mut self, packets: u64) {
+        self.counters.received += packets;
+        self.counters.over_share += packets;
+        self.ring.lost_many(Loss::OverShare, packets);
     }
 
     pub(super) fn invariants(&self) {

@@ -415,6 +415,19 @@ fn a_flooded_flow_is_cut_before_the_copy() {
     let counters = rig.turn.counters(talkers[0].opened.flow).unwrap();
     assert_eq!(counters.delivered, heard as u64);
     assert_eq!(counters.received, 50_000);
+    // It is to be shut until half of a microsecond is saved up again, at 1 %.
+    let flow = talkers[0].opened.flow;
+    let (shut, until) = rig.turn.poll_shut().expect("it is flooded");
+    let wait = until.0 - rig.now.0;
+    assert_eq!(shut, flow);
+    assert!((50_000..=150_000).contains(&wait), "{wait}");
+    assert_eq!(rig.turn.poll_shut(), None);
+    rig.turn.shut_out(flow, 7);
+    let (before, counters) = (counters, rig.turn.counters(flow).unwrap());
+    assert_eq!(counters.received, before.received + 7);
+    assert_eq!(counters.over_share, before.over_share + 7);
+    assert_eq!(talkers[0].flow.lost(Loss::OverShare), counters.over_share);
+    rig.turn.invariants();
     // 1 % of 10 ms is 100 us, and one packet takes 200 ns of it; looks at the others take the rest.
     assert!(counters.delivered <= 600, "{counters:?}");
     assert_eq!(
