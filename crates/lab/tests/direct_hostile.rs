@@ -302,7 +302,7 @@ fn flooded(seconds: u64, tolerance: f64) -> Result<()> {
     let (during, beside, came) = flood(seconds, true)?;
     let off = during / before - 1.0;
     ensure!(
-        off.abs() <= tolerance,
+        off >= -tolerance,
         "the sender has {:+.2} % of its rate",
         off * 100.0
     );
