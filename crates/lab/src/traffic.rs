@@ -251,6 +251,11 @@ impl Direct {
         self.with("--runtime-dir", &runtime.display().to_string())
     }
 
+    /// The interface (otherwise the only one that is managed).
+    pub fn on(self, link: &str) -> Direct {
+        self.with("--iface", link)
+    }
+
     /// Its contract (best effort otherwise).
     pub fn contract(self, contract: &str) -> Direct {
         self.with("--contract", contract)

@@ -1,6 +1,9 @@
 //! Flows of the direct path at the daemon: whose port it is, what is promised, and what becomes of it, with the real programs,
 //! daemon, driver and kernel.
 
+#[path = "flows/events.rs"]
+mod events;
+
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};

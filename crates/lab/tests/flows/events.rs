@@ -1,0 +1,169 @@
+//! What happens to a link while a program has a flow on it, and the kernel a connection.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, ensure};
+use netnice_lab::experiment::bench::at;
+use netnice_lab::traffic::{self, Direct, Running};
+use netnice_lab::world::{Family, Pair, World};
+use serde_json::Value;
+
+use super::{SOON, Stage, within};
+
+/// A connection of the kernel's with small requests and answers, as a person at a far shell has it.
+struct Shell {
+    answers: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    asks: Option<JoinHandle<Result<()>>>,
+}
+
+impl Shell {
+    fn start(world: &World) -> Result<Shell> {
+        let (client, server) = (world.client(), world.server());
+        let there = at(server, Family::V4, 22);
+        let listener = server.ns.enter(|| Ok(TcpListener::bind(there)?))?;
+        let asker = client.ns.enter(|| Ok(TcpStream::connect(there)?))?;
+        let (mut answerer, _) = listener.accept()?;
+        std::thread::spawn(move || {
+            let mut line = [0; 48];
+            while answerer.read_exact(&mut line).is_ok() && answerer.write_all(&line).is_ok() {}
+        });
+        asker.set_nodelay(true)?;
+        asker.set_read_timeout(Some(Duration::from_secs(20)))?;
+        let (answers, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (count, told) = (answers.clone(), stop.clone());
+        let asks = std::thread::spawn(move || {
+            let (mut asker, mut line) = (asker, [0; 48]);
+            while !told.load(Ordering::Relaxed) {
+                line[..8].copy_from_slice(&count.load(Ordering::Relaxed).to_be_bytes());
+                asker.write_all(&line).context("asking")?;
+                let asked = line;
+                asker.read_exact(&mut line).context("no answer")?;
+                ensure!(line == asked, "another answer");
+                count.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Ok(())
+        });
+        Ok(Shell {
+            answers,
+            stop,
+            asks: Some(asks),
+        })
+    }
+
+    /// It is answered now; TCP may wait for some time after the link was away.
+    fn goes_on(&self, after: &str) -> Result<()> {
+        let before = self.answers.load(Ordering::Relaxed);
+        let what = format!("the kernel's connection after {after}");
+        within(SOON, &what, || {
+            let now = self.answers.load(Ordering::Relaxed);
+            Ok((now > before + 3).then_some(()))
+        })
+    }
+
+    fn end(mut self) -> Result<()> {
+        self.stop.store(true, Ordering::Relaxed);
+        let asks = self.asks.take().context("it ends once")?;
+        asks.join().map_err(|_| anyhow!("the asker panicked"))?
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A program on a link that sends to this end for ever.
+fn source(stage: &Stage, link: &str, to: SocketAddr) -> Result<Running> {
+    let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let program = Direct::source(any, to).contract("up 1mbit").on(link);
+    traffic::eager(stage.world.client(), &program.by(stage.netnice.runtime()))
+}
+
+/// The flow of a program, as `show` has it.
+fn flow_of(stage: &Stage, program: &Running) -> Result<Option<Value>> {
+    let flows = stage.flows()?;
+    Ok(flows.into_iter().find(|flow| flow["pid"] == program.pid()))
+}
+
+/// Datagrams come to this socket of the kernel's from now on.
+fn arrives(there: &UdpSocket, what: &str) -> Result<()> {
+    there.set_nonblocking(true)?;
+    let come = || there.recv(&mut [0; 2000]).ok().map(drop);
+    while come().is_some() {}
+    within(SOON, what, || Ok(come()))
+}
+
+#[test]
+fn what_happens_to_a_link_is_known_within_a_second_and_the_kernels_connection_survives()
+-> Result<()> {
+    let world = World::pair(Pair {
+        cables: 2,
+        ..Pair::default()
+    })?;
+    let netnice = world.netnice("client")?;
+    netnice.type_line("link eth0 --rate 100mbit")?;
+    netnice.type_line("link eth1 --rate 100mbit")?;
+    let stage = Stage { netnice, world };
+    let (client, server) = (stage.world.client(), stage.world.server());
+    let second = Duration::from_secs(1);
+    // A host behind the server, which can be reached both ways.
+    server.ns.ip("addr add 10.99.0.1/32 dev lo")?;
+    let far = SocketAddr::from((Ipv4Addr::new(10, 99, 0, 1), 9));
+    client
+        .ns
+        .ip("route add 10.99.0.1/32 via 10.77.0.2 dev eth0")?;
+    let there = server.ns.enter(|| Ok(UdpSocket::bind(far)?))?;
+    let shell = Shell::start(&stage.world)?;
+    let program = source(&stage, "eth0", far)?;
+    arrives(&there, "the first link")?;
+    shell.goes_on("a flow was opened beside it")?;
+
+    client
+        .ns
+        .ip("route replace 10.99.0.1/32 via 10.77.1.2 dev eth1")?;
+    within(
+        second,
+        "the flow is closed: its way leads elsewhere",
+        || Ok(flow_of(&stage, &program)?.is_none().then_some(())),
+    )?;
+    let report = program.stop()?;
+    let why = format!("{:?}", report.refused);
+    ensure!(why.contains("eth1"), "where it leads: {why}");
+    let moved = source(&stage, "eth1", far)?;
+    arrives(&there, "the other link")?;
+    drop(moved);
+    shell.goes_on("the route has moved")?;
+
+    let near = at(server, Family::V4, 9);
+    let there = server.ns.enter(|| Ok(UdpSocket::bind(near)?))?;
+    let program = source(&stage, "eth0", near)?;
+    arrives(&there, "the first link again")?;
+    client.ns.ip("link set eth0 down")?;
+    client.ns.ip("link set eth0 up")?;
+    arrives(&there, "the link after it was down")?;
+    shell.goes_on("the link was down")?;
+
+    let lock = stage.netnice.runtime().join("driver-eth0.lock");
+    let driver = std::fs::read_to_string(&lock)?.trim().to_owned();
+    let killed = Command::new("kill").args(["-KILL", &driver]).status()?;
+    ensure!(killed.success(), "kill {driver}");
+    within(second, "the flow has ended with its driver", || {
+        Ok(flow_of(&stage, &program)?.is_none().then_some(()))
+    })?;
+    let report = program.stop()?;
+    ensure!(!report.refused.is_empty(), "the program is told");
+    shell.goes_on("the driver was killed")?;
+    let _again = source(&stage, "eth0", near)?;
+    arrives(&there, "another driver")?;
+    shell.goes_on("another driver has come")?;
+    shell.end()
+}
