@@ -421,11 +421,12 @@ impl Receivers {
             let opened = turn.open(program, &open, units::Instant(0))?;
             flows.push(attachment.flow(opened.place)?);
             let (host, port) = end(k);
-            ear.claim(&Claim::Ends {
+            let ends = Claim::Ends {
                 protocol: 17,
                 local: (host.into(), port),
                 remote: None,
-            })?;
+            };
+            ear.claim(&ends, Some(opened.flow))?;
         }
         Ok(Receivers {
             turn,
