@@ -383,13 +383,14 @@ impl Turn {
     }
 
     /// Looks at what the programs submitted, and gives the card what is due: at most [`BATCH`] packets. The caller flushes the card,
-    /// calls [`Turn::left`], and then [`Turn::publish`].
+    /// calls [`Turn::left`], and then [`Turn::publish`], which wakes programs: that takes long.
     pub fn transmit(&mut self, card: &mut impl Card, now: Instant) -> Next {
         self.look(now);
         let mut sent = 0;
         while sent < BATCH && (!self.link_is_up || card.room() > 0) && self.send_one(card, now) {
             sent += 1;
         }
+        self.show();
         match self.scheduler.poll_timeout() {
             _ if !self.again.is_empty() => Next::Again,
             Some(at) if at <= now => Next::Again,
@@ -494,8 +495,8 @@ impl Turn {
         std::mem::take(&mut self.cut)
     }
 
-    /// Shows the programs what moved, wakes those that sleep, and expels those that broke a rule: after sending and receiving.
-    pub fn publish(&mut self) {
+    /// Shows the programs what moved. While it is at hand: behind the flush, of many flows, all of it would come from memory once more.
+    fn show(&mut self) {
         while let Some(number) = self.touched.pop() {
             if let Some(Some(flow)) = self.flows.get_mut(number as usize)
                 && flow.publish()
@@ -505,6 +506,11 @@ impl Turn {
                 self.to_ring.push(flow.program.0);
             }
         }
+    }
+
+    /// Shows the programs what moved, wakes those that sleep, and expels those that broke a rule: after sending and receiving.
+    pub fn publish(&mut self) {
+        self.show();
         // Once for each program: to look whether it sleeps takes longer than to publish.
         while let Some(number) = self.to_ring.pop() {
             if let Some(Some(program)) = self.programs.get_mut(number as usize) {

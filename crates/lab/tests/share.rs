@@ -67,10 +67,13 @@ fn sends(desk: &Desk, port: u16) -> Running {
 
 /// Fails unless `rate` is within some share of so many Kbyte/s.
 fn near(what: &str, rate: f64, kbytes: f64, share: f64) {
-    let share = if functional() { 0.5 } else { share };
-    let off = rate / K / kbytes - 1.0;
+    // An emulated machine may send less than it is given.
+    let held = match functional() {
+        true => 0.1..=1.5,
+        false => 1.0 - share..=1.0 + share,
+    };
     assert!(
-        off.abs() <= share,
+        held.contains(&(rate / K / kbytes)),
         "{what}: {:.2} Kbyte/s for {kbytes}",
         rate / K
     );
