@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -73,11 +73,8 @@ impl Step {
 
     /// Runs it in silence and returns what it wrote to its standard output.
     pub fn capture(mut self) -> Result<String> {
-        self.command.stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let output = self
-            .command
-            .output()
-            .with_context(|| format!("cannot start {}", self.words[0]))?;
+        self.command.stderr(Stdio::inherit());
+        let output = self.output()?;
         self.judge(output.status)?;
         String::from_utf8(output.stdout)
             .with_context(|| format!("{} did not write UTF-8", self.words[0]))
@@ -86,16 +83,19 @@ impl Step {
     /// Runs it without a word, so that it can run beside another; a failure shows all that it said.
     pub fn run_in_silence(mut self) -> Result<()> {
         self.show();
-        let output = self
-            .command
-            .output()
-            .with_context(|| format!("cannot start {}", self.words[0]))?;
+        let output = self.output()?;
         if !output.status.success() {
             for said in [&output.stdout, &output.stderr] {
                 eprint!("{}", String::from_utf8_lossy(said));
             }
         }
         self.judge(output.status)
+    }
+
+    /// What it wrote to outputs that were not sent elsewhere.
+    fn output(&mut self) -> Result<Output> {
+        let done = self.command.output();
+        done.with_context(|| format!("cannot start {}", self.words[0]))
     }
 
     /// Runs it with both outputs on one pipe (so that their order is kept), hands each line to `line`

@@ -295,14 +295,13 @@ fn under_test(tree: &Tree, step: Step) -> Result<Step> {
 const LAB: &str = "netnice-lab";
 /// System tests that mostly wait, judge no latency to the millisecond and nothing of the whole machine (as what netnice
 /// leaves of eBPF and control groups): they may run beside others of this list.
-const SIDE_BY_SIDE: [&str; 20] = [
+const SIDE_BY_SIDE: [&str; 18] = [
     "capi",
     "containers",
     "groups",
     "inetd",
     "input",
     "interfaces",
-    "limits",
     "people",
     "policy",
     "programs",
@@ -313,7 +312,6 @@ const SIDE_BY_SIDE: [&str; 20] = [
     "share",
     "shell",
     "stays",
-    "telling",
     "top",
     "units",
 ];

@@ -205,11 +205,11 @@ impl Server {
         if flushed.is_ok() {
             turn.left(monotonic);
         }
-        let published = monotonic();
+        let shows = (received > 0).then(monotonic);
         turn.publish();
         let wake = if mem::take(&mut self.slept) { WAKE } else { 0 };
-        if received > 0 {
-            let took = then.0 - now.0 + monotonic().0 - published.0 + wake;
+        if let Some(shows) = shows {
+            let took = then.0 - now.0 + monotonic().0 - shows.0 + wake;
             if turn.charge(received as u32, Nanos(took)) {
                 self.gather = Instant(then.0 + GATHER);
             }

@@ -103,12 +103,10 @@ pub struct Turn {
     again: Vec<u32>,
     broken: Vec<(ProgramNo, Breach)>,
     expelled: Vec<Expelled>,
-    /// What was given to the card and has not left as far as is known: whose, and how many bytes.
+    /// What was given to the card and has not left as far as is known, of flows that care: whose, and how many bytes.
     leaving: Vec<(FlowId, u64)>,
-    /// When the first of it was to leave.
+    /// By when all of it must have left for no contract to be broken by the delay.
     leaves: Instant,
-    /// The least tolerance of all flows so far: a delay of no more than this breaks no contract.
-    tolerance: Nanos,
     /// Packets go nowhere while it is false.
     link_is_up: bool,
     totals: Totals,
@@ -172,7 +170,6 @@ impl Turn {
             expelled: Vec::new(),
             leaving: Vec::with_capacity(BATCH),
             leaves: Instant(0),
-            tolerance: Nanos(u64::MAX),
             link_is_up: true,
             totals: Totals::default(),
         })
@@ -283,8 +280,9 @@ impl Turn {
         if self.flows.len() <= number {
             self.flows.resize_with(number + 1, || None);
         }
-        self.flows[number] = Some(Flow::new(id, program, ring, template, open.share));
-        self.tolerance = self.tolerance.min(open.service.tolerance());
+        let tolerance = open.service.tolerance();
+        let flow = Flow::new(id, program, ring, template, tolerance, open.share);
+        self.flows[number] = Some(flow);
         let flow = FlowNo(number as u32);
         match self.claim(flow, open) {
             Ok(()) => Ok(Opened { flow, place }),
@@ -350,11 +348,12 @@ impl Turn {
 
     /// Another contract for a flow.
     pub fn change(&mut self, flow: FlowNo, service: Service, now: Instant) -> Result<(), Misuse> {
-        let Some(Some(known)) = self.flows.get(flow.0 as usize) else {
+        let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
             return Ok(());
         };
-        self.tolerance = self.tolerance.min(service.tolerance());
-        self.scheduler.change(known.id, service, now)
+        self.scheduler.change(known.id, service, now)?;
+        known.tolerance = service.tolerance();
+        Ok(())
     }
 
     /// Another rate of the link.
@@ -407,7 +406,7 @@ impl Turn {
             return;
         }
         let at = at();
-        if at.0.saturating_sub(self.leaves.0) > self.tolerance.0 {
+        if at > self.leaves {
             self.delayed(at);
         }
         self.leaving.clear();
@@ -662,10 +661,13 @@ impl Turn {
             if flow.send(head, link_is_up.then_some(card), &departure) {
                 totals.sent += 1;
                 totals.sent_bytes += bytes;
-                if leaving.is_empty() {
-                    *leaves = now;
+                if let Some(by) = now.0.checked_add(flow.tolerance.0) {
+                    *leaves = match leaving.is_empty() {
+                        true => Instant(by),
+                        false => Instant(by).min(*leaves),
+                    };
+                    leaving.push((departure.flow, bytes));
                 }
-                leaving.push((departure.flow, bytes));
             }
         }
         flow.since = now;

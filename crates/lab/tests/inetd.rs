@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::{SECOND, at, functional, pause, wait_until};
+use netnice_lab::experiment::bench::{SECOND, at, functional, held, pause, wait_until};
 use netnice_lab::process::Proc;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Running, Tcp};
@@ -121,11 +121,9 @@ fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
 /// Fails unless there are these sessions with these rates, within 3 %.
 fn shared(what: &str, got: &[f64], wanted: &[f64]) {
     assert_eq!(got.len(), wanted.len(), "{what}: {got:.1?} for {wanted:?}");
-    // An emulated machine may send less than it is given.
-    let held = if functional() { 0.1..=1.5 } else { 0.97..=1.03 };
     for (got, wanted) in got.iter().zip(wanted) {
         assert!(
-            held.contains(&(got / wanted)),
+            held(0.03).contains(&(got / wanted)),
             "{what}: {got:.2} Kbyte/s for {wanted}"
         );
     }

@@ -59,8 +59,7 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     });
     drop(sinks);
     desk.held(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
-    // Flows of three kinds compete for it: none is promised a part, and none is to be without.
-    let least = if functional() { 0.002 } else { 0.005 };
+    let least = if functional() { 0.002 } else { 0.02 };
     for rate in &rates {
         assert!(*rate > least * R20M.bits as f64, "one starves: {rates:.0?}");
     }

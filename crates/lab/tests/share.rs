@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::{SECOND, functional, pause};
+use netnice_lab::experiment::bench::{SECOND, held, pause};
 use netnice_lab::process::Proc;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Running, Tcp, ftp};
@@ -67,13 +67,8 @@ fn sends(desk: &Desk, port: u16) -> Running {
 
 /// Fails unless `rate` is within some share of so many Kbyte/s.
 fn near(what: &str, rate: f64, kbytes: f64, share: f64) {
-    // An emulated machine may send less than it is given.
-    let held = match functional() {
-        true => 0.1..=1.5,
-        false => 1.0 - share..=1.0 + share,
-    };
     assert!(
-        held.contains(&(rate / K / kbytes)),
+        held(share).contains(&(rate / K / kbytes)),
         "{what}: {:.2} Kbyte/s for {kbytes}",
         rate / K
     );

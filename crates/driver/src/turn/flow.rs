@@ -105,6 +105,8 @@ pub(super) struct Flow {
     /// There is a station that its frames go to.
     reaches: bool,
     silent: bool,
+    /// How late a packet may leave without a word to the scheduler. The most there can be: it does not matter.
+    pub(super) tolerance: Nanos,
     share: Option<Share>,
     /// Its rings moved in this turn.
     touched: bool,
@@ -119,6 +121,7 @@ impl Flow {
         program: ProgramNo,
         ring: netnice_ring::driver::Flow,
         template: Template,
+        tolerance: Nanos,
         share: Option<Share>,
     ) -> Flow {
         Flow {
@@ -130,6 +133,7 @@ impl Flow {
             since: Instant(0),
             reaches: true,
             silent: false,
+            tolerance,
             share,
             touched: false,
             cut_short: false,

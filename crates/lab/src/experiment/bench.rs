@@ -1,6 +1,7 @@
 //! The words that experiments are written in: limits, directions, and who holds them.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -132,6 +133,14 @@ pub fn typed(netnice: &Netnice, line: &str, log: &mut Vec<String>) -> Result<Ans
 /// `NETNICE_FUNCTIONAL=1`.
 pub fn functional() -> bool {
     std::env::var_os("NETNICE_FUNCTIONAL").is_some_and(|v| v == "1")
+}
+
+/// What a rate may be of what was promised, within some share of it. An emulated machine may send less than it is given.
+pub fn held(share: f64) -> RangeInclusive<f64> {
+    match functional() {
+        true => 0.1..=1.5,
+        false => 1.0 - share..=1.0 + share,
+    }
 }
 
 /// An address of a host.
