@@ -2,6 +2,7 @@
 //!
 //! A run of the whole workspace has dozens of them, scrolled away long before the end. They are kept, with
 //! the name of the runner that wrote each, and one more of the same form is written at the very end.
+//! A test that failed and then passed alone ([`Ledger::forgive`]) is counted as passed, and told of beside.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,6 +18,8 @@ pub struct Closing {
     pub failed: u64,
     /// Tests that did not run, because they are marked so.
     pub ignored: u64,
+    /// Tests among those that passed which failed at first.
+    pub second: u64,
     /// How long it took.
     pub took: Duration,
 }
@@ -54,7 +57,15 @@ impl Closing {
 #[derive(Debug, Default)]
 pub struct Ledger {
     runner: String,
+    /// A runner was announced and has not closed.
+    open: bool,
     rows: Vec<(String, Closing)>,
+    /// Rows of the steps that are over.
+    judged: usize,
+    /// The lines are those of a runner's list of what failed.
+    listing: bool,
+    /// The runner and the name of each test that failed.
+    failures: Vec<(String, String)>,
     /// Steps that ended badly without (or besides) a closing line that says so: a build that failed,
     /// a runner that was killed.
     broken: Vec<String>,
@@ -66,9 +77,68 @@ impl Ledger {
     /// Takes the next line of output.
     pub fn line(&mut self, line: &str) {
         if let Some(runner) = runner_name(line) {
+            self.closed();
             self.runner = runner;
+            self.open = true;
         } else if let Some(closing) = Closing::parse(line) {
             self.rows.push((self.runner.clone(), closing));
+            self.open = false;
+        }
+        match line.strip_prefix("    ") {
+            Some(test) if self.listing => {
+                self.failures.push((self.runner.clone(), test.to_owned()));
+            }
+            _ => self.listing = line == "failures:",
+        }
+    }
+
+    /// Notes that a step is over. One that ended badly, where no test that failed says why, is broken.
+    pub fn ended(&mut self, step: &str, status: std::process::ExitStatus) {
+        let closed = self.closed();
+        let rows = &self.rows[self.judged..];
+        let told = closed && rows.iter().any(|(_, row)| row.failed > 0);
+        self.judged = self.rows.len();
+        if !status.success() && !told {
+            self.broke(&format!("{step}: {status}"));
+        }
+    }
+
+    /// True if the last runner that was announced has closed; one that has not was killed.
+    fn closed(&mut self) -> bool {
+        let open = std::mem::take(&mut self.open);
+        if open {
+            self.broke(&format!("{} ended without a closing line", self.runner));
+        }
+        !open
+    }
+
+    /// The tests that failed and were not forgiven, each with the name of its program.
+    pub fn failures(&self) -> Vec<(String, String)> {
+        let program = |runner: &str| runner.split(':').next().unwrap_or(runner).to_owned();
+        let failures = self.failures.iter();
+        failures
+            .map(|(runner, test)| (program(runner), test.clone()))
+            .collect()
+    }
+
+    /// Counts a test that failed as passed: it ran once more and passed.
+    pub fn forgive(&mut self, program: &str, test: &str) {
+        let is_it = |(runner, name): &(String, String)| {
+            name == test && runner.split(':').next() == Some(program)
+        };
+        let Some(place) = self.failures.iter().position(is_it) else {
+            return;
+        };
+        let (runner, _) = self.failures.remove(place);
+        let row = self
+            .rows
+            .iter_mut()
+            .find(|(name, row)| *name == runner && row.failed > 0);
+        if let Some((_, row)) = row {
+            row.failed -= 1;
+            row.passed += 1;
+            row.second += 1;
+            row.failed_runner = row.failed > 0;
         }
     }
 
@@ -80,6 +150,14 @@ impl Ledger {
     /// Notes how long a step took.
     pub fn took(&mut self, step: &str, time: Duration) {
         self.steps.push((step.to_owned(), time));
+    }
+
+    /// Takes what another has noted, after its own.
+    pub fn add(&mut self, other: Ledger) {
+        self.rows.extend(other.rows);
+        self.failures.extend(other.failures);
+        self.broken.extend(other.broken);
+        self.steps.extend(other.steps);
     }
 
     /// True if no runner has closed and no step broke.
@@ -98,6 +176,7 @@ impl Ledger {
             total.passed += row.passed;
             total.failed += row.failed;
             total.ignored += row.ignored;
+            total.second += row.second;
             total.took += row.took;
         }
         // A run of nothing has proved nothing.
@@ -131,7 +210,11 @@ impl fmt::Display for Closing {
             f,
             "{verdict}. {} passed; {} failed; {} ignored",
             self.passed, self.failed, self.ignored
-        )
+        )?;
+        match self.second {
+            0 => Ok(()),
+            some => write!(f, "; {some} passed at the second try"),
+        }
     }
 }
 

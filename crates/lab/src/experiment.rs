@@ -232,21 +232,6 @@ impl Experiment {
         })
     }
 
-    /// The same, and once more if it does not hold: a burst of other work on the machine is no fault of what is measured, and a fault
-    /// of it shows again.
-    pub fn test_again(&self) -> Result<Outcome> {
-        let outcome = self.test()?;
-        if outcome.holds {
-            return Ok(outcome);
-        }
-        eprintln!(
-            "{} does not hold ({}); once more",
-            self.id,
-            outcome.broken()
-        );
-        self.test()
-    }
-
     /// Runs it. An error means that nothing could be measured, not that a promise was broken.
     pub fn run(&self, context: &Context) -> Result<Outcome> {
         let started = Instant::now();

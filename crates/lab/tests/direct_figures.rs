@@ -11,7 +11,7 @@ fn holds(id: &str) {
     }
     world::begin().expect("a clean machine");
     let experiment = experiment::find(id).expect("in the registry");
-    let outcome = experiment.test_again().expect("it can be measured");
+    let outcome = experiment.test().expect("it can be measured");
     assert!(outcome.holds, "{id}:\n  {}", outcome.broken());
 }
 

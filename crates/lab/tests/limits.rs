@@ -59,7 +59,8 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
     });
     drop(sinks);
     desk.held(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
-    let least = if functional() { 0.002 } else { 0.02 };
+    // A packet of lo is 45 times as long as one of a cable, and its flows take as much more of the one queue.
+    let least = if functional() { 0.002 } else { 0.005 };
     for rate in &rates {
         assert!(*rate > least * R20M.bits as f64, "one starves: {rates:.0?}");
     }

@@ -10,6 +10,7 @@ fn reads_what_the_runner_says() {
         passed: 12,
         failed: 0,
         ignored: 1,
+        second: 0,
         took: Duration::from_millis(20),
     };
     assert_eq!(Closing::parse(GOOD), Some(good));
@@ -18,6 +19,7 @@ fn reads_what_the_runner_says() {
         passed: 3,
         failed: 2,
         ignored: 0,
+        second: 0,
         took: Duration::from_secs(1),
     };
     assert_eq!(Closing::parse(BAD), Some(bad));
@@ -68,4 +70,72 @@ fn any_failure_fails_the_whole() {
         Ledger::default().total().failed_runner,
         "a run of nothing proves nothing"
     );
+}
+
+const LIMITS: &str = "     Running tests/limits.rs (target/release/deps/limits-8c3ab61b)";
+/// As the runner writes it: what each said, then their names.
+const TWO_FAILED: &str = "
+failures:
+
+---- down stdout ----
+    thread 'down' panicked
+
+failures:
+    down
+    up
+";
+
+fn two_failed() -> Ledger {
+    let mut ledger = Ledger::default();
+    ledger.line(LIMITS);
+    TWO_FAILED.lines().for_each(|line| ledger.line(line));
+    ledger.line(BAD);
+    ledger
+}
+
+#[test]
+fn a_test_that_passes_when_it_runs_again_is_forgiven_and_told_of() {
+    use std::os::unix::process::ExitStatusExt;
+    let mut ledger = two_failed();
+    ledger.ended("system tests", std::process::ExitStatus::from_raw(101 << 8));
+    let names = ["down", "up"].map(|name| ("limits".to_owned(), name.to_owned()));
+    assert_eq!(ledger.failures(), names);
+    ledger.forgive("limits", "up");
+    assert!(ledger.total().failed_runner, "one is left");
+    ledger.forgive("limits", "up");
+    ledger.forgive("other", "down");
+    assert!(ledger.total().failed_runner, "neither is it");
+    ledger.forgive("limits", "down");
+    assert!(
+        ledger.to_string().ends_with(
+            "test result: ok. 5 passed; 0 failed; 0 ignored; 2 passed at the second try"
+        ),
+        "{ledger}"
+    );
+}
+
+#[test]
+fn a_runner_that_was_killed_is_not_forgiven() {
+    use std::os::unix::process::ExitStatusExt;
+    let failed = std::process::ExitStatus::from_raw(101 << 8);
+    let mut ledger = two_failed();
+    ledger.line("     Running tests/shell.rs (target/release/deps/shell-0a)");
+    ledger.ended("system tests", failed);
+    for test in ["up", "down"] {
+        ledger.forgive("limits", test);
+    }
+    assert!(ledger.total().failed_runner, "{ledger}");
+
+    let mut unbuilt = Ledger::default();
+    unbuilt.line(GOOD);
+    unbuilt.ended("unit tests", failed);
+    assert!(unbuilt.total().failed_runner, "{unbuilt}");
+
+    let mut later = two_failed();
+    later.ended("system tests", failed);
+    later.ended("more of them", failed);
+    for test in ["up", "down"] {
+        later.forgive("limits", test);
+    }
+    assert!(later.total().failed_runner, "{later}");
 }
