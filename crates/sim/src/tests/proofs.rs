@@ -1,7 +1,7 @@
 //! What admission says against what the scheduler does: thousands of random sets, played out.
 //!
 //! Each is drawn from a seed, so that one that fails can be played again. The small forms run
-//! with every test, the full ones with `cargo xtask long`.
+//! with every test, the full ones ([`long`]) with `cargo xtask long`.
 
 use core::num::NonZeroU32;
 
@@ -12,6 +12,8 @@ use netnice_core::sched::{Guarantee, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Nanos, Rate};
 
 use crate::{Flow, Random, Sent, Source, World};
+
+mod long;
 
 /// The link of all proofs: 100 Mbit/s, 24 bytes around packets of at most 1500.
 fn wire() -> Wire {
@@ -161,12 +163,6 @@ fn crowds_miss_nothing(seeds: core::ops::Range<u64>) {
 #[test]
 fn crowds_miss_nothing_short() {
     crowds_miss_nothing(0..3);
-}
-
-#[test]
-#[ignore = "minutes: 500 crowds"]
-fn crowds_miss_nothing_long() {
-    crowds_miss_nothing(0..500);
 }
 
 /// Sets of channels that were refused, their last deadline a hundredth shorter than what would
@@ -501,14 +497,6 @@ fn the_gap_of_mixtures_short() {
     tell_gaps(&gaps);
 }
 
-#[test]
-#[ignore = "a minute: 1,000 sets"]
-fn the_gap_of_mixtures_long() {
-    let gaps = gaps_of_mixtures(0..1_000);
-    assert!(gaps.len() >= 500, "only {} sets to judge by", gaps.len());
-    tell_gaps(&gaps);
-}
-
 /// The costs of RTC's table 1 (the context switch, which is lost, is ours).
 fn processor() -> Processor {
     let us = Nanos::from_micros;
@@ -574,22 +562,10 @@ fn divided_deadlines_are_kept_short() {
 }
 
 #[test]
-#[ignore = "minutes: 10,000 sets"]
-fn divided_deadlines_are_kept_long() {
-    divided_deadlines_are_kept(0..10_000);
-}
-
-#[test]
 fn mixtures_are_kept_short() {
     mixtures_are_kept(0..20);
     // Messages behind a limit once had the deadline of when it let them go.
     mixtures_are_kept(3732..3733);
-}
-
-#[test]
-#[ignore = "minutes: 10,000 sets"]
-fn mixtures_are_kept_long() {
-    mixtures_are_kept(0..10_000);
 }
 
 #[test]
@@ -598,24 +574,8 @@ fn admitted_sets_miss_nothing_short() {
 }
 
 #[test]
-#[ignore = "minutes: 10,000 sets"]
-fn admitted_sets_miss_nothing_long() {
-    admitted_sets_miss_nothing(0..10_000);
-}
-
-#[test]
 fn refused_sets_are_broken_short() {
     let (refused, broken) = refused_sets_are_broken(0..60);
     assert!(refused >= 30, "only {refused} sets to judge by");
     assert!(broken * 100 >= refused * 90, "{broken} of {refused}");
-}
-
-#[test]
-#[ignore = "minutes: 10,000 sets"]
-fn refused_sets_are_broken_long() {
-    // Of 10,000 seeds 6,011 lead to a set that a longer deadline would make fit.
-    let (refused, broken) = refused_sets_are_broken(0..17_000);
-    assert!(refused >= 10_000, "only {refused} sets to judge by");
-    eprintln!("{broken} of {refused} refused sets miss a deadline in some legal pattern");
-    assert!(broken * 100 >= refused * 95, "{broken} of {refused}");
 }

@@ -1,0 +1,60 @@
+//! The long forms, most in ten pieces that are tests of their own: a run that is broken off has proved what it came
+//! to, a piece can be asked for by its name, and two processors work at once.
+//!
+//! `cargo test --release -p netnice-sim --lib -- --ignored proofs::long` runs all,
+//! `... proofs::long::mixtures_are_kept::tenth_3` the seeds 3,000 to 3,999 of that one.
+
+use super::{
+    admitted_sets_miss_nothing, crowds_miss_nothing, divided_deadlines_are_kept, gaps_of_mixtures,
+    mixtures_are_kept, refused_sets_are_broken, tell_gaps,
+};
+
+/// Ten tests of one proof, `$seeds` each, one after the other.
+macro_rules! tenths {
+    ($proof:ident, $seeds:literal, $run:expr) => {
+        tenths!($proof, $seeds, $run, tenth_0 0, tenth_1 1, tenth_2 2, tenth_3 3, tenth_4 4,
+            tenth_5 5, tenth_6 6, tenth_7 7, tenth_8 8, tenth_9 9);
+    };
+    ($proof:ident, $seeds:literal, $run:expr, $($name:ident $tenth:literal),*) => {
+        mod $proof {
+            $(
+                #[test]
+                #[ignore = "up to minutes: a tenth of the sets"]
+                fn $name() {
+                    $run($tenth * $seeds..($tenth + 1) * $seeds);
+                }
+            )*
+        }
+    };
+}
+
+tenths!(crowds_miss_nothing, 50, super::crowds_miss_nothing);
+tenths!(
+    admitted_sets_miss_nothing,
+    1_000,
+    super::admitted_sets_miss_nothing
+);
+tenths!(
+    divided_deadlines_are_kept,
+    1_000,
+    super::divided_deadlines_are_kept
+);
+tenths!(mixtures_are_kept, 1_000, super::mixtures_are_kept);
+// Three of five seeds lead to a set that a longer deadline would make fit.
+tenths!(refused_sets_are_broken, 1_800, super::a_thousand_are_broken);
+
+fn a_thousand_are_broken(seeds: core::ops::Range<u64>) {
+    let (refused, broken) = refused_sets_are_broken(seeds);
+    assert!(refused >= 1_000, "only {refused} sets to judge by");
+    eprintln!("{broken} of {refused} refused sets miss a deadline in some legal pattern");
+    assert!(broken * 100 >= refused * 95, "{broken} of {refused}");
+}
+
+/// One test, for what it says is of all sets together.
+#[test]
+#[ignore = "a minute: 1,000 sets"]
+fn the_gap_of_mixtures() {
+    let gaps = gaps_of_mixtures(0..1_000);
+    assert!(gaps.len() >= 500, "only {} sets to judge by", gaps.len());
+    tell_gaps(&gaps);
+}
