@@ -16,6 +16,7 @@
 
 mod duty;
 mod lead;
+mod spent;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::{io, mem, thread};
@@ -28,6 +29,8 @@ use crate::demux::FlowNo;
 use crate::link::Link;
 use crate::serve::duty::Duty;
 use crate::serve::lead::Lead;
+pub use crate::serve::spent::Spent;
+use crate::serve::spent::{Round, Waking, Woken};
 use crate::turn::{Counters, Expelled, Next, ProgramNo, Turn};
 
 /// A turn, its link, and how its time was spent.
@@ -40,26 +43,14 @@ pub struct Server {
     gather: Instant,
     /// A frame ends a sleep.
     hears: bool,
-    /// It slept before this round.
-    slept: bool,
+    /// What ended the sleep before this round, if it slept.
+    woken: Woken,
+    /// Until when its time is accounted for.
+    since: Instant,
     duty: Duty,
     lead: Lead,
+    waking: Waking,
     spent: Spent,
-}
-
-/// What the loop did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
-    /// Rounds of the loop.
-    pub rounds: u64,
-    /// How often it slept.
-    pub sleeps: u64,
-    /// Rounds in which the interface took nothing: it is down, say.
-    pub refusals: u64,
-    /// Doorbells that were rung though the driver was awake.
-    pub unasked: u64,
-    /// Pauses though there was work, so that the kernel takes no longer ones.
-    pub pauses: u64,
 }
 
 /// How exactly a thread is woken.
@@ -81,9 +72,11 @@ impl Server {
             watched,
             gather: Instant(0),
             hears: true,
-            slept: false,
+            woken: Woken::Not,
+            since: monotonic(),
             duty: Duty::new(monotonic()),
             lead: Lead::new(),
+            waking: Waking::new(),
             spent: Spent::default(),
         };
         server.watch(server.link.fd(), LINK)?;
@@ -176,11 +169,12 @@ impl Server {
     /// One round, and then a sleep for as long as nothing is to be done, at most `longest`.
     pub fn round(&mut self, longest: Nanos) {
         let next = self.work();
-        let now = monotonic();
+        let now = self.since;
         if let Some(pause) = self.duty.awake(now) {
             self.spent.pauses += 1;
             thread::sleep(pause);
-            self.duty.slept(monotonic());
+            self.since = monotonic();
+            self.duty.slept(self.since);
         }
         let limit = now.0.saturating_add(longest.0);
         match next {
@@ -191,29 +185,35 @@ impl Server {
     }
 
     /// Receives, sends, flushes.
-    pub fn work(&mut self) -> Next {
+    fn work(&mut self) -> Next {
         self.spent.rounds += 1;
-        let (turn, now) = (&mut self.turn, monotonic());
-        let received = self.link.receive(RECEIVE, |frame| turn.receive(frame, now));
+        let (turn, began) = (&mut self.turn, monotonic());
+        turn.begin(match self.woken == Woken::Frames {
+            true => self.waking.cost(),
+            false => Nanos(0),
+        });
+        let received = self
+            .link
+            .receive(RECEIVE, |frame| turn.receive(frame, began));
         while let Some((flow, until)) = turn.poll_shut() {
             self.link.shut(flow, until);
             turn.shut_out(flow, self.link.dropped(flow));
         }
-        let then = monotonic();
-        let next = turn.transmit(&mut self.link, then);
+        let handed = monotonic();
+        let before = self.link.sent();
+        let next = turn.transmit(&mut self.link, handed);
         let flushed = self.link.flush();
         if flushed.is_ok() {
             turn.left(monotonic);
         }
-        let shows = (received > 0).then(monotonic);
+        let round = Round {
+            began,
+            handed,
+            sent: (received > 0).then(monotonic),
+            sends: self.link.sent() != before,
+        };
         turn.publish();
-        let wake = if mem::take(&mut self.slept) { WAKE } else { 0 };
-        if let Some(shows) = shows {
-            let took = then.0 - now.0 + monotonic().0 - shows.0 + wake;
-            if turn.charge(received as u32, Nanos(took)) {
-                self.gather = Instant(then.0 + GATHER);
-            }
-        }
+        self.account(&round, received);
         match flushed {
             Ok(()) if received == RECEIVE || self.turn.has_expelled() => Next::Again,
             Ok(()) => next,
@@ -228,6 +228,21 @@ impl Server {
         }
     }
 
+    /// A round is over: whom its time was for.
+    fn account(&mut self, round: &Round, received: usize) {
+        let now = monotonic();
+        let awake = Nanos(now.0.saturating_sub(self.since.0));
+        self.since = now;
+        let woken = mem::take(&mut self.woken);
+        let took = self.spent.round(round, awake, now, woken);
+        if woken == Woken::Frames {
+            self.spent.receiving.0 += self.waking.cost().0;
+        }
+        if received > 0 && self.turn.charge(received as u32, took) {
+            self.gather = Instant(round.handed.0 + GATHER);
+        }
+    }
+
     /// Sleeps until then, or until something happens. To a departure it is there in time: it returns a lead before, to look
     /// at what else there is, and at last when the time has come.
     fn rest(&mut self, until: Instant, exactly: bool) {
@@ -235,6 +250,7 @@ impl Server {
         let early = if spins { self.lead.nanos() } else { 0 };
         let wake = until.0.saturating_sub(early);
         if monotonic().0 < wake {
+            self.waking.falls_asleep(processor_time);
             if !self.turn.doze() {
                 return;
             }
@@ -244,12 +260,16 @@ impl Server {
             }
             self.lead.saw(monotonic().0.saturating_sub(wake));
         }
-        if !spins || monotonic().0.saturating_add(NEAR) < until.0 {
+        let mut now = monotonic();
+        if !spins || now.0.saturating_add(NEAR) < until.0 {
             return;
         }
-        while monotonic().0 < until.0 {
+        while now.0 < until.0 {
             std::hint::spin_loop();
+            now = monotonic();
         }
+        self.spent.waiting.0 += now.0.saturating_sub(self.since.0);
+        self.since = now;
     }
 
     /// True if it was not the time that ended the sleep.
@@ -270,12 +290,21 @@ impl Server {
         let mut events = [const { mem::MaybeUninit::uninit() }; EVENTS];
         let woken = epoll::wait(&self.watched, &mut events, Some(&rest));
         self.turn.wake();
-        self.slept = true;
-        self.duty.slept(monotonic());
+        self.waking.wakes(processor_time);
+        self.since = monotonic();
+        self.duty.slept(self.since);
+        self.woken = match wake < until {
+            true => Woken::Frames,
+            false => Woken::Due,
+        };
         let Ok((events, _)) = woken else { return true };
         let woken = !events.is_empty() || wake < until;
         for event in events {
             let number = event.data.u64();
+            self.woken = match number == LINK {
+                true => Woken::Frames,
+                false => Woken::Called,
+            };
             if number < OTHERS {
                 self.spent.unasked += self.turn.hear(ProgramNo(number as u32));
             }
@@ -308,6 +337,15 @@ pub fn monotonic() -> Instant {
     // SAFETY: it is written by the call, which cannot fail for this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     Instant(now.tv_sec as u64 * SECOND + now.tv_nsec as u64)
+}
+
+/// The processor time of the calling thread, in ns.
+fn processor_time() -> u64 {
+    // SAFETY: all bits zero are a value of this plain structure.
+    let mut now: libc::timespec = unsafe { mem::zeroed() };
+    // SAFETY: it is written by the call, which cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
+    now.tv_sec as u64 * SECOND + now.tv_nsec as u64
 }
 
 /// Makes the calling thread one that is woken exactly, on the given processor if one is named.
@@ -344,8 +382,6 @@ const NEAR: u64 = 15_000;
 const RETRY: u64 = 1_000_000;
 /// Frames of a round, before those that wait to be sent are looked at.
 const RECEIVE: usize = 64;
-/// What it takes to fall asleep and to be woken, roughly; it is charged to the frames for which it was.
-const WAKE: u64 = 3_000;
 /// While packets are cut, because a flow is sent more than it may take of the driver's time, frames gather for so long: a flood then
 /// wakes the driver 10,000 times a second and not for each of its frames. Others wait so much longer for what they receive.
 const GATHER: u64 = 100_000;

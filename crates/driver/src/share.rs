@@ -5,9 +5,11 @@
 //! that it cannot pay for is cut before the copy, and only the look that found this out is charged. So a flow that is
 //! flooded costs no more than its share and that look.
 //!
-//! A look costs little where many frames came together, and microseconds where each frame ended a sleep of its own. So
-//! what it costs is measured ([`Cost::saw`]), and while packets are cut the driver lets frames gather
-//! ([`crate::serve`]). And where XDP is, the flow is shut until half of its bucket is there again ([`Share::recovers`]):
+//! What a round of the driver takes is known only when it is over, and most of it is not any one frame's: to be woken, to look
+//! round, to tell a program. So the first frame of a round pays for the round ([`Cost::begin`]), each pays for the look at it, and both
+//! prices are learnt ([`Cost::saw`]): who comes alone, and wakes the driver, pays for that, and who comes behind
+//! others pays little. A flow whose packets are cut costs a look: the driver lets frames gather meanwhile
+//! ([`crate::serve`]), and where XDP is, the flow is shut until half of its bucket is there again ([`Share::recovers`]):
 //! its frames are dropped before they come to the driver at all.
 
 use netnice_core::units::{Instant, Nanos};
@@ -27,28 +29,52 @@ pub struct Share {
 /// What the driver's work takes on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// To look at a frame and find its flow, with its part of what it takes to wake up for it. Measured, from what it begins with.
+    /// A round in which frames came, whatever their number. Learnt, from what it begins with.
+    pub round: Nanos,
+    /// To look at a frame and find its flow. Learnt too.
     pub look: Nanos,
     /// To hand a packet over, whatever its length.
     pub hand: Nanos,
     /// To copy 1,024 bytes.
     pub kibibyte: Nanos,
+    /// What the next frame pays beside the look at it.
+    begun: Nanos,
 }
 
 impl Cost {
-    /// A round took so long to receive so many frames and to show them to their programs.
+    /// A round begins, and to wake up for it took so long: its first frame pays for both.
+    pub fn begin(&mut self, woke: Nanos) {
+        self.begun = Nanos(self.round.0 + woke.0);
+    }
+
+    /// What is to be charged for the look at a frame.
+    #[inline]
+    pub fn look(&mut self) -> Nanos {
+        Nanos(self.look.0 + std::mem::take(&mut self.begun).0)
+    }
+
+    /// A round took so long to receive so many frames and to tell their programs, without what it took to wake up. Few frames say
+    /// what a round takes, many what a look takes. A round that is much longer than was thought was interrupted, perhaps: it says no
+    /// more than one that is a little longer.
     pub fn saw(&mut self, frames: u32, took: Nanos) {
         if frames == 0 {
             return;
         }
-        let each = took.0 / u64::from(frames);
-        let look = each.saturating_sub(self.hand.0).clamp(LEAST, MOST);
-        // A mean over some dozens of frames: one round that was interrupted says little.
-        let weight = u64::from(frames.min(16));
-        self.look.0 = (self.look.0 * (64 - weight) + look * weight) / 64;
+        let frames = i64::from(frames);
+        let thought = self.round.0 as i64 + frames * (self.look.0 + self.hand.0) as i64;
+        let took = i64::try_from(took.0).unwrap_or(i64::MAX);
+        let more = (took - thought).min(SURPRISE);
+        let learn = |price: &mut Nanos, by: i64, (least, most): (u64, u64)| {
+            price.0 = price.0.saturating_add_signed(by).clamp(least, most);
+        };
+        match frames < MANY {
+            true => learn(&mut self.round, more / 16, ROUND),
+            false => learn(&mut self.look, more / frames / 8, LOOK),
+        }
     }
 
     /// Of a packet that is handed over, without the look.
+    #[inline]
     pub fn of(&self, length: usize) -> Nanos {
         Nanos(self.hand.0 + (length as u64 * self.kibibyte.0).div_ceil(1024))
     }
@@ -58,9 +84,11 @@ impl Default for Cost {
     /// Measured on a virtual machine of 2026, and rounded up.
     fn default() -> Cost {
         Cost {
+            round: Nanos(2_000),
             look: Nanos(100),
             hand: Nanos(100),
             kibibyte: Nanos(60),
+            begun: Nanos(0),
         }
     }
 }
@@ -99,9 +127,13 @@ impl Share {
 }
 
 const MILLION: i128 = 1_000_000;
-/// What a look takes at least, and what it is taken for at most: above, the driver itself was stopped.
-const LEAST: u64 = 50;
-const MOST: u64 = 20_000;
+/// From so many frames on a round is for its frames.
+const MANY: i64 = 8;
+/// How much longer than was thought a round may be for it to be believed, in ns: to ring a program's bell takes half of that.
+const SURPRISE: i64 = 20_000;
+/// Between what the prices stay: what no machine is faster than, and what is not the driver's own doing, in ns.
+const ROUND: (u64, u64) = (200, 50_000);
+const LOOK: (u64, u64) = (50, 5_000);
 
 #[cfg(test)]
 mod tests;

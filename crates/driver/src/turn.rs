@@ -422,6 +422,11 @@ impl Turn {
         }
     }
 
+    /// A round begins, for which the caller woke up at this cost, if frames have woken it: the first of them pays for it.
+    pub fn begin(&mut self, woke: Nanos) {
+        self.cost.begin(woke);
+    }
+
     /// A frame came in.
     pub fn receive(&mut self, frame: &[u8], now: Instant) {
         let Turn {
@@ -487,7 +492,7 @@ impl Turn {
         }
     }
 
-    /// So many frames were received and published, and it took so long; `true` if some of them were cut, because their flows
+    /// So many frames were received and published, and it took so long since [`Turn::begin`]; `true` if some of them were cut, because their flows
     /// have used up their share of the driver's time.
     pub fn charge(&mut self, frames: u32, took: Nanos) -> bool {
         self.cost.saw(frames, took);

@@ -65,6 +65,8 @@ pub struct Counters {
     pub too_short: u64,
     /// Those that it had no share of the driver's time for.
     pub over_share: u64,
+    /// What the packets that came took of the driver's time, in ns: what it was charged.
+    pub receiving: u64,
     /// How long heads waited until they were sent, in ns.
     pub waited_sum: u64,
     /// The longest of them.
@@ -263,17 +265,20 @@ impl Flow {
     pub(super) fn hand_over(
         &mut self,
         packet: &[u8],
-        cost: &Cost,
+        cost: &mut Cost,
         now: Instant,
     ) -> Result<Handed, Breach> {
         self.counters.received += 1;
+        let (look, rest) = (cost.look(), cost.of(packet.len()));
+        self.counters.receiving += look.0;
         if let Some(share) = &mut self.share
-            && !share.admit(cost.look, cost.of(packet.len()), now)
+            && !share.admit(look, rest, now)
         {
             self.counters.over_share += 1;
             self.ring.lost(Loss::OverShare);
             return Ok(Handed::Cut(share.recovers()));
         }
+        self.counters.receiving += rest.0;
         let Taken::Record(record) = self.ring.take_empty()? else {
             self.counters.no_buffer += 1;
             self.ring.lost(Loss::NoBuffer);
