@@ -19,8 +19,8 @@
 //! TAT is never more than CDVT ahead of ours (it takes max(t, TAT) + T where we take TAT + T or
 //! t + T), and we send at or after ours.
 
-use super::finest;
 use super::pace::{Moment, Pace, WHOLE};
+use super::{PATIENCE_DIGITS, finest};
 use crate::contract::{self, Bucket};
 
 /// The state of a shaped flow.
@@ -130,11 +130,23 @@ impl Cell {
         self.eligible + u64::from(self.cdvt)
     }
 
-    /// The same cell, of whom all waits are given in units of 2^`digits` ns.
-    pub(super) fn in_units(self, digits: u32) -> Cell {
-        // Below 64 still.
-        let finest = self.finest().saturating_sub(digits) as u8;
-        Cell { finest, ..self }
+    /// The same cell for a [`super::Pacer`], whose waits are in units of 2^`digits` ns and may end half of CDVT late: nobody
+    /// else counts on the rest of it.
+    pub(super) fn paced(self, digits: u32) -> Cell {
+        let half = (self.cdvt | 1).ilog2().saturating_sub(1);
+        Cell {
+            // Below 32.
+            finest: half.saturating_sub(digits) as u8,
+            ..self
+        }
+    }
+
+    /// How wide the place of a wait may be in a [`super::Pacer`], as a binary logarithm. The pause of a dual bucket, which is
+    /// longer than what is between two packets, ends as sharply as anywhere.
+    #[inline(always)]
+    pub(super) fn finest_paced(&self) -> u32 {
+        let sharper = u32::from(self.refill) * (PATIENCE_DIGITS - 1);
+        u32::from(self.finest).saturating_sub(sharper)
     }
 
     /// How wide the place of a wait may be, as a binary logarithm.

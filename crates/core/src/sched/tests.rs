@@ -3,6 +3,7 @@
 mod cells;
 mod channels;
 mod limits;
+mod pacers;
 mod servers;
 mod shares;
 mod slices;

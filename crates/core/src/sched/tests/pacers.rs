@@ -1,0 +1,93 @@
+//! Shaping alone: who is woken when, and for what.
+
+use alloc::vec::Vec;
+
+use super::world::*;
+use crate::contract::{self, Bucket, Sustained};
+use crate::sched::Pacer;
+use crate::units::{Bytes, Instant, Rate};
+
+/// Of many flows of many rates each wake-up is for somebody, and none comes late.
+#[test]
+fn a_pacers_wake_up_is_for_somebody() {
+    let mut pacer = Pacer::new();
+    let mut sent = Vec::new();
+    for kbit in 1..=60 {
+        let contract = cell(Rate::new(kbit * 100_000).unwrap(), us(100));
+        let flow = pacer.insert(contract).unwrap();
+        pacer.handle_head(flow, Bytes(500), Instant(0)).unwrap();
+        sent.push(0);
+    }
+    let mut now = Instant(0);
+    for _ in 0..5_000 {
+        let Some((flow, _)) = pacer.poll(now, |_| Some(Bytes(500))) else {
+            let wake = pacer.poll_timeout().unwrap();
+            assert!(wake > now, "woken for nothing at {now:?}");
+            now = wake;
+            continue;
+        };
+        // 4,000 bits at its rate, however late the one before was; a place is at most 1/1024 of the
+        // wait or a microsecond later.
+        let rate = (flow.index() as u64 + 1) * 100_000;
+        let due = sent[flow.index()] * 4_000_000_000_000 / rate;
+        sent[flow.index()] += 1;
+        let most = ((4_000_000_000_000 / rate) >> 10).max(1000) + 1;
+        assert!(
+            (due..=due + most).contains(&now.0),
+            "{flow}: {due}, {now:?}"
+        );
+    }
+}
+
+/// Slow flows wait in one go where CDVT has room for a thousandth of the wait, and else no longer than half of it; no rate is
+/// lost either way.
+#[test]
+fn a_pacers_slow_flows_are_looked_at_once() {
+    for (patience, at_once) in [(1, false), (50, false), (2_000, true), (100_000, true)] {
+        let mut pacer = Pacer::new();
+        // 500 bytes each 0.4 s.
+        let contract = cell(Rate::new(10_000).unwrap(), us(patience));
+        let flow = pacer.insert(contract).unwrap();
+        pacer.handle_head(flow, Bytes(500), Instant(0)).unwrap();
+        let (mut now, mut woken) = (Instant(0), 0);
+        for count in 0..100 {
+            while pacer.poll(now, |_| Some(Bytes(500))).is_none() {
+                now = pacer.poll_timeout().unwrap();
+                woken += 1;
+            }
+            let due = count * 400_000_000;
+            let late = now.0.checked_sub(due).expect("not early");
+            let most = (400_000_000 >> 10).min(patience * 500).max(1_000);
+            assert!(late <= most, "{patience} us: {late} ns late");
+        }
+        assert_eq!(woken == 99, at_once, "{patience} us: woken {woken} times");
+    }
+}
+
+/// What follows the pause of a dual bucket is late by no more than 1/32 of CDVT.
+#[test]
+fn a_pacers_dual_bucket_is_full_when_it_should() {
+    let sustained = Sustained {
+        scr: Rate::new(10_000).unwrap(),
+        mbs: Bytes(2_500),
+        bucket: Bucket::Dual,
+    };
+    let peak = Rate::new(40_000).unwrap();
+    let contract = contract::Cell::new(peak, us(2_000), Some(sustained)).unwrap();
+    let mut pacer = Pacer::new();
+    let flow = pacer.insert(contract).unwrap();
+    pacer.handle_head(flow, Bytes(500), Instant(0)).unwrap();
+    let mut now = Instant(0);
+    for count in 0..200 {
+        while pacer.poll(now, |_| Some(Bytes(500))).is_none() {
+            now = pacer.poll_timeout().unwrap();
+        }
+        // Five packets, 0.1 s apart; after 2 s the next.
+        let (burst, packet) = (count / 5, count % 5);
+        let due = burst * 2_000_000_000 + packet * 100_000_000;
+        let late = now.0.checked_sub(due).expect("not early");
+        let pause = if burst > 0 { 2_000_000 / 32 } else { 0 };
+        let peak = if packet > 0 { 100_000_000 >> 10 } else { 0 };
+        assert!(late <= pause + peak, "{burst}, {packet}: {late} ns late");
+    }
+}
