@@ -1,9 +1,15 @@
 //! What a packet costs: `cargo bench -p netnice-core --bench scheduler`.
 //!
 //! Cycles are those of the time stamp counter (its rate is read from /proc/cpuinfo; where that
-//! fails, nanoseconds are shown). Each figure is the median of many short batches, so that what
-//! else the machine does hardly shows. `--quick` measures fewer, `--only WORD` one table, `--flows N` one
+//! fails, nanoseconds are shown). Each figure is the median of many short batches, of three runs together; in
+//! brackets the median of the least of the three, batch for batch: the work is the same in every
+//! run, so this is what it costs without what else the machine did.
+//! `--quick` measures fewer, `--only WORD` one table, `--flows N` one
 //! line of it. `instructions` are counted by callgrind, where valgrind is installed.
+//!
+//! All structures have their memory in pages of 2 MiB where the system gives them (the C library
+//! asks for them, told by the environment: [`HUGE`]), as a program with very many flows would;
+//! `--small-pages` leaves it to the system.
 //!
 //! Every flow always has a packet to send. *Shaping alone* takes the next eligible flow, shapes
 //! it by a dual leaky bucket and puts it back. *Everything* is a link of which 60 % is booked:
@@ -16,12 +22,15 @@ mod load;
 mod measure;
 
 use load::Mix;
-use measure::{Ruler, Sample};
+use measure::{Figure, Ruler, Sample};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if let Some(at) = words.iter().position(|word| word == "--count") {
         return instructions::one(&words[at + 1..]);
+    }
+    if let Some(code) = with_huge_pages(&words) {
+        std::process::exit(code);
     }
     let only = words.iter().position(|word| word == "--only");
     let only = only.and_then(|at| words.get(at + 1)).map(String::as_str);
@@ -38,9 +47,6 @@ fn main() {
     if wanted("everything") {
         everything(&ruler, &flows);
     }
-    if wanted("huge") {
-        huge(&flows, words.iter().any(|word| word == "--quick"));
-    }
     if wanted("worst") {
         worst(&ruler);
     }
@@ -55,75 +61,65 @@ fn main() {
 const FLOWS: [usize; 5] = [1, 100, 1_000, 65_536, 1_048_576];
 
 fn shaping(ruler: &Ruler, flows: &[usize]) {
-    println!("\nshaping alone (dual bucket, take, requeue), median per packet");
+    println!("\nshaping alone (dual bucket, take, requeue), per packet");
     println!(
-        "{:>9} {:>10} {:>8} {:>8} {:>12} {:>10} {:>8}",
-        "flows", "parameters", "pacer", "p10", "BinaryHeap", "BTreeMap", "wheel"
+        "{:>9} {:>10} {:>14} {:>14} {:>14} {:>14}",
+        "flows", "parameters", "pacer", "BinaryHeap", "BTreeMap", "wheel"
     );
     for &flows in flows {
         for same in [false, true] {
-            let ours = ruler.batches(3 * flows, load::pacer(flows, same));
-            let heap = ruler.batches(3 * flows, baselines::heap(flows, same));
-            let tree = ruler.batches(3 * flows, baselines::tree(flows, same));
-            let wheel = ruler.batches(3 * flows, baselines::wheel(flows, same));
-            println!(
-                "{flows:>9} {:>10} {:>8.0} {:>8.0} {:>12.0} {:>10.0} {:>8.0}",
-                parameters(same),
-                ours.median,
-                ours.p10,
-                heap.median,
-                tree.median,
-                wheel.median
-            );
+            let figures = [
+                ruler.batches(3 * flows, || load::pacer(flows, same)),
+                ruler.batches(3 * flows, || baselines::heap(flows, same)),
+                ruler.batches(3 * flows, || baselines::tree(flows, same)),
+                ruler.batches(3 * flows, || baselines::wheel(flows, same)),
+            ];
+            line(flows, same, &figures);
         }
     }
 }
 
 fn everything(ruler: &Ruler, flows: &[usize]) {
-    println!("\neverything, median per packet");
+    println!("\neverything, per packet");
     println!(
-        "{:>9} {:>10} {:>8} {:>8} {:>10} {:>8}",
-        "flows", "parameters", "mixed", "p10", "cells only", "p10"
+        "{:>9} {:>10} {:>14} {:>14}",
+        "flows", "parameters", "mixed", "cells only"
     );
     for &flows in flows {
         for same in [false, true] {
-            let mixed = ruler.batches(3 * flows, load::link(flows, same, Mix::All, 60));
-            let cells = ruler.batches(3 * flows, load::link(flows, same, Mix::Cells, 60));
-            println!(
-                "{flows:>9} {:>10} {:>8.0} {:>8.0} {:>10.0} {:>8.0}",
-                parameters(same),
-                mixed.median,
-                mixed.p10,
-                cells.median,
-                cells.p10
-            );
+            let figures = [
+                ruler.batches(3 * flows, || load::link(flows, same, Mix::All, 60)),
+                ruler.batches(3 * flows, || load::link(flows, same, Mix::Cells, 60)),
+            ];
+            line(flows, same, &figures);
         }
     }
 }
 
-/// The same with memory in pages of 2 MiB, as a program of very many flows may ask for: here by
-/// the environment of another process, which the C library's allocator reads.
-fn huge(flows: &[usize], quick: bool) {
-    println!("\nwith huge pages (GLIBC_TUNABLES={HUGE})");
-    let Ok(program) = std::env::current_exe() else {
-        return println!("not measured: this program does not know where it is");
-    };
-    for only in ["shaping", "everything"] {
-        for flows in flows.iter().filter(|flows| **flows >= 65_536) {
-            let mut again = std::process::Command::new(&program);
-            again.args(["--only", only, "--flows", &flows.to_string()]);
-            if quick {
-                again.arg("--quick");
-            }
-            match again.env("GLIBC_TUNABLES", HUGE).status() {
-                Ok(status) if status.success() => {}
-                other => println!("not measured: {other:?}"),
-            }
-        }
+/// Measures in another process whose allocator asks for huge pages, unless this is it or none are
+/// wanted. The other one's exit code.
+fn with_huge_pages(words: &[String]) -> Option<i32> {
+    if std::env::var_os(TUNABLES).is_some() || words.iter().any(|word| word == "--small-pages") {
+        return None;
     }
+    let program = std::env::current_exe().ok()?;
+    let mut again = std::process::Command::new(program);
+    again.args(words).env(TUNABLES, HUGE);
+    again.status().ok()?.code()
 }
 
+/// Where the C library's allocator looks, and that it shall ask for huge pages.
+const TUNABLES: &str = "GLIBC_TUNABLES";
 const HUGE: &str = "glibc.malloc.hugetlb=1";
+
+/// Prints the figures of one number of flows.
+fn line(flows: usize, same: bool, figures: &[Figure]) {
+    print!("{flows:>9} {:>10}", parameters(same));
+    for Figure { median, least } in figures {
+        print!(" {:>14}", format!("{median:.0} ({least:.0})"));
+    }
+    println!();
+}
 
 /// Every single call is measured, with all flows falling due in the same instant, again and
 /// again.
