@@ -25,7 +25,7 @@ mod fuzz;
 pub mod link;
 pub mod meter;
 pub mod police;
-mod prefetch;
+pub mod prefetch;
 mod quoted;
 pub mod sched;
 pub mod target;

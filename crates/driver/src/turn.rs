@@ -16,13 +16,17 @@
 //!   [`Turn::poll_expelled`] says which, and why; to close its flows and detach it is left to the caller, since it may have many.
 //! - What is decided to leave now leaves a moment later, and if the caller was stopped in between, much later. [`Turn::left`] says when
 //!   it did, so that what comes after it does not follow too soon.
-//! - Work is bounded: [`BATCH`] packets a turn, [`LOOKS`] records that cannot be sent for each head that is looked for.
+//! - Work is bounded: [`BATCH`] packets a turn, [`NEWS`] flows that are looked at, [`LOOKS`] records that cannot be sent for each head
+//!   that is looked for.
+//! - With tens of thousands of flows nearly all of the time would be waiting for memory. So which flows are looked at next, and which
+//!   packets leave in this turn, is known before it is done, and what it takes is fetched.
 
 mod flow;
 
 use std::os::fd::BorrowedFd;
 
 use netnice_core::contract::Slice;
+use netnice_core::prefetch;
 use netnice_core::sched::{Class, Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::breach::Breach;
@@ -101,6 +105,12 @@ pub struct Turn {
     to_ring: Vec<u32>,
     /// Flows whose next record was not found within [`LOOKS`].
     again: Vec<u32>,
+    /// Flows that are to be looked at.
+    news: Vec<u32>,
+    /// How many of them were.
+    looked: usize,
+    /// What leaves in this turn, in order.
+    departures: Vec<Leaves>,
     broken: Vec<(ProgramNo, Breach)>,
     expelled: Vec<Expelled>,
     /// What was given to the card and has not left as far as is known, of flows that care: whose, and how many bytes.
@@ -142,6 +152,14 @@ pub struct Expelled {
     pub breach: Breach,
 }
 
+/// A packet that leaves in this turn.
+struct Leaves {
+    departure: Departure,
+    head: Record,
+    /// When the scheduler was told of it.
+    since: Instant,
+}
+
 /// A program, and which of its slots is which flow.
 struct Program {
     client: Client,
@@ -166,6 +184,9 @@ impl Turn {
             touched: Vec::new(),
             to_ring: Vec::new(),
             again: Vec::new(),
+            news: Vec::new(),
+            looked: 0,
+            departures: Vec::with_capacity(BATCH),
             broken: Vec::new(),
             expelled: Vec::new(),
             leaving: Vec::with_capacity(BATCH),
@@ -385,13 +406,19 @@ impl Turn {
     /// calls [`Turn::left`], and then [`Turn::publish`], which wakes programs: that takes long.
     pub fn transmit(&mut self, card: &mut impl Card, now: Instant) -> Next {
         self.look(now);
-        let mut sent = 0;
-        while sent < BATCH && (!self.link_is_up || card.room() > 0) && self.send_one(card, now) {
-            sent += 1;
+        let room = match self.link_is_up {
+            true => card.room().min(BATCH),
+            false => BATCH,
+        };
+        for _ in 0..room {
+            if !self.choose(now) {
+                break;
+            }
         }
+        self.send(card, now);
         self.show();
         match self.scheduler.poll_timeout() {
-            _ if !self.again.is_empty() => Next::Again,
+            _ if !self.again.is_empty() || self.looked < self.news.len() => Next::Again,
             Some(at) if at <= now => Next::Again,
             Some(at) => Next::Wait(at),
             None => Next::Idle,
@@ -592,14 +619,22 @@ impl Turn {
 
     /// Flows that have something new and had no head: their heads become known.
     fn look(&mut self, now: Instant) {
-        let mut news = std::mem::take(&mut self.again);
-        let served = self.programs.iter().flatten();
-        for program in served.filter(|program| !program.expelled) {
-            program.client.take_notices(|slot| {
-                news.extend(program.slots.get(slot as usize).copied().flatten());
-            });
+        if self.looked == self.news.len() {
+            self.looked = 0;
+            self.ask();
         }
-        for number in news.drain(..) {
+        let news = std::mem::take(&mut self.news);
+        let until = news.len().min(self.looked + NEWS);
+        for at in self.looked..until {
+            if let Some(Some(flow)) =
+                ahead(&news, at, NEAR).and_then(|number| self.flows.get(number))
+            {
+                flow.ring.soon();
+            }
+            if let Some(flow) = ahead(&news, at, FAR).and_then(|number| self.flows.get(number)) {
+                prefetch::whole(flow);
+            }
+            let number = news[at];
             let Some(Some(flow)) = self.flows.get_mut(number as usize) else {
                 continue;
             };
@@ -615,25 +650,46 @@ impl Turn {
                 self.again.push(number);
             }
         }
+        (self.news, self.looked) = (news, until);
     }
 
-    /// Sends the head whose turn it is. False if it is nobody's.
-    fn send_one(&mut self, card: &mut impl Card, now: Instant) -> bool {
+    /// Which flows are to be looked at.
+    fn ask(&mut self) {
+        let Turn {
+            news,
+            again,
+            programs,
+            ..
+        } = self;
+        news.clear();
+        news.append(again);
+        for program in programs
+            .iter()
+            .flatten()
+            .filter(|program| !program.expelled)
+        {
+            program.client.take_notices(|slot| {
+                news.extend(program.slots.get(slot as usize).copied().flatten());
+            });
+        }
+    }
+
+    /// Takes the head whose turn it is, and puts what stands behind it in its place. False if it is nobody's turn.
+    fn choose(&mut self, now: Instant) -> bool {
         let Turn {
             scheduler,
             flows,
             touched,
             again,
             broken,
-            leaving,
-            leaves,
-            link_is_up,
-            totals,
+            departures,
             ..
         } = self;
         let mut behind = None;
         let departure = scheduler.poll(now, |id: FlowId| {
-            let flow = flows.get_mut(id.index())?.as_mut()?;
+            let slot = flows.get_mut(id.index())?;
+            prefetch::whole(slot);
+            let flow = slot.as_mut()?;
             if flow.is_silent() {
                 return None;
             }
@@ -647,36 +703,64 @@ impl Turn {
             return false;
         };
         let number = departure.flow.index();
-        let Some(Some(flow)) = flows.get_mut(number) else {
+        let Some(slot) = flows.get_mut(number) else {
+            return true;
+        };
+        let Some(flow) = slot else {
             return true;
         };
         if flow.is_silent() {
             flow.head = None;
             return true;
         }
+        flow.ring.soon();
         if flow.touch() {
             touched.push(number as u32);
         }
         if flow.looks_again() && behind.is_none() {
             again.push(number as u32);
         }
-        let head = std::mem::replace(&mut flow.head, behind);
-        if let Some(head) = head {
+        if let Some(head) = std::mem::replace(&mut flow.head, behind) {
+            flow.ring.soon_read(&head);
+            let since = std::mem::replace(&mut flow.since, now);
+            departures.push(Leaves {
+                departure,
+                head,
+                since,
+            });
+        }
+        true
+    }
+
+    /// Sends what was chosen.
+    fn send(&mut self, card: &mut impl Card, now: Instant) {
+        for Leaves {
+            departure,
+            head,
+            since,
+        } in self.departures.drain(..)
+        {
+            let Some(Some(flow)) = self.flows.get_mut(departure.flow.index()) else {
+                continue;
+            };
             let bytes = head.bytes() as u64;
-            if flow.send(head, link_is_up.then_some(card), &departure) {
-                totals.sent += 1;
-                totals.sent_bytes += bytes;
+            if flow.send(
+                head,
+                since,
+                self.link_is_up.then_some(&mut *card),
+                &departure,
+            ) {
+                self.totals.sent += 1;
+                self.totals.sent_bytes += bytes;
                 if let Some(by) = now.0.checked_add(flow.tolerance.0) {
-                    *leaves = match leaving.is_empty() {
+                    self.leaves = match self.leaving.is_empty() {
                         true => Instant(by),
-                        false => Instant(by).min(*leaves),
+                        false => Instant(by).min(self.leaves),
                     };
-                    leaving.push((departure.flow, bytes));
+                    self.leaving.push((departure.flow, bytes));
                 }
             }
         }
-        flow.since = now;
-        true
     }
 
     fn served(&mut self) -> impl Iterator<Item = &mut Program> {
@@ -695,8 +779,18 @@ impl Turn {
     }
 }
 
+/// The one that comes so many places after this one.
+fn ahead(flows: &[u32], at: usize, places: usize) -> Option<usize> {
+    flows.get(at + places).map(|number| *number as usize)
+}
+
+/// How far ahead a flow's rings are fetched, and how far it is itself, which says where they are.
+const NEAR: usize = 4;
+const FAR: usize = 8;
 /// How many packets leave in one turn: what the kernel sends at once.
 pub const BATCH: usize = 32;
+/// How many flows that have something new are looked at in one turn. The others' notices stay, or what was taken of them does.
+pub const NEWS: usize = 128;
 /// How many records that cannot be sent are given back in a row, before others are looked at.
 pub const LOOKS: usize = 8;
 

@@ -67,6 +67,13 @@ impl Producer {
         Ok(self.free() >= entries)
     }
 
+    /// Something is pushed and shown soon.
+    #[inline]
+    pub(crate) fn soon(&self) {
+        self.ends.slots.soon(self.next);
+        self.ends.producer.soon();
+    }
+
     /// Writes a record, which is shown by the next [`Producer::show`].
     ///
     /// # Panics
@@ -157,6 +164,16 @@ impl Consumer {
             shown: at,
             seen: at,
         }
+    }
+
+    /// Something is popped and shown soon.
+    #[inline]
+    pub(crate) fn soon(&self) {
+        if self.waiting() == 0 {
+            self.ends.producer.soon();
+        }
+        self.ends.slots.soon(self.next);
+        self.ends.consumer.soon();
     }
 
     /// Takes the next record out, if the caller wants one of so many entries. Its entries are the producer's again

@@ -395,6 +395,13 @@ impl Flow {
         self.transmit.take(&mut self.owned)
     }
 
+    /// The next call is [`Flow::take`], [`Flow::give_back`] or both, and then [`Flow::publish`]: what they read and write is fetched.
+    #[inline]
+    pub fn soon(&self) {
+        self.transmit.requests.soon();
+        self.transmit.answers.soon();
+    }
+
     /// Takes the next empty record.
     ///
     /// # Errors
@@ -402,6 +409,16 @@ impl Flow {
     #[inline]
     pub fn take_empty(&mut self) -> Result<Taken, Breach> {
         self.receive.take(&mut self.owned)
+    }
+
+    /// The next call for this record is [`Flow::read`]: the first bytes of it are fetched, which are those that the processor does not
+    /// foresee itself.
+    #[inline]
+    pub fn soon_read(&self, record: &Record) {
+        if let Some(pair) = record.pairs().first() {
+            self.region
+                .soon(self.area + u64::from(pair.base), pair.length.min(FORESEEN));
+        }
     }
 
     /// Copies the bytes of a record, one pair after the other, to the begin of `into`; says how many. The program may
@@ -636,6 +653,8 @@ impl<'a> Header<'a> {
     }
 }
 
+/// Bytes of a packet that are fetched ahead.
+const FORESEEN: u32 = 256;
 const LOST: u64 = field(offset_of!(FlowHeader, lost));
 
 const fn field(at: usize) -> u64 {

@@ -18,7 +18,9 @@ pub struct Balance {
 /// (LLVM 22) where the call is inlined in a loop. The tests of this crate in release mode see it.
 #[derive(Clone, Debug)]
 pub(crate) struct Owned {
-    words: Box<[u64]>,
+    /// The first 64 chunks, which are all that most flows have: at hand where the rest of the flow is.
+    first: u64,
+    more: Box<[u64]>,
     in_use: u32,
     total: u32,
 }
@@ -27,7 +29,8 @@ impl Owned {
     /// None of so many.
     pub(crate) fn none_of(total: u32) -> Owned {
         Owned {
-            words: vec![0; (total as usize).div_ceil(64)].into_boxed_slice(),
+            first: 0,
+            more: vec![0; (total as usize).div_ceil(64).saturating_sub(1)].into_boxed_slice(),
             in_use: 0,
             total,
         }
@@ -59,7 +62,11 @@ impl Owned {
 
     #[inline]
     pub(crate) fn has(&self, chunk: u32) -> bool {
-        self.words[(chunk / 64) as usize] & (1 << (chunk % 64)) != 0
+        let word = match chunk / 64 {
+            0 => self.first,
+            more => self.more[more as usize - 1],
+        };
+        word & (1 << (chunk % 64)) != 0
     }
 
     pub(crate) fn balance(&self) -> Balance {
@@ -75,7 +82,8 @@ impl Owned {
     /// # Panics
     /// If it does not.
     pub(crate) fn invariants(&self) {
-        let counted: u32 = self.words.iter().map(|word| word.count_ones()).sum();
+        let words = std::iter::once(&self.first).chain(&self.more);
+        let counted: u32 = words.map(|word| word.count_ones()).sum();
         assert_eq!(counted, self.in_use, "chunks counted one by one");
         assert!(self.in_use <= self.total);
     }
@@ -83,7 +91,11 @@ impl Owned {
     #[inline]
     fn place(&mut self, chunk: u32) -> (&mut u64, u64) {
         assert!(chunk < self.total, "chunk {chunk} of {}", self.total);
-        (&mut self.words[(chunk / 64) as usize], 1 << (chunk % 64))
+        let word = match chunk / 64 {
+            0 => &mut self.first,
+            more => &mut self.more[more as usize - 1],
+        };
+        (word, 1 << (chunk % 64))
     }
 }
 

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::layout::SetupError;
+use crate::words::soon;
 
 /// A memory file that cannot change its size any more.
 #[derive(Debug)]
@@ -165,6 +166,15 @@ impl Region {
         unsafe { self.base.add(offset as usize) }
     }
 
+    /// So many bytes at `offset` are read soon.
+    #[inline]
+    pub(crate) fn soon(&self, offset: u64, length: u32) {
+        let from = self.at(offset, length.into(), 1).as_ptr();
+        for line in (0..length as usize).step_by(LINE) {
+            soon(from.wrapping_add(line));
+        }
+    }
+
     /// Copies bytes out. They may change meanwhile: judge the copy (rule 4).
     #[inline]
     pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) {
@@ -229,6 +239,8 @@ pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
     }
 }
 
+/// Bytes that the processor fetches at a time.
+const LINE: usize = 64;
 const NAME: &str = "netnice-ring";
 const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)

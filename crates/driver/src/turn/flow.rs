@@ -225,6 +225,7 @@ impl Flow {
     pub(super) fn send(
         &mut self,
         head: Record,
+        since: Instant,
         card: Option<&mut impl Card>,
         leaves: &Departure,
     ) -> bool {
@@ -238,7 +239,7 @@ impl Flow {
         });
         let status = match done {
             Some(Ok(())) => {
-                self.counters.count_sent(head.bytes(), self.since, leaves);
+                self.counters.count_sent(head.bytes(), since, leaves);
                 Status::DONE
             }
             Some(Err(_)) => {

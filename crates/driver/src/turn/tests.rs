@@ -87,39 +87,47 @@ fn slice(ms: u64) -> Service {
     }
 }
 
+/// What a talker is opened with: its own port, and a group of all of them.
+fn asks(port: u16, service: Service, share: Option<Share>) -> Open {
+    let local = end(&format!("10.0.0.1:{port}"));
+    let transport = Transport::Udp;
+    Open {
+        shape: SHAPE,
+        service,
+        sender: Sender {
+            mac: OWN,
+            next_hop: Some(PEER),
+            longest: 1514,
+            sends: Sends::Ports {
+                transport,
+                local,
+                remote: Some(end("10.0.0.2:9")),
+            },
+        },
+        matches: vec![
+            Match::Port { transport, local },
+            Match::Group {
+                transport,
+                group: end("224.1.1.1:77"),
+            },
+        ],
+        reassembly: Reassembly::Complete,
+        share,
+    }
+}
+
 impl Rig {
     fn talker(&mut self, port: u16, service: Service, share: Option<Share>) -> Talker {
+        self.talker_by(port, &asks(port, service, share))
+    }
+
+    fn talker_by(&mut self, port: u16, open: &Open) -> Talker {
         let budget = Budget {
             flows: 4,
             bytes: 4 << 20,
         };
         let program = self.turn.attach(Client::create(budget).unwrap());
-        let local = end(&format!("10.0.0.1:{port}"));
-        let transport = Transport::Udp;
-        let open = Open {
-            shape: SHAPE,
-            service,
-            sender: Sender {
-                mac: OWN,
-                next_hop: Some(PEER),
-                longest: 1514,
-                sends: Sends::Ports {
-                    transport,
-                    local,
-                    remote: Some(end("10.0.0.2:9")),
-                },
-            },
-            matches: vec![
-                Match::Port { transport, local },
-                Match::Group {
-                    transport,
-                    group: end("224.1.1.1:77"),
-                },
-            ],
-            reassembly: Reassembly::Complete,
-            share,
-        };
-        let opened = self.turn.open(program, &open, self.now).unwrap();
+        let opened = self.turn.open(program, open, self.now).unwrap();
         let handles = self.turn.client(program).unwrap().handles();
         let attachment = handles.attach().unwrap();
         let memory = File::from(handles.memory.try_clone_to_owned().unwrap());
@@ -492,5 +500,40 @@ proptest! {
             let port = u16::from_be_bytes([frame[34], frame[35]]);
             prop_assert!((5000..5003).contains(&port) && frame.len() <= 1514 && frame[..6] == PEER.0);
         }
+    }
+}
+
+#[test]
+fn a_turn_looks_at_so_many_flows_and_those_that_follow_at_the_others() {
+    let flows = 2 * NEWS + 1;
+    let mut rig = rig(100_000_000_000);
+    rig.card.room = 0;
+    let mut talkers: Vec<Talker> = (0..flows)
+        .map(|k| {
+            let mut open = asks(
+                1000 + k as u16,
+                Service::best_effort(Weight::default()),
+                None,
+            );
+            // A group has not so many members.
+            open.matches.truncate(1);
+            rig.talker_by(1000 + k as u16, &open)
+        })
+        .collect();
+    for talker in &mut talkers {
+        assert!(talker.says(100));
+    }
+    for looked in [NEWS, 2 * NEWS, flows] {
+        assert_eq!(rig.transmit(), Next::Again);
+        assert_eq!(rig.turn.looked, looked);
+        let known = rig.turn.flows.iter().flatten();
+        assert_eq!(known.filter(|flow| flow.head.is_some()).count(), looked);
+    }
+    rig.card.room = ROOM;
+    rig.run(1_000_000, &mut []);
+    assert_eq!(rig.card.sent.len(), flows, "each of them once");
+    for talker in &mut talkers {
+        talker.collects();
+        assert_eq!(talker.back, [Status::DONE]);
     }
 }
