@@ -464,11 +464,13 @@ impl Flow {
         Ok(())
     }
 
-    /// Shows the driver what was handed over and taken since the last time. True if there was something: then
-    /// [`ring`](Attachment::ring). Who sees a record to send sees what was primed for its answer too.
+    /// Shows the driver what was handed over and taken since the last time. True if something of it is to be sent, or was: then
+    /// [`ring`](Attachment::ring). Of empty buffers the driver need not be told before it has a packet for them. Who sees
+    /// a record to send sees what was primed for its answer too.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        let moved = self.receive.show() | self.transmit.show();
+        self.receive.show();
+        let moved = self.transmit.show();
         if moved {
             self.notices.raise(self.place.slot);
         }
