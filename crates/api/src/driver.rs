@@ -197,6 +197,20 @@ pub struct CensusDoc {
     pub flows: Vec<DriverFlowDoc>,
     /// Frames that were looked at and were no flow's, by reason.
     pub discarded: Vec<(String, u64)>,
+    /// What its time went to.
+    pub spent: SpentDoc,
+}
+
+/// What a driver's time went to while it did not sleep, in ns since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SpentDoc {
+    /// For frames that came in.
+    pub receiving_ns: u64,
+    /// For what programs submitted.
+    pub sending_ns: u64,
+    /// Before departures, so as to be in time.
+    pub waiting_ns: u64,
 }
 
 /// What all flows of a driver have done together, those that are closed too.
@@ -267,6 +281,8 @@ pub struct FlowCounts {
     pub too_short: u64,
     /// Those that it had no share of the driver's time for.
     pub over_share: u64,
+    /// What the packets that came took of the driver's time, in ns.
+    pub receiving_ns: u64,
     /// How late packets left after they might have (their eligible time), in a histogram: packets below 2^k µs, k from
     /// 0 on.
     pub lateness: Vec<u64>,

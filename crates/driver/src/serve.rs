@@ -382,7 +382,7 @@ const NEAR: u64 = 15_000;
 const RETRY: u64 = 1_000_000;
 /// Frames of a round, before those that wait to be sent are looked at.
 const RECEIVE: usize = 64;
-/// While packets are cut, because a flow is sent more than it may take of the driver's time, frames gather for so long: a flood then
+/// While a flow is sent about as much as it may take of the driver's time, or more, frames gather for so long: a flood then
 /// wakes the driver 10,000 times a second and not for each of its frames. Others wait so much longer for what they receive.
 const GATHER: u64 = 100_000;
 /// What wakes it, beside the numbers of programs.

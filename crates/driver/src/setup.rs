@@ -101,6 +101,7 @@ pub fn counts(counters: &Counters) -> FlowCounts {
         no_buffer: counters.no_buffer,
         too_short: counters.too_short,
         over_share: counters.over_share,
+        receiving_ns: counters.receiving,
         lateness: counters.lateness[..used.map_or(0, |last| last + 1)].to_vec(),
         waited_sum: counters.waited_sum,
         waited_most: counters.waited_most,

@@ -8,8 +8,8 @@
 //! What a round of the driver takes is known only when it is over, and most of it is not any one frame's: to be woken, to look
 //! round, to tell a program. So the first frame of a round pays for the round ([`Cost::begin`]), each pays for the look at it, and both
 //! prices are learnt ([`Cost::saw`]): who comes alone, and wakes the driver, pays for that, and who comes behind
-//! others pays little. A flow whose packets are cut costs a look: the driver lets frames gather meanwhile
-//! ([`crate::serve`]), and where XDP is, the flow is shut until half of its bucket is there again ([`Share::recovers`]):
+//! others pays little. While a flow has less than half of its bucket left the driver lets frames gather
+//! ([`crate::serve`]), so that many come in one round, and cost little, before any is cut. Where XDP is, the flow is shut until half of its bucket is there again ([`Share::recovers`]):
 //! its frames are dropped before they come to the driver at all.
 
 use netnice_core::units::{Instant, Nanos};
@@ -115,6 +115,12 @@ impl Share {
         let admitted = left >= 0;
         self.level = if admitted { left } else { level.max(-most) };
         admitted
+    }
+
+    /// Less than half of what can be saved up is left.
+    #[inline]
+    pub fn is_low(&self) -> bool {
+        self.level < i128::from(self.burst) * (MILLION / 2)
     }
 
     /// When half of what can be saved up will be there.

@@ -95,8 +95,8 @@ pub struct Turn {
     flows: Vec<Option<Flow>>,
     demux: Demux,
     cost: Cost,
-    /// A packet was cut, since somebody asked.
-    cut: bool,
+    /// A flow that received has little left of its share, since somebody asked.
+    short: bool,
     /// Flows that can pay for nothing until then.
     shut: Vec<(FlowNo, Instant)>,
     /// Flows whose rings moved in this turn.
@@ -179,7 +179,7 @@ impl Turn {
             flows: Vec::new(),
             demux: Demux::new(mac),
             cost: Cost::default(),
-            cut: false,
+            short: false,
             shut: Vec::new(),
             touched: Vec::new(),
             to_ring: Vec::new(),
@@ -462,7 +462,7 @@ impl Turn {
             touched,
             broken,
             cost,
-            cut,
+            short,
             shut,
             totals,
             ..
@@ -489,15 +489,13 @@ impl Turn {
                         totals.delivered_bytes += end as u64;
                     }
                     Ok(Handed::Lost) => {}
-                    Ok(Handed::Cut(until)) => {
-                        *cut = true;
-                        match shut.last_mut() {
-                            Some(last) if last.0 == *number => last.1 = until,
-                            _ => shut.push((*number, until)),
-                        }
-                    }
+                    Ok(Handed::Cut(until)) => match shut.last_mut() {
+                        Some(last) if last.0 == *number => last.1 = until,
+                        _ => shut.push((*number, until)),
+                    },
                     Err(breach) => broken.push((flow.program, breach)),
                 }
+                *short |= flow.runs_short();
             }
         };
         hand(demux.handle(frame, now), frame);
@@ -519,11 +517,11 @@ impl Turn {
         }
     }
 
-    /// So many frames were received and published, and it took so long since [`Turn::begin`]; `true` if some of them were cut, because their flows
-    /// have used up their share of the driver's time.
+    /// So many frames were received and published, and it took so long since [`Turn::begin`]; `true` if flows that
+    /// got some have little left of their share of the driver's time, or nothing.
     pub fn charge(&mut self, frames: u32, took: Nanos) -> bool {
         self.cost.saw(frames, took);
-        std::mem::take(&mut self.cut)
+        std::mem::take(&mut self.short)
     }
 
     /// Shows the programs what moved. While it is at hand: behind the flush, of many flows, all of it would come from memory once more.

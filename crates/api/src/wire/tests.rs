@@ -9,7 +9,7 @@ use super::{
 use crate::direct::{ShapeDoc, Speaks, Term};
 use crate::driver::{
     CensusDoc, DriverAnswer, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverRequest,
-    DriverWord, FlowCounts, ProgramDoc,
+    DriverWord, FlowCounts, ProgramDoc, SpentDoc,
 };
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
@@ -445,6 +445,11 @@ fn every_word_of_a_driver_comes_back_as_it_went() {
                 counts,
             }],
             discarded: vec![("truncated".into(), 5)],
+            spent: SpentDoc {
+                receiving_ns: 1,
+                sending_ns: 2,
+                waiting_ns: 3,
+            },
         })),
         DriverAnswer::Failed { why: "so".into() },
     ];

@@ -324,6 +324,9 @@ impl<N: Network> Flows<N> {
         for (why, count) in census.map(|c| c.discarded.as_slice()).unwrap_or_default() {
             page.row("discarded", &format!("{count} received frames: {why}"));
         }
+        if let Some(census) = census {
+            page.row("time", &words::time(&census.spent));
+        }
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use netnice_api::direct::Speaks;
-use netnice_api::driver::FlowCounts;
+use netnice_api::driver::{FlowCounts, SpentDoc};
 use netnice_api::{DoctorItem, Status};
 use netnice_core::units::Nanos;
 use netnice_kernel::card::{Attached, Card};
@@ -89,11 +89,20 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
         (counts.too_short, "by the program: its buffer was too short"),
         (
             counts.over_share,
-            "by the driver: the flow was over its share of the driver's time",
+            "by the driver: the flow took half of its time already",
         ),
     ];
     for (count, why) in lost.into_iter().filter(|(count, _)| *count > 0) {
         page.row("lost", &format!("{count} packets, {why}"));
+    }
+    if counts.receiving_ns > 0 {
+        page.row(
+            "takes",
+            &format!(
+                "{} of the driver's time so far for what it received; it may take half of it",
+                Nanos(counts.receiving_ns)
+            ),
+        );
     }
     if let Some(mean) = counts.waited_sum.checked_div(counts.sent) {
         page.row(
@@ -109,6 +118,16 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     if !late.is_empty() {
         page.row("late", &late.join(", "));
     }
+}
+
+/// What a driver's time went to.
+pub(super) fn time(spent: &SpentDoc) -> String {
+    format!(
+        "{} for what came in, {} for what was sent, {} before departures, so as to be in time",
+        Nanos(spent.receiving_ns),
+        Nanos(spent.sending_ns),
+        Nanos(spent.waiting_ns)
+    )
 }
 
 /// The histogram in four steps: by when half of the packets had left, and all but a few.

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use netnice_api::driver::{
-    CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, TotalsDoc,
+    CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, SpentDoc, TotalsDoc,
 };
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
@@ -325,6 +325,11 @@ impl Registry {
                 })
                 .collect(),
             flows: Vec::with_capacity(self.flows.len()),
+            spent: SpentDoc {
+                receiving_ns: sums.spent.receiving.0,
+                sending_ns: sums.spent.sending.0,
+                waiting_ns: sums.spent.waiting.0,
+            },
             discarded: discarded
                 .chain(others)
                 .filter(|(_, count)| *count > 0)

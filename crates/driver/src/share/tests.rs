@@ -72,10 +72,13 @@ fn it_says_when_half_of_it_is_there_again() {
     while share.admit(Nanos(100), Nanos(900), now) {
         now.0 += 1;
     }
+    assert!(share.is_low());
     let then = share.recovers();
     let wait = then.0 - now.0;
     assert!((4_900_000..=5_010_000).contains(&wait), "{wait}");
     // Half a millisecond of work, and no more.
+    share.admit(Nanos(0), Nanos(0), then);
+    assert!(!share.is_low());
     let paid = (0..1000)
         .filter(|_| share.admit(Nanos(100), Nanos(900), then))
         .count();

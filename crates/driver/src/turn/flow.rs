@@ -298,6 +298,12 @@ impl Flow {
         Ok(Handed::Over)
     }
 
+    /// It has little left of its share of the driver's time.
+    #[inline]
+    pub(super) fn runs_short(&self) -> bool {
+        self.share.as_ref().is_some_and(Share::is_low)
+    }
+
     /// So many packets came for it, and were dropped before they came here.
     pub(super) fn shut_out(&mut self, packets: u64) {
         self.counters.received += packets;

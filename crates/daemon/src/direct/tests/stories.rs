@@ -19,6 +19,7 @@ fn a_flow_is_opened_told_to_the_driver_and_closed_and_nothing_is_left() {
         (at_driver.number, at_driver.contract.as_str()),
         (1, "up 1mbit")
     );
+    assert_eq!(at_driver.receive_share, Some(500_000), "half of its time");
     assert_eq!(stage.flows.held_ports(), [local]);
     assert_eq!(stage.part().expect("a part").flows, 1);
     assert!(matches!(stage.close(&seat, 1), Some(Response::Done(_))));
