@@ -142,7 +142,9 @@ fn both_paths_promise_from_one_link() -> Result<()> {
     let beside = classes()?;
     assert!((1..=40_000_000).contains(&beside), "{beside}");
     let told = stage.netnice.type_line("explain direct:eth0")?.stdout;
-    assert!(told.contains("of the link"), "{told}");
+    for word in ["of the link", "for what was sent"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
     drop(program);
     within(SOON, "all of it is the classes' again", || {
         Ok((classes()? > 99_000_000).then_some(()))
