@@ -26,7 +26,6 @@
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -183,12 +182,17 @@ impl Desk {
         found.cloned().unwrap_or(Value::Null)
     }
 
-    /// A copy of one of our programs that every user may run.
+    /// A copy of one of our programs that every user may run. Another program copies it: a process that another test starts at this
+    /// moment would inherit our open file, and the kernel runs nothing that somebody has open to write.
     pub fn copy_for_all(&self, program: &str) -> Result<PathBuf> {
         let copy = self.world.folder().join(program);
         if !copy.exists() {
-            std::fs::copy(crate::process::binary(program)?, &copy)?;
-            std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755))?;
+            let mut install = std::process::Command::new("install");
+            install
+                .args(["-m", "755", "--"])
+                .arg(crate::process::binary(program)?)
+                .arg(&copy);
+            anyhow::ensure!(install.status()?.success(), "no copy of {program}");
         }
         Ok(copy)
     }

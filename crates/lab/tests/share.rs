@@ -30,10 +30,18 @@ impl Share {
 
     /// Waits until there are so many sessions; the shares in bit/s, by session.
     fn until(&mut self, sessions: usize) -> BTreeMap<String, u64> {
+        self.until_they(|shares| shares.len() == sessions)
+    }
+
+    /// Waits until the shares are as they are wanted.
+    fn until_they(
+        &mut self,
+        are: impl Fn(&BTreeMap<String, u64>) -> bool,
+    ) -> BTreeMap<String, u64> {
         loop {
             let line = self.0.next_json("sessions", Duration::from_secs(20));
             let shares = of_line(&line.expect("shares"));
-            if shares.len() == sessions {
+            if are(&shares) {
                 return shares;
             }
         }
@@ -252,22 +260,28 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     let parent = Proc::start(parent).expect("a parent");
     pause(0.5);
     let mut share = Share::start(&desk, &format!("512Kbyte/s {} --per user", parent.pid()));
-    let shares: Vec<u64> = share.until(3).into_values().collect();
     let quarter = 512 * 8192 / 4;
-    let mut sorted = shares.clone();
-    sorted.sort_unstable();
-    assert_eq!(sorted, [quarter, quarter, 2 * quarter], "by user");
+    let by_user = |shares: &BTreeMap<String, u64>| {
+        let mut sorted: Vec<u64> = shares.values().copied().collect();
+        sorted.sort_unstable();
+        sorted == [quarter, quarter, 2 * quarter]
+    };
+    let shares = share.until(3);
+    assert!(by_user(&shares), "{shares:?}");
     // After two quiet seconds the second user keeps an eighth of its half, and lends the rest to the first.
+    let is_lent = |share: &&u64| **share > 7 * quarter / 4;
+    share.until_they(|shares| shares.values().filter(is_lent).count() == 2);
     let rates = |settle, span| {
         let (record, from, to) = desk.record(settle, span).expect("a record");
         [5001, 5002, 5003].map(|port| record.rate(|flow: &Flow| flow.has_port(port), from, to))
     };
-    let [one, two, _] = rates(3.5, 2.0);
+    let [one, two, _] = rates(1.0, 2.0);
     near("lent, the first", one, 240.0, 0.05);
     near("lent, the second", two, 240.0, 0.05);
     // And has it back when it wants it.
     std::fs::write(&flag, []).expect("written");
-    let [one, two, three] = rates(2.0, 3.0);
+    share.until_they(by_user);
+    let [one, two, three] = rates(1.0, 3.0);
     near("the first of two", one, 128.0, 0.05);
     near("the second of two", two, 128.0, 0.05);
     near("the other user", three, 256.0, 0.05);
