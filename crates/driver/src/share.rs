@@ -9,7 +9,8 @@
 //! round, to tell a program. So the first frame of a round pays for the round ([`Cost::begin`]), each pays for the look at it, and both
 //! prices are learnt ([`Cost::saw`]): who comes alone, and wakes the driver, pays for that, and who comes behind
 //! others pays little. While a flow has less than half of its bucket left the driver lets frames gather
-//! ([`crate::serve`]), so that many come in one round, and cost little, before any is cut. Where XDP is, the flow is shut until half of its bucket is there again ([`Share::recovers`]):
+//! ([`crate::serve`]), so that many come in one round, and cost little, before any is cut. Where XDP is, the flow is shut until half
+//! of its bucket is there again ([`Share::recovers`]):
 //! its frames are dropped before they come to the driver at all.
 
 use netnice_core::units::{Instant, Nanos};

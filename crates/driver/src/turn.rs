@@ -701,10 +701,7 @@ impl Turn {
             return false;
         };
         let number = departure.flow.index();
-        let Some(slot) = flows.get_mut(number) else {
-            return true;
-        };
-        let Some(flow) = slot else {
+        let Some(Some(flow)) = flows.get_mut(number) else {
             return true;
         };
         if flow.is_silent() {

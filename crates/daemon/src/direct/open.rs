@@ -401,4 +401,4 @@ fn no_flow(number: u32) -> Denied {
 
 /// What a flow may use of its driver's time for receiving, in millionths: half, so that a driver is never
 /// one flow's alone. It is worth some 300,000 packets of 1500 bytes a second.
-const RECEIVE_SHARE: u32 = 500_000;
+pub(super) const RECEIVE_SHARE: u32 = 500_000;

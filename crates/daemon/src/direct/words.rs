@@ -9,6 +9,7 @@ use netnice_core::units::Nanos;
 use netnice_kernel::card::{Attached, Card};
 
 use crate::clerk::explain::Page;
+use crate::direct::open::RECEIVE_SHARE;
 
 /// What a flow speaks, between whom.
 pub(super) fn speaks(speaks: &Speaks) -> String {
@@ -89,7 +90,7 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
         (counts.too_short, "by the program: its buffer was too short"),
         (
             counts.over_share,
-            "by the driver: the flow took half of its time already",
+            "by the driver: the flow had taken what it may of its time",
         ),
     ];
     for (count, why) in lost.into_iter().filter(|(count, _)| *count > 0) {
@@ -99,8 +100,9 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
         page.row(
             "takes",
             &format!(
-                "{} of the driver's time so far for what it received; it may take half of it",
-                Nanos(counts.receiving_ns)
+                "{} of the driver's time so far for what it received; it may take {} % of it",
+                Nanos(counts.receiving_ns),
+                RECEIVE_SHARE / 10_000
             ),
         );
     }
