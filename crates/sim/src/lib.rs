@@ -25,12 +25,14 @@ mod entry;
 mod random;
 mod report;
 pub mod scenario;
+mod sound;
 mod source;
 mod station;
 mod world;
 
 pub use random::Random;
 pub use report::{FlowReport, Report};
+pub use sound::WorldError;
 pub use source::Source;
 pub use world::{Flow, Overbooked, Sent, World};
 

@@ -31,12 +31,13 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::contract::{Contract, ContractError};
-use netnice_core::sched::{Class, NotServed, Overload, Service, Wire};
+use netnice_core::contract::{Change, Clause, Contract, ContractError};
+use netnice_core::sched::{Class, NotServed, Overload, Wire};
 use netnice_core::units::{Bytes, Nanos, UnitError};
 use serde::Deserialize;
 
 use crate::Source;
+use crate::sound::WorldError;
 use crate::world::{Flow, Overbooked, World};
 
 /// A world and how long it is played.
@@ -68,14 +69,23 @@ pub enum ScenarioError {
     /// A contract that one flow cannot be served by.
     #[error(transparent)]
     NotServed(#[from] NotServed),
-    /// A class without its server, or of a flow that cannot be in one.
-    #[error("`{0}` has a class: that needs a [server] with so many classes, and a cell contract")]
-    NoClass(String),
-    /// An overload policy of a flow that has no entry, or one beside a second rule for the same.
-    #[error(
-        "`{0}` has an overload policy: that needs a channel contract, a source that is not greedy, and no `queue`"
-    )]
-    NoEntry(String),
+    /// A contract with a clause that has no part in a world.
+    #[error("`{flow}`: `{clause}` has no effect here: a world is one link that is sent on")]
+    NoEffect {
+        /// Whose.
+        flow: String,
+        /// Which clause.
+        clause: Clause,
+    },
+    /// A server's slice that is none, or more than its times.
+    #[error("server.slice, which is a time and its period: {0}")]
+    Server(ContractError),
+    /// A class without a server.
+    #[error("`{0}` has a class: that needs a [server]")]
+    NoServer(String),
+    /// A world that makes no sense.
+    #[error(transparent)]
+    World(#[from] WorldError),
     /// Two flows of one name.
     #[error("two flows are named `{0}`: reports could not tell them apart")]
     SameName(String),
@@ -101,23 +111,17 @@ impl FromStr for Scenario {
             ..World::new(wire)
         };
         world.overbooked = typed.server.map(TypedServer::read).transpose()?;
-        let classes = world.overbooked.as_ref().map_or(0, |all| all.classes.len());
         for flow in typed.flow {
             if world.flows.iter().any(|other| other.name == flow.name) {
                 return Err(ScenarioError::SameName(flow.name));
             }
             let flow = flow.read()?;
-            let is_cell = matches!(flow.service, Service::Cell(_));
-            if flow.class.is_some_and(|class| class >= classes || !is_cell) {
-                return Err(ScenarioError::NoClass(flow.name));
-            }
-            let is_endless = matches!(flow.source, Source::Greedy { .. });
-            let has_queue = flow.queue != usize::MAX;
-            if flow.overload.is_some() && (flow.channel().is_none() || is_endless || has_queue) {
-                return Err(ScenarioError::NoEntry(flow.name));
+            if flow.class.is_some() && world.overbooked.is_none() {
+                return Err(ScenarioError::NoServer(flow.name));
             }
             world.flows.push(flow);
         }
+        world.sound()?;
         Ok(Scenario {
             world,
             duration: read("duration", &typed.duration)?,
@@ -238,14 +242,17 @@ impl TypedProcessor {
 
 impl TypedServer {
     fn read(self) -> Result<Overbooked, ScenarioError> {
-        let contract: Contract = format!("slice {}", self.slice).parse()?;
+        // Nothing but the times can stand in it.
+        let change = Change::from_clauses([(Clause::Slice, &self.slice[..])], false, false);
+        let contract = change.and_then(|change| Contract::default().apply(&change));
+        let slice = contract.and_then(|one| one.slice().ok_or(ContractError::Empty));
         let class = |text: &String| match text.as_str() {
             "none" => Ok(Class { min: None }),
             text => read("server.classes", text).map(|min| Class { min: Some(min) }),
         };
         let classes: Result<Vec<Class>, ScenarioError> = self.classes.iter().map(class).collect();
         Ok(Overbooked {
-            slice: contract.slice().ok_or(ContractError::Empty)?,
+            slice: slice.map_err(ScenarioError::Server)?,
             classes: classes?,
         })
     }

@@ -51,6 +51,21 @@ pub enum Source {
     Trace(Vec<(Nanos, Bytes)>),
 }
 
+impl Source {
+    /// How large its messages are.
+    pub(crate) fn sizes(&self) -> impl Iterator<Item = Bytes> + '_ {
+        let (one, all) = match self {
+            Source::Greedy { size }
+            | Source::Constant { size, .. }
+            | Source::OnOff { size, .. }
+            | Source::Poisson { size, .. }
+            | Source::Bursts { size, .. } => (Some(*size), &[][..]),
+            Source::Trace(all) => (None, &all[..]),
+        };
+        one.into_iter().chain(all.iter().map(|(_, size)| *size))
+    }
+}
+
 /// A source at work.
 #[derive(Clone, Debug)]
 pub(crate) struct Spring {
@@ -90,23 +105,23 @@ impl Spring {
         let at = self.next;
         let number = self.count;
         self.count += 1;
-        match self.source.clone() {
-            Source::Greedy { size } => (number == 0).then_some((at, size)),
-            Source::Constant { size, every } => {
-                self.next = at.saturating_add(every.0.max(1));
+        match &self.source {
+            &Source::Greedy { size } => (number == 0).then_some((at, size)),
+            &Source::Constant { size, every } => {
+                self.next = at.saturating_add(every.0);
                 Some((at, size))
             }
-            Source::Poisson { size, mean } => {
+            &Source::Poisson { size, mean } => {
                 self.next = self.later(mean);
                 Some((at, size))
             }
-            Source::OnOff {
+            &Source::OnOff {
                 size,
                 every,
                 on,
                 off,
             } => {
-                self.next = at.saturating_add(every.0.max(1));
+                self.next = at.saturating_add(every.0);
                 if self.next > self.until {
                     self.next = self.until.max(at).saturating_add(1);
                     self.next = self.later(off);
@@ -115,9 +130,9 @@ impl Spring {
                 }
                 Some((at, size))
             }
-            Source::Bursts { size, count, every } => {
-                if (number + 1).is_multiple_of(u64::from(count.max(1))) {
-                    self.next = at.saturating_add(every.0.max(1));
+            &Source::Bursts { size, count, every } => {
+                if (number + 1).is_multiple_of(u64::from(count)) {
+                    self.next = at.saturating_add(every.0);
                 }
                 Some((at, size))
             }

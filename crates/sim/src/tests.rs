@@ -6,6 +6,7 @@ use crate::adapter::{Adapter, Connection};
 use crate::{Flow, Report, Sent, Source, World};
 
 mod proofs;
+mod sense;
 
 /// A link of so many Mbit/s for packets of 1500 bytes.
 pub(crate) fn link(mbit: u64) -> World {
@@ -265,17 +266,8 @@ fn a_scenario_that_makes_no_sense_is_refused_with_its_place() {
         error(&one(&format!("contract = 'slice 2s/1s'\n{source}")))
             .contains("longer than its period")
     );
-    assert!(error(&one(&format!("class = 0\n{source}"))).contains("`a` has a class"));
-    let policy = |rest: &str| error(&one(&format!("overload = 'drop'\n{rest}")));
     let bursts = "source = { kind = 'bursts', size = '1kB', count = 1, every = '1s' }";
     let channel = "contract = 'channel mmax=1kB,rmax=1/s,bmax=1,deadline=1s'";
-    for wrong in [
-        bursts.to_string(),
-        format!("{channel}\n{source}"),
-        format!("{channel}\n{bursts}\nqueue = 3"),
-    ] {
-        assert!(policy(&wrong).contains("`a` has an overload policy"));
-    }
     let unknown = one(&format!("{channel}\n{bursts}\noverload = 'weep'"));
     assert!(error(&unknown).contains("weep"));
     let twice = format!("{}[[flow]]\nname = 'a'\n{source}", one(source));

@@ -4,13 +4,14 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use netnice_core::admission::timing::Processor;
-use netnice_core::contract::{Channel, Contract, Slice};
+use netnice_core::contract::{Channel, Clause, Contract, Slice, Weight};
 use netnice_core::police::{Police, Seen};
 use netnice_core::sched::{Class, Guarantee, Misuse, Overload, Service, Turn, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
 use crate::entry::{Entry, Fate};
 use crate::report::{FlowReport, Report};
+use crate::sound::{LONGEST_BLOCK, WorldError};
 use crate::source::{Source, Spring};
 use crate::station::{Item, Left, Look, Station};
 use crate::{Random, scenario::ScenarioError};
@@ -48,7 +49,7 @@ pub struct Flow {
     /// How it is served.
     pub service: Service,
     /// The class in the overbooked slice that a flow with a cell contract is in; none, or in a
-    /// world without such a slice: it is served for itself.
+    /// world without such a slice: it is served for itself. Not behind a processor.
     pub class: Option<usize>,
     /// What it offers.
     pub source: Source,
@@ -70,12 +71,17 @@ pub struct Flow {
 
 impl Flow {
     /// A flow under a contract, from the beginning to the end, with room for everything, judged
-    /// by the contract if it can be.
+    /// by the contract if it can be. A clause that is not about sending is refused.
     pub fn new(name: &str, contract: &str, source: Source) -> Result<Flow, ScenarioError> {
         let contract = match contract {
             "" => Contract::default(),
             text => text.parse()?,
         };
+        let named = contract.as_change().clauses();
+        if let Some(clause) = named.into_iter().find(|clause| NO_EFFECT.contains(clause)) {
+            let flow = name.to_string();
+            return Err(ScenarioError::NoEffect { flow, clause });
+        }
         Ok(Flow {
             name: name.to_string(),
             service: Service::of(&contract)?,
@@ -155,8 +161,9 @@ impl World {
         }
     }
 
-    /// Plays until some moment, and shows each packet that leaves.
-    pub fn run(&self, until: Nanos, mut watch: impl FnMut(&Sent)) -> Result<Report, Misuse> {
+    /// Plays until some moment, and shows each packet that leaves. What makes no sense is refused.
+    pub fn run(&self, until: Nanos, mut watch: impl FnMut(&Sent)) -> Result<Report, WorldError> {
+        self.sound()?;
         let mut run = Run::new(self)?;
         while let Some(Reverse((at, _, event))) = run.events.pop() {
             if at > until.0 {
@@ -236,14 +243,14 @@ impl<'a> Run<'a> {
         let mut random = Random::new(world.seed);
         let mut actors = Vec::new();
         for flow in &world.flows {
-            match &mut processor {
+            match processor.as_mut().zip(world.processor.as_ref()) {
                 None => match (flow.class, flow.service) {
                     (Some(class), Service::Cell(cell))
                         if link.add_member(class, cell)?.is_some() => {}
                     _ => link.add(flow.service)?,
                 },
-                Some(processor) => {
-                    processor.add(handled(flow))?;
+                Some((processor, costs)) => {
+                    processor.add(handled(flow, costs))?;
                     link.add(flow.service)?;
                 }
             }
@@ -386,21 +393,15 @@ impl<'a> Run<'a> {
         let (Some(costs), Some(processor)) = (&self.world.processor, &mut self.processor) else {
             return self.hand_on(flow, message, now);
         };
-        let block = u64::from(costs.block.get()) * costs.largest.0.max(1);
+        let block = u64::from(costs.block.get()).saturating_mul(costs.largest.0);
         let mut rest = message.bytes;
         let mut first = true;
         loop {
             let bytes = rest.min(block);
             rest -= bytes;
-            let packets = bytes.div_ceil(costs.largest.0.max(1)).max(1);
-            let switching = 2 * (costs.switch.0 + costs.cache_miss.0);
-            let each = costs.later.0 + costs.link_scheduling.0;
-            let begun = match first {
-                true => switching + costs.first.0.saturating_sub(costs.later.0),
-                false => 0,
-            };
+            let takes = processing(packets(bytes, costs), first, costs);
             let item = Item {
-                length: Bytes(packets * each + begun),
+                length: Bytes(takes.0),
                 begins: message.begins.filter(|_| first),
                 logical: message.logical,
                 ends: message.ends.filter(|_| rest == 0),
@@ -600,23 +601,56 @@ impl Actor {
     }
 }
 
-/// The service of a flow's handler.
-fn handled(flow: &Flow) -> Service {
-    let (Some(channel), Some(part)) = (flow.channel(), flow.processing) else {
-        return flow.service;
+/// The service of a flow's handler. Contracts are about the link: on the processor a channel has its
+/// deadline, with the time that its longest message takes for its size, and all others share what
+/// is left, whatever rates and bursts they have.
+fn handled(flow: &Flow, costs: &Processor) -> Service {
+    let best_effort = Service::Share {
+        min: None,
+        max: None,
+        weight: Weight::default(),
     };
-    let (mmax, rmax, bmax) = (channel.mmax(), channel.rmax(), channel.bmax());
-    let sooner = Channel::new(mmax, rmax, bmax, part);
-    Service::Channel(sooner.unwrap_or(channel))
+    let Some(channel) = flow.channel() else {
+        return best_effort;
+    };
+    let (mmax, rmax, bmax) = (channel.mmax().0, channel.rmax(), channel.bmax());
+    let takes = Bytes(processing(packets(mmax, costs), true, costs).0.max(1));
+    let deadline = flow.processing.unwrap_or(channel.deadline());
+    Channel::new(takes, rmax, bmax, deadline).map_or(best_effort, Service::Channel)
+}
+
+/// Packets that a message, or a block of one, is made into.
+pub(crate) fn packets(bytes: u64, costs: &Processor) -> u64 {
+    bytes.div_ceil(costs.largest.0.max(1)).max(1)
+}
+
+/// What the processor takes for so many packets, the first of a message among them or not.
+pub(crate) fn processing(packets: u64, with_first: bool, costs: &Processor) -> Nanos {
+    let each = costs.later.0.saturating_add(costs.link_scheduling.0);
+    let switching = costs.switch.0.saturating_add(costs.cache_miss.0);
+    let begun = match with_first {
+        true => switching
+            .saturating_mul(2)
+            .saturating_add(costs.first.0.saturating_sub(costs.later.0)),
+        false => 0,
+    };
+    Nanos(packets.saturating_mul(each).saturating_add(begun))
 }
 
 /// A processor as a link: a byte of a block is a nanosecond of its time.
 fn blocks() -> Wire {
     Wire {
-        longest: LONGEST_BLOCK,
+        longest: Bytes(LONGEST_BLOCK.0),
         ..Wire::new(Rate::new(8_000_000_000).unwrap_or(Rate::MAX))
     }
 }
 
-/// 10 ms of processing, which is long for something that is not interrupted.
-const LONGEST_BLOCK: Bytes = Bytes(10_000_000);
+/// What is received, another link, an order in the left-over, and a program's part of a processor
+/// are not played.
+const NO_EFFECT: [Clause; 5] = [
+    Clause::Down,
+    Clause::MinDown,
+    Clause::On,
+    Clause::Priority,
+    Clause::Cpu,
+];

@@ -5,6 +5,7 @@
 //! The benchmark runs itself under valgrind with `--count`, which serves packets in one function
 //! that callgrind is told to count.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::load::{self, Mix};
@@ -70,6 +71,43 @@ fn count(kind: &str, flows: usize, same: bool) -> Option<(f64, f64)> {
     let sum = |at: usize| sums.get(at).copied().unwrap_or(0.0);
     let each = |sum: f64| sum / f64::from(PACKETS);
     Some((each(sum(0)), each(sum(2) + sum(4))))
+}
+
+/// Instructions of single calls of a row of the worst calls, each with its number. None without valgrind.
+pub fn of_calls(row: &str, calls: &[usize]) -> Option<Vec<(usize, f64)>> {
+    let folder = std::env::temp_dir().join(format!("netnice-calls-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).ok()?;
+    let counts = counted_in(&folder, row, calls);
+    std::fs::remove_dir_all(&folder).ok()?;
+    counts
+}
+
+/// The same, with a folder for what callgrind writes: a file each time that a counted call is over.
+fn counted_in(folder: &Path, row: &str, calls: &[usize]) -> Option<Vec<(usize, f64)>> {
+    let mut calls = calls.to_vec();
+    calls.sort_unstable();
+    calls.dedup();
+    let words: Vec<String> = calls.iter().map(usize::to_string).collect();
+    let out = folder.join("calls");
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--dump-after=*written_call*"])
+        .arg(format!("--callgrind-out-file={}", out.display()))
+        .arg("--toggle-collect=*counted_call*")
+        .arg(std::env::current_exe().ok()?)
+        .args(["--count-calls", row, &words.join(",")])
+        .output()
+        .ok()?;
+    output.status.success().then_some(())?;
+    let one = |(number, call): (usize, usize)| {
+        let file = format!("{}.{}", out.display(), number + 1);
+        let said = std::fs::read_to_string(file).ok()?;
+        let line = said.lines().find_map(|line| {
+            let sum = line.strip_prefix("totals:");
+            sum.or_else(|| line.strip_prefix("summary:"))
+        })?;
+        Some((call, line.split_whitespace().next()?.parse().ok()?))
+    };
+    calls.into_iter().enumerate().map(one).collect()
 }
 
 const KINDS: [&str; 4] = ["shaping", "mixed", "cells", "heap"];

@@ -77,6 +77,29 @@ pub fn pacer(flows: usize, same: bool) -> impl FnMut(u32) {
     }
 }
 
+/// Calls a pacer so many times whose flows are slow and exact: each is looked at again shortly before its time, all of them in the
+/// same instant.
+pub fn exact(flows: usize) -> impl FnMut(u32) {
+    let (rate, patience) = (Rate::new(8_000).unwrap(), Nanos::from_micros(100));
+    let contract = contract::Cell::new(rate, patience, None).unwrap();
+    let mut pacer = Pacer::new();
+    for _ in 0..flows {
+        let flow = pacer.insert(contract).unwrap();
+        pacer.handle_head(flow, Bytes(LENGTH), Instant(0)).unwrap();
+    }
+    let mut now = Instant(0);
+    move |calls| {
+        for _ in 0..calls {
+            match pacer.poll(now, |_| Some(Bytes(LENGTH))) {
+                Some(sent) => {
+                    black_box(sent);
+                }
+                None => now = pacer.poll_timeout().unwrap(),
+            }
+        }
+    }
+}
+
 /// Sends so many packets on a link; time goes on as the link and the flows make it.
 pub fn link(flows: usize, same: bool, mix: Mix, percent: u64) -> impl FnMut(u32) {
     let mut link = filled(flows, same, mix, percent);
@@ -95,9 +118,10 @@ pub fn link(flows: usize, same: bool, mix: Mix, percent: u64) -> impl FnMut(u32)
     }
 }
 
-/// Bytes per flow, all idle and all backlogged.
+/// Bytes per flow, all idle and all backlogged, without what a link has that has no flows.
 pub fn memory(flows: usize) -> (f64, f64) {
     let mut link = Scheduler::new(wire()).unwrap();
+    let fixed = link.memory();
     let mut random = Random(9);
     let contracts: Vec<_> = (0..flows)
         .map(|_| dual(TOTAL / flows as u64, Some(&mut random)))
@@ -106,7 +130,7 @@ pub fn memory(flows: usize) -> (f64, f64) {
         .iter()
         .map(|one| link.insert(Service::Cell(*one), Instant(0)).unwrap())
         .collect();
-    let idle = link.memory() as f64 / flows as f64;
+    let idle = (link.memory() - fixed) as f64 / flows as f64;
     for id in ids {
         link.handle_head(id, Packet::new(Bytes(LENGTH)), Instant(0))
             .unwrap();
@@ -120,18 +144,19 @@ pub fn memory(flows: usize) -> (f64, f64) {
             now = link.poll_timeout().unwrap();
         }
     }
-    (idle, link.memory() as f64 / flows as f64)
+    (idle, (link.memory() - fixed) as f64 / flows as f64)
 }
 
 /// A link of 10 Gbit/s with a driver that takes batches of 10 us (25 packets).
-fn wire() -> Wire {
+pub fn wire() -> Wire {
     Wire {
         ahead: Nanos::from_micros(10),
         ..Wire::new(Rate::new(TOTAL).unwrap())
     }
 }
 
-fn filled(flows: usize, same: bool, mix: Mix, percent: u64) -> Scheduler {
+/// A link and its flows, each with a packet.
+pub fn filled(flows: usize, same: bool, mix: Mix, percent: u64) -> Scheduler {
     let mut random = Random(11);
     let mut link = Scheduler::new(wire()).unwrap();
     let bits = TOTAL / flows as u64 * percent / 100;

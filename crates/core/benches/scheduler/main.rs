@@ -1,7 +1,6 @@
 //! What a packet costs: `cargo bench -p netnice-core --bench scheduler`.
 //!
-//! Cycles are those of the time stamp counter (its rate is read from /proc/cpuinfo; where that
-//! fails, nanoseconds are shown). Each figure is the median of many short batches, of three runs together; in
+//! Cycles are those of the time stamp counter (where there is none, nanoseconds are shown). Each figure is the median of many short batches, of three runs together; in
 //! brackets the median of the least of the three, batch for batch: the work is the same in every
 //! run, so this is what it costs without what else the machine did.
 //! `--quick` measures fewer, `--only WORD` one table, `--flows N` one
@@ -17,17 +16,23 @@
 //! eligibility, deadline order, class, fairness and the charge.
 
 mod baselines;
+mod clock;
 mod instructions;
 mod load;
 mod measure;
+mod upkeep;
+mod worst;
 
 use load::Mix;
-use measure::{Figure, Ruler, Sample};
+use measure::{Figure, Ruler};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     if let Some(at) = words.iter().position(|word| word == "--count") {
         return instructions::one(&words[at + 1..]);
+    }
+    if let Some(at) = words.iter().position(|word| word == "--count-calls") {
+        return worst::one(&words[at + 1..]);
     }
     if let Some(code) = with_huge_pages(&words) {
         std::process::exit(code);
@@ -48,7 +53,10 @@ fn main() {
         everything(&ruler, &flows);
     }
     if wanted("worst") {
-        worst(&ruler);
+        worst::table(&ruler);
+    }
+    if wanted("upkeep") {
+        upkeep::table(&ruler);
     }
     if wanted("memory") {
         memory();
@@ -119,32 +127,6 @@ fn line(flows: usize, same: bool, figures: &[Figure]) {
         print!(" {:>14}", format!("{median:.0} ({least:.0})"));
     }
     println!();
-}
-
-/// Every single call is measured, with all flows falling due in the same instant, again and
-/// again.
-fn worst(ruler: &Ruler) {
-    println!("\nworst call at 65,536 flows, all due in the same instant, per call");
-    println!(
-        "{:>12} {:>8} {:>8} {:>8} {:>9} {:>7}",
-        "", "median", "p99", "p99.99", "p99.999", "ratio"
-    );
-    for (name, mix, percent) in [
-        ("cells", Mix::Cells, 90),
-        ("mixed", Mix::All, 90),
-        ("overloaded", Mix::Cells, 150),
-    ] {
-        let Sample { sorted } = ruler.calls(50_000, || load::link(65_536, true, mix, percent));
-        let at = |part: f64| sorted[((sorted.len() - 1) as f64 * part) as usize];
-        println!(
-            "{name:>12} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {:>7.1}",
-            at(0.5),
-            at(0.99),
-            at(0.9999),
-            at(0.99999),
-            at(0.99999) / at(0.5)
-        );
-    }
 }
 
 fn memory() {

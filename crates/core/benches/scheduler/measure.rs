@@ -1,6 +1,9 @@
 //! How it is measured.
 
+use std::hint::black_box;
 use std::time::Instant;
+
+use crate::clock::cycles_per_nano;
 
 /// Measures in cycles of the time stamp counter, or in nanoseconds.
 pub struct Ruler {
@@ -19,19 +22,16 @@ pub struct Figure {
 
 /// Single calls.
 pub struct Sample {
-    pub sorted: Vec<f64>,
+    /// What each cost, and which call it was; the cheapest first.
+    pub sorted: Vec<(f64, usize)>,
 }
 
 impl Ruler {
     pub fn new(quick: bool) -> Ruler {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let mhz = cpuinfo
-            .lines()
-            .filter(|line| line.starts_with("cpu MHz"))
-            .find_map(|line| line.split(':').nth(1)?.trim().parse::<f64>().ok());
+        let rate = cycles_per_nano();
         Ruler {
-            rate: mhz.map_or(1.0, |mhz| mhz / 1000.0),
-            cycles: mhz.is_some(),
+            rate: rate.unwrap_or(1.0),
+            cycles: rate.is_some(),
             quick,
         }
     }
@@ -84,8 +84,9 @@ impl Ruler {
                 *least = least.min((once(&mut work) - cost).max(1.0) * self.rate);
             }
         }
-        least.sort_by(f64::total_cmp);
-        Sample { sorted: least }
+        let mut sorted: Vec<_> = least.into_iter().zip(0..).collect();
+        sorted.sort_by(|a, b| a.0.total_cmp(&b.0));
+        Sample { sorted }
     }
 }
 
@@ -101,7 +102,31 @@ pub fn counted(warm: usize, packets: u32, mut work: impl FnMut(u32)) {
     counted_packets(packets, &mut work);
 }
 
-/// The name that callgrind is told of.
+/// Runs `work` one call at a time up to the last of those that a tool counts, after `warm` packets.
+pub fn counted_alone(warm: usize, which: &[usize], mut work: impl FnMut(u32)) {
+    work(warm as u32);
+    let last = which.iter().max().copied().unwrap_or(0);
+    for call in 0..=last {
+        match which.contains(&call) {
+            true => written_call(&mut work),
+            false => work(1),
+        }
+    }
+}
+
+/// The names that callgrind is told of. (It does one thing with each: count inside, or write down what was counted.)
+#[inline(never)]
+fn written_call(work: &mut impl FnMut(u32)) {
+    counted_call(work);
+    // So that it returns here.
+    black_box(());
+}
+
+#[inline(never)]
+fn counted_call(work: &mut impl FnMut(u32)) {
+    work(1);
+}
+
 #[inline(never)]
 fn counted_packets(packets: u32, work: &mut impl FnMut(u32)) {
     work(packets);

@@ -28,8 +28,8 @@ pub use cpu::{Divided, Processor, Work};
 pub use link::{Grain, Promise, Sizes, Transmitter};
 
 use crate::contract::MessageRate;
-use crate::units::{Amount, Nanos, Rate};
-use demand::{Demand, Scale, WHOLE};
+use crate::units::{Amount, Bytes, Nanos, Rate};
+use demand::{Demand, LONGEST, Scale, WHOLE};
 use edf::{Answer, InTheWay};
 
 /// A set of promises that cannot all be kept, or one that makes no sense here.
@@ -53,7 +53,7 @@ pub enum Fault {
     Undecided,
     /// A time that is longer than this arithmetic goes.
     TooLong {
-        /// The time, of a deadline, a period, or one job.
+        /// The time, of a deadline, a period, one job, or the horizon.
         time: Nanos,
         /// The longest there may be.
         most: Nanos,
@@ -66,7 +66,12 @@ pub enum Fault {
         link: Rate,
     },
     /// Packets that no burst of the contract can hold.
-    LongerThanBurst,
+    LongerThanBurst {
+        /// The largest packet.
+        packet: Bytes,
+        /// What a burst may hold.
+        mbs: Bytes,
+    },
     /// A channel's messages need more than its limit.
     AboveLimit {
         /// Mmax Rmax.
@@ -109,7 +114,12 @@ impl fmt::Display for Fault {
             Fault::AboveLink { rate, link } => {
                 write!(f, "the rate {rate} is above the link's {link}")
             }
-            Fault::LongerThanBurst => f.write_str("its packets are longer than its burst"),
+            Fault::LongerThanBurst { packet, mbs } => {
+                write!(
+                    f,
+                    "packets of up to {packet} are longer than its mbs of {mbs}"
+                )
+            }
             Fault::AboveLimit { rate, max } => {
                 write!(f, "its messages need {rate}, above its limit {max}")
             }
@@ -179,6 +189,12 @@ impl fmt::Display for Instead {
 fn verdict(demands: &[Demand], scale: Scale, way: InTheWay, budget: u64) -> Result<(), Fault> {
     for demand in demands {
         demand.sound(scale)?;
+    }
+    if way.horizon > scale.ticks(LONGEST) {
+        return Err(Fault::TooLong {
+            time: scale.nanos(way.horizon),
+            most: LONGEST,
+        });
     }
     match edf::decide(demands, way, budget) {
         Answer::Fits => Ok(()),

@@ -137,6 +137,11 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
+    /// Bytes that its places take, whatever stands there.
+    pub(super) fn memory(&self) -> usize {
+        size_of_val(&*self.masks) + size_of_val(&*self.tails)
+    }
+
     /// Whether there are no entries, but for those in flight.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
@@ -148,7 +153,13 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     /// if there is no such place; then one before it must do, see [`Calendar::before`].
     #[inline(always)]
     pub(super) fn not_before(&self, key: u64, now: u64, finest: u32) -> Option<Spot> {
-        let shape = Self::shape(key.wrapping_sub(now));
+        self.not_before_as(key.wrapping_sub(now), key, now, finest)
+    }
+
+    /// The same, as near as a distance of `long` can have, or of `key` from `now` if that is more.
+    #[inline(always)]
+    pub(super) fn not_before_as(&self, long: u64, key: u64, now: u64, finest: u32) -> Option<Spot> {
+        let shape = Self::shape(long | key.wrapping_sub(now));
         let digits = shape.digits().min(finest);
         let narrow = u64::MAX << (digits % u64::BITS);
         let spot = shape.spot(key.wrapping_add(!narrow) & narrow);

@@ -5,8 +5,9 @@
 //! peak       eligible at TAT
 //! single     and at TATs - BT, the burst tolerance of its length
 //! dual       like single while the bucket has enough; else at TATs, when it is full again
-//! sent at t  TAT  = (t <= TAT + CDVT ? TAT  : t) + length / PCR
-//!            TATs = (t <= TATs + CDVT ? TATs : t) + length / SCR
+//! sent at t  since = t < eligible + CDVT ? eligible : t
+//!            TAT   = max(TAT, since) + length / PCR
+//!            TATs  = max(TATs, since) + length / SCR
 //! ```
 //! TAT is the theoretical arrival time of the peak's GCRA, TATs the sustained one's, that is the
 //! moment at which the bucket will be full. BT = (MBS - length) (1/SCR - 1/PCR), so that a burst
@@ -14,10 +15,13 @@
 //! is served, and at no other time.
 //!
 //! # A late packet costs no rate
-//! What contention makes late advances TAT from TAT, not from when it left, as long as it is not
-//! later than CDVT: the flow catches up. Then a policer with tolerance CDVT stays silent: its own
-//! TAT is never more than CDVT ahead of ours (it takes max(t, TAT) + T where we take TAT + T or
-//! t + T), and we send at or after ours.
+//! What contention makes late counts from when it might have gone, not from when it left, as long as
+//! it is not later than CDVT: the flow catches up. Waiting for the bucket is not lateness: the peak
+//! counts from the end of that wait too, or a pause that is shorter than CDVT would be caught up as well.
+//! Then a policer with tolerance CDVT stays silent: its own TAT, and TATs likewise, is never more than CDVT
+//! ahead of ours (it takes max(t, TAT) + T where we take max(TAT, since) + T, and t is less than
+//! since + CDVT), and we send at or after ours. This also holds of what leaves after it was decided on,
+//! if that is before eligible + CDVT ([`super::Scheduler::delayed`]).
 
 use super::pace::{Moment, Pace, WHOLE};
 use super::{PATIENCE_DIGITS, finest};
@@ -155,13 +159,20 @@ impl Cell {
         u32::from(self.finest)
     }
 
-    /// A packet of this length left at `at`.
+    /// How far a packet of this length and the next are apart at the peak rate, in whole nanoseconds.
+    #[inline(always)]
+    pub(super) fn spacing(&self, length: u32) -> u64 {
+        self.peak.span(length).ticks() >> 16
+    }
+
+    /// The packet that was planned last, of this length, left at `at`.
     #[inline(always)]
     pub(super) fn sent(&mut self, at: u64, length: u32) {
-        let patience = u64::from(self.cdvt);
-        let tat = from(self.peak_tat(), at, patience).later(self.peak.span(length));
+        let late = at >= self.deadline();
+        let since = if late { at } else { self.eligible };
+        let tat = from(self.peak_tat(), since, late).later(self.peak.span(length));
         (self.peak_at, self.peak_part) = (tat.nanos, tat.part);
-        let tat = from(self.bucket_tat(), at, patience).later(self.sustained.span(length));
+        let tat = from(self.bucket_tat(), since, late).later(self.sustained.span(length));
         (self.bucket_at, self.bucket_part) = (tat.nanos, tat.part);
         self.refill = false;
     }
@@ -195,12 +206,13 @@ impl Cell {
     }
 }
 
-/// From where a theoretical arrival time advances.
+/// From where a theoretical arrival time advances: itself, or a later nanosecond. (Who is not late keeps the part of a nanosecond
+/// that waiting for a whole one took.)
 #[inline(always)]
-fn from(tat: Moment, at: u64, patience: u64) -> Moment {
-    let kept = at < tat.behind() + patience;
+fn from(tat: Moment, since: u64, late: bool) -> Moment {
+    let kept = since + u64::from(late) <= tat.nanos;
     Moment {
-        nanos: if kept { tat.nanos } else { at },
+        nanos: if kept { tat.nanos } else { since },
         part: if kept { tat.part } else { WHOLE },
     }
 }

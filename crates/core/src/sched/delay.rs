@@ -30,10 +30,12 @@ impl Scheduler {
 }
 
 impl Service {
-    /// How much later than the scheduler decided a packet may leave without a word of it.
+    /// How much later than its [`Departure::eligible`](super::Departure::eligible) a packet may leave without a word of it; or
+    /// than its [`Departure::start`](super::Departure::start), if that is so late already. (CDVT less the nanosecond that is kept in
+    /// parts.)
     pub fn tolerance(&self) -> Nanos {
         match self.parts().0 {
-            Service::Cell(cell) => cell.cdvt(),
+            Service::Cell(cell) => Nanos(cell.cdvt().0.saturating_sub(1)),
             _ => Nanos(u64::MAX),
         }
     }

@@ -35,6 +35,11 @@ impl Fair {
         fair
     }
 
+    /// Bytes of its calendar.
+    pub(super) fn memory(&self) -> usize {
+        self.calendar.memory()
+    }
+
     /// Whether there are no entries.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {

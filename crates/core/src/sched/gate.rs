@@ -14,7 +14,8 @@
 //!
 //! None of them lets a channel have more of the link than it contracted, since that is bounded by
 //! logical arrivals; they differ in who waits, and where. A message longer than Mmax counts as
-//! so many messages of Mmax: the logical arrival of the next one is as many times 1/Rmax later.
+//! so many messages of Mmax: the logical arrival of the next one is as many times 1/Rmax later. (Its own packets beyond the first
+//! Mmax have later logical arrivals too: the scheduler counts the bytes of a message.)
 
 use crate::contract;
 use crate::units::{Bytes, Instant};

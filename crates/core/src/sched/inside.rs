@@ -13,16 +13,18 @@
 
 use super::flow::{Flag, Flow, Kind};
 use super::server::{Class, MAX_CLASSES, Server};
-use super::{Entry, FAIR, FlowId, Member, Misuse, Scheduler, Slice, deadline, finest};
+use super::{
+    DROPPED_PER_CALL, Entry, FAIR, FlowId, Member, Misuse, Scheduler, Slice, deadline, finest,
+};
 use crate::contract;
 use crate::sched::member::Home;
 use crate::sched::turn::prefetch;
-use crate::units::Instant;
+use crate::units::{Instant, Rate};
 
 impl Scheduler {
     /// A new overbooked server: a slice that its members share, by classes of static priority
     /// (the first is the highest) and in proportion to their contracts. It is admitted like any
-    /// slice; what its members ask for together is not.
+    /// slice; what its members ask for together is not. Its classes' minimums fit into the slice.
     pub fn insert_server(
         &mut self,
         slice: contract::Slice,
@@ -32,10 +34,14 @@ impl Scheduler {
         self.advance(now);
         let vacant = self.servers.iter().position(Option::is_none);
         let index = vacant.unwrap_or(self.servers.len());
-        if !(1..=MAX_CLASSES).contains(&classes.len()) || index >= MAX_SERVERS {
-            let (classes, servers) = (classes.len(), self.servers.len());
-            return Err(Misuse::Classes { classes, servers });
+        if !(1..=MAX_CLASSES).contains(&classes.len()) {
+            return Err(Misuse::Classes(classes.len()));
         }
+        if index >= MAX_SERVERS {
+            return Err(Misuse::Servers(MAX_SERVERS));
+        }
+        let least = classes.iter().filter_map(|class| class.min);
+        self.gives(&slice, least.map(Rate::bits_per_second).sum())?;
         let kind = Kind::Server {
             slice: Slice::new(&slice),
             // Below 2^13.
@@ -53,6 +59,19 @@ impl Scheduler {
             None => self.servers.push(Some(server)),
         }
         Ok(flow)
+    }
+
+    /// Whether a server's slice gives what its classes are promised, in bit/s.
+    pub(super) fn gives(&self, slice: &contract::Slice, promised: u64) -> Result<(), Misuse> {
+        let gives = Slice::new(slice).of(self.wire.rate.bits_per_second());
+        match slice.extra() {
+            true => Err(Misuse::Extra),
+            false if promised > gives => Err(Misuse::Minimums {
+                promised,
+                slice: gives,
+            }),
+            false => Ok(()),
+        }
     }
 
     /// A new member of a server, with nothing to send yet. It is shaped to its contract, or to
@@ -131,12 +150,20 @@ impl Scheduler {
         }
     }
 
-    /// A server is removed: nobody is in it any more, but old entries may be.
-    pub(super) fn close_server(&mut self, index: u16) {
-        let Some(mut server) = self.servers[usize::from(index)].take() else {
+    /// Drops old entries of servers that were removed, not too many at once: nobody is in them any more. The place of one that is
+    /// empty is free.
+    pub(super) fn drain_closed(&mut self) {
+        let Some(index) = self.closed.last().copied() else {
             return;
         };
-        while let Some(id) = server.drain(&mut self.pool) {
+        for _ in 0..DROPPED_PER_CALL {
+            let place = &mut self.servers[usize::from(index)];
+            let entry = place.as_mut().and_then(|one| one.drain(&mut self.pool));
+            let Some(id) = entry else {
+                *place = None;
+                self.closed.pop();
+                return;
+            };
             self.flows[id as usize].clear(Flag::Fair);
             self.vacate(id);
         }

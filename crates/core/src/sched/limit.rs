@@ -104,11 +104,13 @@ impl Scheduler {
     pub(super) fn let_come(&mut self, id: u32, packet: Packet, was_empty: bool) {
         let (now, gate) = (self.now, self.gate(id));
         let begins = packet.message.map(|arrived| arrived.0);
-        match (&mut self.flows[id as usize].kind, begins) {
-            (Kind::Channel(channel), _) if gate > now => channel.come(begins, gate),
-            (kind, _) if gate > now => kind.wake(packet, gate),
-            (kind, _) if was_empty => kind.wake(packet, now),
-            (Kind::Channel(channel), Some(arrived)) => channel.begin_message(arrived),
+        let length = packet.length.0;
+        match &mut self.flows[id as usize].kind {
+            Kind::Channel(channel) if gate > now => channel.come(begins, length, gate),
+            kind if gate > now => kind.wake(packet, gate),
+            kind if was_empty => kind.wake(packet, now),
+            Kind::Cell(cell) => cell.wake(gate),
+            Kind::Channel(channel) => channel.go_on(begins, length),
             _ => {}
         }
     }

@@ -24,12 +24,11 @@ pub(super) struct Member {
     bucket_at: u64,
     peak: Pace,
     sustained: Pace,
-    /// MBS in bytes and CDVT in ns, rounded down, as words of `deadline`.
-    mbs: u16,
-    cdvt: u16,
+    /// MBS in bytes, at most 2^32 - 1.
+    mbs: u32,
+    /// CDVT in ns, rounded down, as a word of `deadline` (12 binary digits), and above it [`DUAL`] and [`REFILL`].
+    about: u16,
     home: Home,
-    dual: bool,
-    refill: bool,
 }
 
 /// Which server and class a member belongs to.
@@ -58,8 +57,9 @@ impl Member {
     pub(super) fn new(contract: &contract::Cell, home: Home) -> Member {
         let peak = Pace::of(contract.pcr());
         let (sustained, mbs, dual) = match contract.sustained() {
-            None => (peak, u64::MAX, false),
-            Some(s) => (Pace::of(s.scr), s.mbs.0, s.bucket == Bucket::Dual),
+            None => (peak, u64::MAX, 0),
+            Some(s) if s.bucket == Bucket::Dual => (Pace::of(s.scr), s.mbs.0, DUAL),
+            Some(s) => (Pace::of(s.scr), s.mbs.0, 0),
         };
         Member {
             tag: 0,
@@ -67,12 +67,10 @@ impl Member {
             bucket_at: 0,
             peak,
             sustained,
-            // Both are words of 12 bits.
-            mbs: deadline::encode(mbs.saturating_mul(MBS_UNIT)) as u16,
-            cdvt: deadline::encode(contract.cdvt().0) as u16,
+            mbs: u32::try_from(mbs).unwrap_or(u32::MAX),
+            // Below 2^12.
+            about: deadline::encode(contract.cdvt().0) as u16 | dual,
             home,
-            dual,
-            refill: false,
         }
     }
 
@@ -98,7 +96,7 @@ impl Member {
 
     /// The longest packet that can ever be eligible.
     pub(super) fn longest(&self) -> u32 {
-        u32::try_from(self.burst()).unwrap_or(u32::MAX)
+        self.mbs
     }
 
     /// A packet comes to the empty queue.
@@ -111,33 +109,31 @@ impl Member {
     /// When a packet of this length may go.
     #[inline(always)]
     pub(super) fn plan(&mut self, length: u32) -> u64 {
-        let room = self.burst().saturating_sub(u64::from(length));
-        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        let room = self.mbs.saturating_sub(length);
         let tolerance = self.sustained.longer_than(self.peak, room);
         let enough = self.bucket_at.saturating_sub(tolerance);
-        let spent = self.refill | (enough > self.peak_at.saturating_add(ROUNDING));
-        self.refill = self.dual & spent;
-        self.peak_at.max(match self.refill {
-            true => self.bucket_at,
-            false => enough,
-        })
+        let spent = self.is(REFILL) || enough > self.peak_at.saturating_add(ROUNDING);
+        if !(spent && self.is(DUAL)) {
+            return self.peak_at.max(enough);
+        }
+        self.about |= REFILL;
+        self.peak_at.max(self.bucket_at)
     }
 
-    /// A packet of this length left at `at`; the class is overbooked by `factor / 2^16`.
+    /// The packet that was planned last, of this length, left at `at`; the class is overbooked by `factor / 2^16`.
     #[inline(always)]
     pub(super) fn sent(&mut self, at: u64, length: u32, factor: u64) {
-        let patience = self.patience();
+        // As it was planned, unless `delayed` moved the clocks on since then.
+        let eligible = self.plan(length);
+        let late = at > eligible.saturating_add(self.patience());
+        let since = if late { at } else { eligible };
         let advance = |tat: u64, pace: Pace| {
-            let from = if at <= tat.saturating_add(patience) {
-                tat
-            } else {
-                at
-            };
-            from.saturating_add(pace.span(length).scaled(factor).ceil())
+            let span = pace.span(length).scaled(factor).ceil();
+            tat.max(since).saturating_add(span)
         };
         self.peak_at = advance(self.peak_at, self.peak);
         self.bucket_at = advance(self.bucket_at, self.sustained);
-        self.refill = false;
+        self.about &= !REFILL;
         self.tag = self
             .tag
             .wrapping_add(self.sustained.span(length).ticks() >> TAG_STEP);
@@ -157,20 +153,24 @@ impl Member {
     /// CDVT.
     #[inline(always)]
     pub(super) fn patience(&self) -> u64 {
-        deadline::decode(u32::from(self.cdvt))
+        deadline::decode(u32::from(self.about & (DUAL - 1)))
     }
 
-    fn burst(&self) -> u64 {
-        deadline::decode(u32::from(self.mbs)) / MBS_UNIT
+    #[inline(always)]
+    fn is(&self, flag: u16) -> bool {
+        self.about & flag != 0
     }
 }
+
+/// The bucket is spent as a whole.
+const DUAL: u16 = 1 << 12;
+
+/// It is spent: nothing before it is full.
+const REFILL: u16 = 1 << 13;
 
 /// Start tags are in 2^-12 ns of the contracted rate: fine enough for 10 Gbit/s, and a packet of
 /// 12 s is still inside the calendar.
 const TAG_STEP: u32 = 4;
-
-/// Words of `deadline` step by 64: so MBS steps by single bytes.
-const MBS_UNIT: u64 = 64;
 
 /// See `sched::cell`; here each packet may round a nanosecond away.
 const ROUNDING: u64 = 1000;

@@ -97,12 +97,6 @@ impl Moment {
         Moment { nanos, part: WHOLE }
     }
 
-    /// The first whole nanosecond behind it.
-    #[inline(always)]
-    pub(super) fn behind(self) -> u64 {
-        self.nanos + u64::from(self.part == WHOLE)
-    }
-
     /// The last whole nanosecond that is not behind it.
     #[inline(always)]
     pub(super) fn floor(self) -> u64 {

@@ -88,6 +88,17 @@ impl Server {
         self.classes.len()
     }
 
+    /// Bytes of its classes.
+    pub(super) fn memory(&self) -> usize {
+        let each = |class: &Inside| size_of::<Inside>() + class.fair.memory();
+        self.classes.iter().map(each).sum()
+    }
+
+    /// What the classes are promised together, in bit/s.
+    pub(super) fn promised(&self) -> u64 {
+        self.classes.iter().map(|class| class.min_rate).sum()
+    }
+
     /// The slice gives another rate now.
     pub(super) fn set_rate(&mut self, rate: u64) {
         self.rate = rate;

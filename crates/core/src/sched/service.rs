@@ -3,6 +3,7 @@
 use core::fmt;
 
 use super::flow::MAX_LENGTH;
+use super::server::MAX_CLASSES;
 use crate::contract::{self, Contract, Direction, Weight};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
@@ -108,6 +109,9 @@ impl Service {
 
     /// What a contract asks for its sending direction; receiving and CPU are not scheduled here.
     pub fn of(contract: &Contract) -> Result<Service, NotServed> {
+        if contract.priority().is_some() {
+            return Err(NotServed::Priority);
+        }
         let weight = contract.weight().unwrap_or_default();
         let burst = contract.burst().unwrap_or(Contract::DEFAULT_BURST);
         let max = contract.up().or(contract.both()).map(|rate| (rate, burst));
@@ -122,7 +126,7 @@ impl Service {
             (None, ..) => Ok(Service::Share { min, max, weight }),
             (Some(guarantee), None, None, None) => Ok(guarantee.into()),
             (Some(guarantee), None, None, Some(max)) => Ok(Service::Limited { guarantee, max }),
-            _ => Err(NotServed),
+            _ => Err(NotServed::Several),
         }
     }
 
@@ -135,10 +139,16 @@ impl Service {
     }
 }
 
-/// A contract of which two clauses say how its flow is to be served.
+/// A contract that says more than one flow of a scheduler is served by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a flow is served by one of slice, cell, channel and min: make one flow for each")]
-pub struct NotServed;
+pub enum NotServed {
+    /// Two clauses say how.
+    #[error("a flow is served by one of slice, cell, channel and min: make one flow for each")]
+    Several,
+    /// Priority is a class of a server, see [`super::Scheduler::insert_server`].
+    #[error("a flow has no priority of its own: that is a class of an overbooked server")]
+    Priority,
+}
 
 /// A flow of a scheduler. Numbers are used again after a flow is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -164,8 +174,8 @@ pub struct Packet {
     pub length: Bytes,
     /// On a channel, when the message arrived that begins with this packet; nothing if the packet
     /// goes on with the message before it, whether or not that message's packets have left (after
-    /// its deadline, or where there was none, the packet is a message of its own). Others ignore
-    /// it.
+    /// its deadline, or where there was none, the packet is a message of its own; and where it
+    /// would make the message longer than Mmax it begins the next one). Others ignore it.
     pub message: Option<Instant>,
 }
 
@@ -265,14 +275,25 @@ pub enum Misuse {
         /// The class that was named.
         class: usize,
     },
-    /// A server has one class to eight, and there are 8,192 servers at most.
-    #[error("{classes} classes for server {servers}: at most 8 each, and 8192 servers")]
-    Classes {
-        /// How many were named.
-        classes: usize,
-        /// How many servers there are already.
-        servers: usize,
+    /// A server has one class to eight.
+    #[error("a server has one class to {MAX_CLASSES}, not {0}")]
+    Classes(usize),
+    /// No more servers can be told apart.
+    #[error("at most {0} servers")]
+    Servers(usize),
+    /// A server has no more to give than its slice.
+    #[error(
+        "its classes are promised {promised} bit/s together, and a server's slice gives {slice} bit/s of this link"
+    )]
+    Minimums {
+        /// The minimums of all classes, in bit/s.
+        promised: u64,
+        /// What the slice gives, in bit/s.
+        slice: u64,
     },
+    /// A server has its slice and nothing of the left-over.
+    #[error("the slice of a server has no extra: its members share what is promised")]
+    Extra,
     /// A server ends after its members.
     #[error("{server} still has {members} members")]
     Members {

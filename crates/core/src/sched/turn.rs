@@ -315,9 +315,12 @@ impl Scheduler {
         let bytes = packet.length.0.min(u64::from(longest)) as u32;
         let (eligible, deadline) = cell.plan(bytes);
         let finest = cell.finest();
+        // Who was late and waits for less than is between two packets is rounded as those are, so that many of
+        // them wake together.
+        let spacing = cell.spacing(length);
         flow.set_length(bytes);
         if eligible > now
-            && let Some(spot) = self.sleepers.not_before(eligible, now, finest)
+            && let Some(spot) = self.sleepers.not_before_as(spacing, eligible, now, finest)
         {
             let entry = Entry::new(id, deadline::encode(deadline.saturating_sub(spot.key)));
             self.sleep(spot, entry);
@@ -376,10 +379,8 @@ impl Scheduler {
                 flow.set_length(bytes.min(flow.kind.longest()));
                 if is_limited {
                     self.let_come(id, packet, false);
-                } else if let (Kind::Channel(channel), Some(arrived)) =
-                    (&mut flow.kind, packet.message)
-                {
-                    channel.begin_message(arrived.0);
+                } else if let Kind::Channel(channel) = &mut flow.kind {
+                    channel.go_on(packet.message.map(|arrived| arrived.0), bytes.into());
                 }
                 self.place(id);
             }
@@ -547,11 +548,13 @@ impl Scheduler {
 }
 
 impl Flow {
-    /// Whether it is a cell without a limit with a head, whose entry is not old.
+    /// Whether it is a cell without a limit with a head, whose entry is not old, and that goes the short way.
     #[inline(always)]
     fn is_ready_cell(&self) -> bool {
-        self.is_just(Flag::Waiting, [Flag::ClockOld, Flag::Limited])
-            && matches!(self.kind, Kind::Cell(_))
+        self.is_just(
+            Flag::Waiting,
+            [Flag::ClockOld, Flag::Limited, Flag::LongWay],
+        ) && matches!(self.kind, Kind::Cell(_))
     }
 
     /// The deadline of the head, if it is eligible.

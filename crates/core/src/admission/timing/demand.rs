@@ -13,7 +13,7 @@
 //! second, so that a byte's transmission is a whole number of ticks (8 · 10^9) whatever the rate
 //! is, and nothing is rounded: not the cost of a packet, and not a period of a third of a second,
 //! which is kept as a fraction. Only slopes of fluid curves are rounded, up, to 2^-40 of the
-//! link. Times are at most [`LONGEST`] and rates at most 2^40, so ticks stay below 2^83 and all
+//! link. Times, the horizon among them, are at most [`LONGEST`] and rates at most 2^40, so ticks stay below 2^83 and all
 //! products below 2^128; what could exceed that saturates, which refuses.
 
 use super::Fault;

@@ -355,7 +355,10 @@ impl Transmitter {
         let deadline = self.kept(scale.ticks(cell.cdvt()), wait);
         let cap = match cell.sustained() {
             None => None,
-            Some(parts) if sizes.most > parts.mbs => return Err(Fault::LongerThanBurst),
+            Some(parts) if sizes.most > parts.mbs => {
+                let (packet, mbs) = (sizes.most, parts.mbs);
+                return Err(Fault::LongerThanBurst { packet, mbs });
+            }
             Some(parts) => {
                 let bytes = burst_bytes(parts.mbs.0, sizes.most.0, parts.scr, pcr);
                 let packets = bytes / u128::from(sizes.least.0) + 1;
@@ -430,7 +433,7 @@ impl Transmitter {
 
 /// The most bytes that the sustained part lets through at once: MBS, of which the peak rate
 /// takes away again what the sustained rate gives meanwhile, and one packet for certain.
-/// docs/contracts.md, theorem 3; rounded up.
+/// docs/contracts.md, theorem 2, the demand of each contract; rounded up.
 fn burst_bytes(mbs: u64, largest: u64, scr: Rate, pcr: Rate) -> u128 {
     let (scr, pcr) = (scr.bits_per_second(), pcr.bits_per_second());
     let part = |bytes: u64, rate: u64| {

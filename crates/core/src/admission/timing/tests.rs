@@ -11,6 +11,7 @@ use crate::contract::Contract;
 use crate::units::{Bytes, Nanos, Rate};
 
 mod model;
+mod switching;
 
 /// A link on which a byte takes 8 ns: 1 Gbit/s, packets of 1500 bytes, and nothing beside.
 fn gigabit() -> Transmitter {
@@ -276,7 +277,10 @@ fn what_makes_no_sense_on_this_link_is_refused_with_its_reason() {
         "{text}"
     );
     let burst = "cell pcr=10mbit,cdvt=1ms,scr=1mbit,mbs=1000B";
-    assert_eq!(fault(burst, 1500), Fault::LongerThanBurst);
+    assert_eq!(
+        fault(burst, 1500).to_string(),
+        "packets of up to 1500B are longer than its mbs of 1000B"
+    );
     let far = "channel mmax=1kB,rmax=1/s,bmax=1,deadline=3h";
     assert!(matches!(fault(far, 1500), Fault::TooLong { .. }));
     let large = "channel mmax=1024GiB,rmax=1/s,bmax=1,deadline=1h";
@@ -430,7 +434,20 @@ fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
         promise("slice 10s/10s extra", 1 << 24, 1 << 24),
         promise("min 1tbit", 1, 1),
     ];
-    for link in [gigabit(), slow, fast] {
+    let year = Nanos::from_secs(366 * 24 * 3600);
+    let far = |link| Transmitter {
+        horizon: year,
+        ..link
+    };
+    let much = |link| Transmitter {
+        ahead: year,
+        leftover: Bytes(1 << 40),
+        framing: Bytes(1 << 24),
+        horizon: super::demand::LONGEST,
+        ..link
+    };
+    let all = [gigabit(), slow, fast];
+    for link in all.into_iter().chain(all.map(far)).chain(all.map(much)) {
         for one in odd {
             for other in odd {
                 // Any answer, without overflow; and asking again gives it again.
@@ -439,6 +456,15 @@ fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
             }
         }
     }
+    // A horizon that is longer than any deadline is refused as such.
+    let tight = [
+        promise("cell pcr=500gbit,cdvt=20ns", 1500, 1500),
+        channel("channel mmax=1500B,rmax=1/s,bmax=1,deadline=30ns"),
+    ];
+    assert!(matches!(fast.carries(&tight), Err(Fault::Late { .. })));
+    let too_far = far(fast).carries(&tight).expect_err("too long");
+    let most = super::demand::LONGEST;
+    assert_eq!(too_far, Fault::TooLong { time: year, most });
     // Thousands of channels with periods that have nothing in common.
     let parts = |n: u32| (2 + n % 7, 1000 + 3 * n, 500_000 + u64::from(n) * 977);
     let crowd: Vec<Promise> = (0..4000)

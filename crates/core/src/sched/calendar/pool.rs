@@ -117,9 +117,11 @@ impl Chunk {
 }
 
 impl Pool {
-    pub(in crate::sched) fn new() -> Pool {
+    /// A pool that asks for no more memory before there may be more entries than these.
+    pub(in crate::sched) fn with_capacity(entries: usize) -> Pool {
         let mut pool = Pool {
-            chunks: Vec::new(),
+            // The one that stands for none, and as in `reserve`.
+            chunks: Vec::with_capacity(entries + 2),
             free: NOWHERE,
             reserved: 0,
         };
@@ -138,9 +140,15 @@ impl Pool {
         }
     }
 
-    /// Bytes that chunks in use or once used take.
+    /// Bytes that chunks in use or once used take; not what is reserved and was never touched.
     pub(in crate::sched) fn memory(&self) -> usize {
         self.chunks.len() * size_of::<Chunk>()
+    }
+
+    /// Where the chunks are, and for how many there is room.
+    #[cfg(test)]
+    pub(in crate::sched) fn room(&self) -> (usize, usize) {
+        (self.chunks.as_ptr().addr(), self.chunks.capacity())
     }
 
     /// Appends to the bucket of this tail, if the tail has room. (No tail has none.)

@@ -54,7 +54,20 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
             None if self.len == 0 => self.emptied_at_all(),
             None => self.emptied(pool),
         }
+        self.bring_following(pool);
         Some(whole)
+    }
+
+    /// Asks for the next chunk, and for the last one of the bucket behind, if that is at hand: it is read as soon as this
+    /// one is used up.
+    #[inline(always)]
+    fn bring_following(&self, pool: &Pool) {
+        pool.prefetch(self.front);
+        let slot = self.next.slot();
+        let behind = self.masks[slot / 64] & (u64::MAX << (slot % 64) << 1);
+        if behind != 0 {
+            pool.prefetch(self.tails[slot & !63 | behind.trailing_zeros() as usize & 63]);
+        }
     }
 
     /// Puts a chunk at a place, as [`Calendar::push_ahead`] does with an entry.

@@ -39,7 +39,6 @@ proptest! {
             prop_assert_eq!((u128::from(moment.nanos) << 16) + u128::from(moment.part), exact + u128::from(WHOLE));
             prop_assert_eq!(u128::from(moment.nanos), exact.div_ceil(1 << 16));
             prop_assert_eq!(u128::from(moment.floor()), exact >> 16);
-            prop_assert_eq!(u128::from(moment.behind()), (exact >> 16) + 1);
         }
     }
 

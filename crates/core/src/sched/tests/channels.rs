@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::limits::limited;
 use super::world::*;
 use crate::contract::{Channel, MessageRate};
 use crate::sched::{FlowId, Packet, Service, Turn, Wire, kept};
@@ -66,6 +67,65 @@ fn packets_of_a_message_share_its_times() {
         .collect();
     let (first, second) = (4_000_000, 14_000_000);
     assert_eq!(deadlines, [first, first, first, first, second, second]);
+}
+
+/// However long it is, and whether or not it was announced.
+#[test]
+fn a_message_ends_with_mmax() {
+    let mut world = World::new(Wire::new(mbit(100)));
+    let flow = world.flow(channel(3000, 100, 2, ms(4)));
+    message(&mut world, flow, &[1500, 1500, 1000, 1000, 1500, 600]);
+    message(&mut world, flow, &[1500]);
+    world.run(100_000_000);
+    let due = [4, 4, 14, 14, 24, 24, 34].map(|at| deadline(at * 1_000_000));
+    assert_eq!(turns(&world, flow), due);
+    // A packet that is longer than three messages counts as four.
+    let flow = world.flow(channel(400, 100, 2, ms(4)));
+    message(&mut world, flow, &[1500]);
+    message(&mut world, flow, &[400]);
+    world.run(200_000_000);
+    let due = [134, 144].map(|at| deadline(at * 1_000_000));
+    assert_eq!(turns(&world, flow), due);
+}
+
+/// A sender that never says that a message begins, one whose messages never end, and one whose limit would let all of it pass:
+/// each has what it contracted and no more, and who is beside it is in time.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn nobody_is_harmed_by_a_message_without_end() {
+    let rogue = channel(1500, 1, 1, ms(1));
+    for (service, first) in [
+        (rogue, false),
+        (rogue, true),
+        (limited(rogue, 90_000, ms(20)), true),
+    ] {
+        let mut world = World::new(Wire::new(mbit(100)));
+        let rogue = world.flow(service);
+        let half = world.flow(slice(ms(5), ms(10), false));
+        let good = world.flow(channel(3000, 100, 1, ms(8)));
+        let cell = world.flow(Service::Cell(cell(mbit(30), ms(2))));
+        let begins = Packet {
+            message: first.then_some(Instant(0)),
+            ..Packet::new(Bytes(1000))
+        };
+        world.offer(rogue, begins);
+        for _ in 0..20_000 {
+            world.offer(rogue, Packet::new(Bytes(1000)));
+        }
+        world.greedy(half, 1250);
+        world.greedy(cell, 1250);
+        for step in 0..400 {
+            world.run(step * 10_000_000);
+            message(&mut world, good, &[1500, 1500]);
+        }
+        world.run(4_000_000_000);
+        // One message each second, of one packet: two do not fit in Mmax.
+        assert!((4..=5).contains(&world.sent_by(rogue).count()));
+        assert_eq!(world.misses(), 0);
+        assert!(world.time_of(half) >= 2_000_000_000 - 100_000);
+        assert!(world.bytes_of(cell) + 1250 >= 15_000_000);
+        assert_eq!(world.sent_by(good).count(), 800);
+    }
 }
 
 fn deadline(ns: u64) -> Turn {
@@ -212,16 +272,20 @@ proptest! {
     fn pieces_have_the_times_of_their_message(
         steps in prop::collection::vec((any::<bool>(), 0_u64..6_000_000), 1..60),
     ) {
-        let (spacing, bound) = (10_000_000, 4_000_000);
+        let (spacing, bound, pieces) = (10_000_000, 4_000_000, 4);
         let mut world = World::new(Wire::new(mbit(100)));
         let flow = world.flow(channel(6000, 100, 2, Nanos(bound)));
-        let (mut logical, mut wanted) = (None, Vec::new());
+        let (mut logical, mut wanted, mut count) = (None, Vec::new(), 0);
         for (begins, gap) in steps {
             let now = world.now;
             // What stands behind others is of their message, however late it is.
             let over = logical.is_none_or(|at| world.queued(flow) == 0 && now > at + bound);
-            if begins || over {
-                logical = Some(logical.map_or(now, |before: u64| now.max(before + spacing)));
+            count += 1;
+            if begins || over || count > pieces {
+                // Of what stands behind others nobody knows when it came.
+                let came = if begins || over { now } else { 0 };
+                logical = Some(logical.map_or(now, |before: u64| came.max(before + spacing)));
+                count = 1;
             }
             wanted.push(deadline(logical.unwrap() + bound));
             world.offer(flow, match begins {

@@ -8,7 +8,7 @@ use super::channels::{channel, message};
 use super::world::*;
 use crate::contract::Contract;
 use crate::police::{Police, Seen};
-use crate::sched::{Departure, FlowId, Guarantee, Packet, Service, Turn, Wire};
+use crate::sched::{Departure, FlowId, Guarantee, NotServed, Packet, Service, Turn, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
 /// What is promised, under a limit.
@@ -222,9 +222,11 @@ fn contracts_with_a_limit_are_served() {
     assert!(matches!(channel, Ok(Service::Limited { .. })));
     assert!(matches!(
         served("slice 1ms/10ms cell pcr=3mbit,cdvt=1ms"),
-        Err(crate::sched::NotServed)
+        Err(NotServed::Several)
     ));
     assert!(served("min 1mbit cell pcr=3mbit,cdvt=1ms").is_err());
+    let priority = served("min 1mbit priority 3");
+    assert!(matches!(priority, Err(NotServed::Priority)));
 }
 
 /// What the module says: a flow under a limit is one without, to which the same packets come when

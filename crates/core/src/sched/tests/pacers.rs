@@ -91,3 +91,31 @@ fn a_pacers_dual_bucket_is_full_when_it_should() {
         assert!(late <= pause + peak, "{burst}, {packet}: {late} ns late");
     }
 }
+
+/// Many flows whose places are all the same, and all before their time: one call looks at some of them, and says that it is not
+/// finished.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn a_pacers_call_is_bounded() {
+    let contract = cell(Rate::new(8_000).unwrap(), us(100));
+    let mut pacer = Pacer::new();
+    for _ in 0..10_000 {
+        let flow = pacer.insert(contract).unwrap();
+        pacer.handle_head(flow, Bytes(100), Instant(0)).unwrap();
+    }
+    let next = |_| Some(Bytes(100));
+    for _ in 0..10_000 {
+        assert!(pacer.poll(Instant(0), next).is_some());
+    }
+    // All are due after 100 ms, and are looked at a little before.
+    let (mut now, mut asked) = (Instant(0), 0);
+    for _ in 0..10_000 {
+        while pacer.poll(now, next).is_none() {
+            let wake = pacer.poll_timeout().unwrap();
+            asked += u64::from(wake == now);
+            now = wake;
+        }
+        assert!((100_000_000..=100_050_000).contains(&now.0), "{now:?}");
+    }
+    assert!((10_000 / 17..10_000 / 8).contains(&asked), "{asked} calls");
+}

@@ -5,8 +5,10 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 use super::world::*;
-use crate::contract;
-use crate::sched::{Class, FlowId, Misuse, Packet, Service, Turn, Wire};
+use crate::contract::{self, Bucket};
+use crate::sched::{
+    Class, DROPPED_PER_CALL, Flag, FlowId, Misuse, Packet, Scheduler, Service, Turn, Wire,
+};
 use crate::units::{Bytes, Instant, Nanos};
 
 fn whole(period: Nanos) -> contract::Slice {
@@ -28,7 +30,10 @@ fn overbooked(classes: &[Class]) -> (World, FlowId) {
 
 impl World {
     fn member(&mut self, server: FlowId, class: usize, rate: u64) -> FlowId {
-        let contract = cell(mbit(rate), us(500));
+        self.member_as(server, class, cell(mbit(rate), us(500)))
+    }
+
+    fn member_as(&mut self, server: FlowId, class: usize, contract: contract::Cell) -> FlowId {
         let now = Instant(self.now);
         let flow = self.link.insert_member(server, class, contract, now);
         self.note(flow.unwrap())
@@ -44,6 +49,49 @@ impl World {
 
 fn close(a: f64, b: f64, percent: f64) -> bool {
     (a - b).abs() <= b * percent / 100.0
+}
+
+/// As outside of servers: waiting for the bucket is not lateness.
+#[test]
+fn a_patient_dual_bucket_inside_bursts_and_is_silent() {
+    for patience in [us(50), ms(12), ms(20), ms(4_000)] {
+        let (mut world, server) = overbooked(&[NO_MIN]);
+        let contract = bucket(mbit(10), patience, mbit(5), 12_500, Bucket::Dual);
+        let flow = world.member_as(server, 0, contract);
+        world.greedy(flow, 1250);
+        world.run(200_000_000);
+        let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
+        let mut bursts = starts.chunk_by(|a, b| b - a < 2_000_000);
+        assert!((10..=11).contains(&bursts.clone().count()), "{patience}");
+        assert!(
+            bursts.all(|burst| burst.len() == 10 || burst.last() == starts.last()),
+            "bursts with {patience}: {:?}",
+            bursts.map(<[u64]>::len).collect::<Vec<_>>()
+        );
+    }
+}
+
+/// A packet that is as long as MBS, of every length: as the head and behind it.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn a_member_sends_packets_as_long_as_its_burst() {
+    for length in 64..=1514 {
+        let (mut world, server) = overbooked(&[NO_MIN]);
+        let contract = bucket(mbit(10), us(500), mbit(5), length, Bucket::Single);
+        let flow = world.member_as(server, 0, contract);
+        let sent = [Packet::new(Bytes(length)); 2];
+        for packet in sent {
+            world.offer(flow, packet);
+        }
+        world.run(10_000_000);
+        let lengths: Vec<Bytes> = world.sent_by(flow).map(|one| one.length).collect();
+        assert_eq!(lengths, sent.map(|packet| packet.length));
+        let too_long = Packet::new(Bytes(length + 1));
+        let refused = world.link.handle_head(flow, too_long, Instant(world.now));
+        assert!(
+            matches!(refused, Err(Misuse::TooLong { longest, .. }) if longest.0 == length || length == 1514)
+        );
+    }
 }
 
 /// The paper's figure 4: connection 3 above, 1, 4, 5 and 6 in the middle, of which the last three
@@ -171,6 +219,88 @@ fn without_overload_a_member_has_its_contract() {
     }
 }
 
+/// A tenth of 100 Mbit/s is not 5 and 6, nor anything of what others leave.
+#[test]
+fn a_server_promises_no_more_than_its_slice() {
+    let (mut world, _) = overbooked(&[NO_MIN]);
+    let (link, now) = (&mut world.link, Instant(0));
+    let tenth = contract::Slice::new(ms(1), ms(10), false).unwrap();
+    let least = |rate| Class {
+        min: Some(mbit(rate)),
+    };
+    let too_much = Misuse::Minimums {
+        promised: 11_000_000,
+        slice: 10_000_000,
+    };
+    let classes = [least(5), NO_MIN, least(6)];
+    assert_eq!(link.insert_server(tenth, &classes, now), Err(too_much));
+    assert_eq!(
+        alloc::format!("{too_much}"),
+        "its classes are promised 11000000 bit/s together, and a server's slice gives 10000000 bit/s of this link"
+    );
+    let server = link.insert_server(tenth, &[least(4), least(6)], now);
+    let server = server.unwrap();
+    let change = |slice| Service::Slice {
+        slice,
+        weight: weight(1),
+    };
+    let less = contract::Slice::new(us(999), ms(10), false).unwrap();
+    let less = link.change(server, change(less), now);
+    assert!(matches!(
+        less,
+        Err(Misuse::Minimums {
+            slice: 9_990_000,
+            ..
+        })
+    ));
+    let extra = contract::Slice::new(ms(2), ms(10), true).unwrap();
+    assert_eq!(link.change(server, change(extra), now), Err(Misuse::Extra));
+    assert_eq!(
+        link.insert_server(extra, &[NO_MIN], now),
+        Err(Misuse::Extra)
+    );
+    link.change(server, change(tenth), now).unwrap();
+    link.invariants();
+}
+
+/// A server that a hundred members left in a hurry: their old entries go some at a time, and then all places are free.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn a_server_is_closed_in_bounded_steps() {
+    let (mut world, server) = overbooked(&[NO_MIN; 2]);
+    let members: Vec<FlowId> = (0..100)
+        .map(|number| world.member(server, number % 2, 1))
+        .collect();
+    let (link, now) = (&mut world.link, Instant(0));
+    for member in &members {
+        let packet = Packet::new(Bytes(500));
+        link.handle_head(*member, packet, now).unwrap();
+    }
+    for member in &members {
+        link.remove(*member, now).unwrap();
+    }
+    let places = link.flows.len();
+    let gone = |link: &Scheduler| link.flows.iter().filter(|one| one.is(Flag::Gone)).count();
+    let mut left = gone(link);
+    assert!(left >= 90, "entries are left");
+    link.remove(server, now).unwrap();
+    let mut inserted = 0;
+    while !link.closed.is_empty() {
+        assert!(gone(link) + DROPPED_PER_CALL as usize >= left);
+        left = gone(link);
+        let best_effort = Service::best_effort(weight(1));
+        link.insert(best_effort, now).unwrap();
+        inserted += 1;
+        link.invariants();
+    }
+    assert!((5..10).contains(&inserted), "{inserted} calls");
+    // Its own turn is still to come.
+    assert_eq!(gone(link), 1);
+    link.poll(now, |_| None);
+    assert_eq!((gone(link), link.flows.len()), (0, places));
+    assert!(link.servers[0].is_none());
+}
+
 #[test]
 fn servers_are_asked_for_sense() {
     let (mut world, server) = overbooked(&[NO_MIN; 2]);
@@ -185,13 +315,9 @@ fn servers_are_asked_for_sense() {
         Err(Misuse::Server(server))
     );
     let nine = link.insert_server(whole(ms(1)), &[NO_MIN; 9], now);
-    assert_eq!(
-        nine,
-        Err(Misuse::Classes {
-            classes: 9,
-            servers: 1
-        })
-    );
+    assert_eq!(nine, Err(Misuse::Classes(9)));
+    let none = link.insert_server(whole(ms(1)), &[], now);
+    assert_eq!(none, Err(Misuse::Classes(0)));
     let member = link.insert_member(server, 1, contract, now).unwrap();
     assert_eq!(
         link.remove(server, now),

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 use super::limits::limited;
 use super::world::*;
-use crate::sched::{END_OF_TIME, Misuse, Next, Pacer, Packet, Scheduler, Service, Wire};
+use crate::contract::Slice;
+use crate::sched::{Class, END_OF_TIME, Misuse, Next, Pacer, Packet, Scheduler, Service, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
 /// Every kind, two in five of those that are promised something under a limit too.
@@ -213,12 +214,48 @@ fn one_call_says_what_to_send_or_when_to_wake() {
 #[test]
 fn an_idle_flow_takes_one_cache_line() {
     let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
+    // Four calendars, of 32 bits for each place and one that says whether anything stands there; and the chunk for none.
+    let calendar = 8 * 16_384 * 33 / 8;
+    assert_eq!(link.memory(), 4 * calendar + 64);
     let before = link.memory();
     for _ in 0..10_000 {
         link.insert(Service::best_effort(weight(1)), Instant(0))
             .unwrap();
     }
     assert_eq!(link.memory() - before, 640_000);
+    let slice = Slice::new(ms(1), ms(10), false).unwrap();
+    let before = link.memory();
+    link.insert_server(slice, &[Class::default(); 3], Instant(0))
+        .unwrap();
+    let more = link.memory() - before;
+    assert!(
+        (3 * calendar..3 * calendar + 4_000).contains(&more),
+        "{more}"
+    );
+    let mut pacer = Pacer::with_capacity(1_000);
+    assert_eq!(pacer.memory(), calendar + 64);
+    pacer.insert(cell(mbit(1), ms(1))).unwrap();
+    assert_eq!(pacer.memory(), calendar + 128);
+}
+
+/// Inserting moves nothing in memory while there is the room that was asked for.
+#[test]
+#[cfg_attr(miri, ignore = "minutes")]
+fn a_flow_more_moves_no_others() {
+    let mut link = Scheduler::with_capacity(Wire::new(mbit(10)), 5_000).unwrap();
+    let limited = limited(Service::Cell(cell(mbit(1), ms(1))), 500, ms(1));
+    let first = link.insert(limited, Instant(0)).unwrap();
+    let place = |link: &Scheduler| (link.flows.as_ptr(), link.limits.as_ptr(), link.pool.room());
+    let before = place(&link);
+    for _ in 1..5_000 {
+        let flow = link.insert(limited, Instant(0)).unwrap();
+        link.handle_head(flow, Packet::new(Bytes(100)), Instant(0))
+            .unwrap();
+    }
+    assert_eq!(place(&link), before);
+    link.remove(first, Instant(0)).unwrap();
+    link.insert(limited, Instant(0)).unwrap();
+    assert_eq!(place(&link), before);
 }
 
 #[test]

@@ -59,7 +59,7 @@ enum Source {
     Greedy(u64),
 }
 
-/// A link in virtual time. Whatever is done to it, its invariants are looked at.
+/// A link in virtual time. Where it is `careful` its invariants are looked at whatever is done to it.
 pub(super) struct World {
     pub(super) link: Scheduler,
     pub(super) now: u64,

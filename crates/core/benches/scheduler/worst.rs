@@ -1,0 +1,87 @@
+//! What the dearest single calls cost, with 65,536 flows that fall due in the same instant, again and again.
+//!
+//! Every call is measured for itself. How long the dearest ones take depends on the memory of the machine, so of the [`DEAREST`] of
+//! each row the instructions are counted too, where valgrind is installed: those are the same on every run.
+
+use crate::instructions;
+use crate::load::{self, Mix};
+use crate::measure::{Ruler, Sample, counted_alone};
+
+/// Prints the table.
+pub fn table(ruler: &Ruler) {
+    println!("\nworst call at {FLOWS} flows, all due in the same instant, per call");
+    println!(
+        "{:>12} {:>8} {:>8} {:>8} {:>9} {:>7} {:>24}",
+        "", "median", "p99", "p99.99", "p99.999", "ratio", "instructions (ratio)"
+    );
+    for (name, kind) in KINDS {
+        let Sample { sorted } = ruler.calls(WARM, || work(kind));
+        let at = |part: f64| sorted[((sorted.len() - 1) as f64 * part) as usize].0;
+        let dearest = sorted.iter().rev().take(DEAREST);
+        let median = sorted[sorted.len() / 2].1;
+        let calls: Vec<usize> = dearest.map(|(_, call)| *call).chain([median]).collect();
+        println!(
+            "{name:>12} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {:>7.1} {:>24}",
+            at(0.5),
+            at(0.99),
+            at(0.9999),
+            at(0.99999),
+            at(0.99999) / at(0.5),
+            counted(name, &calls),
+        );
+    }
+}
+
+/// What `--count-calls KIND CALL,CALL,...` does.
+pub fn one(words: &[String]) {
+    let [name, calls, ..] = words else {
+        panic!("--count-calls KIND CALL,CALL,...");
+    };
+    let kind = KINDS.iter().find(|(known, _)| known == name);
+    let (_, kind) = kind.expect("--count-calls takes a row of the table");
+    let calls = calls.split(',').map(|call| call.parse());
+    let calls: Result<Vec<usize>, _> = calls.collect();
+    counted_alone(WARM, &calls.expect("numbers of calls"), work(*kind));
+}
+
+/// The instructions of the median call and the most of all others, from one to the other.
+fn counted(name: &str, calls: &[usize]) -> String {
+    let median = calls.last().copied().unwrap_or(0);
+    let Some(counts) = instructions::of_calls(name, calls) else {
+        return "not counted".into();
+    };
+    let each = counts.iter().find(|(call, _)| *call == median);
+    let each = each.map_or(f64::NAN, |(_, count)| *count);
+    let most = counts.iter().map(|(_, count)| *count).fold(0.0, f64::max);
+    format!("{each:.0}, {most:.0} ({:.1})", most / each)
+}
+
+/// The calls of a row.
+fn work(kind: Kind) -> Box<dyn FnMut(u32)> {
+    match kind {
+        Kind::Link(mix, percent) => Box::new(load::link(FLOWS, true, mix, percent)),
+        Kind::Pacer => Box::new(load::exact(FLOWS)),
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// A link, and how many percent of it are booked.
+    Link(Mix, u64),
+    Pacer,
+}
+
+const KINDS: [(&str, Kind); 4] = [
+    ("cells", Kind::Link(Mix::Cells, 90)),
+    ("mixed", Kind::Link(Mix::All, 90)),
+    ("overloaded", Kind::Link(Mix::Cells, 150)),
+    ("pacer", Kind::Pacer),
+];
+
+const FLOWS: usize = 65_536;
+
+/// Packets before the first call that is looked at.
+const WARM: usize = 50_000;
+
+/// Of so many calls the instructions are counted.
+const DEAREST: usize = 50;
