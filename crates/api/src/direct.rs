@@ -116,6 +116,13 @@ pub struct Term {
     pub value: u8,
 }
 
+/// Filter descriptions look at so many bytes,
+pub const PATTERN_REACH: u16 = 128;
+/// in so many words of eight (enough for two IPv6 addresses),
+pub const PATTERN_WORDS: u16 = 4;
+/// and so many different sets of bits may be looked at in one place: each costs a packet a look-up.
+pub const PATTERN_SHAPES: u16 = 8;
+
 /// The memory of a flow, as `docs/ring.md` has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

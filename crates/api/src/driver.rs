@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::direct::{ShapeDoc, Speaks};
+use crate::direct::{ShapeDoc, Speaks, Term};
 
 /// A request with its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,6 +55,9 @@ pub enum DriverRequest {
         flow: u32,
         /// The contract as text.
         contract: String,
+        /// As in [`DriverFlow`].
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        granted: Option<String>,
     },
     /// Frames of the flow go to another station, or may be of another length.
     Readdress {
@@ -70,6 +73,11 @@ pub enum DriverRequest {
     Close {
         /// Which.
         flow: u32,
+    },
+    /// Frames that fit one of these are thrown away from now on, and no others. Offsets count from a frame's first byte.
+    Discard {
+        /// Terms of each.
+        patterns: Vec<Vec<Term>>,
     },
     /// All programs and flows, with their counters.
     Census,
@@ -94,8 +102,12 @@ pub struct DriverFlow {
     pub next_hop: Option<[u8; 6]>,
     /// The MTU.
     pub mtu: u32,
-    /// The contract as text, granted.
+    /// The contract as text, as the driver keeps it.
     pub contract: String,
+    /// The contract as it was granted, where the driver is told another: a promise that is not kept at present, a slice
+    /// at the driver's rate. The driver only remembers it, for the next daemon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub granted: Option<String>,
     /// Its memory.
     pub shape: ShapeDoc,
     /// Parts of datagrams in order alone.
@@ -199,6 +211,10 @@ pub struct CensusDoc {
     pub discarded: Vec<(String, u64)>,
     /// What its time went to.
     pub spent: SpentDoc,
+    /// Doorbells that programs rang though the driver was awake.
+    pub unasked: u64,
+    /// How many patterns it was told to throw away.
+    pub discards: u32,
 }
 
 /// What a driver's time went to while it did not sleep, in ns since it began.
@@ -230,6 +246,10 @@ pub struct TotalsDoc {
 /// How long a driver's link may be busy already when the next packet is decided on, in ns: the daemon admits deadlines with
 /// it, and the driver schedules by it.
 pub const AHEAD_NS: u64 = 20_000;
+
+/// Bytes that a packet counts at least, whatever is in it: the headers of UDP over IPv4. What the wire adds to a packet weighs
+/// the most on the shortest one, so the daemon admits rates with it, and the driver charges by it.
+pub const SHORTEST: u64 = 42;
 
 /// A program of a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -281,6 +301,9 @@ pub struct FlowCounts {
     pub too_short: u64,
     /// Those that it had no share of the driver's time for.
     pub over_share: u64,
+    /// Parts of datagrams that it did not get, since it wants them in order and one before them was missing. They are not
+    /// among the packets that came.
+    pub out_of_order: u64,
     /// What the packets that came took of the driver's time, in ns.
     pub receiving_ns: u64,
     /// How late packets left after they might have (their eligible time), in a histogram: packets below 2^k µs, k from

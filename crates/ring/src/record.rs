@@ -117,7 +117,7 @@ impl Record {
         Status(self.note)
     }
 
-    /// Of a record from the driver: when it was sent or came, in ns of `CLOCK_MONOTONIC`.
+    /// Of a record from the driver: when it was sent or came, in ns of `CLOCK_MONOTONIC`; 0 if neither.
     pub fn stamp(&self) -> u64 {
         self.stamp
     }
@@ -141,14 +141,8 @@ impl Status {
     pub const TOO_LONG: Status = Status(2);
     /// Not sent: the link is down, or the flow's next hop does not answer.
     pub const NO_LINK: Status = Status(3);
-    /// Not sent: its time was over.
-    pub const EXPIRED: Status = Status(4);
-    /// Returned as it came, empty.
+    /// Returned as it came, empty: the packet was longer.
     pub const UNUSED: Status = Status(5);
-    /// Holds the first bytes of a packet that was longer than the record.
-    pub const TRUNCATED: Status = Status(6);
-    /// Not sent: no frame that the driver could read the headers of.
-    pub const BAD_FRAME: Status = Status(7);
 }
 
 /// What a record from outside is judged by.

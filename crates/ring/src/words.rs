@@ -138,7 +138,6 @@ mod mapped {
             self.mask + 1
         }
 
-        /// Reads an entry, each half once. The index may be any: it counts around.
         /// The slot and those behind it are read or written soon.
         #[inline]
         pub(crate) fn soon(&self, index: u32) {
@@ -146,6 +145,7 @@ mod mapped {
             soon(std::ptr::from_ref(&self.words[at]).cast());
         }
 
+        /// Reads an entry, each half once. The index may be any: it counts around.
         #[inline]
         pub(crate) fn read(&self, index: u32) -> [u64; 2] {
             let at = 2 * (index & self.mask) as usize;

@@ -76,7 +76,7 @@ fn the_document_has_the_fields_that_are_promised() {
             "counters": {
                 "at_ns": 0, "sent": 0, "sent_bytes": 0, "forbidden": 0, "too_long": 0, "no_link": 0,
                 "received": 0, "delivered": 0, "delivered_bytes": 0, "no_buffer": 0, "too_short": 0,
-                "over_share": 0, "receiving_ns": 0, "lateness": [], "waited_sum": 0, "waited_most": 0,
+                "over_share": 0, "out_of_order": 0, "receiving_ns": 0, "lateness": [], "waited_sum": 0, "waited_most": 0,
             },
         }],
     });

@@ -17,6 +17,8 @@ use crate::{
     Log, Own, Ping, Refused, Reload, Request, Response, Set, Show, ShowDoc, Until,
 };
 
+mod kept;
+
 /// The JSON inside a frame.
 fn body(frame: &[u8]) -> &[u8] {
     &frame[4..]
@@ -333,6 +335,7 @@ fn driver_flow() -> DriverFlow {
         next_hop: Some([2, 0, 0, 0, 0, 7]),
         mtu: 1500,
         contract: "cell pcr=10mbit,cdvt=100us".into(),
+        granted: Some("cell pcr=10mbit,cdvt=100us weight 3".into()),
         shape: ShapeDoc {
             chunk_bytes: 2048,
             chunks: 64,
@@ -368,6 +371,7 @@ fn asked_of_a_driver() -> Vec<DriverRequest> {
     let flows = speaks.map(|speaks| DriverFlow {
         speaks,
         next_hop: None,
+        granted: None,
         in_order: false,
         receive_share: None,
         ..driver_flow()
@@ -388,6 +392,12 @@ fn asked_of_a_driver() -> Vec<DriverRequest> {
         DriverRequest::Change {
             flow: 1,
             contract: "weight 3".into(),
+            granted: None,
+        },
+        DriverRequest::Change {
+            flow: 1,
+            contract: "weight 3".into(),
+            granted: Some("min 3mbit weight 3".into()),
         },
         DriverRequest::Readdress {
             flow: 1,
@@ -395,6 +405,16 @@ fn asked_of_a_driver() -> Vec<DriverRequest> {
             mtu: 1400,
         },
         DriverRequest::Close { flow: u32::MAX },
+        DriverRequest::Discard {
+            patterns: vec![
+                vec![Term {
+                    offset: 12,
+                    mask: 0xff,
+                    value: 8,
+                }],
+                Vec::new(),
+            ],
+        },
         DriverRequest::Census,
         DriverRequest::Stop,
     ];
@@ -450,6 +470,8 @@ fn every_word_of_a_driver_comes_back_as_it_went() {
                 sending_ns: 2,
                 waiting_ns: 3,
             },
+            unasked: 4,
+            discards: 2,
         })),
         DriverAnswer::Failed { why: "so".into() },
     ];

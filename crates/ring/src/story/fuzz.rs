@@ -8,9 +8,12 @@
 //! - the ledger balances, and a record that was taken can be given back, always;
 //! - with honest steps alone there is no breach, and every packet arrives as it was sent.
 
+mod script;
+
 use proptest::prelude::*;
 
 use super::{Both, cases, piece};
+use crate::breach::Breach;
 use crate::driver::{Flow, Taken};
 use crate::layout::{Ring, Shape};
 use crate::record::{Record, Status};
@@ -129,6 +132,8 @@ struct Story {
     delivered: std::collections::VecDeque<(u8, usize)>,
     number: u8,
     honest: bool,
+    /// The MUST of docs/ring.md that the program broke.
+    broken: Option<u32>,
 }
 
 impl Story {
@@ -141,6 +146,7 @@ impl Story {
             delivered: Default::default(),
             number: 0,
             honest,
+            broken: None,
         }
     }
 
@@ -165,7 +171,7 @@ impl Story {
                     self.empty.push(record);
                     true
                 }
-                other => other.is_ok(),
+                other => self.goes_on(other),
             },
             Step::GiveBack { which } if !self.full.is_empty() => {
                 let record = self.full.swap_remove(which % self.full.len());
@@ -241,8 +247,14 @@ impl Story {
                 self.full.push(record);
                 true
             }
-            other => other.is_ok(),
+            other => self.goes_on(other),
         }
+    }
+
+    /// Whether the driver found nothing wrong.
+    fn goes_on(&mut self, taken: Result<Taken, Breach>) -> bool {
+        self.broken = taken.err().map(|breach| breach.must());
+        self.broken.is_none()
     }
 
     fn receive(&mut self) -> bool {
