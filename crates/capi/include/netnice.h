@@ -213,11 +213,10 @@ int netnice_flow_flush(int flow);
 #define NETNICE_FORBIDDEN 1 /* the flow may not send it */
 #define NETNICE_TOO_LONG 2  /* for the link or the contract */
 #define NETNICE_NO_LINK 3   /* the link is down, or the next station does not answer */
-#define NETNICE_EXPIRED 4   /* its time was over */
 
 struct netnice_outcome {
     unsigned long long number;
-    unsigned long long stamp; /* when it was sent, in ns of CLOCK_MONOTONIC */
+    unsigned long long stamp; /* when it was sent, in ns of CLOCK_MONOTONIC; 0 if it was not */
     unsigned int status;
 };
 

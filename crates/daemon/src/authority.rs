@@ -7,6 +7,7 @@
 //!   limit app, cgroup, unit,   any                      none: they hold other users' processes, now or later
 //!     user
 //!   reserve, weigh, order      any                      never
+//!   have direct flows          of any process           of one's own, where the policy keeps users off: none
 //!   take back                  root: anything;          one's own claim
 //!                              group: one's own claim
 //!   links, policy, clear all   all                      of `clear --all`: one's own claims

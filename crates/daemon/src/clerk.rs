@@ -85,6 +85,8 @@ pub struct Clerk<H: Host> {
     policy_path: Option<PathBuf>,
     /// Why the policy file as it is now is not in force.
     policy_fault: Option<String>,
+    /// One has been in force since this daemon began.
+    policy_read: bool,
     /// Where unit files are looked for; nowhere in tests.
     unit_path: Vec<PathBuf>,
     /// What they ask for.
@@ -129,6 +131,7 @@ impl<H: Host> Clerk<H> {
             policy: Policy::default(),
             policy_path: None,
             policy_fault: None,
+            policy_read: false,
             unit_path: Vec::new(),
             units: Units::default(),
             running: BTreeSet::new(),

@@ -28,6 +28,7 @@ mod answers;
 pub mod driver;
 pub mod drivers;
 mod lanes;
+mod late;
 pub mod network;
 mod open;
 mod ports;
@@ -44,7 +45,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
-use netnice_api::direct::{DirectRequest, FlowNews, OpenFlow, Speaks};
+use netnice_api::direct::{DirectRequest, FlowNews, OpenFlow, Speaks, Term};
 use netnice_api::driver::{DriverCall, DriverRequest};
 use netnice_core::contract::{Contract, IfName};
 use netnice_core::units::{Instant, Nanos, Rate};
@@ -122,6 +123,7 @@ struct Lane {
     nic: Option<Nic>,
     /// It answers.
     here: bool,
+    /// How it reaches the link; empty until it has told what it has.
     mode: String,
     why_not_native: Option<String>,
     programs: BTreeMap<u32, Program>,
@@ -141,6 +143,8 @@ struct Lane {
     /// What moved lately, in bit/s.
     sends: u64,
     asked_totals: bool,
+    /// What its driver throws away, as far as that is known.
+    discards: Option<Vec<Vec<Term>>>,
 }
 
 /// A program of a driver.
@@ -187,8 +191,8 @@ struct Flow {
     station: Station,
     mtu: u32,
     ports: Vec<std::net::SocketAddr>,
-    /// It is being closed.
-    closing: bool,
+    /// Why it is being closed, if it is.
+    closing: Option<String>,
 }
 
 /// Who a flow's frames go to.
@@ -275,13 +279,12 @@ enum Pending {
         program: u32,
     },
     Open {
-        session: u64,
         flow: Box<Flow>,
         reply: Reply,
     },
     Change {
         flow: u32,
-        before: Contract,
+        before: Box<Before>,
         reply: Reply,
     },
     Close {
@@ -289,6 +292,7 @@ enum Pending {
         reply: Option<Reply>,
     },
     Wire,
+    Discard,
     Adopt,
     Tell(u64),
     Totals,
@@ -296,6 +300,12 @@ enum Pending {
     Nothing,
     /// Was given up; what it made is taken back.
     Late,
+}
+
+/// How a flow was served before it was changed.
+struct Before {
+    contract: Contract,
+    degraded: Option<String>,
 }
 
 impl<N: Network> Flows<N> {
@@ -413,6 +423,7 @@ impl Lane {
             seen: None,
             sends: 0,
             asked_totals: false,
+            discards: None,
         }
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! ```toml
 //! input_meter = true             # netnice PID RATE limits both directions together; false: what is sent alone
+//! direct_users = true            # every user may have direct flows; false: root and the group netnice
 //!
 //! [[link]]
 //! name = "eth0"
 //! rate = "100mbit"               # left out: what the driver reports
 //! down-rate = "50mbit"
 //! overhead = 24
+//! discard = ["12=0800 23=11 36=0035"]  # what its driver throws away: offset and bytes, from the frame's first on
 //!
 //! [[rule]]
 //! name = "backup"
@@ -17,12 +19,15 @@
 //!
 //! The file is read as a whole or not at all. What cannot be understood is said with file, line and reason.
 
+mod discard;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use netnice_api::direct::Term;
 use netnice_core::contract::{Change, Clause, Contract, ContractError, IfName};
 use netnice_core::link::Link;
 use netnice_core::target::Target;
@@ -38,6 +43,8 @@ use crate::units::SECTION;
 pub struct Policy {
     /// Whether the short form limits both directions together.
     pub input_meter: bool,
+    /// Whether every user may have flows of the direct path.
+    pub direct_users: bool,
     /// The links to manage.
     pub links: Vec<LinkRule>,
     /// The contracts, in order.
@@ -48,6 +55,7 @@ impl Default for Policy {
     fn default() -> Policy {
         Policy {
             input_meter: true,
+            direct_users: true,
             links: Vec::new(),
             rules: Vec::new(),
         }
@@ -65,6 +73,8 @@ pub struct LinkRule {
     pub down_rate: Option<Rate>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
+    /// What its driver throws away, pattern by pattern.
+    pub discard: Vec<Vec<Term>>,
     /// Where it is in the file.
     pub line: usize,
 }
@@ -147,6 +157,7 @@ impl Policy {
         }
         Ok(Policy {
             input_meter: file.input_meter.unwrap_or(true),
+            direct_users: file.direct_users.unwrap_or(true),
             links,
             rules,
         })
@@ -157,6 +168,7 @@ impl Policy {
 #[serde(deny_unknown_fields)]
 struct FileDoc {
     input_meter: Option<bool>,
+    direct_users: Option<bool>,
     #[serde(default)]
     link: Vec<Spanned<LinkDoc>>,
     #[serde(default)]
@@ -170,6 +182,8 @@ struct LinkDoc {
     rate: Option<Spanned<String>>,
     down_rate: Option<Spanned<String>>,
     overhead: Option<Spanned<u64>>,
+    #[serde(default)]
+    discard: Vec<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -278,8 +292,21 @@ impl Reader<'_> {
             rate: rate(&link.rate)?,
             down_rate: rate(&link.down_rate)?,
             overhead,
+            discard: self.discard(&link.discard)?,
             line: self.line(at),
         })
+    }
+
+    fn discard(&self, texts: &[Spanned<String>]) -> Result<Vec<Vec<Term>>, PolicyError> {
+        let at = |text: &Spanned<String>| text.span().start;
+        let patterns = texts.iter().map(|text| {
+            let pattern = discard::pattern(text.get_ref());
+            pattern.map_err(|error| self.fault(at(text), error))
+        });
+        let patterns: Vec<Vec<Term>> = patterns.collect::<Result<_, _>>()?;
+        let whole = texts.first().map_or(0, at);
+        discard::together(&patterns).map_err(|error| self.fault(whole, error))?;
+        Ok(patterns)
     }
 
     fn rule(&self, rule: &Spanned<RuleDoc>) -> Result<Rule, PolicyError> {

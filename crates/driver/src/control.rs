@@ -168,7 +168,7 @@ impl Control {
             CONNECTIONS.. => self.converse(from, what)?,
             program => {
                 let program = (program - Registry::LIVES) as u32;
-                // The number may be another's by now.
+                // It may be gone already.
                 if self.registry.has_ended(program) {
                     self.registry.detach(program)?;
                     self.tell(&DriverEvent::Gone { program })?;
@@ -290,7 +290,11 @@ impl Control {
                     offset: place.offset,
                 })
             }
-            DriverRequest::Change { flow, contract } => registry.change(flow, contract).map(done),
+            DriverRequest::Change {
+                flow,
+                contract,
+                granted,
+            } => registry.change(flow, contract, granted).map(done),
             DriverRequest::Readdress {
                 flow,
                 next_hop,
@@ -300,6 +304,7 @@ impl Control {
                 let counts = registry.close(flow)?;
                 Ok(DriverAnswer::Closed(Box::new(counts)))
             }
+            DriverRequest::Discard { patterns } => registry.discard(&patterns).map(done),
             DriverRequest::Census => Ok(DriverAnswer::Census(Box::new(registry.census()?))),
             DriverRequest::Totals => Ok(DriverAnswer::Totals(registry.totals()?)),
             DriverRequest::Attach { .. } | DriverRequest::Stop => Ok(DriverAnswer::Done),

@@ -289,14 +289,9 @@ impl Demux {
         Some(known.counters)
     }
 
-    /// Frames that fit are discarded from now on, whoever they are for.
-    pub fn discard(&mut self, pattern: &Pattern) -> Result<(), BadPattern> {
-        self.discards.insert(pattern, ())
-    }
-
-    /// They are not any more. Says whether they were.
-    pub fn stop_discarding(&mut self, pattern: &Pattern) -> bool {
-        self.discards.remove(pattern).is_some()
+    /// Frames that fit one of these are discarded from now on, whoever they are for, and no others.
+    pub fn discard(&mut self, patterns: Patterns<()>) {
+        self.discards = patterns;
     }
 
     /// A frame arrived.

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use netnice_core::units::Instant;
 use netnice_kernel::KernelError;
-use netnice_kernel::direct::Direct;
+use netnice_kernel::direct::{Direct, MAX_QUEUES};
 
 use crate::demux::FlowNo;
 use crate::frame::Mac;
@@ -112,6 +112,29 @@ pub enum LinkError {
         /// The largest.
         most: u32,
     },
+    /// A receive queue that could not be had.
+    #[error(
+        "cannot bind to receive queue {number} of {name}: {source}; `ethtool -L {name} combined 1` leaves it one queue"
+    )]
+    Queue {
+        /// The interface.
+        name: String,
+        /// Which.
+        number: u32,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// More receive queues than sockets.
+    #[error(
+        "{name} has {count} receive queues, and direct flows have sockets for {MAX_QUEUES}; `ethtool -L {name} combined {MAX_QUEUES}` leaves it so many"
+    )]
+    Queues {
+        /// The interface.
+        name: String,
+        /// Its queues.
+        count: u32,
+    },
     /// Another interface has its name now, or it is in another network namespace than the caller.
     #[error("{0} is not the interface that was opened; open it again")]
     Another(String),
@@ -131,12 +154,22 @@ pub enum LinkError {
     Kernel(#[from] KernelError),
 }
 
+impl LinkError {
+    /// There is no such receive queue.
+    fn is_no_queue(&self) -> bool {
+        match self {
+            LinkError::Queue { source, .. } => source.raw_os_error() == Some(libc::EINVAL),
+            _ => false,
+        }
+    }
+}
+
 /// What was counted on the link itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames that were handed to the kernel.
     pub sent: u64,
-    /// Frames that the kernel gave up: the link was down, or its memory was full.
+    /// Frames that the kernel would not have: the link carries no such long ones any more, say.
     pub refused: u64,
     /// Frames that came in.
     pub received: u64,
@@ -160,7 +193,7 @@ enum Kind {
 }
 
 impl Link {
-    /// Opens queue 0 of an interface, in the given mode or in the best that works.
+    /// Opens all receive queues of an interface, in the given mode or in the best that works.
     pub fn open(name: &str, wanted: Option<Mode>) -> Result<(Link, Ear), LinkError> {
         let interface = socket::interface(name)?;
         interface.fits()?;
@@ -235,7 +268,7 @@ impl Link {
     }
 
     /// Hands what was sent to the kernel. An error is the interface's (it is down, say); frames
-    /// are not lost by it, and the next flush tries again.
+    /// are not lost by it, and the next flush tries again. A frame that the kernel will never have is given up and counted.
     #[inline]
     pub fn flush(&mut self) -> io::Result<()> {
         match &mut self.kind {

@@ -23,6 +23,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use crate::demux::{self, FlowNo};
 use crate::frame::Mac;
 use crate::link;
+use crate::pattern::Patterns;
 use crate::serve::{Server, Spent, monotonic};
 use crate::turn::{Closed, Counters, Expelled, Open, Opened, ProgramNo, Totals};
 
@@ -46,6 +47,8 @@ pub enum Order {
     Shed(Vec<FlowNo>),
     /// The place of a closed flow may be another's.
     Reuse(ProgramNo, Cleared),
+    /// What fits these is discarded, and nothing else.
+    Discard(Patterns<()>),
     /// The link is up, or is not.
     Link(bool),
     /// The link has another address.
@@ -152,7 +155,7 @@ impl Orders {
         }
     }
 
-    /// Has a program detached, and forgets that it was expelled: its number may be another's by the next order.
+    /// Has a program detached, and forgets that it was expelled.
     pub fn detach(&mut self, program: ProgramNo) -> Result<Option<Box<Client>>, Ended> {
         let report = self.give(Order::Detach(program))?;
         self.expelled.retain(|expelled| expelled.program != program);
@@ -293,6 +296,10 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
         }
         Order::Reuse(program, cleared) => {
             server.turn().reuse(program, cleared);
+            Report::Done
+        }
+        Order::Discard(patterns) => {
+            server.turn().demux().discard(patterns);
             Report::Done
         }
         Order::Link(is_up) => {

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 
 use foldhash::quality::RandomState;
+use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS};
 
 /// So many bytes from an offset on, under a mask, have a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,11 +256,11 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 /// How far patterns look: behind the headers of whatever is inside of a packet's first header.
-pub const MAX_REACH: usize = 128;
+pub const MAX_REACH: usize = PATTERN_REACH as usize;
 /// Enough for two IPv6 addresses.
-pub const MAX_WORDS: usize = 4;
+pub const MAX_WORDS: usize = PATTERN_WORDS as usize;
 /// How many look-ups a packet may cost.
-pub const MAX_SHAPES: usize = 8;
+pub const MAX_SHAPES: usize = PATTERN_SHAPES as usize;
 const WORD: usize = 8;
 
 #[cfg(test)]

@@ -101,14 +101,19 @@ pub(crate) fn number_of(address: IpAddr) -> (Family, u128) {
     }
 }
 
-/// True for what one host answers for: not unspecified, loopback, multicast or broadcast, and not
-/// an IPv4 address in the clothes of IPv6.
+/// True for what one host answers for on a link: not unspecified, loopback, multicast, reserved or broadcast, and not an
+/// IPv4 address in the clothes of IPv6. (A network's own broadcast address does not look like one; nobody is told it here.)
+#[inline(always)]
 pub(crate) fn is_one_host(address: IpAddr) -> bool {
-    let is_odd = match address {
-        IpAddr::V4(v4) => v4.is_broadcast(),
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().is_some(),
-    };
-    !(is_odd || address.is_unspecified() || address.is_loopback() || address.is_multicast())
+    match address {
+        // 0/8, 127/8, 224/4, 240/4.
+        IpAddr::V4(v4) => !matches!(v4.octets()[0], 0 | 127 | 224..),
+        // ::/96 has ::, ::1 and IPv4 addresses as they once were written, ::ffff:0:0/96 those that are written so now.
+        IpAddr::V6(v6) => match v6.segments() {
+            [0, 0, 0, 0, 0, 0 | 0xffff, ..] => false,
+            [first, ..] => first >> 8 != 0xff,
+        },
+    }
 }
 
 /// Lengths stand below (IEEE 802.3).

@@ -12,7 +12,7 @@ use netnice_ring::layout::Shape;
 
 use crate::demux::{Match, Reassembly};
 use crate::frame::{ETHERNET, Mac};
-use crate::pattern::{BadPattern, Pattern, Term};
+use crate::pattern::{BadPattern, Pattern, Patterns, Term};
 use crate::protocol::{EtherType, IpProtocol, NotForFlows, Transport};
 use crate::share::Share;
 use crate::template::{Sender, Sends};
@@ -81,6 +81,18 @@ pub fn service(text: &str) -> Result<Service, SetupError> {
     Ok(Service::of(&contract)?)
 }
 
+/// Patterns of frames that are nobody's. One that is told twice is there once.
+pub fn discards(asked: &[Vec<netnice_api::direct::Term>]) -> Result<Patterns<()>, SetupError> {
+    let mut patterns = Patterns::default();
+    for terms in asked {
+        match patterns.insert(&compiled(terms)?, ()) {
+            Ok(()) | Err(BadPattern::Taken) => {}
+            Err(why) => return Err(why.into()),
+        }
+    }
+    Ok(patterns)
+}
+
 /// The longest frame of a flow: as the way to the other end has it, and the interface.
 pub fn longest(flow: u32, interface: u32) -> usize {
     ETHERNET + flow.min(interface) as usize
@@ -101,6 +113,7 @@ pub fn counts(counters: &Counters) -> FlowCounts {
         no_buffer: counters.no_buffer,
         too_short: counters.too_short,
         over_share: counters.over_share,
+        out_of_order: counters.out_of_order,
         receiving_ns: counters.receiving,
         lateness: counters.lateness[..used.map_or(0, |last| last + 1)].to_vec(),
         waited_sum: counters.waited_sum,

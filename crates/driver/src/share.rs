@@ -12,6 +12,10 @@
 //! ([`crate::serve`]), so that many come in one round, and cost little, before any is cut. Where XDP is, the flow is shut until half
 //! of its bucket is there again ([`Share::recovers`]):
 //! its frames are dropped before they come to the driver at all.
+//!
+//! What one flow may use, all together may use too, and no more: see [`pool`].
+
+pub mod pool;
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -107,15 +111,30 @@ impl Share {
 
     /// A packet came: the look is charged. Whether the rest can be paid for; if so, it is charged.
     pub fn admit(&mut self, look: Nanos, rest: Nanos, now: Instant) -> bool {
-        let most = i128::from(self.burst) * MILLION;
+        self.earn(now);
+        self.take(look);
+        let admitted = self.has(rest);
+        if admitted {
+            self.take(rest);
+        }
+        admitted
+    }
+
+    /// What time brings until now.
+    fn earn(&mut self, now: Instant) {
         let passed = now.0.saturating_sub(self.at);
         self.at = self.at.max(now.0);
         let earned = i128::from(passed) * i128::from(self.part);
-        let level = (self.level + earned).min(most) - i128::from(look.0) * MILLION;
-        let left = level - i128::from(rest.0) * MILLION;
-        let admitted = left >= 0;
-        self.level = if admitted { left } else { level.max(-most) };
-        admitted
+        self.level = (self.level + earned).min(i128::from(self.burst) * MILLION);
+    }
+
+    fn has(&self, time: Nanos) -> bool {
+        self.level >= i128::from(time.0) * MILLION
+    }
+
+    fn take(&mut self, time: Nanos) {
+        let least = -i128::from(self.burst) * MILLION;
+        self.level = (self.level - i128::from(time.0) * MILLION).max(least);
     }
 
     /// Less than half of what can be saved up is left.

@@ -72,6 +72,9 @@ pub enum BadSender {
     /// The source would not be one host.
     #[error("{0} is no address that a host sends from")]
     Local(IpAddr),
+    /// The destination would not be a host or a group.
+    #[error("{0} is no address that a host is reached by")]
+    Remote(IpAddr),
     /// A flow has a port.
     #[error("port 0 is no port of a flow")]
     Port,
@@ -324,10 +327,13 @@ impl Template {
         match self.layout {
             _ if !self.anywhere => true,
             Layout::Ip(Family::V4, _) => {
-                let to = &head[V4_DESTINATION..V4_END];
-                !(224..240).contains(&to[0]) && to != [255; 4]
+                let to: Option<&[u8; 4]> = head[V4_DESTINATION..].first_chunk();
+                to.is_some_and(|to| is_one_host((*to).into()))
             }
-            Layout::Ip(Family::V6, _) => head[V6_DESTINATION] != 0xff,
+            Layout::Ip(Family::V6, _) => {
+                let to: Option<&[u8; 16]> = head[V6_DESTINATION..].first_chunk();
+                to.is_some_and(|to| is_one_host((*to).into()))
+            }
             Layout::Ethernet => true,
         }
     }
@@ -477,6 +483,7 @@ fn reachable(local: IpAddr, remote: IpAddr, next_hop: Option<Mac>) -> Result<(),
         Some(next_hop) if is_group && !next_hop.is_group() => {
             Err(BadSender::NextHop { remote, next_hop })
         }
+        _ if !is_group && !is_one_host(remote) => Err(BadSender::Remote(remote)),
         _ => Ok(()),
     }
 }

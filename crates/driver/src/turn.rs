@@ -22,6 +22,8 @@
 //!   packets leave in this turn, is known before it is done, and what it takes is fetched.
 
 mod flow;
+mod programs;
+mod receive;
 
 use std::os::fd::BorrowedFd;
 
@@ -35,10 +37,13 @@ use netnice_ring::layout::{Place, SetupError, Shape};
 use netnice_ring::record::{Record, Status};
 
 pub use flow::{Counters, LATENESS, Open, Opened};
-use flow::{Flow, Handed};
+use flow::{Flow, Handed, UNMOVED};
+pub use programs::ProgramNo;
+use programs::Programs;
 
 use crate::demux::{Demux, FlowNo, Match, Reassembly, Refused, Verdict};
 use crate::frame::Mac;
+use crate::share::pool::{Crowd, Pool};
 use crate::share::{Cost, Share};
 use crate::template::{BadSender, Checked, Forbidden, Template};
 
@@ -52,10 +57,6 @@ pub trait Card {
     where
         F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>;
 }
-
-/// A program's number. Numbers of programs that are gone are used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProgramNo(pub u32);
 
 /// Why a flow cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -91,10 +92,11 @@ pub enum Next {
 /// The driver between rings and card. See the module.
 pub struct Turn {
     scheduler: Scheduler,
-    programs: Vec<Option<Program>>,
+    programs: Programs,
     flows: Vec<Option<Flow>>,
     demux: Demux,
     cost: Cost,
+    pool: Pool,
     /// A flow that received has little left of its share, since somebody asked.
     short: bool,
     /// Flows that can pay for nothing until then.
@@ -102,7 +104,7 @@ pub struct Turn {
     /// Flows whose rings moved in this turn.
     touched: Vec<u32>,
     /// Programs that are to be rung.
-    to_ring: Vec<u32>,
+    to_ring: Vec<ProgramNo>,
     /// Flows whose next record was not found within [`LOOKS`].
     again: Vec<u32>,
     /// Flows that are to be looked at.
@@ -164,6 +166,8 @@ struct Leaves {
 struct Program {
     client: Client,
     slots: Vec<Option<u32>>,
+    /// Flows of it that received something lately.
+    receivers: Crowd,
     /// It is to be rung at the end of the turn.
     news: bool,
     /// It broke a rule.
@@ -174,11 +178,12 @@ impl Turn {
     /// A turn without programs, for a link of this rate and address.
     pub fn new(wire: Wire, mac: Mac) -> Result<Turn, Misuse> {
         Ok(Turn {
-            scheduler: Scheduler::new(wire)?,
-            programs: Vec::new(),
-            flows: Vec::new(),
+            scheduler: Scheduler::with_capacity(wire, UNMOVED)?,
+            programs: Programs::default(),
+            flows: Vec::with_capacity(UNMOVED),
             demux: Demux::new(mac),
             cost: Cost::default(),
+            pool: Pool::default(),
             short: false,
             shut: Vec::new(),
             touched: Vec::new(),
@@ -198,29 +203,19 @@ impl Turn {
 
     /// Another program, whose memory this is.
     pub fn attach(&mut self, client: Client) -> ProgramNo {
-        let program = Some(Program {
+        self.programs.insert(Program {
             client,
             slots: Vec::new(),
+            receivers: Crowd::default(),
             news: false,
             expelled: false,
-        });
-        let place = match self.programs.iter().position(Option::is_none) {
-            Some(place) => {
-                self.programs[place] = program;
-                place
-            }
-            None => {
-                self.programs.push(program);
-                self.programs.len() - 1
-            }
-        };
-        ProgramNo(place as u32)
+        })
     }
 
     /// A program's memory and doorbells.
     pub fn client(&mut self, program: ProgramNo) -> Option<&mut Client> {
-        let known = self.programs.get_mut(program.0 as usize)?;
-        known.as_mut().map(|program| &mut program.client)
+        let known = self.programs.get_mut(program)?;
+        Some(&mut known.client)
     }
 
     /// A program ends, and with it its flows. To drop what is left of it takes long, and is the caller's to do.
@@ -229,10 +224,10 @@ impl Turn {
         for flow in theirs {
             self.close(flow, now);
         }
-        let place = self.programs.get_mut(program.0 as usize)?.take()?;
+        let known = self.programs.remove(program)?;
         // It sees that its flows have ended.
-        place.client.ring();
-        Some(place.client)
+        known.client.ring();
+        Some(known.client)
     }
 
     /// An overbooked slice of the link, whose members share it by class and contract.
@@ -279,8 +274,7 @@ impl Turn {
         insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, Misuse>,
     ) -> Result<Opened, OpenError> {
         let template = Template::new(&open.sender)?;
-        let known = self.programs.get_mut(program.0 as usize);
-        let known = known.and_then(Option::as_mut);
+        let known = self.programs.get_mut(program);
         let known = known.filter(|known| !known.expelled);
         let known = known.ok_or(OpenError::Gone(program))?;
         let ring = known.client.open(open.shape)?;
@@ -302,13 +296,17 @@ impl Turn {
             self.flows.resize_with(number + 1, || None);
         }
         let tolerance = open.service.tolerance();
-        let flow = Flow::new(id, program, ring, template, tolerance, open.share);
+        let share = open.share.map(|share| self.pool.member(share));
+        let flow = Flow::new(id, program, ring, template, tolerance, share);
         self.flows[number] = Some(flow);
         let flow = FlowNo(number as u32);
         match self.claim(flow, open) {
             Ok(()) => Ok(Opened { flow, place }),
             Err(why) => {
-                self.close(flow, now);
+                let closed = self.close(flow, now);
+                if let Some(retired) = closed.and_then(|closed| closed.retired) {
+                    self.reuse(program, retired.clear()?);
+                }
                 Err(why.into())
             }
         }
@@ -324,16 +322,16 @@ impl Turn {
     /// A flow ends; what it has not sent is not sent.
     pub fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Closed> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
-        self.demux.remove(flow);
+        let received = self.demux.remove(flow);
         // It is there, so the scheduler knows it.
         let _ = self.scheduler.remove(known.id, now);
-        let program = self.programs.get_mut(known.program.0 as usize);
-        let retired = program.and_then(Option::as_mut).map(|program| {
+        let program = self.programs.get_mut(known.program);
+        let retired = program.map(|program| {
             program.slots[known.ring.slot() as usize] = None;
             program.client.retire(known.ring)
         });
         Some(Closed {
-            counters: known.counters,
+            counters: known.counters.beside(received),
             retired,
         })
     }
@@ -384,7 +382,8 @@ impl Turn {
 
     /// What was counted of a flow.
     pub fn counters(&self, flow: FlowNo) -> Option<Counters> {
-        Some(self.flows.get(flow.0 as usize)?.as_ref()?.counters)
+        let known = self.flows.get(flow.0 as usize)?.as_ref()?;
+        Some(known.counters.beside(self.demux.counters_of(flow)))
     }
 
     /// The table of who receives what.
@@ -449,90 +448,15 @@ impl Turn {
         }
     }
 
-    /// A round begins, for which the caller woke up at this cost, if frames have woken it: the first of them pays for it.
-    pub fn begin(&mut self, woke: Nanos) {
-        self.cost.begin(woke);
-    }
-
-    /// A frame came in.
-    pub fn receive(&mut self, frame: &[u8], now: Instant) {
-        let Turn {
-            demux,
-            flows,
-            touched,
-            broken,
-            cost,
-            short,
-            shut,
-            totals,
-            ..
-        } = self;
-        let mut hand = |verdict: Verdict<'_>, bytes: &[u8]| {
-            let (flows_of_it, end) = match &verdict {
-                Verdict::One { flow, end } => (std::slice::from_ref(flow), *end),
-                Verdict::Several { flows, end } => (*flows, *end),
-                _ => return,
-            };
-            for number in flows_of_it {
-                let Some(Some(flow)) = flows.get_mut(number.0 as usize) else {
-                    continue;
-                };
-                if flow.is_silent() {
-                    continue;
-                }
-                if flow.touch() {
-                    touched.push(number.0);
-                }
-                match flow.hand_over(&bytes[..end], cost, now) {
-                    Ok(Handed::Over) => {
-                        totals.delivered += 1;
-                        totals.delivered_bytes += end as u64;
-                    }
-                    Ok(Handed::Lost) => {}
-                    Ok(Handed::Cut(until)) => match shut.last_mut() {
-                        Some(last) if last.0 == *number => last.1 = until,
-                        _ => shut.push((*number, until)),
-                    },
-                    Err(breach) => broken.push((flow.program, breach)),
-                }
-                *short |= flow.runs_short();
-            }
-        };
-        hand(demux.handle(frame, now), frame);
-        while let Some((bytes, verdict)) = demux.poll_released() {
-            hand(verdict, &bytes);
-        }
-    }
-
-    /// A flow that has used up its share of the driver's time, and until when it has: the caller can have its frames dropped
-    /// before they come here.
-    pub fn poll_shut(&mut self) -> Option<(FlowNo, Instant)> {
-        self.shut.pop()
-    }
-
-    /// So many frames of a flow were dropped for that.
-    pub fn shut_out(&mut self, flow: FlowNo, frames: u64) {
-        if let Some(Some(flow)) = self.flows.get_mut(flow.0 as usize) {
-            flow.shut_out(frames);
-        }
-    }
-
-    /// So many frames were received and published, and it took so long since [`Turn::begin`]; `true` if flows that
-    /// got some have little left of their share of the driver's time, or nothing.
-    pub fn charge(&mut self, frames: u32, took: Nanos) -> bool {
-        self.cost.saw(frames, took);
-        std::mem::take(&mut self.short)
-    }
-
     /// Shows the programs what moved. While it is at hand: behind the flush, of many flows, all of it would come from memory once more.
     fn show(&mut self) {
         while let Some(number) = self.touched.pop() {
             if let Some(Some(flow)) = self.flows.get_mut(number as usize)
                 && flow.publish()
-                && let Some(Some(program)) = self.programs.get_mut(flow.program.0 as usize)
+                && let Some(program) = self.programs.get_mut(flow.program)
                 && !std::mem::replace(&mut program.news, true)
             {
-                self.to_ring.push(flow.program.0);
+                self.to_ring.push(flow.program);
             }
         }
     }
@@ -542,14 +466,13 @@ impl Turn {
         self.show();
         // Once for each program: to look whether it sleeps takes longer than to publish.
         while let Some(number) = self.to_ring.pop() {
-            if let Some(Some(program)) = self.programs.get_mut(number as usize) {
+            if let Some(program) = self.programs.get_mut(number) {
                 program.news = false;
                 program.client.ring();
             }
         }
         while let Some((program, breach)) = self.broken.pop() {
-            let known = self.programs.get_mut(program.0 as usize);
-            let known = known.and_then(Option::as_mut);
+            let known = self.programs.get_mut(program);
             let Some(known) = known.filter(|known| !known.expelled) else {
                 continue;
             };
@@ -566,16 +489,13 @@ impl Turn {
 
     /// The programs.
     pub fn programs(&self) -> impl Iterator<Item = ProgramNo> {
-        let known = self.programs.iter().enumerate();
-        known
-            .filter(|(_, program)| program.is_some())
-            .map(|(number, _)| ProgramNo(number as u32))
+        self.programs.numbers()
     }
 
     /// The doorbell of a program: readable when it rang.
     pub fn bell(&self, program: ProgramNo) -> Option<BorrowedFd<'_>> {
-        let known = self.programs.get(program.0 as usize)?;
-        known.as_ref().map(|program| program.client.bell())
+        let known = self.programs.get(program)?;
+        Some(known.client.bell())
     }
 
     /// Before sleeping. False: some program has news, look at them instead.
@@ -605,7 +525,7 @@ impl Turn {
         for (number, flow) in self.flows.iter().enumerate() {
             let Some(flow) = flow else { continue };
             flow.invariants();
-            let program = self.programs[flow.program.0 as usize].as_ref();
+            let program = self.programs.get(flow.program);
             let slots = &program.expect("a flow has its program").slots;
             assert_eq!(
                 slots[flow.ring.slot() as usize],
@@ -661,11 +581,7 @@ impl Turn {
         } = self;
         news.clear();
         news.append(again);
-        for program in programs
-            .iter()
-            .flatten()
-            .filter(|program| !program.expelled)
-        {
+        for program in programs.iter().filter(|program| !program.expelled) {
             program.client.take_notices(|slot| {
                 news.extend(program.slots.get(slot as usize).copied().flatten());
             });
@@ -695,7 +611,10 @@ impl Turn {
                 Ok(record) => behind = record,
                 Err(breach) => broken.push((flow.program, breach)),
             }
-            behind.as_ref().map(|record| flow.packet(record, now))
+            // It came while the one before it waited, nobody saw when: its message may not count as later than that.
+            behind
+                .as_ref()
+                .map(|record| flow.packet(record, Instant(0)))
         });
         let Some(departure) = departure else {
             return false;
@@ -747,10 +666,10 @@ impl Turn {
             ) {
                 self.totals.sent += 1;
                 self.totals.sent_bytes += bytes;
-                if let Some(by) = now.0.checked_add(flow.tolerance.0) {
+                if let Some(by) = flow.leaves_by(departure.eligible, now) {
                     self.leaves = match self.leaving.is_empty() {
-                        true => Instant(by),
-                        false => Instant(by).min(self.leaves),
+                        true => by,
+                        false => by.min(self.leaves),
                     };
                     self.leaving.push((departure.flow, bytes));
                 }
@@ -759,13 +678,12 @@ impl Turn {
     }
 
     fn served(&mut self) -> impl Iterator<Item = &mut Program> {
-        let programs = self.programs.iter_mut().flatten();
+        let programs = self.programs.iter_mut();
         programs.filter(|program| !program.expelled)
     }
 
     fn flows_of(&self, program: ProgramNo) -> impl Iterator<Item = FlowNo> {
-        let known = self.programs.get(program.0 as usize);
-        let slots = known.and_then(Option::as_ref).map(|program| &program.slots);
+        let slots = self.programs.get(program).map(|program| &program.slots);
         slots
             .into_iter()
             .flatten()

@@ -23,6 +23,7 @@
 _Static_assert(sizeof(struct direct_ends) == 40, "direct_ends");
 _Static_assert(sizeof(struct direct_host) == 20, "direct_host");
 _Static_assert(sizeof(struct direct_part) == 40, "direct_part");
+_Static_assert(sizeof(struct direct_owner) == 16, "direct_owner");
 _Static_assert(sizeof(struct direct_station) == 8, "direct_station");
 _Static_assert(sizeof(struct direct_gate) == 16, "direct_gate");
 
@@ -30,7 +31,7 @@ MAP(BPF_MAP_TYPE_ARRAY, 1, __u32, struct direct_station, 0, station);
 MAP(BPF_MAP_TYPE_HASH, MAX_ENDS, struct direct_ends, __u32, BPF_F_NO_PREALLOC, ends);
 MAP(BPF_MAP_TYPE_HASH, MAX_HOSTS, struct direct_host, __u32, BPF_F_NO_PREALLOC, hosts);
 MAP(BPF_MAP_TYPE_HASH, MAX_KINDS, __u16, __u32, BPF_F_NO_PREALLOC, kinds);
-MAP(BPF_MAP_TYPE_LRU_HASH, MAX_PARTS, struct direct_part, __u32, 0, parts);
+MAP(BPF_MAP_TYPE_LRU_HASH, MAX_PARTS, struct direct_part, struct direct_owner, 0, parts);
 MAP(BPF_MAP_TYPE_XSKMAP, MAX_QUEUES, __u32, __u32, 0, sockets);
 MAP(BPF_MAP_TYPE_ARRAY, MAX_GATES, __u32, struct direct_gate, BPF_F_MMAPABLE, gates);
 
@@ -91,47 +92,67 @@ static __always_inline __u32 *claim_of(struct direct_ends *key, bool group)
 	return bpf_map_lookup_elem(&ends, key);
 }
 
-static __always_inline int judge(struct xdp_md *ctx, struct packet *packet, void *payload)
+/* What is claimed of these packets, by what the packet says itself. */
+static __always_inline __u32 *claim_of_packet(struct packet *packet, void *payload, void *end)
 {
-	void *end = (void *)(long)ctx->data_end;
-	struct direct_part part = {};
 	struct direct_ends *key = &packet->ends;
-	__u32 *claimed;
-	__u32 gate;
+	struct direct_host host = {};
+	__be16 *ports = payload;
 
-	if (packet->part) {
-		__builtin_memcpy(part.source, key->remote, sizeof(part.source));
-		__builtin_memcpy(part.destination, key->local, sizeof(part.destination));
-		part.id = packet->id;
-		part.protocol = key->protocol;
-		part.family = key->family;
-		if (!packet->first) {
-			claimed = bpf_map_lookup_elem(&parts, &part);
-			return claimed ? pass_gate(ctx, *claimed) : XDP_PASS;
-		}
-	}
 	if (key->protocol == IPPROTO_UDP || key->protocol == IPPROTO_TCP) {
-		__be16 *ports = payload;
-
 		if (payload + 4 > end)
-			return XDP_PASS;
+			return NULL;
 		key->remote_port = ports[0];
 		key->local_port = ports[1];
-		claimed = claim_of(key, packet->group);
-	} else {
-		struct direct_host host = {};
-
-		__builtin_memcpy(host.local, key->local, sizeof(host.local));
-		host.protocol = key->protocol;
-		host.family = key->family;
-		claimed = bpf_map_lookup_elem(&hosts, &host);
+		return claim_of(key, packet->group);
 	}
-	if (!claimed)
-		return XDP_PASS;
-	gate = *claimed;
+	__builtin_memcpy(host.local, key->local, sizeof(host.local));
+	host.protocol = key->protocol;
+	host.family = key->family;
+	return bpf_map_lookup_elem(&hosts, &host);
+}
+
+/*
+ * A part of a datagram goes where the first part went that came first. Another first part of the same name does not
+ * change this while that is not long ago: it may be somebody's who wants parts of others.
+ */
+static __always_inline int judge_part(struct xdp_md *ctx, struct packet *packet, void *payload)
+{
+	struct direct_ends *key = &packet->ends;
+	struct direct_part part = {};
+	struct direct_owner owner = { .since = bpf_ktime_get_ns() };
+	struct direct_owner *known;
+	__u32 *claimed;
+
+	__builtin_memcpy(part.source, key->remote, sizeof(part.source));
+	__builtin_memcpy(part.destination, key->local, sizeof(part.destination));
+	part.id = packet->id;
+	part.protocol = key->protocol;
+	part.family = key->family;
+	known = bpf_map_lookup_elem(&parts, &part);
+	/* Another processor may have written it a moment after we looked at the clock. */
+	if (known && (__s64)(owner.since - known->since) >= PART_LIFETIME)
+		known = NULL;
+	if (!packet->first)
+		return known && known->claimed ? pass_gate(ctx, known->gate) : XDP_PASS;
+	claimed = claim_of_packet(packet, payload, (void *)(long)ctx->data_end);
+	if (claimed) {
+		owner.claimed = 1;
+		owner.gate = *claimed;
+	}
+	if (!known || (known->claimed == owner.claimed && known->gate == owner.gate))
+		bpf_map_update_elem(&parts, &part, &owner, BPF_ANY);
+	return owner.claimed ? pass_gate(ctx, owner.gate) : XDP_PASS;
+}
+
+static __always_inline int judge(struct xdp_md *ctx, struct packet *packet, void *payload)
+{
+	__u32 *claimed;
+
 	if (packet->part)
-		bpf_map_update_elem(&parts, &part, &gate, BPF_ANY);
-	return pass_gate(ctx, gate);
+		return judge_part(ctx, packet, payload);
+	claimed = claim_of_packet(packet, payload, (void *)(long)ctx->data_end);
+	return claimed ? pass_gate(ctx, *claimed) : XDP_PASS;
 }
 
 static __always_inline int judge_v4(struct xdp_md *ctx, struct iphdr *ip, bool to_group)

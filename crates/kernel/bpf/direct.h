@@ -10,6 +10,7 @@
 #define MAX_HOSTS 1024 /* other IP protocols, at an address */
 #define MAX_KINDS 64 /* other EtherTypes */
 #define MAX_PARTS 16384 /* datagrams that are coming in parts */
+#define PART_LIFETIME 2000000000 /* so many ns a datagram is whose its first part was */
 #define MAX_QUEUES 64 /* receive queues of an interface */
 #define MAX_GATES 65536 /* flows that can be shut for a while, by their numbers */
 
@@ -37,6 +38,13 @@ struct direct_part {
 	__u8 protocol;
 	__u8 family; /* 4 or 6 */
 	__u16 zero;
+};
+
+/* Where the parts of a datagram go. */
+struct direct_owner {
+	__u64 since; /* its first part came, by CLOCK_MONOTONIC */
+	__u32 claimed; /* 0: to the kernel */
+	__u32 gate;
 };
 
 struct direct_station {

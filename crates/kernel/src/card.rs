@@ -5,7 +5,7 @@
 
 use std::io;
 
-use crate::netlink::{Attributes, Message, NetlinkError, Route, attributes, find, number};
+use crate::netlink::{Answer, Attributes, Message, NetlinkError, Route, attributes, find, number};
 use crate::{device, speed};
 
 /// What there is.
@@ -19,8 +19,19 @@ pub struct Card {
     pub paces: bool,
     /// It can be told which queue a flow goes to.
     pub steers: bool,
+    /// By how many queues frames come in, if it is known.
+    pub queues: Option<Queues>,
     /// How XDP is on it now.
     pub attached: Attached,
+}
+
+/// How many receive queues an interface has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Queues {
+    /// So many are in use, says its driver.
+    Exactly(u32),
+    /// There is room for so many, says the kernel.
+    AtMost(u32),
 }
 
 /// Where a program of XDP is on an interface.
@@ -62,17 +73,32 @@ pub fn look(route: &mut Route, name: &str) -> Result<Option<Card>, NetlinkError>
         zero_copy: xdp.map(|bits| bits & ZERO_COPY != 0),
         paces: socket.is_some_and(|bits| bits & LAUNCH_TIME != 0),
         steers: speed::steers(name).unwrap_or(false),
+        queues: queues(route, name, device.index)?,
         attached: attached(route, device.index)?,
     }))
 }
 
+/// By how many queues frames come in to an interface.
+pub fn receive_queues(name: &str) -> Result<Option<Queues>, NetlinkError> {
+    let mut route = Route::open()?;
+    match device::find_by_name(&mut route, name)? {
+        Some(device) => queues(&mut route, name, device.index),
+        None => Ok(None),
+    }
+}
+
+fn queues(route: &mut Route, name: &str, index: u32) -> Result<Option<Queues>, NetlinkError> {
+    if let Ok(Some(count)) = speed::receive_queues(name) {
+        return Ok(Some(Queues::Exactly(count)));
+    }
+    let answers = link(route, "ask for the queues of an interface", index)?;
+    let row = answers.first().map(|answer| answer.attributes(LINK_HEAD));
+    let count = row.as_deref().and_then(|row| find(row, IFLA_NUM_RX_QUEUES));
+    Ok(count.and_then(number).map(Queues::AtMost))
+}
+
 fn attached(route: &mut Route, index: u32) -> Result<Attached, NetlinkError> {
-    let mut head = [0; LINK_HEAD];
-    head[4..8].copy_from_slice(&index.to_ne_bytes());
-    let answers = route.ask(
-        "ask whether XDP is on an interface",
-        Message::new(libc::RTM_GETLINK, 0, &head),
-    )?;
+    let answers = link(route, "ask whether XDP is on an interface", index)?;
     let row = answers.first().map(|answer| answer.attributes(LINK_HEAD));
     let xdp = row.as_deref().and_then(|row| find(row, IFLA_XDP));
     let xdp = xdp.map(attributes).unwrap_or_default();
@@ -84,6 +110,13 @@ fn attached(route: &mut Route, index: u32) -> Result<Attached, NetlinkError> {
             Some(_) => Attached::Other,
         },
     )
+}
+
+/// What the kernel knows of an interface.
+fn link(route: &mut Route, what: &str, index: u32) -> Result<Vec<Answer>, NetlinkError> {
+    let mut head = [0; LINK_HEAD];
+    head[4..8].copy_from_slice(&index.to_ne_bytes());
+    route.ask(what, Message::new(libc::RTM_GETLINK, 0, &head))
 }
 
 /// The abilities of a driver: XDP's, and those of sockets of AF_XDP. None: the kernel does not tell.
@@ -116,6 +149,7 @@ fn abilities(index: u32) -> Option<(Option<u64>, Option<u64>)> {
 const LINK_HEAD: usize = 16;
 /// Bytes of `struct genlmsghdr`.
 const GENERIC_HEAD: usize = 4;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const GENL_ID_CTRL: u16 = 16;

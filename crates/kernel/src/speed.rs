@@ -45,6 +45,17 @@ pub fn steers(name: &str) -> io::Result<bool> {
     Ok(ask(&socket()?, name, &mut flags)? && flags.bits & ETH_FLAG_NTUPLE != 0)
 }
 
+/// How many queues frames come in by, if the driver of an interface tells.
+pub fn receive_queues(name: &str) -> io::Result<Option<u32>> {
+    let mut channels = Channels {
+        command: ETHTOOL_GCHANNELS,
+        ..Channels::default()
+    };
+    let told = ask(&socket()?, name, &mut channels)?;
+    let count = channels.receive + channels.combined;
+    Ok(Some(count).filter(|count| told && *count > 0))
+}
+
 fn socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers; the descriptor that comes back is ours alone.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
@@ -67,7 +78,7 @@ fn ask<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut *settings).cast();
-    // SAFETY: the request points at what the kernel's question has (`struct ethtool_value`, or settings with room for the largest
+    // SAFETY: the request points at what the kernel's question has (`struct ethtool_value`, `struct ethtool_channels`, or settings with room for the largest
     // number of link mode words that their one byte can ask for), and it outlives the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if done == 0 {
@@ -85,6 +96,18 @@ fn ask<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> {
 struct Flags {
     command: u32,
     bits: u32,
+}
+
+/// `struct ethtool_channels`.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    most: [u32; 4],
+    receive: u32,
+    transmit: u32,
+    other: u32,
+    combined: u32,
 }
 
 /// `struct ethtool_link_settings`, with room for the link modes behind it.
@@ -111,6 +134,7 @@ impl Default for LinkSettings {
     }
 }
 
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETH_FLAG_NTUPLE: u32 = 1 << 27;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;

@@ -116,7 +116,12 @@ fn flows(flows: &[FlowDoc], style: &Style) -> String {
     for flow in flows {
         let counts = &flow.counters.counts;
         let unsent = [counts.forbidden, counts.too_long, counts.no_link];
-        let missed = [counts.no_buffer, counts.too_short, counts.over_share];
+        let missed = [
+            counts.no_buffer,
+            counts.too_short,
+            counts.over_share,
+            counts.out_of_order,
+        ];
         let lost: u64 = unsent.iter().chain(&missed).sum();
         table.row(vec![
             Cell::new(plain(&flow.flow)),

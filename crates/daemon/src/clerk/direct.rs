@@ -1,10 +1,12 @@
 //! The clerk's side of the direct path: what its flow manager asks of the ledger, of the class trees, and of the machine.
 
+use netnice_api::direct::Term;
 use netnice_core::contract::{Direction, IfName};
 use netnice_core::link::Link;
 use netnice_core::units::Amount;
 
 use super::{Clerk, Named};
+use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::enforce::{Host, Process};
@@ -12,6 +14,29 @@ use crate::ledger::direct::Part;
 use crate::peer::Peer;
 
 impl<H: Host> Clerk<H> {
+    /// Whether a peer may have direct flows at all. Where the policy cannot be read nobody knows, so those may whom it cannot
+    /// keep out.
+    pub fn may_go_direct(&self, peer: &Peer) -> Result<(), Denied> {
+        match (&self.policy_fault, self.policy.direct_users) {
+            (Some(_), _) if !self.policy_read => authority::may_manage(
+                peer,
+                "the direct path of a host whose policy is not in force",
+            ),
+            (_, false) => authority::may_manage(
+                peer,
+                "the direct path of this host (direct_users = false in its policy)",
+            ),
+            (_, true) => Ok(()),
+        }
+    }
+
+    /// What a link's driver is to throw away. None: nobody knows, for the policy cannot be read.
+    pub fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]> {
+        let known = self.policy_read || self.policy_fault.is_none();
+        let rule = self.policy.links.iter().find(|rule| rule.name == *link);
+        known.then(|| rule.map_or(&[][..], |rule| &rule.discard))
+    }
+
     /// The process that asks for flows, if the peer may act for it.
     pub fn program(&mut self, peer: &Peer, named: &Named) -> Result<Process, Denied> {
         self.named(peer, Some(named), None)

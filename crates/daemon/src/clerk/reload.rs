@@ -115,6 +115,7 @@ impl<H: Host> Clerk<H> {
         messages.insert(0, text);
         messages.extend(self.keep_units(units, refused, now));
         self.policy = policy;
+        self.policy_read = true;
         Ok(messages)
     }
 

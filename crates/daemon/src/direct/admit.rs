@@ -11,6 +11,7 @@
 //! A slice is a part of the *link*: at a driver that has R of C, the same bytes take C/R as long, so the driver is told a slice
 //! that is longer by that ([`scaled`]).
 
+use netnice_api::driver::{AHEAD_NS, SHORTEST};
 use netnice_core::admission::timing::{Fault, Instead, Misfit, Promise, Sizes, Transmitter};
 use netnice_core::contract::{Cell, Change, Contract, Direction, Setting, Slice};
 use netnice_core::link::Link;
@@ -116,7 +117,7 @@ impl Room {
         let wire = Wire {
             rate,
             overhead: self.overhead,
-            ahead: Nanos(netnice_api::driver::AHEAD_NS),
+            ahead: Nanos(AHEAD_NS),
             horizon: Nanos(0),
             longest: self.longest,
         };
@@ -126,9 +127,8 @@ impl Room {
 
     /// What is promised by a contract at a driver of this rate. None: nothing is.
     fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, Fault>> {
-        // Rates count what the wire adds too, so a flow of small packets asks no more of the link; and packets need not be
-        // all alike.
-        let sizes = Sizes::new(Bytes(self.longest.0 - 1), self.longest)?;
+        // Rates do not count what the wire adds, so a flow of short packets asks more of the link than of long ones.
+        let sizes = Sizes::new(Bytes(SHORTEST), self.longest)?;
         let (guarantee, max) = match promised(contract)? {
             Asked::Rate(min) => return Some(Ok(Promise::Min(min, sizes))),
             Asked::Guarantee(guarantee, max) => (guarantee, max),
@@ -252,3 +252,6 @@ const STEPS: u64 = 64;
 const MOST_TRIED: usize = 512;
 /// Bytes of the header of layer 2.
 const ETHERNET: u64 = 14;
+
+#[cfg(test)]
+mod tests;

@@ -7,12 +7,11 @@ use netnice_api::direct::{Attached, DirectAnswer, FlowNews, OpenFlow};
 use netnice_api::driver::{
     CensusDoc, DriverAnswer, DriverEvent, DriverFlowDoc, DriverRequest, DriverWord, ProgramDoc,
 };
-use netnice_core::contract::{Change, Contract, Direction, IfName, Setting, Slice};
-use netnice_core::units::{Nanos, Rate};
+use netnice_core::contract::{Contract, IfName};
 
 use super::driver::Heard;
 use super::network::Network;
-use super::{Call, Flow, Flows, Order, Pending, Program, Reply, Station, refuse};
+use super::{Before, Call, Flow, Flows, Order, Pending, Program, Reply, Station, admit, refuse};
 use crate::clerk::Clerk;
 use crate::clock::Now;
 use crate::denied::Denied;
@@ -55,15 +54,8 @@ impl<N: Network> Flows<N> {
             (Pending::Attach { session, reply, .. }, answer) => {
                 self.attached(&link, session, reply, answer, fds, now);
             }
-            (
-                Pending::Open {
-                    session,
-                    flow,
-                    reply,
-                },
-                answer,
-            ) => {
-                self.answered_open(clerk, session, *flow, reply, answer, now);
+            (Pending::Open { flow, reply }, answer) => {
+                self.answered_open(clerk, *flow, reply, answer, now);
             }
             (
                 Pending::Change {
@@ -73,7 +65,7 @@ impl<N: Network> Flows<N> {
                 },
                 answer,
             ) => {
-                self.answered_change(clerk, &link, (flow, before), reply, answer, now);
+                self.answered_change(clerk, &link, (flow, *before), reply, answer, now);
             }
             (Pending::Close { flow, reply }, _) => {
                 self.forget_flow(flow);
@@ -83,7 +75,8 @@ impl<N: Network> Flows<N> {
                 }
             }
             (Pending::Wire, DriverAnswer::Done) => self.rewired(clerk, &link, now),
-            (Pending::Wire, other) => {
+            (Pending::Discard, DriverAnswer::Done) => {}
+            (Pending::Wire | Pending::Discard, other) => {
                 clerk.say(now, &format!("the driver of {link}: {}", failed(&other)));
             }
             (Pending::Adopt, DriverAnswer::Census(census)) => {
@@ -113,27 +106,17 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// What was made too late for anybody to have it.
-    fn take_back(&mut self, link: &IfName, made: &DriverAnswer, now: Now) {
-        let ask = match *made {
-            DriverAnswer::Attached { program } => DriverRequest::Detach { program },
-            DriverAnswer::Opened { flow, .. } => DriverRequest::Close { flow },
-            _ => return,
-        };
-        self.call(link, ask, None, Pending::Nothing, now);
-    }
-
     fn answered_change<H: Host>(
         &mut self,
         clerk: &mut Clerk<H>,
         link: &IfName,
-        (flow, before): (u32, Contract),
+        (flow, before): (u32, Before),
         reply: Reply,
         answer: DriverAnswer,
         now: Now,
     ) {
         if !matches!(answer, DriverAnswer::Done) {
-            self.set_contract(flow, before, None);
+            self.change_back(flow, before, now);
             self.settle(clerk, link, now);
             return refuse(reply, failed(&answer));
         }
@@ -202,7 +185,6 @@ impl<N: Network> Flows<N> {
     fn answered_open<H: Host>(
         &mut self,
         clerk: &mut Clerk<H>,
-        session: u64,
         flow: Flow,
         reply: Reply,
         answer: DriverAnswer,
@@ -224,20 +206,20 @@ impl<N: Network> Flows<N> {
         };
         known.at_driver = Some(at_driver);
         let now_open = known.clone();
+        if let Some(why) = &now_open.closing {
+            self.close_flow(&now_open, why, None, now);
+            return refuse(
+                reply,
+                Denied::Failed(format!("flow:{}: {why}", flow.number)),
+            );
+        }
         // What has changed while the driver was at it.
         if now_open.station != flow.station || now_open.mtu != flow.mtu {
             self.readdress(&now_open, now);
         }
         let _ = reply.send(Told::from(self.opened(&now_open, slot, offset)));
         if now_open.degraded.is_some() || now_open.contract.slice().is_some() {
-            let ask = DriverRequest::Change {
-                flow: at_driver,
-                contract: self.served(&now_open),
-            };
-            self.call(&flow.link, ask, None, Pending::Nothing, now);
-        }
-        if !self.sessions.contains_key(&session) {
-            self.close_flow(&now_open, None, now);
+            self.serve(&now_open, Pending::Nothing, now);
         }
     }
 
@@ -336,43 +318,6 @@ impl<N: Network> Flows<N> {
         calls.filter_map(|id| self.calls.remove(&id)).collect()
     }
 
-    /// A call is answered by nobody any more.
-    pub(super) fn give_up<H: Host>(
-        &mut self,
-        clerk: &mut Clerk<H>,
-        what: Pending,
-        why: Denied,
-        now: Now,
-    ) {
-        match what {
-            Pending::Attach { session, reply, .. } => {
-                self.sessions.remove(&session);
-                refuse(reply, why);
-            }
-            Pending::Open { flow, reply, .. } => {
-                self.forget_flow(flow.number);
-                refuse(reply, why);
-            }
-            Pending::Change { reply, .. } => refuse(reply, why),
-            Pending::Close { flow, reply } => {
-                self.forget_flow(flow);
-                if let Some(reply) = reply {
-                    super::sessions::done(reply);
-                }
-            }
-            Pending::Tell(ticket) => {
-                self.tickets.take(ticket, None);
-                self.tell_ready(clerk, now);
-            }
-            Pending::Detach { .. }
-            | Pending::Wire
-            | Pending::Adopt
-            | Pending::Totals
-            | Pending::Nothing
-            | Pending::Late => {}
-        }
-    }
-
     /// What a driver has that was there before us, or has just been started.
     fn adopt<H: Host>(&mut self, clerk: &mut Clerk<H>, link: &IfName, census: CensusDoc, now: Now) {
         let nic = self.nic(link).ok();
@@ -382,10 +327,13 @@ impl<N: Network> Flows<N> {
         lane.mode = census.mode;
         lane.why_not_native = census.why_not_native;
         lane.nic = nic;
+        // A driver that throws nothing away, and is not to, is told nothing.
+        lane.discards = (census.discards == 0).then(Vec::new);
         for program in &census.programs {
             let known = lane.programs.entry(program.program);
             known.or_insert_with(|| of_before(clerk, program));
         }
+        self.follow_discards(clerk, link, now);
         let mut found: Vec<DriverFlowDoc> = census.flows;
         found.sort_by_key(|doc| doc.setup.number);
         let mut adopted = 0;
@@ -395,8 +343,6 @@ impl<N: Network> Flows<N> {
                     && (flow.at_driver == Some(doc.flow) || flow.number == doc.setup.number)
             });
             if !known {
-                let mut doc = doc;
-                doc.setup.contract = granted(clerk, link, census.rate, &doc.setup.contract);
                 self.adopt_flow(clerk, link, doc, now);
                 adopted += 1;
             }
@@ -436,7 +382,13 @@ impl<N: Network> Flows<N> {
             clerk.say(now, &format!("flow:{number} goes on, but {denied}"));
             Vec::new()
         });
-        let contract: Contract = setup.contract.parse().unwrap_or_default();
+        let granted = setup.granted.unwrap_or_else(|| setup.contract.clone());
+        let [contract, served] =
+            [&granted, &setup.contract].map(|text| text.parse::<Contract>().unwrap_or_default());
+        let is_kept = admit::is_promised(&served) || !admit::is_promised(&contract);
+        if !is_kept && let Some(lane) = self.lanes.get_mut(link) {
+            lane.any_degraded = true;
+        }
         self.enrol(Flow {
             number,
             link: link.clone(),
@@ -444,52 +396,19 @@ impl<N: Network> Flows<N> {
             at_driver: Some(doc.flow),
             setup: OpenFlow {
                 speaks: setup.speaks.clone(),
-                contract: Some(setup.contract.clone()),
+                contract: Some(granted),
                 shape: setup.shape,
                 in_order: setup.in_order,
             },
             speaks: setup.speaks,
             contract,
-            degraded: None,
+            degraded: (!is_kept)
+                .then(|| format!("{link} has had no room for it since before this daemon began")),
             station,
             mtu: setup.mtu,
             ports,
-            closing: false,
+            closing: None,
         });
-    }
-
-    /// Gives up what has waited too long, looks whether stations have answered, and at ways if something was heard of them.
-    pub fn look<H: Host>(&mut self, clerk: &mut Clerk<H>, now: Now) {
-        self.look_at_stations(clerk, now);
-        if std::mem::take(&mut self.look_at_ways) {
-            self.look_at_all_ways(clerk, now);
-        }
-        let late: Vec<u64> = self
-            .calls
-            .iter()
-            .filter(|(_, call)| call.until <= now.monotonic)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in late {
-            let Some(call) = self.calls.get_mut(&id) else {
-                continue;
-            };
-            let link = call.link.clone();
-            let what = std::mem::replace(&mut call.what, Pending::Late);
-            if matches!(what, Pending::Late) {
-                self.calls.remove(&id);
-                continue;
-            }
-            call.until = now.monotonic.after(FORGOTTEN);
-            let why = Denied::Failed(format!("the driver of {link} does not answer"));
-            self.give_up(clerk, what, why, now);
-            if let Some(lane) = self.lanes.get_mut(&link) {
-                lane.asked_totals = false;
-            }
-        }
-        if self.tickets.expire(now.monotonic) {
-            self.tell_ready(clerk, now);
-        }
     }
 
     /// All flows are closed, and drivers end.
@@ -525,27 +444,6 @@ fn of_before<H: Host>(clerk: &mut Clerk<H>, doc: &ProgramDoc) -> Program {
     }
 }
 
-/// A contract as it was granted: of a slice the driver was told what it is at the driver's rate.
-fn granted<H: Host>(clerk: &Clerk<H>, link: &IfName, rate: u64, told: &str) -> String {
-    let whole = || {
-        let contract = Contract::default()
-            .apply(&told.parse::<Change>().ok()?)
-            .ok()?;
-        let (slice, rate) = (contract.slice()?, Rate::new(rate)?);
-        let capacity = clerk.managed(link.as_str())?.usable(Direction::Up)?;
-        let time = u128::from(slice.slice().0) * u128::from(rate.bits_per_second());
-        let time = time / u128::from(capacity.bits_per_second());
-        let time = Nanos(u64::try_from(time).ok()?);
-        let slice = Slice::new(time, slice.period(), slice.extra()).ok()?;
-        let change = Change {
-            slice: Some(Setting::Set(slice)),
-            ..Change::default()
-        };
-        Some(contract.apply(&change).ok()?.to_string())
-    };
-    whole().unwrap_or_else(|| told.to_owned())
-}
-
 /// A driver that answers otherwise than it was asked.
 fn failed(answer: &DriverAnswer) -> Denied {
     Denied::Failed(match answer {
@@ -562,6 +460,3 @@ pub(super) fn station_of(via: Option<Station>, next_hop: Option<[u8; 6]>) -> Sta
         (None, None) => Station::Any,
     }
 }
-
-/// For so long an answer that comes too late is taken back.
-const FORGOTTEN: Nanos = Nanos::from_secs(600);

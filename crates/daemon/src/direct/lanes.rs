@@ -228,17 +228,34 @@ impl<N: Network> Flows<N> {
         let promised = lane.into_iter().flat_map(|lane| &lane.promised);
         let slices = promised.filter(|(_, contract)| contract.slice().is_some());
         let open = slices.filter_map(|(number, _)| self.flows.get(number));
-        let changes: Vec<(u32, String)> = open
-            .filter_map(|flow| Some((flow.at_driver?, self.served(flow))))
-            .collect();
-        for (flow, contract) in changes {
-            let ask = DriverRequest::Change { flow, contract };
-            self.call(link, ask, None, Pending::Nothing, now);
+        let open: Vec<Flow> = open.cloned().collect();
+        for flow in open {
+            self.serve(&flow, Pending::Nothing, now);
         }
     }
 
-    /// The contract that the driver is told.
-    pub(super) fn served(&self, flow: &Flow) -> String {
+    /// Tells the driver how a flow is served now; one that is being opened is told once it is open.
+    pub(super) fn serve(&mut self, flow: &Flow, what: Pending, now: Now) {
+        let Some(at_driver) = flow.at_driver else {
+            return;
+        };
+        let (contract, granted) = self.terms(flow);
+        let ask = DriverRequest::Change {
+            flow: at_driver,
+            contract,
+            granted,
+        };
+        self.call(&flow.link, ask, None, what, now);
+    }
+
+    /// The contract that the driver is told, and the one that was granted if that is another.
+    pub(super) fn terms(&self, flow: &Flow) -> (String, Option<String>) {
+        let (served, granted) = (self.served(flow), flow.contract.to_string());
+        let other = (granted != served).then_some(granted);
+        (served, other)
+    }
+
+    fn served(&self, flow: &Flow) -> String {
         let contract = match flow.degraded {
             None => flow.contract.clone(),
             Some(_) => admit::best_effort(&flow.contract),
@@ -341,13 +358,7 @@ impl<N: Network> Flows<N> {
         let Some(flow) = self.flows.get(&number).cloned() else {
             return;
         };
-        if let Some(at_driver) = flow.at_driver {
-            let ask = DriverRequest::Change {
-                flow: at_driver,
-                contract: self.served(&flow),
-            };
-            self.call(&flow.link, ask, None, Pending::Nothing, now);
-        }
+        self.serve(&flow, Pending::Nothing, now);
         let why = why.unwrap_or_default();
         self.tell_flow(number, FlowNews::Degraded { flow: number, why });
     }
@@ -356,6 +367,7 @@ impl<N: Network> Flows<N> {
     pub fn settle_all<H: Host>(&mut self, clerk: &mut Clerk<H>, now: Now) {
         let links: Vec<IfName> = self.lanes.keys().cloned().collect();
         for link in links {
+            self.follow_discards(clerk, &link, now);
             let lane = self.lanes.get(&link).filter(|lane| lane.count > 0);
             let Some(known) = lane.map(|lane| lane.room) else {
                 continue;
@@ -365,6 +377,20 @@ impl<N: Network> Flows<N> {
                 self.settle(clerk, &link, now);
             }
         }
+    }
+
+    /// Tells a driver what it is to throw away, if that is another than it was told.
+    pub(super) fn follow_discards<H: Host>(&mut self, clerk: &Clerk<H>, link: &IfName, now: Now) {
+        let (Some(patterns), Some(lane)) = (clerk.discards(link), self.lanes.get_mut(link)) else {
+            return;
+        };
+        if lane.mode.is_empty() || lane.discards.as_deref() == Some(patterns) {
+            return;
+        }
+        let patterns = patterns.to_vec();
+        lane.discards = Some(patterns.clone());
+        let ask = DriverRequest::Discard { patterns };
+        self.call(link, ask, None, Pending::Discard, now);
     }
 
     /// Asks what flows have sent. To be called a few times a second.

@@ -10,7 +10,7 @@ use netnice_core::sched::Service;
 use netnice_kernel::routes::Neighbour;
 
 use super::network::Network;
-use super::{Flow, Flows, Pending, Reply, Station, Waiting, Wanted, admit, refuse};
+use super::{Before, Flow, Flows, Pending, Reply, Station, Waiting, Wanted, admit, refuse};
 use crate::authority;
 use crate::clerk::Clerk;
 use crate::clock::Now;
@@ -28,18 +28,18 @@ impl<N: Network> Flows<N> {
         reply: Reply,
         now: Now,
     ) {
-        let flow = match self.new_flow(session, open) {
+        let flow = match self.new_flow(clerk, session, open) {
             Ok(flow) => flow,
             Err(denied) => return refuse(reply, denied),
         };
         let Station::Toward { via, .. } = flow.station else {
-            return self.open_at_driver(clerk, session, flow, reply, now);
+            return self.open_at_driver(clerk, flow, reply, now);
         };
         match self.station(&flow, via) {
             Ok(Neighbour::Known(mac)) => {
                 let mut flow = flow;
                 flow.station = flow.station.at(Some(mac));
-                self.open_at_driver(clerk, session, flow, reply, now);
+                self.open_at_driver(clerk, flow, reply, now);
             }
             Ok(_) => {
                 let index = self.index_of(&flow);
@@ -59,8 +59,14 @@ impl<N: Network> Flows<N> {
     }
 
     /// A flow as it would be, with its ports held.
-    fn new_flow(&mut self, session: u64, open: OpenFlow) -> Result<Flow, Denied> {
+    fn new_flow<H: Host>(
+        &mut self,
+        clerk: &Clerk<H>,
+        session: u64,
+        open: OpenFlow,
+    ) -> Result<Flow, Denied> {
         let session = self.sessions.get(&session).ok_or_else(not_attached)?;
+        clerk.may_go_direct(&session.peer)?;
         let (peer, link) = (session.peer.clone(), session.link.clone());
         let program = session.program.ok_or_else(not_attached)?;
         let most = session.flows;
@@ -89,7 +95,7 @@ impl<N: Network> Flows<N> {
             station: chosen.station,
             mtu: chosen.mtu,
             ports: chosen.ports,
-            closing: false,
+            closing: None,
         })
     }
 
@@ -108,7 +114,6 @@ impl<N: Network> Flows<N> {
     pub(super) fn open_at_driver<H: Host>(
         &mut self,
         clerk: &mut Clerk<H>,
-        session: u64,
         flow: Flow,
         reply: Reply,
         now: Now,
@@ -121,7 +126,6 @@ impl<N: Network> Flows<N> {
         }
         let ask = DriverRequest::Open(Box::new(self.setup(&flow)));
         let what = Pending::Open {
-            session,
             flow: Box::new(flow),
             reply,
         };
@@ -130,13 +134,15 @@ impl<N: Network> Flows<N> {
 
     /// A flow as its driver is told.
     pub(super) fn setup(&self, flow: &Flow) -> DriverFlow {
+        let (contract, granted) = self.terms(flow);
         DriverFlow {
             program: flow.program,
             number: flow.number,
             speaks: flow.speaks.clone(),
             next_hop: flow.station.mac(),
             mtu: flow.mtu,
-            contract: self.served(flow),
+            contract,
+            granted,
             shape: flow.setup.shape,
             in_order: flow.setup.in_order,
             receive_share: Some(RECEIVE_SHARE),
@@ -184,34 +190,33 @@ impl<N: Network> Flows<N> {
             self.set_contract(asked.flow, before, degraded);
             return refuse(reply, denied);
         }
+        let before = Box::new(Before {
+            contract: before,
+            degraded,
+        });
         let flow = self.flows.get(&asked.flow).cloned();
-        let Some((flow, at_driver)) = flow.and_then(|flow| Some((flow.clone(), flow.at_driver?)))
-        else {
+        let Some(flow) = flow.filter(|flow| flow.at_driver.is_some()) else {
             return refuse(reply, no_flow(asked.flow));
-        };
-        let ask = DriverRequest::Change {
-            flow: at_driver,
-            contract: self.served(&flow),
         };
         let what = Pending::Change {
             flow: flow.number,
             before,
             reply,
         };
-        self.call(&link, ask, None, what, now);
+        self.serve(&flow, what, now);
     }
 
     pub(super) fn close(&mut self, session: u64, number: u32, reply: Reply, now: Now) {
         match self.own_flow(session, number).cloned() {
-            Ok(flow) => self.close_flow(&flow, Some(reply), now),
+            Ok(flow) => self.close_flow(&flow, "closed by its program", Some(reply), now),
             Err(denied) => refuse(reply, denied),
         }
     }
 
-    /// Has a flow closed by its driver.
-    pub(super) fn close_flow(&mut self, flow: &Flow, reply: Option<Reply>, now: Now) {
+    /// Has a flow closed by its driver; one that is being opened, as soon as it is open.
+    pub(super) fn close_flow(&mut self, flow: &Flow, why: &str, reply: Option<Reply>, now: Now) {
         if let Some(flow) = self.flows.get_mut(&flow.number) {
-            flow.closing = true;
+            flow.closing.get_or_insert_with(|| why.to_owned());
         }
         let Some(at_driver) = flow.at_driver else {
             return;
@@ -228,7 +233,7 @@ impl<N: Network> Flows<N> {
     fn own_flow(&self, session: u64, number: u32) -> Result<&Flow, Denied> {
         let session = self.sessions.get(&session).ok_or_else(not_attached)?;
         let flow = self.flows.get(&number).filter(|flow| {
-            let is_open = flow.at_driver.is_some() && !flow.closing;
+            let is_open = flow.at_driver.is_some() && flow.closing.is_none();
             is_open && flow.link == session.link && Some(flow.program) == session.program
         });
         flow.ok_or_else(|| no_flow(number))

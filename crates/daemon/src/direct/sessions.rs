@@ -62,7 +62,7 @@ impl<N: Network> Flows<N> {
     pub(super) fn detach(&mut self, link: &IfName, program: u32, now: Now) {
         for flow in self.flows.values_mut() {
             if flow.link == *link && flow.program == program {
-                flow.closing = true;
+                flow.closing = Some("the program is gone".to_owned());
             }
         }
         let ask = DriverRequest::Detach { program };
@@ -78,6 +78,7 @@ impl<N: Network> Flows<N> {
         caller: Option<&Caller>,
         attach: &Attach,
     ) -> Result<(Session, (Room, Nic)), Denied> {
+        clerk.may_go_direct(peer)?;
         let caller = caller.ok_or_else(no_caller)?;
         if self.sessions.contains_key(&guest.number) {
             return Err(Denied::BadUsage(

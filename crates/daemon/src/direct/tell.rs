@@ -321,11 +321,19 @@ impl<N: Network> Flows<N> {
             );
             page.row("sends", &Amount(lane.sends).to_string());
         }
+        let discards = lane.discards.as_ref().map_or(0, Vec::len);
+        if discards > 0 {
+            let patterns = words::many(discards, "pattern");
+            page.row("discards", &format!("what fits {patterns} of the policy"));
+        }
         for (why, count) in census.map(|c| c.discarded.as_slice()).unwrap_or_default() {
             page.row("discarded", &format!("{count} received frames: {why}"));
         }
         if let Some(census) = census {
             page.row("time", &words::time(&census.spent));
+            if census.unasked > 0 {
+                page.row("rung", &words::rung(census.unasked));
+            }
         }
         Ok(())
     }

@@ -2,9 +2,11 @@
 
 mod connection;
 mod dividing;
+mod late;
 mod lives;
 mod paper;
 mod stories;
+mod telling;
 
 use netnice_api::direct::{
     Attach, ChangeFlow, CloseFlow, DirectAnswer, DirectRequest, FlowNews, FlowOpened, NextHop,

@@ -93,7 +93,7 @@ impl<N: Network> Flows<N> {
                             flow.station = flow.station.at(Some(mac));
                             let there = self.sessions.contains_key(&session);
                             match there {
-                                true => self.open_at_driver(clerk, session, *flow, reply, now),
+                                true => self.open_at_driver(clerk, *flow, reply, now),
                                 false => self.give_back_of(&flow),
                             }
                         }
@@ -235,7 +235,7 @@ impl<N: Network> Flows<N> {
         let theirs: Vec<(u32, Station, u32)> = self
             .flows
             .values()
-            .filter(|flow| flow.link == *link && !flow.closing)
+            .filter(|flow| flow.link == *link && flow.closing.is_none())
             .map(|flow| (flow.number, flow.station, flow.mtu))
             .collect();
         // Many flows lead to one host.
@@ -301,9 +301,12 @@ impl<N: Network> Flows<N> {
             let why =
                 format!("its way leads over {other} now, not over {link}: open it again there");
             clerk.note(now, format!("flow:{number} is closed: {why}"));
-            self.tell_flow(number, FlowNews::Closed { flow: number, why });
             if let Some(flow) = self.flows.get(&number).cloned() {
-                self.close_flow(&flow, None, now);
+                self.close_flow(&flow, &why, None, now);
+                // Of one that is being opened that is the answer.
+                if flow.at_driver.is_some() {
+                    self.tell_flow(number, FlowNews::Closed { flow: number, why });
+                }
             }
             return Found::Closed;
         }

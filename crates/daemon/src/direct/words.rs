@@ -6,7 +6,8 @@ use netnice_api::direct::Speaks;
 use netnice_api::driver::{FlowCounts, SpentDoc};
 use netnice_api::{DoctorItem, Status};
 use netnice_core::units::Nanos;
-use netnice_kernel::card::{Attached, Card};
+use netnice_kernel::card::{Attached, Card, Queues};
+use netnice_kernel::direct::MAX_QUEUES;
 
 use crate::clerk::explain::Page;
 use crate::direct::open::RECEIVE_SHARE;
@@ -96,11 +97,20 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     for (count, why) in lost.into_iter().filter(|(count, _)| *count > 0) {
         page.row("lost", &format!("{count} packets, {why}"));
     }
+    if counts.out_of_order > 0 {
+        page.row(
+            "lost",
+            &format!(
+                "{} parts of datagrams, by the flow's own wish: one before them was missing",
+                counts.out_of_order
+            ),
+        );
+    }
     if counts.receiving_ns > 0 {
         page.row(
             "takes",
             &format!(
-                "{} of the driver's time so far for what it received; it may take {} % of it",
+                "{0} of the driver's time so far for what it received; it may take {1} % of it, and all flows together {1} %",
                 Nanos(counts.receiving_ns),
                 RECEIVE_SHARE / 10_000
             ),
@@ -129,6 +139,13 @@ pub(super) fn time(spent: &SpentDoc) -> String {
         Nanos(spent.receiving_ns),
         Nanos(spent.sending_ns),
         Nanos(spent.waiting_ns)
+    )
+}
+
+/// Doorbells that were rung for nothing.
+pub(super) fn rung(unasked: u64) -> String {
+    format!(
+        "{unasked} times by programs while the driver was awake and had not asked for it (rule R52 of the ring)"
     )
 }
 
@@ -244,7 +261,21 @@ pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem 
         (false, false) => "the card can neither pace frames nor steer flows",
     };
     text.push(by_itself.to_owned());
-    item("direct link", status, text.join("; "), None)
+    let mut hint = None;
+    let (status, queues) = match card.queues {
+        Some(Queues::Exactly(count)) if count > MAX_QUEUES => {
+            hint = Some(format!("ethtool -L {link} combined {MAX_QUEUES}"));
+            let text = format!("it has {count} receive queues, AF_XDP is used up to {MAX_QUEUES}");
+            (Status::Fallback, Some(text))
+        }
+        Some(Queues::Exactly(count)) => (
+            status,
+            Some(format!("frames come by {}", many(count as usize, "queue"))),
+        ),
+        _ => (status, None),
+    };
+    text.extend(queues);
+    item("direct link", status, text.join("; "), hint.as_deref())
 }
 
 fn item(name: &str, status: Status, detail: String, hint: Option<&str>) -> DoctorItem {
@@ -258,7 +289,45 @@ fn item(name: &str, status: Status, detail: String, hint: Option<&str>) -> Docto
 
 #[cfg(test)]
 mod tests {
+    use netnice_api::Explained;
+
     use super::*;
+
+    /// What a page about such counts says, row by row.
+    fn told(counted: &FlowCounts) -> Vec<String> {
+        let mut page = Page::after(Explained::default());
+        counts(counted, &mut page);
+        Explained::from(page).lines
+    }
+
+    #[test]
+    fn what_is_lost_is_told_with_whose_doing_it_was() {
+        let counted = FlowCounts {
+            received: 9,
+            no_buffer: 2,
+            out_of_order: 3,
+            ..FlowCounts::default()
+        };
+        let told = told(&counted);
+        let lost: Vec<&String> = told.iter().filter(|row| row.contains("lost")).collect();
+        assert_eq!(lost.len(), 2, "{told:?}");
+        assert!(lost[0].contains("2 packets, by the program"), "{lost:?}");
+        assert!(lost[1].contains("3 parts of datagrams"), "{lost:?}");
+    }
+
+    #[test]
+    fn a_card_with_more_queues_than_sockets_is_told_what_to_type() {
+        let queues = |count| Card {
+            queues: Some(Queues::Exactly(count)),
+            ..Card::default()
+        };
+        let few = card("eth0", &queues(4), None);
+        assert!(few.detail.ends_with("frames come by 4 queues"), "{few:?}");
+        assert_eq!((few.status, few.hint), (Status::Good, None));
+        let many = card("eth0", &queues(MAX_QUEUES + 1), None);
+        assert_eq!(many.status, Status::Fallback);
+        assert_eq!(many.hint.as_deref(), Some("ethtool -L eth0 combined 64"));
+    }
 
     #[test]
     fn the_histogram_is_told_by_when_how_many_had_left() {

@@ -9,12 +9,14 @@ fn a_whole_file_is_read() {
     let policy = parse(
         r#"
 input_meter = false
+direct_users = false
 
 [[link]]
 name = "eth0"
 rate = "100mbit"
 down-rate = "50mbit"
 overhead = 24
+discard = ["12=0800 23=11 36=0035", "12=88cc"]
 
 [[link]]
 name = "wlan0"
@@ -36,11 +38,16 @@ priority = 0
 "#,
     )
     .expect("a policy");
-    assert!(!policy.input_meter);
+    assert!(!policy.input_meter && !policy.direct_users);
+    assert!(Policy::default().direct_users);
     assert_eq!(policy.links.len(), 2);
     assert_eq!(policy.links[0].overhead, 24);
     assert_eq!(policy.links[0].down_rate, "50mbit".parse().ok());
+    let looks_at = |pattern: &Vec<Term>| pattern.len();
+    let discard: Vec<usize> = policy.links[0].discard.iter().map(looks_at).collect();
+    assert_eq!(discard, [5, 2]);
     assert_eq!(policy.links[1].rate, None);
+    assert!(policy.links[1].discard.is_empty());
     let rules: Vec<String> = policy
         .rules
         .iter()
@@ -53,17 +60,24 @@ priority = 0
             "video name:video min 5mbit min-down 2mbit on eth0 weight 300 priority 0",
         ]
     );
-    assert_eq!(policy.rules[1].line, 20);
+    assert_eq!(policy.rules[1].line, 22);
     assert_eq!(parse("").expect("empty"), Policy::default());
 }
 
 #[test]
 fn what_makes_no_sense_is_said_with_its_line() {
     let rule = |lines: &str| format!("\n[[rule]]\nname = \"a\"\nmatch = \"unit:a\"\n{lines}\n");
+    let link = |lines: &str| format!("\n[[link]]\nname = \"eth0\"\n{lines}\n");
     let table = [
         ("input_meter = 3".to_owned(), 1, "boolean"),
         ("meter = true".to_owned(), 1, "unknown field"),
         ("[[rule]\n".to_owned(), 1, ""),
+        (
+            link("discard = [\"12=0800\",\n\"port 53\"]"),
+            5,
+            "`port` is no term",
+        ),
+        (link("discard = \"12=0800\""), 4, "sequence"),
         (rule("upp = \"4mbit\""), 5, "unknown field `upp`"),
         (rule("up = \"4mbps\""), 5, "4mbit"),
         (rule("up = \"10\""), 5, "no unit"),

@@ -171,3 +171,6 @@ pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverWord {
 const MOST_BESIDE: usize = 32;
 /// Two answers of the longest kind.
 const MOST_KEPT: usize = 2 * LONGEST_WORD;
+
+#[cfg(test)]
+mod tests;

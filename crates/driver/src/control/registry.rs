@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use netnice_api::direct::Term;
 use netnice_api::driver::{
     CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, SpentDoc, TotalsDoc,
 };
@@ -41,6 +42,8 @@ pub struct Registry {
     quiet_since: Option<Instant>,
     /// Where the ends of processes are waited for.
     watched: OwnedFd,
+    /// How many patterns are thrown away.
+    discards: u32,
 }
 
 struct Program {
@@ -114,6 +117,7 @@ impl Registry {
             claims: HashMap::new(),
             quiet_since: None,
             watched,
+            discards: 0,
         }
     }
 
@@ -258,16 +262,29 @@ impl Registry {
         Ok((number, opened.place))
     }
 
-    /// Another contract for a flow.
-    pub fn change(&mut self, flow: u32, contract: String) -> Result<(), RegistryError> {
+    /// Another contract for a flow, and what was granted where that is not the same.
+    pub fn change(
+        &mut self,
+        flow: u32,
+        contract: String,
+        granted: Option<String>,
+    ) -> Result<(), RegistryError> {
         if !self.flows.contains_key(&flow) {
             return Err(RegistryError::NoFlow(flow));
         }
         let service = setup::service(&contract)?;
         self.done(Order::Change(FlowNo(flow), service))?;
         if let Some(known) = self.flows.get_mut(&flow) {
-            known.setup.contract = contract;
+            (known.setup.contract, known.setup.granted) = (contract, granted);
         }
+        Ok(())
+    }
+
+    /// What fits one of these is discarded from now on, and nothing else.
+    pub fn discard(&mut self, patterns: &[Vec<Term>]) -> Result<(), RegistryError> {
+        let compiled = setup::discards(patterns)?;
+        self.done(Order::Discard(compiled))?;
+        self.discards = patterns.len() as u32;
         Ok(())
     }
 
@@ -330,6 +347,8 @@ impl Registry {
                 sending_ns: sums.spent.sending.0,
                 waiting_ns: sums.spent.waiting.0,
             },
+            unasked: sums.spent.unasked,
+            discards: self.discards,
             discarded: discarded
                 .chain(others)
                 .filter(|(_, count)| *count > 0)

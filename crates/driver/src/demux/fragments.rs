@@ -4,8 +4,8 @@
 //!             first part                            a later part
 //!  unknown ───────────────▶ known ──▶ its owner   unknown ────────────▶ waiting (if a flow wants every part)
 //!     ▲                       │                       ▲                    │
-//!     │  all bytes seen,      │                       │  LIFETIME over     │ first part: released to its owner,
-//!     └── LIFETIME, new ones ─┘                       └── or no room ──────┘ and known
+//!     │    LIFETIME over,     │                       │  LIFETIME over     │ first part: released to its owner,
+//!     └──── or no room ───────┘                       └── or no room ──────┘ and known
 //! ```
 //! The demultiplexer puts nothing together: every part goes on as it came, and the flow's own stack
 //! reassembles. A later part without a first one is anybody's, so it is held, unless no flow wants parts out of
@@ -18,12 +18,14 @@
 //!
 //! # Safe
 //! A datagram goes where its *first* first part went. Another first part that names another flow is discarded, so that nobody
-//! can draw parts of others' datagrams to himself by sending one that overlaps.
+//! can draw parts of others' datagrams to himself by sending one that overlaps. That all of a datagram has come does not end
+//! this, since anybody can send a last part: its owner has its name for [`LIFETIME`] after each first part.
 
 use std::collections::{HashMap, VecDeque};
 
 use foldhash::quality::RandomState;
 use netnice_core::units::Instant;
+use netnice_kernel::direct::PART_LIFETIME;
 
 use super::{Discard, Owner, Reassembly};
 use crate::frame::{Family, Ip};
@@ -34,7 +36,6 @@ pub(super) struct Part {
     of: Datagram,
     pub(super) offset: u32,
     length: u32,
-    more: bool,
 }
 
 /// What all parts of a datagram say alike (RFC 791; RFC 8200 4.5).
@@ -61,7 +62,6 @@ impl Part {
             },
             offset: fragment.offset,
             length: (ip.end - ip.payload) as u32,
-            more: fragment.more,
         })
     }
 }
@@ -70,7 +70,7 @@ impl Part {
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     known: HashMap<Datagram, Known, RandomState>,
-    /// The known datagrams of each owner, the oldest first. Some have ended since.
+    /// The known datagrams of each owner, the oldest first. Some were forgotten since.
     by_owner: HashMap<Owner, VecDeque<Ticket>, RandomState>,
     waiting: HashMap<Datagram, Waiting, RandomState>,
     /// The waiting ones, the oldest first. Some have ended since.
@@ -95,13 +95,11 @@ struct Ticket {
 #[derive(Debug)]
 struct Known {
     serial: u64,
+    /// When a first part came last: its owner may use the name for another datagram.
     born: Instant,
     owner: Owner,
     /// Where the next part in order begins; nothing once one came out of order.
     next: Option<u32>,
-    /// Bytes of all parts that came, and how many the last part says there are.
-    came: u32,
-    total: Option<u32>,
 }
 
 /// A datagram whose first part did not come yet.
@@ -131,7 +129,10 @@ impl Fragments {
         match self.lookup(part.of, now) {
             Some(known) if known.owner == Owner::Nobody => return Ok((Owner::Nobody, false)),
             Some(known) if known.owner != owner => return Err(Discard::Conflict),
-            Some(_) => return Ok((owner, self.advance(part))),
+            Some(known) => {
+                (known.born, known.next) = (now, Some(0));
+                return Ok((owner, self.advance(part)));
+            }
             None => {}
         }
         self.remember(part.of, owner, now);
@@ -230,10 +231,10 @@ impl Fragments {
     }
 
     /// The datagram, if it is known and young.
-    fn lookup(&mut self, of: Datagram, now: Instant) -> Option<&Known> {
+    fn lookup(&mut self, of: Datagram, now: Instant) -> Option<&mut Known> {
         let known = self.known.get(&of)?;
         match is_young(known.born, now) {
-            true => self.known.get(&of),
+            true => self.known.get_mut(&of),
             false => {
                 self.known.remove(&of);
                 None
@@ -244,24 +245,28 @@ impl Fragments {
     fn remember(&mut self, of: Datagram, owner: Owner, now: Instant) {
         self.serial += 1;
         let serial = self.serial;
-        let tickets = self.by_owner.entry(owner).or_default();
-        let oldest = match tickets.len() {
-            KNOWN_PER_OWNER => tickets.pop_front(),
-            _ => None,
-        };
-        tickets.push_back(Ticket { of, serial });
-        if let Some(oldest) = oldest {
-            self.drop_known(&oldest);
-        }
         let known = Known {
             serial,
             born: now,
             owner,
             next: Some(0),
-            came: 0,
-            total: None,
         };
         self.known.insert(of, known);
+        let tickets = self.by_owner.entry(owner).or_default();
+        tickets.push_back(Ticket { of, serial });
+        for _ in 0..FORGET_PER_CALL {
+            let Some(oldest) = tickets.front() else { break };
+            let its = self.known.get(&oldest.of);
+            let its = its.filter(|known| known.serial == oldest.serial);
+            let stays = its.is_some_and(|known| is_young(known.born, now));
+            if stays && tickets.len() <= KNOWN_PER_OWNER {
+                break;
+            }
+            if its.is_some() {
+                self.known.remove(&oldest.of);
+            }
+            tickets.pop_front();
+        }
     }
 
     fn drop_known(&mut self, ticket: &Ticket) {
@@ -271,22 +276,13 @@ impl Fragments {
         }
     }
 
-    /// A part of a known datagram came: whether it is in order. With the last byte the datagram
-    /// is over.
+    /// A part of a known datagram came: whether it is in order.
     fn advance(&mut self, part: &Part) -> bool {
         let Some(known) = self.known.get_mut(&part.of) else {
             return false;
         };
-        let end = part.offset + part.length;
         let in_order = known.next == Some(part.offset);
-        known.next = in_order.then_some(end);
-        known.came = known.came.saturating_add(part.length);
-        if !part.more {
-            known.total = Some(end);
-        }
-        if known.total.is_some_and(|total| known.came >= total) {
-            self.known.remove(&part.of);
-        }
+        known.next = in_order.then_some(part.offset + part.length);
         in_order
     }
 
@@ -343,10 +339,10 @@ fn is_young(born: Instant, now: Instant) -> bool {
     now.0.saturating_sub(born.0) < LIFETIME
 }
 
-/// The parts of a datagram come together; this leaves room for a queue on the way that is full.
+/// The parts of a datagram come together; this leaves room for a queue on the way that is full. As long as in XDP.
 /// (RFC 1122 keeps them for a minute, since there the number is not used again so soon.)
-const LIFETIME: u64 = 2_000_000_000;
-/// How many datagrams of one flow can be on their way at once.
+const LIFETIME: u64 = PART_LIFETIME as u64;
+/// How many datagrams of one flow are known at once, those that have come whole too.
 const KNOWN_PER_OWNER: usize = 256;
 /// How many datagrams can wait for their first part.
 const WAITING: usize = 256;

@@ -81,10 +81,28 @@ impl PacketLink {
         Some(length.map(|length| self.lengths.push(length)))
     }
 
+    /// A frame that cannot leave, whatever comes, is given up: it must not stand before the others for ever. It is longer than the
+    /// link carries, say, since that became less after the frame was judged.
     pub(super) fn flush(&mut self) -> io::Result<()> {
-        if self.lengths.is_empty() {
-            return Ok(());
+        while !self.lengths.is_empty() {
+            match self.hand_over().map_err(|e| (e.raw_os_error(), e)) {
+                Ok(sent) => {
+                    self.counters.sent += sent as u64;
+                    self.forget(sent);
+                }
+                Err((Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR), _)) => return Ok(()),
+                Err((Some(libc::ENETDOWN), e)) => return Err(e),
+                Err(_) => {
+                    self.counters.refused += 1;
+                    self.forget(1);
+                }
+            }
         }
+        Ok(())
+    }
+
+    /// Hands the kernel what waits; how many frames it took. An error is what it said of the first.
+    fn hand_over(&mut self) -> io::Result<usize> {
         let mut pieces: [libc::iovec; BATCH] = [NO_PIECE; BATCH];
         let frames = self.waiting.chunks_exact_mut(FRAME).zip(&self.lengths);
         for (piece, (frame, length)) in pieces.iter_mut().zip(frames) {
@@ -103,23 +121,14 @@ impl PacketLink {
                 libc::MSG_DONTWAIT as _,
             )
         };
-        match check(i64::from(done)) {
-            Ok(sent) => {
-                let sent = sent as usize;
-                self.counters.sent += sent as u64;
-                let rest = sent * FRAME..self.lengths.len() * FRAME;
-                self.waiting.copy_within(rest, 0);
-                self.lengths.drain(..sent);
-                Ok(())
-            }
-            Err(e)
-                if [Some(libc::EAGAIN), Some(libc::ENOBUFS), Some(libc::EINTR)]
-                    .contains(&e.raw_os_error()) =>
-            {
-                Ok(())
-            }
-            Err(e) => Err(e),
-        }
+        check(i64::from(done)).map(|sent| sent as usize)
+    }
+
+    /// So many frames wait no more.
+    fn forget(&mut self, frames: usize) {
+        let rest = frames * FRAME..self.lengths.len() * FRAME;
+        self.waiting.copy_within(rest, 0);
+        self.lengths.drain(..frames);
     }
 
     pub(super) fn receive(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> usize {

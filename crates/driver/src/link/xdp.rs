@@ -1,94 +1,99 @@
-//! AF_XDP: four rings and a memory that are shared with the kernel alone.
+//! AF_XDP: rings and a memory that are shared with the kernel alone, two rings for each receive queue and two to send.
 //!
 //! The memory (UMEM) is the driver's own; no program maps it. The kernel copies (`XDP_COPY`), which every interface can. It sends
 //! only inside of `sendto`, a budget of descriptors at a time, so [`XdpLink::flush`] asks until the ring is empty. The
 //! kernel's side of the rings is believed about indices, and about frames only by [`Frames`].
 
 mod gates;
+mod queue;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
-use netnice_kernel::direct::Direct;
+use netnice_kernel::KernelError;
+use netnice_kernel::card::{self, Queues};
+use netnice_kernel::direct::{Direct, MAX_QUEUES};
+use rustix::event::epoll;
 
 use gates::Gates;
+use queue::Queue;
 
-use super::socket::{bind, check, get, open, set, system};
+use super::socket::{check, system};
 use super::{Counters, FRAME, Interface, LinkError};
 use crate::frames::{Frames, Holder};
 use crate::template::{Checked, Forbidden};
 
-/// An AF_XDP socket on queue 0.
+/// AF_XDP sockets on all receive queues. Frames leave by the first.
 #[derive(Debug)]
 pub(super) struct XdpLink {
     transmit: Ring<libc::xdp_desc>,
-    receive: Ring<libc::xdp_desc>,
-    fill: Ring<u64>,
     completion: Ring<u64>,
+    queues: Vec<Queue>,
+    /// Which of them is looked at first.
+    next: usize,
+    /// Where there are several: readable when one of them is.
+    several: Option<OwnedFd>,
     frames: Frames,
     counters: Counters,
     gates: Gates,
-    // Behind the rings and before its memory: they go in this order.
-    socket: OwnedFd,
+    // Behind the rings: they go in this order.
     memory: Mapping,
 }
 
 impl XdpLink {
-    /// The socket, and the program that is to feed it.
+    /// The sockets, and the program that is to feed them.
     pub(super) fn open(interface: &Interface) -> Result<(XdpLink, Direct), LinkError> {
         let name = &interface.name;
         let mut program = Direct::load(interface.mac.0)?;
-        let socket = open(libc::AF_XDP, libc::SOCK_RAW, 0)
-            .map_err(system("cannot open an AF_XDP socket for", name))?;
-        let memory = Mapping::anonymous(FRAMES as usize * FRAME)
-            .map_err(system("no memory for the frames of", name))?;
-        let area = Umem {
-            addr: memory.start.as_ptr() as u64,
-            len: memory.length as u64,
-            chunk_size: FRAME as u32,
-            headroom: 0,
+        let told = card::receive_queues(name).map_err(KernelError::from)?;
+        let (count, exactly) = match told {
+            Some(Queues::Exactly(count)) => (count, true),
+            Some(Queues::AtMost(count)) => (count, false),
+            None => (1, true),
         };
-        let it = socket.as_fd();
-        set(it, libc::SOL_XDP, libc::XDP_UMEM_REG, &area)
-            .map_err(system("the kernel refused the frames of", name))?;
-        for (option, entries) in [
-            (libc::XDP_UMEM_FILL_RING, ENTRIES),
-            (libc::XDP_UMEM_COMPLETION_RING, ENTRIES),
-            (libc::XDP_RX_RING, ENTRIES),
-            (libc::XDP_TX_RING, ENTRIES),
-        ] {
-            set(it, libc::SOL_XDP, option, &entries)
-                .map_err(system("the kernel refused a ring of", name))?;
+        if count > MAX_QUEUES {
+            let name = name.clone();
+            return Err(LinkError::Queues { name, count });
         }
-        // Kernels before 6.16 have a fixed budget of 32.
-        let _ = set(it, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &SEND_BUDGET);
-        let offsets: libc::xdp_mmap_offsets = get(it, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
-            .map_err(system("cannot ask for the rings of", name))?;
-        let map = system("cannot map a ring of", name);
-        let (transmit, receive, fill, completion) = map_rings(it, &offsets).map_err(map)?;
-        bind_queue(it, interface.index).map_err(system("cannot bind to queue 0 of", name))?;
+        let each = filling(count);
+        let total = SENDING + count * each;
+        let memory = Mapping::anonymous(total as usize * FRAME)
+            .map_err(system("no memory for the frames of", name))?;
+        let (first, transmit, completion) = Queue::first(interface, &memory)?;
+        let mut queues = vec![first];
+        for number in 1..count {
+            match Queue::another(interface, number, &queues[0]) {
+                Ok(queue) => queues.push(queue),
+                Err(why) if !exactly && why.is_no_queue() => break,
+                Err(why) => return Err(why),
+            }
+        }
+        let several = (queues.len() > 1).then(|| watch(&queues));
+        let several = several.transpose();
+        let several = several.map_err(system("cannot watch the queues of", name))?;
         let gates = program.gates().map_err(LinkError::from)?;
         let gates = Gates::map(gates).map_err(system("cannot map the gates of", name))?;
+        for (number, queue) in queues.iter().enumerate() {
+            program.set_socket(number as u32, queue.fd().as_fd())?;
+        }
         let mut link = XdpLink {
             transmit,
-            receive,
-            fill,
             completion,
-            frames: Frames::new(FRAMES, FRAME as u32),
+            queues,
+            next: 0,
+            several,
+            frames: Frames::new(total, FRAME as u32),
             counters: Counters::default(),
             gates,
-            socket,
             memory,
         };
-        program.set_socket(0, link.socket.as_fd())?;
-        link.prime();
+        link.prime(each);
         Ok((link, program))
     }
 
-    /// Half of the frames are for sending, so that received ones never lack one.
+    /// So many frames are for sending, that received ones never lack one.
     #[inline]
     pub(super) fn room(&mut self) -> usize {
         if self.frames.count(Holder::Free) == 0 {
@@ -132,7 +137,7 @@ impl XdpLink {
             if self.transmit.is_drained() {
                 break;
             }
-            match kick(self.socket.as_fd()) {
+            match kick(self.queues[0].fd().as_fd()) {
                 Ok(()) => {}
                 // Its budget is used up, or others hold its memory: what is done can be collected.
                 Err(e) if is_passing(&e) => self.collect(),
@@ -146,35 +151,57 @@ impl XdpLink {
         done
     }
 
+    /// From all queues in turn: one that is flooded keeps no other waiting for more than a call.
     #[inline]
     pub(super) fn receive(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
+        for _ in 0..self.queues.len() {
+            let number = self.next;
+            self.next = (number + 1) % self.queues.len();
+            count += self.receive_by(number, most - count, &mut each);
+            if count == most {
+                break;
+            }
+        }
+        count
+    }
+
+    #[inline]
+    fn receive_by(&mut self, number: usize, most: usize, each: &mut impl FnMut(&[u8])) -> usize {
+        let XdpLink {
+            queues,
+            frames,
+            counters,
+            memory,
+            ..
+        } = self;
+        let queue = &mut queues[number];
+        let mut count = 0;
         while count < most
-            && let Some(descriptor) = self.receive.pop()
+            && let Some(descriptor) = queue.receive.pop()
         {
             count += 1;
-            self.counters.received += 1;
-            let begin = match self
-                .frames
-                .pass(descriptor.addr, Holder::Filling, Holder::Driver)
-            {
+            counters.received += 1;
+            let begin = match frames.pass(descriptor.addr, Holder::Filling, Holder::Driver) {
                 Ok(begin) => begin,
                 Err(_) => {
-                    self.counters.strange += 1;
+                    counters.strange += 1;
                     continue;
                 }
             };
             let inside = (descriptor.addr - begin) as usize;
-            let frame = self.memory.frame_mut(begin);
+            let frame = memory.frame_mut(begin);
             if let Some(bytes) = frame.get(inside..inside + descriptor.len as usize) {
                 each(bytes);
             }
-            self.fill.push(begin);
-            self.pass(begin, Holder::Driver, Holder::Filling);
+            queue.fill.push(begin);
+            if frames.pass(begin, Holder::Driver, Holder::Filling).is_err() {
+                counters.strange += 1;
+            }
         }
         if count > 0 {
-            self.receive.release();
-            self.fill.publish();
+            queue.receive.release();
+            queue.fill.publish();
         }
         count
     }
@@ -185,13 +212,10 @@ impl XdpLink {
     }
 
     pub(super) fn counters(&self) -> Counters {
-        let kernels: io::Result<libc::xdp_statistics> =
-            get(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
         let mut counters = self.counters;
-        if let Ok(kernels) = kernels {
-            counters.missed = kernels.rx_dropped + kernels.rx_ring_full;
-            counters.refused = kernels.tx_invalid_descs;
-        }
+        self.queues
+            .iter()
+            .for_each(|queue| queue.count(&mut counters));
         counters
     }
 
@@ -204,18 +228,22 @@ impl XdpLink {
     }
 
     pub(super) fn fd(&self) -> &OwnedFd {
-        &self.socket
+        self.several.as_ref().unwrap_or(self.queues[0].fd())
     }
 
-    /// Half of the frames go to the kernel, to be filled.
-    fn prime(&mut self) {
-        for _ in 0..FRAMES / 2 {
-            if let Some(address) = self.frames.take() {
-                self.fill.push(address);
-                self.pass(address, Holder::Driver, Holder::Filling);
+    /// So many frames of each queue go to the kernel, to be filled.
+    fn prime(&mut self, each: u32) {
+        for queue in &mut self.queues {
+            for _ in 0..each {
+                let Some(address) = self.frames.take() else {
+                    break;
+                };
+                queue.fill.push(address);
+                let passed = self.frames.pass(address, Holder::Driver, Holder::Filling);
+                debug_assert!(passed.is_ok());
             }
+            queue.fill.publish();
         }
-        self.fill.publish();
     }
 
     /// What the kernel has sent is free again.
@@ -235,40 +263,20 @@ impl XdpLink {
     }
 }
 
-/// Transmit, receive, fill, completion.
-type Rings = (
-    Ring<libc::xdp_desc>,
-    Ring<libc::xdp_desc>,
-    Ring<u64>,
-    Ring<u64>,
-);
-
-fn map_rings(socket: BorrowedFd<'_>, offsets: &libc::xdp_mmap_offsets) -> io::Result<Rings> {
-    Ok((
-        Ring::map(socket, libc::XDP_PGOFF_TX_RING as u64, &offsets.tx)?,
-        Ring::map(socket, libc::XDP_PGOFF_RX_RING as u64, &offsets.rx)?,
-        Ring::map(socket, libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr)?,
-        Ring::map(socket, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr)?,
-    ))
+/// Readable when one of them is.
+fn watch(queues: &[Queue]) -> io::Result<OwnedFd> {
+    let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for queue in queues {
+        let nothing = epoll::EventData::new_u64(0);
+        epoll::add(&watched, queue.fd(), nothing, epoll::EventFlags::IN)?;
+    }
+    Ok(watched)
 }
 
-/// Binds to queue 0. A socket that was closed a moment ago still holds it: the kernel tears it
-/// down later.
-fn bind_queue(socket: BorrowedFd<'_>, index: u32) -> io::Result<()> {
-    let address = libc::sockaddr_xdp {
-        sxdp_family: libc::AF_XDP as u16,
-        sxdp_flags: libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP,
-        sxdp_ifindex: index,
-        sxdp_queue_id: 0,
-        sxdp_shared_umem_fd: 0,
-    };
-    for _ in 0..BIND_TRIES {
-        match bind(socket, &address) {
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BIND_PAUSE),
-            other => return other,
-        }
-    }
-    bind(socket, &address)
+/// How many frames each of so many queues has to be filled.
+fn filling(queues: u32) -> u32 {
+    let each = FILLING / queues.max(1);
+    (1 << each.max(LEAST).ilog2()).min(ENTRIES)
 }
 
 /// Lets the kernel send.
@@ -470,24 +478,13 @@ impl<T: Copy> Ring<T> {
     }
 }
 
-/// `struct xdp_umem_reg` as every kernel with AF_XDP takes it; later ones have more fields.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Umem {
-    addr: u64,
-    len: u64,
-    chunk_size: u32,
-    headroom: u32,
-}
-
-/// Half to send from, half to receive into. 8 MiB.
-const FRAMES: u32 = 4096;
+/// Frames to send from.
+const SENDING: u32 = 2048;
+/// Frames to receive into, of all queues, where each has no more than a ring and no less than the least. Up to 16 MiB, or 32 with
+/// the most queues.
+const FILLING: u32 = 8192;
+const LEAST: u32 = 256;
 /// Of each ring: no ring can be too full for the frames that may be in it.
-const ENTRIES: u32 = FRAMES / 2;
-/// How many descriptors one `sendto` takes: 16 µs of 1500 bytes.
-const SEND_BUDGET: u32 = 64;
-const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+const ENTRIES: u32 = 2048;
 /// How often one flush asks the kernel to go on, where each takes the old budget.
 const FLUSH_CALLS: u32 = ENTRIES / 32;
-const BIND_TRIES: u32 = 100;
-const BIND_PAUSE: Duration = Duration::from_millis(2);

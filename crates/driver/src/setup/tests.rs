@@ -14,6 +14,7 @@ fn asked(speaks: Speaks) -> DriverFlow {
         next_hop: Some([2, 0, 0, 0, 0, 2]),
         mtu: 1500,
         contract: "none".to_owned(),
+        granted: None,
         shape: ShapeDoc {
             chunk_bytes: 2048,
             chunks: 64,

@@ -7,6 +7,8 @@ use super::*;
 use crate::fuzz::{Damage, cases};
 use crate::story::{Datagram, OWN, PEER, end, mend_checksum, udp};
 
+mod kept;
+
 const GROUP: Mac = Mac([1, 0, 0x5e, 1, 2, 3]);
 
 fn sender(from: &str, to: Option<&str>) -> Sender {
@@ -107,10 +109,20 @@ fn naive_ip(
             right.then_some((ends.0, ends.1, rest))?
         }
     };
-    let is_broadcast = |to: IpAddr| matches!(to, IpAddr::V4(to) if to.is_broadcast());
-    let goes = match remote {
-        Some(remote) => remote == to,
-        None => !to.is_multicast() && !is_broadcast(to),
+    let goes = match (remote, to) {
+        (Some(remote), to) => remote == to,
+        (None, IpAddr::V4(to)) => {
+            let odd = [
+                to.octets()[0] == 0,
+                to.is_loopback(),
+                to.is_multicast(),
+                to.octets()[0] >= 240,
+            ];
+            odd == [false; 4]
+        }
+        (None, IpAddr::V6(to)) => {
+            !to.is_multicast() && to.octets()[..12] != [0; 12] && to.to_ipv4_mapped().is_none()
+        }
     };
     (from == local && goes).then_some(rest)
 }
@@ -134,6 +146,59 @@ fn addressed(sender: &Sender, frame: &[u8]) -> Vec<u8> {
         }
     }
     frame
+}
+
+#[test]
+fn to_any_host_is_to_what_can_be_one_host_elsewhere() {
+    let cases = [
+        ("10.0.0.2", true),
+        ("1.0.0.0", true),
+        ("223.255.255.255", true),
+        ("0.0.0.0", false),
+        ("0.1.2.3", false),
+        ("127.0.0.1", false),
+        ("127.255.0.9", false),
+        ("224.0.0.1", false),
+        ("239.1.2.3", false),
+        ("240.0.0.1", false),
+        ("255.255.255.254", false),
+        ("255.255.255.255", false),
+        ("fd00::2", true),
+        ("fe80::2", true),
+        ("64:ff9b::a00:2", true),
+        ("::", false),
+        ("::1", false),
+        ("::10.0.0.2", false),
+        ("::ffff:10.0.0.2", false),
+        ("ff02::1", false),
+    ];
+    for (to, allowed) in cases {
+        let to: IpAddr = to.parse().unwrap();
+        let from = match to {
+            IpAddr::V4(_) => "10.0.0.1:5000",
+            IpAddr::V6(_) => "[fd00::1]:5000",
+        };
+        let whole = Template::new(&sender(from, None)).unwrap();
+        let frame = udp(from, &SocketAddr::new(to, 6000).to_string()).frame();
+        let judged = judge(&whole, &frame).map(drop);
+        assert_eq!(
+            judged,
+            match allowed {
+                true => Ok(()),
+                false => Err(Forbidden::Destination),
+            },
+            "{to}"
+        );
+        // Nor is a flow made to it alone: neither as one host nor, through one station, as a group.
+        let mut only = sender(from, Some("10.0.0.2:1"));
+        only.sends = Sends::Ports {
+            transport: Transport::Udp,
+            local: end(from),
+            remote: Some(SocketAddr::new(to, 6000)),
+        };
+        assert_eq!(Template::new(&only).is_ok(), allowed, "{to}");
+        assert_eq!(is_one_host(to), allowed, "{to}");
+    }
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! One flow, between its rings and the rest of the turn.
 
+use netnice_api::driver::SHORTEST;
+
 use super::*;
+use crate::share::pool::Member;
 
 /// What a flow is opened with.
 #[derive(Clone, Debug)]
@@ -65,6 +68,8 @@ pub struct Counters {
     pub too_short: u64,
     /// Those that it had no share of the driver's time for.
     pub over_share: u64,
+    /// Parts of datagrams that it did not get, since one before them was missing. They are not among those that came for it.
+    pub out_of_order: u64,
     /// What the packets that came took of the driver's time, in ns: what it was charged.
     pub receiving: u64,
     /// How long heads waited until they were sent, in ns.
@@ -80,6 +85,12 @@ pub struct Counters {
 pub const LATENESS: usize = 21;
 
 impl Counters {
+    /// With what was counted of the flow where frames are told apart.
+    pub(super) fn beside(mut self, received: Option<crate::demux::FlowCounters>) -> Counters {
+        self.out_of_order = received.map_or(0, |received| received.out_of_order);
+        self
+    }
+
     fn count_sent(&mut self, bytes: usize, since: Instant, departure: &Departure) {
         self.sent += 1;
         self.sent_bytes += bytes as u64;
@@ -109,7 +120,7 @@ pub(super) struct Flow {
     silent: bool,
     /// How late a packet may leave without a word to the scheduler. The most there can be: it does not matter.
     pub(super) tolerance: Nanos,
-    share: Option<Share>,
+    share: Option<Member>,
     /// Its rings moved in this turn.
     touched: bool,
     /// Its last look ended before the ring did.
@@ -124,7 +135,7 @@ impl Flow {
         ring: netnice_ring::driver::Flow,
         template: Template,
         tolerance: Nanos,
-        share: Option<Share>,
+        share: Option<Member>,
     ) -> Flow {
         Flow {
             id,
@@ -177,22 +188,22 @@ impl Flow {
             if record.bytes() <= self.template.longest() {
                 return Ok(Some(record));
             }
-            self.refuse(record, Instant(0));
+            self.refuse(record);
         }
         self.cut_short = true;
         Ok(None)
     }
 
-    fn refuse(&mut self, record: Record, at: Instant) {
+    fn refuse(&mut self, record: Record) {
         self.counters.too_long += 1;
-        self.ring.give_back(record, Status::TOO_LONG, at.0);
+        self.ring.give_back(record, Status::TOO_LONG, 0);
     }
 
-    /// What the scheduler is told of a record.
-    pub(super) fn packet(&self, record: &Record, now: Instant) -> Packet {
-        let length = Bytes(record.bytes() as u64);
+    /// What the scheduler is told of a record that came then.
+    pub(super) fn packet(&self, record: &Record, came: Instant) -> Packet {
+        let length = Bytes(record.bytes() as u64).max(Bytes(SHORTEST));
         match record.begins_message() {
-            true => Packet::first(length, now),
+            true => Packet::first(length, came),
             false => Packet::new(length),
         }
     }
@@ -214,7 +225,7 @@ impl Flow {
                     return Ok(());
                 }
                 // Longer than its contract can ever send.
-                Err(_) => self.refuse(record, now),
+                Err(_) => self.refuse(record),
             }
         }
         self.cut_short = true;
@@ -237,23 +248,32 @@ impl Flow {
                 template.check(&mut frame[..length])
             })
         });
-        let status = match done {
+        let (status, stamp) = match done {
             Some(Ok(())) => {
                 self.counters.count_sent(head.bytes(), since, leaves);
-                Status::DONE
+                (Status::DONE, leaves.start.0)
             }
             Some(Err(_)) => {
                 self.counters.forbidden += 1;
-                Status::FORBIDDEN
+                (Status::FORBIDDEN, 0)
             }
             // No link, or no station; or a card that had room before and changed its mind.
             None => {
                 self.counters.no_link += 1;
-                Status::NO_LINK
+                (Status::NO_LINK, 0)
             }
         };
-        self.ring.give_back(head, status, leaves.start.0);
+        self.ring.give_back(head, status, stamp);
         status == Status::DONE
+    }
+
+    /// Until when a packet may leave of which the scheduler has decided now, without a word to it. For ever: nothing. One that was later
+    /// than its contract tolerates already counts from now.
+    #[inline]
+    pub(super) fn leaves_by(&self, eligible: Instant, now: Instant) -> Option<Instant> {
+        let decided = now.0.checked_add(self.tolerance.0)?;
+        let planned = eligible.0.saturating_add(self.tolerance.0);
+        Some(Instant(if now.0 < planned { planned } else { decided }))
     }
 
     /// Frames go to another station (none: to nobody), from another one, or may be of another length.
@@ -267,17 +287,18 @@ impl Flow {
         &mut self,
         packet: &[u8],
         cost: &mut Cost,
+        among: (&mut Pool, &mut Crowd),
         now: Instant,
     ) -> Result<Handed, Breach> {
         self.counters.received += 1;
         let (look, rest) = (cost.look(), cost.of(packet.len()));
         self.counters.receiving += look.0;
         if let Some(share) = &mut self.share
-            && !share.admit(look, rest, now)
+            && let Err(until) = share.admit(among, (look, rest), now)
         {
             self.counters.over_share += 1;
             self.ring.lost(Loss::OverShare);
-            return Ok(Handed::Cut(share.recovers()));
+            return Ok(Handed::Cut(until));
         }
         self.counters.receiving += rest.0;
         let Taken::Record(record) = self.ring.take_empty()? else {
@@ -288,7 +309,7 @@ impl Flow {
         if record.bytes() < packet.len() {
             self.counters.too_short += 1;
             self.ring.lost(Loss::TooLong);
-            self.ring.deliver(record, 0, Status::UNUSED, now.0);
+            self.ring.deliver(record, 0, Status::UNUSED, 0);
             return Ok(Handed::Lost);
         }
         self.ring.write(&record, 0, packet);
@@ -298,10 +319,11 @@ impl Flow {
         Ok(Handed::Over)
     }
 
-    /// It has little left of its share of the driver's time.
+    /// It has little left of its share of the driver's time, or all have together.
     #[inline]
-    pub(super) fn runs_short(&self) -> bool {
-        self.share.as_ref().is_some_and(Share::is_low)
+    pub(super) fn runs_short(&self, pool: &Pool) -> bool {
+        let share = self.share.as_ref();
+        share.is_some_and(|share| share.is_low() || pool.is_low())
     }
 
     /// So many packets came for it, and were dropped before they came here.
@@ -318,3 +340,6 @@ impl Flow {
         assert_eq!(counters.received, counters.delivered + lost, "{counters:?}");
     }
 }
+
+/// Opening one moves no other in memory as long as there are no more. Pages that nothing was written to are not there.
+pub(super) const UNMOVED: usize = 65_536;

@@ -1,7 +1,8 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use netnice_core::contract::{Slice, Weight};
+use netnice_core::contract::{Contract, Slice, Weight};
+use netnice_core::police::{Police, Seen};
 use netnice_core::units::{Nanos, Rate};
 use netnice_ring::layout::Budget;
 use netnice_ring::program::{self, Attachment, Piece};
@@ -52,6 +53,7 @@ struct Talker {
     port: u16,
     submitted: u64,
     back: Vec<Status>,
+    stamps: Vec<u64>,
 }
 
 struct Rig {
@@ -85,6 +87,10 @@ fn slice(ms: u64) -> Service {
         slice: Slice::new(slice, period, false).unwrap(),
         weight: Weight::default(),
     }
+}
+
+fn contract(typed: &str) -> Contract {
+    typed.parse().unwrap()
 }
 
 /// What a talker is opened with: its own port, and a group of all of them.
@@ -141,6 +147,7 @@ impl Rig {
             port,
             submitted: 0,
             back: Vec::new(),
+            stamps: Vec::new(),
         }
     }
 
@@ -202,6 +209,7 @@ impl Talker {
     fn collects(&mut self) {
         while let Ok(Some(record)) = self.flow.reclaim() {
             self.back.push(record.status());
+            self.stamps.push(record.stamp());
             self.flow.free_all(&record).unwrap();
         }
         // There may be room for more to come back.
@@ -281,6 +289,7 @@ fn each_gets_its_slice_and_every_byte_leaves_as_it_was_submitted() {
 #[test]
 fn what_may_not_leave_comes_back_and_says_so() {
     let mut rig = rig(1_000_000_000);
+    rig.now.0 = 5_000_000;
     let best = Service::best_effort(Weight::default());
     let mut talker = rig.talker(5000, best, None);
     let forged = udp("10.0.0.1:5001", "10.0.0.2:9").frame();
@@ -296,7 +305,32 @@ fn what_may_not_leave_comes_back_and_says_so() {
     let count = |status| talker.back.iter().filter(|one| **one == status).count();
     let counts = [Status::TOO_LONG, Status::FORBIDDEN, Status::DONE].map(count);
     assert_eq!(counts, [LOOKS + 2, 1, 1]);
+    // When it was sent, and nothing else.
+    for (status, stamp) in talker.back.iter().zip(&talker.stamps) {
+        assert_eq!(*stamp >= 5_000_000, *status == Status::DONE, "{status:?}");
+        assert!(
+            *status == Status::DONE || *stamp == 0,
+            "{status:?}: {stamp}"
+        );
+    }
     assert_eq!(rig.card.sent.len(), 1);
+}
+
+/// One byte is never sent, but it takes the link's time: as much as the shortest packet.
+#[test]
+fn whatever_is_short_counts_as_the_shortest_packet() {
+    let mut rig = rig(100_000_000);
+    let limited = Service::of(&contract("up 1mbit burst 1ms")).unwrap();
+    let mut talker = rig.talker(5000, limited, None);
+    for ms in 1..=100 {
+        while talker.submits(&[0]) {}
+        rig.run(ms * 1_000_000, &mut []);
+    }
+    talker.collects();
+    let back = talker.back.len() as u64;
+    // 12,500 bytes in 100 ms, and 125 of the burst.
+    let most = (12_500 + 125) / netnice_api::driver::SHORTEST + 1;
+    assert!((most - 10..=most).contains(&back), "{back} of {most}");
 }
 
 #[test]
@@ -393,6 +427,30 @@ fn who_primes_nothing_loses_its_own_packets_alone() {
     assert_eq!((lost.too_short, lost.no_buffer), (1, 1));
     let kept = rig.turn.counters(talkers[0].opened.flow).unwrap();
     assert_eq!((kept.delivered, kept.received), (3, 3));
+}
+
+#[test]
+fn parts_that_a_flow_in_order_does_not_get_are_counted_to_it() {
+    let mut rig = rig(100_000_000);
+    let open = Open {
+        reassembly: Reassembly::InOrder,
+        ..asks(5000, slice(1), None)
+    };
+    let mut talker = rig.talker_by(5000, &open);
+    while talker.primes(2048) {}
+    let datagram = udp("10.0.0.2:9", "10.0.0.1:5000").received();
+    let parts = datagram.data(&[1; 100]).parts(32);
+    for k in [0, 1, 3, 2] {
+        rig.turn.receive(&parts[k], rig.now);
+    }
+    rig.turn.publish();
+    assert_eq!(talker.hears(), [parts[0].clone(), parts[1].clone()]);
+    let flow = talker.opened.flow;
+    let counters = rig.turn.counters(flow).unwrap();
+    assert_eq!((counters.received, counters.out_of_order), (2, 2));
+    assert_eq!(crate::setup::counts(&counters).out_of_order, 2);
+    let closed = rig.turn.close(flow, rig.now).unwrap();
+    assert_eq!(closed.counters, counters);
 }
 
 #[test]
@@ -504,6 +562,27 @@ proptest! {
 }
 
 #[test]
+fn a_flow_that_is_refused_leaves_its_place_to_others() {
+    let mut rig = rig(100_000_000);
+    let best = Service::best_effort(Weight::default());
+    rig.talker(5000, best, None);
+    // Room for one flow, and no more.
+    let budget = Budget {
+        flows: 1,
+        bytes: SHAPE.plan().unwrap().bytes(),
+    };
+    let program = rig.turn.attach(Client::create(budget).unwrap());
+    for _ in 0..100 {
+        let why = rig.turn.open(program, &asks(5000, best, None), rig.now);
+        assert!(matches!(why, Err(OpenError::Match(Refused::Taken))));
+        rig.turn.invariants();
+    }
+    rig.turn
+        .open(program, &asks(5001, best, None), rig.now)
+        .unwrap();
+}
+
+#[test]
 fn a_turn_looks_at_so_many_flows_and_those_that_follow_at_the_others() {
     let flows = 2 * NEWS + 1;
     let mut rig = rig(100_000_000_000);
@@ -536,4 +615,81 @@ fn a_turn_looks_at_so_many_flows_and_those_that_follow_at_the_others() {
         talker.collects();
         assert_eq!(talker.back, [Status::DONE]);
     }
+}
+
+#[test]
+fn whoever_is_stopped_before_the_card_is_never_early_afterwards() {
+    let contract = contract("cell pcr=10mbit,cdvt=500us");
+    let mut rig = rig(1_000_000_000);
+    let mut talker = rig.talker(5000, Service::of(&contract).unwrap(), None);
+    let mut police = Police::contract(&contract).unwrap();
+    let mut seen = 0;
+    // Late to decide and late to leave, each less than is tolerated, and both together more, or each more.
+    let stops = [0, 3, 260, 499, 501, 240, 7, 700, 30];
+    for round in 0_usize.. {
+        while talker.says(1500 - 28 - 14) {}
+        let next = rig.turn.transmit(&mut rig.card, rig.now);
+        let left = Instant(rig.now.0 + stops[round % stops.len()] * 1_000);
+        rig.turn.left(|| left);
+        rig.turn.publish();
+        for frame in rig.card.sent.drain(..) {
+            let length = Bytes(frame.len() as u64);
+            police.handle(Seen { at: left, length }).unwrap();
+            seen += 1;
+        }
+        if seen == 5_000 {
+            break;
+        }
+        let Next::Wait(at) = next else { continue };
+        let late = stops[round * 7 % (stops.len() - 1)] * 1_000;
+        rig.now = Instant(left.0.max(at.0 + late));
+    }
+    let counters = rig.turn.counters(talker.opened.flow).unwrap();
+    assert_eq!(counters.sent, seen);
+    assert!(
+        rig.now.0 < 1_900 * 5_000_000,
+        "{} ns for 5,000 packets",
+        rig.now.0
+    );
+    rig.turn.invariants();
+}
+
+#[test]
+fn a_message_that_waited_behind_another_has_its_deadline_from_when_it_came() {
+    let mut rig = rig(10_000_000);
+    let service = |typed| Service::of(&contract(typed)).unwrap();
+    let two = service("channel mmax=1500B,rmax=100/s,bmax=2,deadline=30ms");
+    let one = service("channel mmax=1500B,rmax=10/s,bmax=1,deadline=20ms");
+    let (mut first, mut second) = (rig.talker(5000, two, None), rig.talker(6000, one, None));
+    assert!(first.says(1400) && first.says(1400));
+    // Its two messages are seen, and nothing leaves for 29 ms.
+    rig.card.room = 0;
+    rig.transmit();
+    rig.card.room = ROOM;
+    rig.now = Instant(29_000_000);
+    assert!(second.says(1400));
+    while rig.card.sent.len() < 3 {
+        let Next::Wait(at) = rig.transmit() else {
+            continue;
+        };
+        rig.now = at;
+    }
+    // Deadlines at 30, 40 and 49 ms.
+    let port = |frame: &Vec<u8>| u16::from_be_bytes([frame[34], frame[35]]);
+    let order: Vec<u16> = rig.card.sent.iter().map(port).collect();
+    assert_eq!(order, [5000, 5000, 6000]);
+}
+
+#[test]
+fn a_word_of_a_program_that_is_gone_means_nobody() {
+    let mut rig = rig(100_000_000);
+    let gone = rig.talker(5000, slice(4), None);
+    assert!(rig.turn.detach(gone.program, rig.now).is_some());
+    let here = rig.talker(5000, slice(4), None);
+    assert_eq!(rig.turn.programs().collect::<Vec<_>>(), [here.program]);
+    assert_ne!(here.program, gone.program);
+    assert!(rig.turn.detach(gone.program, rig.now).is_none());
+    assert!(rig.turn.client(gone.program).is_none());
+    assert!(rig.turn.counters(here.opened.flow).is_some());
+    rig.turn.invariants();
 }

@@ -1,7 +1,5 @@
 //! Receiving: the datagram in a delivered record, and its buffer back to the driver.
 
-use netnice_ring::Record;
-
 use super::*;
 use crate::datagram::{self, Unreadable};
 
@@ -37,8 +35,13 @@ impl Socket {
             };
             let pair = record.pairs()[0];
             let chunk = self.flow.piece(&pair).chunk;
+            if record.status() != Status::DONE {
+                // A packet that did not fit, which the driver has counted.
+                self.prime(chunk)?;
+                continue;
+            }
             let (length, stamp) = (pair.length as usize, record.stamp());
-            let whole = match self.find(&record, chunk, length) {
+            let whole = match self.find(chunk, length) {
                 Ok(found) => {
                     return Ok(Datagram {
                         lies: Lies::Chunk(chunk),
@@ -142,10 +145,7 @@ impl Socket {
     }
 
     /// The datagram in a record, or why there is none.
-    fn find(&self, record: &Record, chunk: Chunk, length: usize) -> Result<Found, Unreadable> {
-        if record.status() != Status::DONE {
-            return Err(Unreadable::Short);
-        }
+    fn find(&self, chunk: Chunk, length: usize) -> Result<Found, Unreadable> {
         let frame = self.flow.bytes(chunk).map(|bytes| &bytes[..length]);
         let found = datagram::read(frame.map_err(|_| Unreadable::Short)?, self.checks)?;
         self.is_for_us(&found)

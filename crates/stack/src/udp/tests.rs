@@ -103,6 +103,18 @@ impl Wire {
         }
     }
 
+    /// Gives a buffer back, as for a frame that did not fit.
+    fn give_empty(&mut self, to: usize) {
+        let flow = &mut self.flows[to];
+        match flow.take_empty().unwrap() {
+            Taken::Record(empty) => {
+                flow.lost(Loss::TooLong);
+                flow.deliver(empty, 0, Status::UNUSED, 0);
+            }
+            _ => flow.lost(Loss::NoBuffer),
+        }
+    }
+
     fn show(&mut self) {
         let moved = self.flows[0].publish() | self.flows[1].publish();
         if moved {
@@ -303,6 +315,26 @@ fn frames_that_hold_no_datagram_for_us_are_counted() {
     here.try_send_batch(&[&b"x"[..]; 16]).unwrap();
     wire.carry();
     assert_eq!(there.lost(Loss::NoBuffer), 0);
+}
+
+#[test]
+fn a_frame_that_fits_no_buffer_is_counted_by_the_driver_alone() {
+    let mut wire = Wire::new();
+    let (mut here, mut there) = wire.sockets(false);
+    // More often than there are buffers.
+    for _ in 0..100 {
+        wire.give_empty(1);
+        wire.show();
+        assert!(matches!(
+            there.try_recv(&mut [0; 1]),
+            Err(StackError::NotNow)
+        ));
+    }
+    assert_eq!(there.dropped(), Dropped::default());
+    assert_eq!(there.lost(Loss::TooLong), 100);
+    here.try_send(b"hello").unwrap();
+    wire.carry();
+    assert_eq!(there.try_recv(&mut [0; 10]).unwrap().bytes, 5);
 }
 
 #[test]

@@ -127,6 +127,41 @@ fn a_flow_whose_way_leads_elsewhere_is_closed_and_told_where() {
 }
 
 #[test]
+fn a_flow_whose_way_moves_while_it_is_being_opened_is_refused_and_closed() {
+    let mut stage = Stage::new();
+    let mut seat = stage.program(&ANN, 8);
+    stage.answers = false;
+    let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), ""));
+    let mut answer = stage.begin(&seat, open);
+    stage.flows.network.moved.insert(host(2), 3);
+    stage.changed(Change::Ways);
+    stage.answer_late();
+    let told = words(&answer.try_recv().expect("an answer").response);
+    assert!(told.contains("leads over eth1 now"), "{told}");
+    assert_eq!(seat.heard(), [], "there was no flow to tell of");
+    assert!(stage.driver.flows.is_empty());
+    assert!(stage.flows.flows.is_empty());
+    assert!(stage.flows.held_ports().is_empty());
+    assert_eq!(stage.part(), None);
+}
+
+#[test]
+fn who_leaves_while_a_flow_is_being_opened_leaves_nothing() {
+    let mut stage = Stage::new();
+    let seat = stage.program(&ANN, 8);
+    stage.answers = false;
+    let open = DirectRequest::Open(udp("0.0.0.0:0", Some("10.0.0.2:1"), ""));
+    let _answer = stage.begin(&seat, open);
+    stage.flows.left(seat.guest.number, stage.now);
+    stage.pump();
+    stage.answer_late();
+    assert!(stage.driver.flows.is_empty() && stage.driver.programs.is_empty());
+    assert!(stage.flows.flows.is_empty());
+    assert!(stage.flows.held_ports().is_empty());
+    assert_eq!(stage.part(), None);
+}
+
+#[test]
 fn a_link_that_goes_down_and_comes_up_is_told() {
     let mut stage = Stage::new();
     let mut seat = stage.program(&ANN, 8);
@@ -257,6 +292,44 @@ fn what_no_longer_fits_is_degraded_and_heals() {
     stage.flows.settle_all(&mut stage.clerk, stage.now);
     stage.pump();
     assert_eq!(told(&stage, 2), "min 50mbit");
+}
+
+#[test]
+fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
+    let mut stage = Stage::new();
+    let seat = stage.program(&Peer::ROOT, 7);
+    stage.opened(&seat, "10.0.0.2:1", "min 30mbit");
+    stage.opened(&seat, "10.0.0.3:1", "min 50mbit up 60mbit");
+    let mut managed = stage.clerk.ledger().link("eth0").expect("managed").clone();
+    managed.link.up.as_mut().expect("a rate").rate = "60mbit".parse().expect("a rate");
+    stage.clerk.force_link(managed.clone());
+    stage.flows.settle_all(&mut stage.clerk, stage.now);
+    stage.pump();
+    // A younger one fits, and keeps what it has.
+    stage.opened(&seat, "10.0.0.4:1", "min 10mbit");
+    stage.restart();
+    let known = |stage: &Stage, number| {
+        let flow = &stage.flows.flows[&number];
+        (flow.contract.to_string(), flow.degraded.is_some())
+    };
+    let told = |stage: &Stage, number| {
+        let flows = stage.driver.flows.values();
+        let mut theirs = flows.filter(|flow| flow.number == number);
+        theirs.next().expect("it is there").contract.clone()
+    };
+    assert_eq!(known(&stage, 1), ("min 30mbit".to_owned(), false));
+    assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), true));
+    assert_eq!(known(&stage, 3), ("min 10mbit".to_owned(), false));
+    assert_eq!(told(&stage, 2), "up 60mbit");
+    managed.link.up.as_mut().expect("a rate").rate = "100mbit".parse().expect("a rate");
+    stage.clerk.force_link(managed);
+    stage.flows.settle_all(&mut stage.clerk, stage.now);
+    stage.pump();
+    assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), false));
+    assert_eq!(told(&stage, 2), "up 60mbit min 50mbit");
+    // And so it stays.
+    stage.restart();
+    assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), false));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 
+use netnice_api::direct::Term;
 use netnice_api::driver::{
     CensusDoc, DriverAnswer, DriverFlow, DriverFlowDoc, DriverRequest, FlowCounts, ProgramDoc,
     TotalsDoc,
@@ -168,6 +169,8 @@ pub struct Driver {
     pub flows: BTreeMap<u32, DriverFlow>,
     /// Its rate.
     pub rate: u64,
+    /// What it was told to throw away.
+    pub discards: Option<Vec<Vec<Term>>>,
     /// What it says it has sent.
     pub totals: TotalsDoc,
     /// Why it takes no flow, if it does not.
@@ -206,9 +209,13 @@ impl Driver {
                     offset: 0,
                 }
             }
-            DriverRequest::Change { flow, contract } => match self.flows.get_mut(flow) {
+            DriverRequest::Change {
+                flow,
+                contract,
+                granted,
+            } => match self.flows.get_mut(flow) {
                 Some(flow) => {
-                    flow.contract = contract.clone();
+                    (flow.contract, flow.granted) = (contract.clone(), granted.clone());
                     DriverAnswer::Done
                 }
                 None => failed("no such flow"),
@@ -230,6 +237,10 @@ impl Driver {
             },
             DriverRequest::Census => DriverAnswer::Census(Box::new(self.census())),
             DriverRequest::Totals => DriverAnswer::Totals(self.totals),
+            DriverRequest::Discard { patterns } => {
+                self.discards = Some(patterns.clone());
+                DriverAnswer::Done
+            }
             DriverRequest::Stop => DriverAnswer::Done,
         };
         (answer, Vec::new())
@@ -261,6 +272,9 @@ impl Driver {
                     },
                 })
                 .collect(),
+            discarded: vec![("checksum".to_owned(), 4)],
+            unasked: 11,
+            discards: self.discards.as_ref().map_or(0, |told| told.len() as u32),
             ..CensusDoc::default()
         }
     }

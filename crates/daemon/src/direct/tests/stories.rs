@@ -64,6 +64,41 @@ fn who_may_not_is_told_what_to_do() {
 }
 
 #[test]
+fn users_are_kept_off_the_direct_path_where_the_policy_says_so() {
+    let mut stage = Stage::new();
+    let path = std::env::temp_dir().join(format!("netnice-{}-users.toml", std::process::id()));
+    let link = "\n[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
+    let obey = |stage: &mut Stage, text: &str| {
+        std::fs::write(&path, text).expect("a file");
+        stage.clerk.obey(&path, stage.now);
+        std::fs::remove_file(&path).expect("it was there");
+    };
+    // Nobody knows yet what the policy is.
+    obey(&mut stage, "[[rule]\n");
+    let seat = stage.seat(&ANN, 8);
+    let told = words(&stage.attach(&seat, 1));
+    assert!(
+        told.contains("whose policy is not in force is for root"),
+        "{told}"
+    );
+    obey(&mut stage, link);
+    let seat = stage.program(&ANN, 8);
+    stage.opened(&seat, "10.0.0.2:6000", "");
+    obey(&mut stage, &format!("direct_users = false\n{link}"));
+    let told = words(&stage.open(&seat, "10.0.0.2:6001", ""));
+    assert!(told.contains("direct_users = false"), "{told}");
+    let second = stage.seat(&ANN, 8);
+    let told = words(&stage.attach(&second, 1));
+    assert!(told.contains("for root and the group netnice"), "{told}");
+    // A file that cannot be read leaves what was in force.
+    obey(&mut stage, "[[rule]\n");
+    assert!(words(&stage.attach(&second, 1)).contains("direct_users = false"));
+    assert_eq!(stage.driver.flows.len(), 1, "what is open stays");
+    let roots = stage.program(&Peer::ROOT, 7);
+    stage.opened(&roots, "10.0.0.2:6002", "");
+}
+
+#[test]
 fn a_link_has_to_be_managed() {
     let mut stage = Stage::unmanaged();
     let seat = stage.seat(&ANN, 8);

@@ -73,10 +73,6 @@ fn every_part_comes_whatever_the_order() {
     }
     let expected: Vec<_> = [0, 3, 1, 2].map(|k: usize| parts[k].clone()).into();
     assert_eq!(log.of(0), expected);
-    assert!(
-        demux.fragments.known.is_empty(),
-        "with the last byte it is over"
-    );
 }
 
 #[test]
@@ -120,6 +116,52 @@ fn nobody_draws_parts_of_others_to_himself() {
         log.handle(&mut demux, part, 0);
     }
     assert_eq!((log.of(0), log.of(1)), (good, Vec::new()));
+}
+
+/// Eight bytes of this part's datagram, from byte `offset` on, which are said to be its last ones.
+fn last(part: &[u8], offset: u16) -> Vec<u8> {
+    let mut part = part[..14 + 20 + 8].to_vec();
+    part[16..18].copy_from_slice(&28_u16.to_be_bytes());
+    part[20..22].copy_from_slice(&(offset / 8).to_be_bytes());
+    crate::story::mend_checksum(&mut part);
+    part
+}
+
+#[test]
+fn who_ends_a_datagram_of_others_does_not_get_the_rest_of_it() {
+    // In order, or over what has come.
+    for end in [8, 32] {
+        let mut demux = two();
+        let mut log = Log::default();
+        let good = parts("10.0.0.1:53", 7);
+        let bad = parts("10.0.0.1:54", 7);
+        log.handle(&mut demux, &good[0], 0);
+        let tiny = last(&good[1], end);
+        log.handle(&mut demux, &tiny, 0);
+        let verdict = demux.handle(&bad[0], Instant(1));
+        assert_eq!(verdict, Verdict::Discarded(Discard::Conflict), "{end}");
+        for part in &good[1..] {
+            log.handle(&mut demux, part, LIFETIME - 1);
+        }
+        let all = [&good[..1], &[tiny], &good[1..]].concat();
+        assert_eq!((log.of(0), log.of(1)), (all, Vec::new()), "{end}");
+        // Then the number can be another's.
+        log.handle(&mut demux, &bad[0], LIFETIME);
+        assert_eq!(log.of(1), bad[..1]);
+    }
+}
+
+#[test]
+fn a_number_that_its_owner_uses_again_is_in_order_again() {
+    let mut demux = two();
+    let mut log = Log::default();
+    let parts = parts("10.0.0.1:54", 7);
+    for _ in 0..3 {
+        for part in &parts {
+            log.handle(&mut demux, part, 0);
+        }
+    }
+    assert_eq!(log.of(1), [&parts[..], &parts, &parts].concat());
 }
 
 #[test]

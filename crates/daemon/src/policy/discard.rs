@@ -1,0 +1,199 @@
+//! Discard patterns of a link, as text: which frames its driver throws away before it asks whose they are.
+//!
+//! `12=0800 23=11 36=0035` says that the two bytes at 12 are 0800, the byte at 23 is 11, and so on; offsets count from the first byte of
+//! the Ethernet header, bytes are hexadecimal. `23=10/f0` looks at the bits of the mask f0 alone. What a driver can do is bounded
+//! ([`PATTERN_WORDS`] and its neighbours), and a pattern beyond that is refused here, where its line is known.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS, Term};
+
+/// Why a text is no pattern.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiscardError {
+    /// A part of it is no term.
+    #[error(
+        "`{0}` is no term of a discard pattern; write OFFSET=HEX or OFFSET=HEX/MASK, as in 12=0800 or 23=10/f0"
+    )]
+    Term(String),
+    /// A value or a mask of no or too many bytes, or of different ones.
+    #[error("`{0}`: value and mask are hexadecimal, both of the same 1 to 8 bytes")]
+    Bytes(String),
+    /// A value that its mask hides.
+    #[error("`{0}`: the value has bits that the mask has not, so nothing fits")]
+    Hidden(String),
+    /// It looks too far.
+    #[error("`{term}` ends at byte {end}: patterns look at the first {PATTERN_REACH}")]
+    Reach {
+        /// Which term.
+        term: String,
+        /// Where it ends.
+        end: usize,
+    },
+    /// Two terms want different values of one bit.
+    #[error("two terms contradict each other at byte {0}")]
+    Contradiction(u16),
+    /// None, or one that looks at nothing.
+    #[error("a discard pattern without a bit to look at would discard everything")]
+    Empty,
+    /// Too many terms.
+    #[error("{0} terms in one pattern; {PATTERN_WORDS} are allowed")]
+    Terms(usize),
+    /// Too many patterns.
+    #[error("{0} discard patterns for one link; {MOST} are allowed")]
+    Patterns(usize),
+    /// Too many ways of looking at a frame.
+    #[error(
+        "the patterns of one link look at {0} different sets of bits; {PATTERN_SHAPES} are allowed"
+    )]
+    Shapes(usize),
+}
+
+/// One pattern.
+pub fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
+    let terms: Vec<&str> = text.split_whitespace().collect();
+    if terms.len() > usize::from(PATTERN_WORDS) {
+        return Err(DiscardError::Terms(terms.len()));
+    }
+    let mut bytes: BTreeMap<u16, Term> = BTreeMap::new();
+    for text in terms {
+        for term in bytes_of(text)? {
+            let known = bytes.entry(term.offset).or_insert(Term {
+                mask: 0,
+                value: 0,
+                ..term
+            });
+            if (known.value ^ term.value) & known.mask & term.mask != 0 {
+                return Err(DiscardError::Contradiction(term.offset));
+            }
+            known.mask |= term.mask;
+            known.value |= term.value;
+        }
+    }
+    bytes.retain(|_, term| term.mask != 0);
+    match bytes.is_empty() {
+        true => Err(DiscardError::Empty),
+        false => Ok(bytes.into_values().collect()),
+    }
+}
+
+/// Whether a driver can look for all of these at once.
+pub fn together(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
+    if patterns.len() > MOST {
+        return Err(DiscardError::Patterns(patterns.len()));
+    }
+    let shape = |pattern: &Vec<Term>| -> Vec<(u16, u8)> {
+        let bits = pattern.iter().map(|term| (term.offset, term.mask));
+        bits.collect()
+    };
+    let shapes: BTreeSet<Vec<(u16, u8)>> = patterns.iter().map(shape).collect();
+    match shapes.len() > usize::from(PATTERN_SHAPES) {
+        true => Err(DiscardError::Shapes(shapes.len())),
+        false => Ok(()),
+    }
+}
+
+/// A term, byte by byte.
+fn bytes_of(text: &str) -> Result<Vec<Term>, DiscardError> {
+    let no_term = || DiscardError::Term(text.to_owned());
+    let no_bytes = || DiscardError::Bytes(text.to_owned());
+    let (offset, rest) = text.split_once('=').ok_or_else(no_term)?;
+    let offset: u16 = offset.parse().map_err(|_| no_term())?;
+    let (value, mask) = match rest.split_once('/') {
+        Some((value, mask)) => (hexadecimal(value), hexadecimal(mask)),
+        None => (hexadecimal(rest), hexadecimal(&"f".repeat(rest.len()))),
+    };
+    let (value, mask) = value.zip(mask).ok_or_else(no_bytes)?;
+    if value.len() != mask.len() || !(1..=LONGEST).contains(&value.len()) {
+        return Err(no_bytes());
+    }
+    let end = usize::from(offset) + value.len();
+    if end > usize::from(PATTERN_REACH) {
+        let term = text.to_owned();
+        return Err(DiscardError::Reach { term, end });
+    }
+    if value
+        .iter()
+        .zip(&mask)
+        .any(|(value, mask)| value & !mask != 0)
+    {
+        return Err(DiscardError::Hidden(text.to_owned()));
+    }
+    let terms = (offset..).zip(value.into_iter().zip(mask));
+    let terms = terms.map(|(offset, (value, mask))| Term {
+        offset,
+        mask,
+        value,
+    });
+    Ok(terms.collect())
+}
+
+fn hexadecimal(text: &str) -> Option<Vec<u8>> {
+    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let pairs = (0..text.len()).step_by(2);
+    let bytes = pairs.map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok());
+    bytes.collect()
+}
+
+/// The bytes of one term: with so many, a pattern of [`PATTERN_WORDS`] terms is one of as many words.
+const LONGEST: usize = 8;
+/// Patterns of a link.
+const MOST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_is_read_byte_by_byte() {
+        let term = |offset, mask, value| Term {
+            offset,
+            mask,
+            value,
+        };
+        let read = pattern("12=0800 23=10/f0 12=08").expect("a pattern");
+        let expected = [
+            term(12, 0xff, 0x08),
+            term(13, 0xff, 0x00),
+            term(23, 0xf0, 0x10),
+        ];
+        assert_eq!(read, expected);
+        assert_eq!(
+            pattern("120=0011223344556677").map(|read| read.len()),
+            Ok(8)
+        );
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_said_with_what_is_wrong() {
+        let table = [
+            ("port 53", "`port` is no term"),
+            ("x=08", "OFFSET=HEX"),
+            ("70000=08", "no term"),
+            ("12=", "1 to 8 bytes"),
+            ("12=080", "1 to 8 bytes"),
+            ("12=zz", "1 to 8 bytes"),
+            ("12=é9", "1 to 8 bytes"),
+            ("12=0800/ff", "the same"),
+            ("0=001122334455667788", "1 to 8 bytes"),
+            ("12=18/f0", "nothing fits"),
+            ("121=0011223344556677", "ends at byte 129"),
+            ("12=08 11=0009", "contradict each other at byte 12"),
+            ("", "would discard everything"),
+            ("12=00/00", "would discard everything"),
+            ("1=00 2=00 3=00 4=00 5=00", "5 terms"),
+        ];
+        for (text, why) in table {
+            let said = pattern(text).expect_err(text).to_string();
+            assert!(said.contains(why), "{text}: {said}");
+        }
+        let at = |offset: usize| pattern(&format!("{offset}=00")).expect("a pattern");
+        let alike = vec![at(0); 65];
+        assert_eq!(together(&alike), Err(DiscardError::Patterns(65)));
+        let others: Vec<_> = (0..9).map(at).collect();
+        assert_eq!(together(&others), Err(DiscardError::Shapes(9)));
+        assert_eq!(together(&others[1..]), Ok(()));
+    }
+}

@@ -1,0 +1,231 @@
+//! What a connection makes of any bytes, in any pieces, with any descriptors beside them.
+
+use std::io::{PipeReader, Read as _, pipe};
+use std::sync::LazyLock;
+
+use netnice_api::decode_word;
+use netnice_api::frame::{FrameError, encode};
+use proptest::prelude::*;
+
+use super::*;
+use crate::fuzz::{cases, corpus, near, replay};
+
+/// A piece of what a daemon sends: so many descriptors, and bytes.
+#[derive(Clone, Debug)]
+struct Sent {
+    descriptors: u8,
+    bytes: Vec<u8>,
+}
+
+/// A story from bytes: of each piece how many descriptors, the length in two bytes, and the bytes.
+fn pieces(bytes: &[u8]) -> Vec<Sent> {
+    let (mut rest, mut all) = (bytes, Vec::new());
+    while let Some(([kind, high, low], behind)) = rest.split_first_chunk::<3>() {
+        let length = usize::from(u16::from_be_bytes([*high, *low])).min(behind.len());
+        let (bytes, behind) = behind.split_at(length);
+        rest = behind;
+        // One mostly; nothing can be beside no bytes.
+        let descriptors = if bytes.is_empty() {
+            0
+        } else {
+            [0, 1, 2, 0][usize::from(kind % 4)]
+        };
+        let bytes = bytes.to_vec();
+        all.push(Sent { descriptors, bytes });
+    }
+    all
+}
+
+/// The calls in a stream up to what is none, and whether there is something that is none: the frames by their definition.
+fn naive(stream: &[u8]) -> (Vec<DriverCall>, bool) {
+    let (mut rest, mut calls) = (stream, Vec::new());
+    while let Some((length, behind)) = rest.split_first_chunk::<4>() {
+        let length = u32::from_be_bytes(*length) as usize;
+        if length == 0 || length > LONGEST_REQUEST {
+            return (calls, true);
+        }
+        let Some((body, behind)) = behind.split_at_checked(length) else {
+            break;
+        };
+        match decode_call(body) {
+            Ok(call) => calls.push(call),
+            Err(_) => return (calls, true),
+        }
+        rest = behind;
+    }
+    (calls, false)
+}
+
+/// Plays a story, and says how it ended: with calls, with none, or by what ended it. Nothing waits, nothing is lost, and no
+/// descriptor stays open.
+fn played(sent: &[Sent]) -> String {
+    let (own, mut peer) = UnixStream::pair().expect("a pair");
+    let mut connection = Connection::new(own).expect("a connection");
+    let (mut calls, mut taken, mut stream) = (Vec::new(), 0, Vec::new());
+    let mut open: Vec<PipeReader> = Vec::new();
+    let mut ended = None;
+    'story: for piece in sent {
+        let pipes: Vec<_> = (0..piece.descriptors)
+            .map(|_| pipe().expect("a pipe"))
+            .collect();
+        let beside: Vec<BorrowedFd> = pipes.iter().map(|(_, write)| write.as_fd()).collect();
+        let gone = fds::send(peer.as_fd(), &piece.bytes, &beside);
+        assert_eq!(gone.expect("room"), piece.bytes.len());
+        open.extend(pipes.into_iter().map(|(read, _)| read));
+        stream.extend(&piece.bytes);
+        // Four calls of the kernel's at most for 64 KiB.
+        for _ in 0..5 {
+            let mut end = connection.receive().err();
+            while end.is_none() {
+                match connection.poll_call() {
+                    Ok(Some(call)) => {
+                        // One in two takes what is beside it.
+                        if calls.len() % 2 == 0 {
+                            taken += usize::from(connection.take_descriptor().is_some());
+                        }
+                        calls.push(call);
+                    }
+                    Ok(None) => break,
+                    Err(why) => end = Some(why),
+                }
+            }
+            if let Some(why) = end {
+                connection.end(&why);
+                assert!(connection.poll_call().is_ok_and(|call| call.is_none()));
+                ended = Some(why);
+                break 'story;
+            }
+        }
+    }
+    let (wanted, is_wrong) = naive(&stream);
+    let name = match &ended {
+        None => {
+            assert_eq!((&calls, false), (&wanted, is_wrong));
+            if calls.is_empty() { "nothing" } else { "calls" }
+        }
+        Some(EndOf::Descriptors) => {
+            // More than one at once, or too many that nobody took.
+            assert!(sent.iter().any(|one| one.descriptors > 1) || open.len() > taken + MOST_BESIDE);
+            assert!(wanted.starts_with(&calls));
+            "descriptors"
+        }
+        Some(EndOf::Wire(why)) => {
+            assert_eq!((&calls, true), (&wanted, is_wrong));
+            match why {
+                WireError::Frame(FrameError::Empty) => "empty",
+                WireError::Frame(FrameError::TooLong { .. }) => "long",
+                WireError::Json(_) => "json",
+                WireError::Version { .. } => "version",
+            }
+        }
+        Some(other) => panic!("{other}"),
+    };
+    // One last word says why.
+    connection.flush().expect("there is room");
+    assert!(!connection.wants_to_write());
+    drop(connection);
+    let mut heard = Vec::new();
+    peer.set_nonblocking(true).expect("it can");
+    let _ = peer.read_to_end(&mut heard);
+    match ended {
+        None => assert!(heard.is_empty()),
+        Some(why) => {
+            let word = decode_word(&heard[4..]).expect("a word");
+            assert_eq!(word, failed(0, &why));
+        }
+    }
+    // What nobody holds any more has come to its end.
+    for mut pipe in open {
+        assert_eq!(pipe.read(&mut [0]).expect("it is open"), 0);
+    }
+    name.to_owned()
+}
+
+fn judged(bytes: &[u8]) -> String {
+    played(&pieces(bytes))
+}
+
+#[test]
+fn streams_that_are_kept_end_as_they_did() {
+    let outcomes = [
+        "calls",
+        "nothing",
+        "descriptors",
+        "empty",
+        "long",
+        "json",
+        "version",
+    ];
+    replay("connection", judged, &outcomes);
+}
+
+/// The longest message that is allowed comes in pieces of the socket's, and one byte more is refused.
+#[test]
+fn a_message_of_the_limit_is_taken() {
+    for (length, end) in [(LONGEST_REQUEST, "json"), (LONGEST_REQUEST + 1, "long")] {
+        let frame = encode(&vec![b'x'; length], usize::MAX).expect("by another's limit");
+        let sent: Vec<Sent> = frame
+            .chunks(10_000)
+            .map(|bytes| Sent {
+                descriptors: 0,
+                bytes: bytes.to_vec(),
+            })
+            .collect();
+        assert_eq!(played(&sent), end);
+    }
+}
+
+/// Whatever waits to be taken is bounded, whoever sends it.
+#[test]
+fn descriptors_that_nobody_takes_end_it() {
+    let one = Sent {
+        descriptors: 1,
+        bytes: vec![0],
+    };
+    // The first bytes of a length of zeros, then of messages of nothing: so one each in a length that never ends.
+    let mut sent = vec![Sent {
+        descriptors: 0,
+        bytes: vec![0, 0, 0xff, 0xff],
+    }];
+    sent.extend(vec![one; MOST_BESIDE]);
+    assert_eq!(played(&sent), "nothing");
+    sent.push(sent[1].clone());
+    assert_eq!(played(&sent), "descriptors");
+}
+
+static KEPT: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| corpus("connection"));
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    #[test]
+    fn streams_near_those_that_are_kept(bytes in near("connection")) {
+        judged(&bytes);
+    }
+
+    /// Good calls and bad, cut anywhere.
+    #[test]
+    fn what_is_said_is_heard_however_it_is_cut(
+        which in prop::collection::vec(any::<prop::sample::Index>(), 1..5),
+        cuts in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8), 0..8),
+    ) {
+        let kept = &*KEPT;
+        let all = which.iter().flat_map(|one| pieces(&kept[one.index(kept.len())].1));
+        let stream: Vec<u8> = all.flat_map(|piece| piece.bytes).collect();
+        let mut cuts: Vec<(usize, u8)> = cuts
+            .into_iter()
+            .map(|(at, descriptors)| (at.index(stream.len() + 1), descriptors))
+            .collect();
+        cuts.push((stream.len(), 0));
+        cuts.sort_unstable();
+        let mut from = 0;
+        let mut sent = Vec::new();
+        for (to, descriptors) in cuts {
+            if from < to {
+                sent.push(Sent { descriptors, bytes: stream[from..to].to_vec() });
+            }
+            from = to;
+        }
+        played(&sent);
+    }
+}

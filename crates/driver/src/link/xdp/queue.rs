@@ -1,0 +1,165 @@
+//! One receive queue of an interface: a socket that is bound to it, and the two rings by which frames come in.
+//!
+//! XDP hands a frame to a socket of the queue that it came by, or to none; so each queue has one. All share one memory: the first
+//! socket brings it, the others name the first. What is empty each has in a ring of its own, and a frame goes back to the queue
+//! that it came by.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use super::{ENTRIES, Mapping, Ring};
+use crate::link::socket::{bind, get, open, set, system};
+use crate::link::{Counters, FRAME, Interface, LinkError};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Queue {
+    pub receive: Ring<libc::xdp_desc>,
+    pub fill: Ring<u64>,
+    // Behind the rings: they go in this order.
+    socket: OwnedFd,
+}
+
+impl Queue {
+    /// The first one, with the rings by which frames go out.
+    pub fn first(
+        interface: &Interface,
+        memory: &Mapping,
+    ) -> Result<(Queue, Ring<libc::xdp_desc>, Ring<u64>), LinkError> {
+        let name = &interface.name;
+        let socket = socket(name)?;
+        let it = socket.as_fd();
+        let area = Umem {
+            addr: memory.start.as_ptr() as u64,
+            len: memory.length as u64,
+            chunk_size: FRAME as u32,
+            headroom: 0,
+        };
+        set(it, libc::SOL_XDP, libc::XDP_UMEM_REG, &area)
+            .map_err(system("the kernel refused the frames of", name))?;
+        set_rings(it, &[libc::XDP_RX_RING, libc::XDP_TX_RING], name)?;
+        // Kernels before 6.16 have a fixed budget of 32.
+        let _ = set(it, libc::SOL_XDP, XDP_MAX_TX_SKB_BUDGET, &SEND_BUDGET);
+        let offsets = offsets(it, name)?;
+        let map = system("cannot map a ring of", name);
+        let transmit = Ring::map(it, libc::XDP_PGOFF_TX_RING as u64, &offsets.tx);
+        let completion = Ring::map(it, libc::XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr);
+        let rings = transmit.and_then(|transmit| Ok((transmit, completion?)));
+        let (transmit, completion) = rings.map_err(map)?;
+        let queue = Queue::of(socket, &offsets, name)?;
+        let flags = libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP;
+        bind_queue(queue.socket.as_fd(), interface.index, 0, (flags, 0))
+            .map_err(system("cannot bind to queue 0 of", name))?;
+        Ok((queue, transmit, completion))
+    }
+
+    /// Another one, with the memory of the first.
+    pub fn another(interface: &Interface, number: u32, first: &Queue) -> Result<Queue, LinkError> {
+        let name = &interface.name;
+        let socket = socket(name)?;
+        let it = socket.as_fd();
+        set_rings(it, &[libc::XDP_RX_RING], name)?;
+        let offsets = offsets(it, name)?;
+        let queue = Queue::of(socket, &offsets, name)?;
+        // How frames pass is as with the first.
+        let shares = (libc::XDP_SHARED_UMEM, first.socket.as_raw_fd());
+        let bound = bind_queue(queue.socket.as_fd(), interface.index, number, shares);
+        bound.map_err(|source| LinkError::Queue {
+            name: name.clone(),
+            number,
+            source,
+        })?;
+        Ok(queue)
+    }
+
+    /// With its rings. Older kernels map none of a socket that is bound.
+    fn of(
+        socket: OwnedFd,
+        offsets: &libc::xdp_mmap_offsets,
+        name: &str,
+    ) -> Result<Queue, LinkError> {
+        let it = socket.as_fd();
+        let receive = Ring::map(it, libc::XDP_PGOFF_RX_RING as u64, &offsets.rx);
+        let fill = Ring::map(it, libc::XDP_UMEM_PGOFF_FILL_RING, &offsets.fr);
+        let rings = receive.and_then(|receive| Ok((receive, fill?)));
+        let (receive, fill) = rings.map_err(system("cannot map a ring of", name))?;
+        Ok(Queue {
+            receive,
+            fill,
+            socket,
+        })
+    }
+
+    /// Readable when a frame came by it.
+    pub fn fd(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// Adds what the kernel counted.
+    pub fn count(&self, counters: &mut Counters) {
+        let told: io::Result<libc::xdp_statistics> =
+            get(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
+        if let Ok(told) = told {
+            counters.missed += told.rx_dropped + told.rx_ring_full;
+            counters.refused += told.tx_invalid_descs;
+        }
+    }
+}
+
+fn socket(name: &str) -> Result<OwnedFd, LinkError> {
+    open(libc::AF_XDP, libc::SOCK_RAW, 0).map_err(system("cannot open an AF_XDP socket for", name))
+}
+
+fn set_rings(socket: BorrowedFd<'_>, own: &[i32], name: &str) -> Result<(), LinkError> {
+    let shared = [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING];
+    for option in shared.iter().chain(own) {
+        set(socket, libc::SOL_XDP, *option, &ENTRIES)
+            .map_err(system("the kernel refused a ring of", name))?;
+    }
+    Ok(())
+}
+
+fn offsets(socket: BorrowedFd<'_>, name: &str) -> Result<libc::xdp_mmap_offsets, LinkError> {
+    get(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
+        .map_err(system("cannot ask for the rings of", name))
+}
+
+/// Binds to a queue. A socket that was closed a moment ago still holds it: the kernel tears it down later.
+fn bind_queue(
+    socket: BorrowedFd<'_>,
+    index: u32,
+    queue: u32,
+    (flags, shared): (u16, i32),
+) -> io::Result<()> {
+    let address = libc::sockaddr_xdp {
+        sxdp_family: libc::AF_XDP as u16,
+        sxdp_flags: flags,
+        sxdp_ifindex: index,
+        sxdp_queue_id: queue,
+        sxdp_shared_umem_fd: shared as u32,
+    };
+    for _ in 0..BIND_TRIES {
+        match bind(socket, &address) {
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => std::thread::sleep(BIND_PAUSE),
+            other => return other,
+        }
+    }
+    bind(socket, &address)
+}
+
+/// `struct xdp_umem_reg` as every kernel with AF_XDP takes it; later ones have more fields.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Umem {
+    addr: u64,
+    len: u64,
+    chunk_size: u32,
+    headroom: u32,
+}
+
+/// How many descriptors one `sendto` takes: 16 µs of 1500 bytes.
+const SEND_BUDGET: u32 = 64;
+const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
+const BIND_TRIES: u32 = 100;
+const BIND_PAUSE: Duration = Duration::from_millis(2);

@@ -1,0 +1,145 @@
+//! How much of the driver's time the received packets of all flows may take together, and who has it when it is too little.
+//!
+//! Flows that are flooded at the same time would each have their share, and the driver no time for others: frames would be lost before
+//! it could see whose they are. So there is one bucket more, the [`Pool`], as large as the largest share of a flow, and every flow pays
+//! into both. When the pool is empty, a flow still has its *part*: what the pool earns, divided by the programs that received
+//! something lately, and that by the flows of the program that did. So
+//! ```text
+//!   admitted = there is enough in its share, and in its part or in the pool
+//! ```
+//! A flow that uses less than its part never notices the others; those that use more have what the others leave. A program with many
+//! flows has no more than one with few.
+//!
+//! Who received lately is counted in stretches of time of [`STRETCH`]. What is saved up is divided too: else thousands of flows that
+//! were idle could be flooded for a millisecond each.
+
+use netnice_core::units::{Instant, Nanos};
+
+use super::Share;
+
+/// What all flows that have a share may use together.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    share: Share,
+    programs: Crowd,
+}
+
+/// How many received something lately: programs of a driver, or flows of a program.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Crowd {
+    /// The stretch that is counted now.
+    stretch: u64,
+    now: u32,
+    before: u32,
+}
+
+/// A flow's share, and its part of the pool.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    share: Share,
+    part: Share,
+    /// When it was counted last.
+    stretch: u64,
+}
+
+impl Default for Pool {
+    fn default() -> Pool {
+        Pool {
+            share: Share::new(0, Nanos(0)),
+            programs: Crowd::default(),
+        }
+    }
+}
+
+impl Pool {
+    /// A flow with this share comes.
+    pub fn member(&mut self, share: Share) -> Member {
+        if self.share.part < share.part {
+            self.share = share;
+        }
+        Member {
+            share,
+            part: Share { level: 0, ..share },
+            stretch: 0,
+        }
+    }
+
+    /// Less than half of what can be saved up is left.
+    #[inline]
+    pub fn is_low(&self) -> bool {
+        self.share.is_low()
+    }
+}
+
+impl Crowd {
+    /// One more in this stretch; true if it is the first.
+    fn count(&mut self, stretch: u64) -> bool {
+        if self.stretch == stretch {
+            self.now += 1;
+            return false;
+        }
+        self.before = if self.stretch + 1 == stretch {
+            self.now
+        } else {
+            0
+        };
+        (self.stretch, self.now) = (stretch, 1);
+        true
+    }
+
+    fn size(&self) -> u32 {
+        self.now.max(self.before).max(1)
+    }
+}
+
+impl Member {
+    /// A packet came for a flow of this program: the look at it is charged. If the rest can be paid for it is charged too; if not,
+    /// until when it cannot.
+    pub fn admit(
+        &mut self,
+        (pool, program): (&mut Pool, &mut Crowd),
+        (look, rest): (Nanos, Nanos),
+        now: Instant,
+    ) -> Result<(), Instant> {
+        let stretch = now.0 / STRETCH + 1;
+        if std::mem::replace(&mut self.stretch, stretch) != stretch && program.count(stretch) {
+            pool.programs.count(stretch);
+        }
+        let others = u64::from(pool.programs.size()) * u64::from(program.size());
+        self.part.part = (u64::from(pool.share.part) / others) as u32;
+        self.part.burst = (pool.share.burst / others).max(LEAST.min(pool.share.burst));
+        for bucket in [&mut self.share, &mut self.part, &mut pool.share] {
+            bucket.earn(now);
+            bucket.take(look);
+        }
+        let has_part = self.part.has(rest) || pool.share.has(rest);
+        if !self.share.has(rest) || !has_part {
+            let own = self.share.recovers();
+            return Err(match has_part {
+                true => own,
+                false => own.max(self.part.recovers()),
+            });
+        }
+        self.share.take(rest);
+        pool.share.take(rest);
+        // What others leave is no debt.
+        let least = self.part.level.min(0);
+        self.part.take(rest);
+        self.part.level = self.part.level.max(least);
+        Ok(())
+    }
+
+    /// Less than half of what its share can save up is left.
+    #[inline]
+    pub fn is_low(&self) -> bool {
+        self.share.is_low()
+    }
+}
+
+/// In ns: long beside the pauses of who receives steadily, and short beside a person's.
+const STRETCH: u64 = 10_000_000;
+/// In ns: for a flow among many to have one packet that has woken the driver.
+const LEAST: u64 = 20_000;
+
+#[cfg(test)]
+mod tests;

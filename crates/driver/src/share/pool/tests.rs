@@ -1,0 +1,81 @@
+use super::*;
+
+/// Flows of programs, each sent a packet of 1 µs so often, for a quarter of a second; what part of the driver's time each flow got.
+fn shares(flows: &[(usize, u64)]) -> Vec<f64> {
+    let mut pool = Pool::default();
+    let programs = flows.iter().map(|(program, _)| program + 1).max();
+    let mut programs = vec![Crowd::default(); programs.unwrap_or(0)];
+    let share = Share::new(500_000, Nanos::from_millis(1));
+    let mut members: Vec<Member> = flows.iter().map(|_| pool.member(share)).collect();
+    let mut got = vec![0; flows.len()];
+    for now in 0..LONG {
+        for (number, (program, each)) in flows.iter().enumerate() {
+            if now % each != 0 {
+                continue;
+            }
+            let among = (&mut pool, &mut programs[*program]);
+            let price = (Nanos(0), Nanos(1_000));
+            let admitted = members[number].admit(among, price, Instant(now * 1_000));
+            got[number] += u64::from(admitted.is_ok());
+        }
+    }
+    got.iter().map(|got| *got as f64 / LONG as f64).collect()
+}
+
+/// In µs.
+const LONG: u64 = 250_000;
+
+#[test]
+fn one_that_is_flooded_has_its_share() {
+    let got = shares(&[(0, 1)]);
+    assert!((0.499..=0.506).contains(&got[0]), "{got:?}");
+}
+
+#[test]
+fn all_together_have_no_more_than_one() {
+    for count in [2, 8, 40] {
+        let floods: Vec<(usize, u64)> = (0..count).map(|k| (k, 1)).collect();
+        let got = shares(&floods);
+        let sum: f64 = got.iter().sum();
+        assert!((0.499..=0.54).contains(&sum), "{count}: {sum}");
+        let fair = sum / count as f64;
+        let is_fair = |got: &f64| (0.5..=1.5).contains(&(got / fair));
+        assert!(got.iter().all(is_fair), "{count}: {got:?}");
+    }
+}
+
+#[test]
+fn who_uses_less_than_a_part_loses_nothing() {
+    // One packet in 200 µs beside eight floods.
+    let mut flows: Vec<(usize, u64)> = (0..8).map(|k| (k, 1)).collect();
+    flows.push((8, 200));
+    let got = shares(&flows);
+    assert_eq!(got[8], 0.005, "{got:?}");
+}
+
+#[test]
+fn a_program_with_many_flows_has_what_one_with_few_has() {
+    let mut flows: Vec<(usize, u64)> = (0..63).map(|_| (0, 1)).collect();
+    flows.extend([(1, 1), (2, 1_000)]);
+    let got = shares(&flows);
+    let many: f64 = got[..63].iter().sum();
+    assert!((0.15..=0.4).contains(&many), "{many}");
+    assert!((0.1..=0.35).contains(&got[63]), "{got:?}");
+    assert_eq!(got[64], 0.001, "{got:?}");
+}
+
+#[test]
+fn what_many_have_saved_is_no_flood() {
+    let mut pool = Pool::default();
+    let mut program = Crowd::default();
+    let share = Share::new(500_000, Nanos::from_millis(1));
+    let mut members: Vec<Member> = (0..4096).map(|_| pool.member(share)).collect();
+    let mut got = 0;
+    let now = Instant(1_000_000_000);
+    for member in &mut members {
+        let mut admit = || member.admit((&mut pool, &mut program), (Nanos(0), Nanos(1_000)), now);
+        got += (0..1000).take_while(|_| admit().is_ok()).count();
+    }
+    // Of 4 s that they would have alone: the pool's millisecond, and what is least for each.
+    assert!(got <= 1_000 + 7_000 + 4096 * 20, "{got} us");
+}
