@@ -13,7 +13,7 @@ help:
 	@echo 'make bench       benchmarks, and what enforcement costs (root)'
 	@echo 'make test-long   every test, long ones too, then every experiment (root)'
 	@echo 'make test-vm     the functional system tests on the stock kernel of Debian 12, in qemu (root)'
-	@echo 'make fuzz        the property tests with many more cases'
+	@echo 'make fuzz        every property with new cases, 600 s each (FOR=60: 60 s; ONLY=ring: those with that in the name)'
 
 demo: | cargo
 	@cargo xtask demo
@@ -40,7 +40,7 @@ test-vm: | cargo
 	@cargo xtask vm
 
 fuzz: | cargo
-	@cargo xtask fuzz
+	@cargo xtask fuzz --for $(or $(FOR),600) $(ONLY)
 
 .PHONY: cargo
 cargo:

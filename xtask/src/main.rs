@@ -10,7 +10,8 @@
 //! | `tidy` | [`tidy`] | the rules of the house that no compiler knows: ranks, sizes, names, `unsafe` |
 //! | `check` | [`check`] | formatting, lints, tidy, documentation |
 //! | `setup` | [`setup`] | installs by apt what is missing, and nothing else |
-//! | `build`, `demo`, `test`, `bench`, `long`, `fuzz` | [`suite`] | the release programs, and what runs them |
+//! | `build`, `demo`, `test`, `bench`, `long` | [`suite`] | the release programs, and what runs them |
+//! | `fuzz` | [`fuzz`] | every property, each for a time |
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
 //! | `loom` | [`model`] | the ring's cursors and doorbells under loom |
 //! | `vm` | [`vm`] | the functional tests on Debian's stock kernel, under qemu without KVM |
@@ -22,6 +23,7 @@ mod bare;
 mod check;
 mod closing;
 mod deb;
+mod fuzz;
 mod lock;
 mod miri;
 mod model;
@@ -69,7 +71,7 @@ fn dispatch(words: &[&str]) -> Result<()> {
         "test" => suite::test(&tree, rest),
         "bench" => no_more(verb, rest).and_then(|()| suite::bench(&tree)),
         "long" => no_more(verb, rest).and_then(|()| suite::long(&tree)),
-        "fuzz" => suite::fuzz(&tree, rest),
+        "fuzz" => fuzz::run(&tree, rest),
         "miri" => miri::run(&tree, rest),
         "loom" => model::run(&tree, rest),
         "vm" => vm::run(&tree, rest),
@@ -98,7 +100,8 @@ cargo xtask VERB
                               every test: unit tests, then system tests on the release programs (root)
   bench                       benchmarks of the crates and the lab's cost runs (root)
   long                        every test, long ones too, Miri, loom, the package, then every experiment (root)
-  fuzz [CASES]                property tests with many more cases: CASES for each (100000)
+  fuzz [--for SECONDS] [FILTER]
+                              every property, each for so long (600), with new cases all the while
   miri [FILTER]               the tests of core and of the ring under Miri (nightly, by rustup)
   loom [FILTER]               the ring's cursors and doorbells in every order of two threads
   deb [--try]                 the Debian package in target/deb; --try: installed, upgraded, removed in a chroot (root)

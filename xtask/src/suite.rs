@@ -106,37 +106,6 @@ pub fn long(tree: &Tree) -> Result<()> {
     lab(tree)?.args(["all"]).run()
 }
 
-/// `fuzz [CASES]`: the property tests of every crate that has some, with many more cases, optimised.
-pub fn fuzz(tree: &Tree, words: &[&str]) -> Result<()> {
-    let cases = match words {
-        [] => FUZZ_CASES,
-        [cases] if cases.parse::<u32>().is_ok() => cases,
-        _ => bail!("fuzz takes one number: how many cases for each property"),
-    };
-    setup::ensure(tree, Use::Build)?;
-    let packages = tree
-        .crates
-        .iter()
-        .filter(|one| one.uses.iter().any(|used| used == "proptest"));
-    let packages: Vec<&str> = packages
-        .flat_map(|one| ["--package", one.name.as_str()])
-        .collect();
-    if packages.is_empty() {
-        bail!("no crate has property tests");
-    }
-    let status = under_test(tree, cargo(tree))?
-        .args(["test", "--release", "--lib", "--no-fail-fast"])
-        .args(packages)
-        .env("PROPTEST_CASES", cases)
-        .watch(|_| {})?;
-    match status.success() {
-        true => Ok(()),
-        false => bail!(
-            "a property does not hold; its case is kept beside the test in proptest-regressions"
-        ),
-    }
-}
-
 /// The programs that a user gets, and the lab.
 pub const PROGRAMS: [&str; 4] = ["netnice", "netniced", "netnice-driver", "netnice-lab"];
 
@@ -347,7 +316,6 @@ const AT_ONCE: u32 = 3;
 const FEW: usize = 3;
 /// The lab's experiments about what enforcement costs.
 const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
-const FUZZ_CASES: &str = "100000";
 
 #[cfg(test)]
 mod tests;

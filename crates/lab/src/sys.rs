@@ -52,6 +52,33 @@ pub fn start_in_netns(command: &mut Command, ns: Option<Arc<File>>) {
     }
 }
 
+/// A child that goes on from here: its number for the parent, 0 for the child. The caller must have no other thread, so that
+/// no lock is held in the child for ever.
+pub fn fork() -> io::Result<i32> {
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    if threads != 1 {
+        return Err(io::Error::other(format!(
+            "a process of {threads} threads does not fork"
+        )));
+    }
+    // SAFETY: the process has this one thread, so that the child is a whole copy and may do all that the parent may.
+    let child = unsafe { libc::fork() };
+    check(child.min(0))?;
+    Ok(child)
+}
+
+/// Whatever this process becomes by exec keeps all descriptors that are open now.
+pub fn keep_descriptors() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd")? {
+        let Some(Ok(number)) = entry?.file_name().to_str().map(str::parse::<i32>) else {
+            continue;
+        };
+        // SAFETY: fcntl takes three integers; whose descriptor it is does not matter to a flag.
+        check(unsafe { libc::fcntl(number, libc::F_SETFD, 0) })?;
+    }
+    Ok(())
+}
+
 /// Sends `signal` to a process, or to a whole group when `pid` is negative.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes two integers.

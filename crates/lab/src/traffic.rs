@@ -38,6 +38,7 @@ pub mod program;
 mod session;
 mod tcp;
 mod udp;
+mod unruly;
 
 /// What a traffic process reports at its end.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -282,6 +283,32 @@ impl Direct {
     }
 }
 
+/// A process on the direct path that sends to one end as fast as it may, receives what comes from there, and forks, ends or
+/// becomes another when it is told to: see `traffic/unruly.rs`.
+#[derive(Debug, Clone)]
+pub struct Unruly {
+    args: Vec<String>,
+}
+
+impl Unruly {
+    /// From `from` to `to`, by the daemon of this runtime folder.
+    pub fn new(from: SocketAddr, to: SocketAddr, runtime: &std::path::Path) -> Unruly {
+        let (from, to) = (from.to_string(), to.to_string());
+        let runtime = runtime.display().to_string();
+        Unruly {
+            args: words(&[
+                "unruly",
+                "--local",
+                &from,
+                "--remote",
+                &to,
+                "--runtime-dir",
+                &runtime,
+            ]),
+        }
+    }
+}
+
 /// A probe that asks an [`Echo`] for one byte back, again and again.
 #[derive(Debug, Clone)]
 pub struct Probe {
@@ -341,7 +368,7 @@ macro_rules! programs {
         fn args(&self) -> Vec<String> { self.args.clone() }
     })* };
 }
-programs!(Tcp, Udp, Direct, Probe, Echo);
+programs!(Tcp, Udp, Direct, Unruly, Probe, Echo);
 
 /// How often a report samples, and whether it starts by itself.
 #[derive(Debug, Clone, Copy)]

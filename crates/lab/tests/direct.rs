@@ -1,11 +1,15 @@
 //! The driver's link on real packets: what is registered comes to it and nothing else, what it sends arrives, every
 //! frame of its memory is accounted for, and XDP goes with it.
 
+use std::io::Write;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use etherparse::PacketBuilder;
+use etherparse::{
+    EtherType, Ethernet2Header, IpFragOffset, IpNumber, Ipv4Header, PacketBuilder, UdpHeader,
+};
 use netnice_core::units;
 use netnice_driver::demux::{Demux, FlowNo, Match, Reassembly, Verdict};
 use netnice_driver::frame::Mac;
@@ -15,6 +19,7 @@ use netnice_driver::protocol::Transport;
 use netnice_driver::template::{Sender, Sends, Template};
 use netnice_kernel::direct::Claim;
 use netnice_lab::experiment::bench::at;
+use netnice_lab::sys;
 use netnice_lab::world::{self, Family, Host, Pair, World};
 
 const DIRECT: u16 = 5000;
@@ -244,6 +249,133 @@ fn sends(mode: Mode) -> Result<()> {
     }
     link.flush()?;
     balances(&link)
+}
+
+/// Frames of one flow that come in by several queues.
+fn spread(mode: Mode) -> Result<()> {
+    let world = World::pair(Pair::default())?;
+    let (client, server) = (world.client(), world.server());
+    for host in [client, server] {
+        let device = &host.port().device;
+        host.ns.run("ethtool", &format!("-L {device} rx 2 tx 2"))?;
+    }
+    let local = at(client, Family::V4, DIRECT);
+    let _held = socket(client, Family::V4, DIRECT)?;
+    let (mut link, mut ear) = open(client, mode)?;
+    let mut demux = demux(&link, local, None)?;
+    ear.claim(&claim(local), Some(FlowNo(0)))?;
+    client.ns.enter(|| Ok(ear.listen()?))?;
+    // Each connection has a queue of its own.
+    let senders: Result<Vec<_>> = (0..32)
+        .map(|k| socket(server, Family::V4, 7000 + k))
+        .collect();
+    let senders = senders?;
+    let mut told = Vec::new();
+    for round in 0..8 * COUNT / senders.len() {
+        let before = told.len();
+        for (k, sender) in senders.iter().enumerate() {
+            sender.send_to(format!("{round} {k}").as_bytes(), local)?;
+        }
+        ensure!(sys::readable(link.fd().as_raw_fd(), 1000), "round {round}");
+        told.extend(collect(&mut link, &mut demux, senders.len()));
+        let come = told.len() - before;
+        ensure!(come == senders.len(), "{come} frames in round {round}");
+    }
+    if mode == Mode::Native {
+        let device = &client.port().device;
+        let shown = client.ns.run("ethtool", &format!("-S {device}"))?;
+        let of = |queue: u32| {
+            let name = format!("rx_queue_{queue}_xdp_packets:");
+            let line = shown
+                .lines()
+                .find_map(|line| line.trim().strip_prefix(&name));
+            let count: u64 = line.context("a counter of the queue")?.trim().parse()?;
+            anyhow::Ok(count)
+        };
+        let each = [of(0)?, of(1)?];
+        ensure!(each.iter().all(|count| *count > 100), "{each:?}");
+    }
+    ensure!(link.counters().missed == 0, "{:?}", link.counters());
+    balances(&link)
+}
+
+#[test]
+fn what_comes_in_by_several_queues_comes_to_the_driver() {
+    world::begin().expect("a clean machine");
+    for mode in [Mode::Native, Mode::Generic, Mode::Fallback] {
+        spread(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+    }
+}
+
+/// Part of a datagram from the server to the client: of 1000 bytes for this port, the half that begins there.
+fn half(world: &World, id: u16, port: u16, begins: usize) -> Result<Vec<u8>> {
+    let (client, server) = (world.client(), world.server());
+    let udp = UdpHeader {
+        source_port: 7000,
+        destination_port: port,
+        length: 1000,
+        checksum: 0,
+    };
+    let mut whole = udp.to_bytes().to_vec();
+    whole.resize(1000, id as u8);
+    let part = &whole[begins..(begins + 504).min(1000)];
+    let ethernet = Ethernet2Header {
+        source: mac(server)?.0,
+        destination: mac(client)?.0,
+        ether_type: EtherType::IPV4,
+    };
+    let (from, to) = (server.port().v4.octets(), client.port().v4.octets());
+    let mut ip = Ipv4Header::new(part.len() as u16, 64, IpNumber::UDP, from, to)?;
+    ip.identification = id;
+    ip.dont_fragment = false;
+    ip.more_fragments = begins == 0;
+    ip.fragment_offset = IpFragOffset::try_new((begins / 8) as u16)?;
+    ip.header_checksum = ip.calc_header_checksum();
+    Ok([&ethernet.to_bytes()[..], &ip.to_bytes(), part].concat())
+}
+
+/// First parts of others' names: the rest goes where it would have gone without them.
+fn drawn(mode: Mode) -> Result<()> {
+    let world = World::pair(Pair::default())?;
+    let (client, server) = (world.client(), world.server());
+    let kernels = socket(client, Family::V4, KERNEL)?;
+    let (mut link, mut ear) = open(client, mode)?;
+    let local = at(client, Family::V4, DIRECT);
+    let mut demux = demux(&link, local, None)?;
+    ear.claim(&claim(local), Some(FlowNo(0)))?;
+    // A flow that is shut, and so would lose what it has drawn to itself.
+    ear.claim(&claim(at(client, Family::V4, DIRECT + 2)), Some(FlowNo(1)))?;
+    client.ns.enter(|| Ok(ear.listen()?))?;
+    link.shut(FlowNo(1), units::Instant(u64::MAX));
+    let mut door = server.ns.enter(|| Ok(sys::open_frames("eth0")?))?;
+    for (id, port, begins) in [
+        (77, DIRECT, 0),
+        (77, DIRECT + 2, 0),
+        (77, DIRECT, 504),
+        (78, KERNEL, 0),
+        (78, DIRECT, 0),
+        (78, KERNEL, 504),
+    ] {
+        door.write_all(&half(&world, id, port, begins)?)?;
+    }
+    let mut buffer = [0; 2000];
+    let length = kernels.recv(&mut buffer).context("the kernel's datagram")?;
+    ensure!(length == 992 && buffer[..length].iter().all(|byte| *byte == 78));
+    let frames = collect(&mut link, &mut demux, 3);
+    let ours = [(77, DIRECT, 0), (77, DIRECT, 504), (78, DIRECT, 0)];
+    let ours = ours.map(|(id, port, begins)| half(&world, id, port, begins));
+    let ours: Result<Vec<_>> = ours.into_iter().collect();
+    ensure!(frames == ours?, "{} frames came", frames.len());
+    ensure!(link.dropped(FlowNo(1)) == 1, "the other first part");
+    balances(&link)
+}
+
+#[test]
+fn nobody_draws_parts_of_others_to_himself() {
+    world::begin().expect("a clean machine");
+    for mode in [Mode::Native, Mode::Generic] {
+        drawn(mode).unwrap_or_else(|e| panic!("{mode:?}: {e:#}"));
+    }
 }
 
 #[test]

@@ -57,6 +57,13 @@ impl Rig {
         program.open(&mut self.daemon, asked)
     }
 
+    /// What has come to the peer so far is forgotten.
+    fn hushed(&self) -> Result<()> {
+        self.peer.set_nonblocking(true)?;
+        while self.peer.recv(&mut [0; 2000]).is_ok() {}
+        Ok(self.peer.set_nonblocking(false)?)
+    }
+
     /// A datagram there, and one back.
     fn there_and_back(&mut self, program: &mut Program) -> Result<()> {
         let text = format!("{:?}", Instant::now());
@@ -176,8 +183,8 @@ fn programs_and_drivers_that_are_killed_take_nothing_with_them() {
     deaths().unwrap_or_else(|e| panic!("{e:?}"));
 }
 
-fn events() -> Result<()> {
-    let mut rig = rig("--stay")?;
+fn events(mode: &str) -> Result<()> {
+    let mut rig = rig(&format!("--stay --mode {mode}"))?;
     let mut program = rig.program()?;
     let number = rig.open(&mut program, PORT)?;
     rig.there_and_back(&mut program)?;
@@ -216,13 +223,31 @@ fn events() -> Result<()> {
     ensure!(status(&mut program)? == Status::TOO_LONG, "the way's MTU");
     rig.daemon.done(readdress(Some(there), 1500))?;
     let long = udp(&rig.world, PORT, PEER, &[7; 1400])?;
-    rig.world
-        .client()
-        .ns
-        .ip(&format!("link set {device} mtu 1000"))?;
+    // While as many as the link carries are on their way.
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let talker = scope.spawn(|| program.flood(&long, &stop));
+        std::thread::sleep(Duration::from_millis(100));
+        let shrunk = rig
+            .world
+            .client()
+            .ns
+            .ip(&format!("link set {device} mtu 1000"));
+        std::thread::sleep(Duration::from_millis(100));
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        talker
+            .join()
+            .map_err(|_| anyhow::anyhow!("it panicked"))??;
+        shrunk
+    })?;
     soon("long packets come back", || {
         program.send(&long)?;
         Ok(program.sent(Duration::from_secs(1))? == Status::TOO_LONG)
+    })?;
+    while program.sent(Duration::from_millis(1)).is_ok() {}
+    rig.hushed()?;
+    soon("short ones arrive", || {
+        Ok(rig.there_and_back(&mut program).is_ok())
     })?;
     rig.world
         .client()
@@ -234,14 +259,7 @@ fn events() -> Result<()> {
         .ns
         .ip(&format!("link set {device} address 02:00:00:00:99:01"))?;
     rig.world.server().ns.ip("neigh flush all")?;
-    while rig
-        .peer
-        .recv(&mut [0; 2000])
-        .is_ok_and(|length| length != 1400)
-    {}
-    rig.peer.set_nonblocking(true)?;
-    while rig.peer.recv(&mut [0; 2000]).is_ok() {}
-    rig.peer.set_nonblocking(false)?;
+    rig.hushed()?;
     while program.sent(Duration::from_millis(1)).is_ok() {}
     soon("there and back", || {
         Ok(rig.there_and_back(&mut program).is_ok())
@@ -258,7 +276,9 @@ fn events() -> Result<()> {
 #[test]
 fn what_happens_to_the_interface_is_lived_with() {
     world::begin().expect("a clean machine");
-    events().unwrap_or_else(|e| panic!("{e:?}"));
+    for mode in ["native", "generic", "fallback"] {
+        events(mode).unwrap_or_else(|e| panic!("{mode}: {e:?}"));
+    }
 }
 
 fn hostile() -> Result<()> {
@@ -408,9 +428,7 @@ fn kills(loops: usize) -> Result<()> {
     println!("{loops} loops: descriptors and pages {before:?}, then {after:?}");
     ensure!(before.0 == after.0, "descriptors: {before:?} {after:?}");
     ensure!(after.1 <= before.1 + 64, "pages: {before:?} {after:?}");
-    rig.peer.set_nonblocking(true)?;
-    while rig.peer.recv(&mut [0; 2000]).is_ok() {}
-    rig.peer.set_nonblocking(false)?;
+    rig.hushed()?;
     rig.there_and_back(&mut good)?;
     let census = rig.daemon.census()?;
     ensure!(

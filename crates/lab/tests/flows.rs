@@ -3,6 +3,8 @@
 
 #[path = "flows/events.rs"]
 mod events;
+#[path = "flows/policy.rs"]
+mod policy;
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};

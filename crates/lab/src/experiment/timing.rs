@@ -7,9 +7,12 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use netnice_core::units::Nanos;
+use netnice_driver::serve;
 use serde_json::{Value, json};
 
 use super::bench::{MS, SECOND, netnice_only, pause};
@@ -28,16 +31,19 @@ enum Subject {
     Driver,
     Htb,
     Tbf,
+    Clock,
 }
 
 impl Subject {
-    const ALL: [Subject; 3] = [Subject::Driver, Subject::Htb, Subject::Tbf];
+    /// On an idle machine; the last has no sense beside others who spin.
+    const ALL: [Subject; 4] = [Subject::Driver, Subject::Htb, Subject::Tbf, Subject::Clock];
 
     fn name(self) -> &'static str {
         match self {
             Subject::Driver => "driver",
             Subject::Htb => "HTB",
             Subject::Tbf => "TBF",
+            Subject::Clock => "the clock",
         }
     }
 }
@@ -62,9 +68,13 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let nominal = 12_000.0 / megabit as f64;
         let mut early = 0;
         for loaded in [false, true] {
-            let mut all: [Vec<Seen>; 3] = Default::default();
+            let subjects = match loaded {
+                true => &Subject::ALL[..3],
+                false => &Subject::ALL,
+            };
+            let mut all: [Vec<Seen>; 4] = Default::default();
             for _ in 0..rounds {
-                for (seen, subject) in all.iter_mut().zip(Subject::ALL) {
+                for (seen, subject) in all.iter_mut().zip(subjects) {
                     let one = match loaded {
                         true => busy(|| subject.measure(megabit, seconds))?,
                         false => subject.measure(megabit, seconds)?,
@@ -74,7 +84,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
                 }
             }
             let state = if loaded { "both cores loaded" } else { "idle" };
-            for (seen, subject) in all.iter().zip(Subject::ALL) {
+            for (seen, subject) in all.iter().zip(subjects) {
                 let row = summary(seen);
                 context.say(format!(
                     "{megabit} Mbit/s, {state}, {}: {row}",
@@ -143,11 +153,12 @@ fn summary(seen: &[Seen]) -> Value {
 
 impl Subject {
     fn measure(self, megabit: u64, seconds: u64) -> Result<Seen> {
+        let spacing = 12_000_000 / megabit;
         let (times, early) = match self {
             Subject::Driver => driver(megabit, seconds)?,
+            Subject::Clock => (clock(spacing, seconds)?, 0),
             _ => (self.kernel(megabit, seconds)?, 0),
         };
-        let spacing = 12_000_000 / megabit;
         let steady = times.partition_point(|at| *at < times.first().unwrap_or(&0) + 200 * MS);
         let times = &times[steady..];
         anyhow::ensure!(times.len() > 50, "only {} packets came", times.len());
@@ -210,6 +221,28 @@ fn driver(megabit: u64, seconds: u64) -> Result<(Vec<u64>, u64)> {
     sound(&record, &mut driven, &[PORT])?;
     let early = conforms(&file, &contract)?;
     Ok((record.times(from_port(PORT)), early))
+}
+
+/// When a thread that reads nothing but the clock saw that a packet might go.
+fn clock(spacing: u64, seconds: u64) -> Result<Vec<u64>> {
+    let reads = move || -> Result<Vec<u64>> {
+        serve::pace(None)?;
+        let from = serve::monotonic().0;
+        let moments = (1..seconds * SECOND / spacing).map(|number| from + number * spacing);
+        let seen = moments.map(|moment| {
+            // Who never sleeps is stopped for a twentieth of each second.
+            thread::sleep(Duration::from_nanos(spacing / 2));
+            loop {
+                let now = serve::monotonic().0;
+                if now >= moment {
+                    return now;
+                }
+            }
+        });
+        Ok(seen.collect())
+    };
+    let ended = thread::spawn(reads).join();
+    ended.map_err(|_| anyhow::anyhow!("the thread that reads the clock panicked"))?
 }
 
 fn conforms(file: &Path, contract: &str) -> Result<u64> {

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{direct, echo, family, fetch, tcp, udp};
+use super::{direct, echo, family, fetch, tcp, udp, unruly};
 
 /// A traffic program.
 #[derive(Debug, Clone, clap::Subcommand)]
@@ -13,6 +13,8 @@ pub enum Program {
     Udp(udp::UdpArgs),
     /// UDP datagrams past the kernel.
     Direct(direct::DirectArgs),
+    /// The same, by a program that forks, ends and becomes another when told.
+    Unruly(unruly::UnrulyArgs),
     /// Answers probes.
     Echo(echo::EchoArgs),
     /// Times round trips.
@@ -31,6 +33,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Tcp(args) => tcp::main(args),
         Program::Udp(args) => udp::main(args),
         Program::Direct(args) => direct::main(args),
+        Program::Unruly(args) => unruly::main(args),
         Program::Echo(args) => echo::echo(args),
         Program::Probe(args) => echo::probe(args),
         Program::Serve(args) => fetch::serve(args),

@@ -465,6 +465,7 @@ pub fn flow(world: &World, program: &Program, port: u16, to: Option<u16>) -> Res
         next_hop: Some(mac(world.server())?),
         mtu: 1500,
         contract: "weight 100".to_owned(),
+        granted: None,
         shape: SHAPE,
         in_order: false,
         receive_share: None,

@@ -5,6 +5,9 @@
 //! the one before is half sent. Cells are measured in bins; the work is the same in every run,
 //! so of each bin the least of several runs is what it costs, without what else the machine did.
 
+#[path = "../../../../core/benches/scheduler/clock.rs"]
+mod clock;
+
 use std::hint::black_box;
 use std::time::Instant as Clock;
 
@@ -14,6 +17,8 @@ use netnice_core::sched::{Pacer, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 use netnice_sim::Random;
 use serde_json::json;
+
+use clock::cycles_per_nano;
 
 use super::CELL;
 use crate::experiment::simulated::netnice_only;
@@ -323,7 +328,7 @@ fn rate(bits: u64) -> Rate {
     Rate::new(bits).expect("a rate")
 }
 
-/// The clock: cycles of the time stamp counter where its rate is known, else nanoseconds.
+/// The clock: cycles of the time stamp counter where there is one, else nanoseconds.
 struct Cycles {
     per_nano: f64,
     unit: &'static str,
@@ -331,12 +336,9 @@ struct Cycles {
 
 impl Cycles {
     fn of_this_machine() -> Cycles {
-        let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let mut lines = cpuinfo.lines().filter(|line| line.starts_with("cpu MHz"));
-        let mhz = lines.find_map(|line| line.split(':').nth(1)?.trim().parse::<f64>().ok());
-        match mhz {
-            Some(mhz) => Cycles {
-                per_nano: mhz / 1000.0,
+        match cycles_per_nano() {
+            Some(per_nano) => Cycles {
+                per_nano,
                 unit: "cycles",
             },
             None => Cycles {

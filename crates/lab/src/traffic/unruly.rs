@@ -1,0 +1,160 @@
+//! A program on the direct path that does to itself, when told, what programs do: it ends in the midst of sending, forks, or
+//! becomes another program. Until then it sends as fast as it may, and receives what comes.
+//!
+//! It has one thread, so that a child that it forks is as whole as it is. Each line of its standard input is one order:
+//!
+//! | | |
+//! |---|---|
+//! | `exit` | it ends, with packets in the driver's hands and nothing closed |
+//! | `fork` | a child ends at once; the parent goes on |
+//! | `twin` | a child goes on as the parent does, both at the same rings; when its flow is over it writes into the memory until it is killed |
+//! | `orphan` | a child holds all that the parent has, and writes into the memory when the parent is dead |
+//! | `exec` | it becomes another program, which has all its descriptors |
+
+use std::fs::{self, File};
+use std::io::BufRead;
+use std::net::SocketAddr;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::{CommandExt, parent_id};
+use std::path::PathBuf;
+use std::process::{Command, exit};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use netnice_stack::udp::{Buffers, UdpOptions, With};
+use netnice_stack::{Program, RuntimeDir, Socket, StackError};
+
+use super::session::LifeArgs;
+use crate::sys;
+
+/// `netnice-lab traffic unruly …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct UnrulyArgs {
+    /// The own end.
+    #[arg(long)]
+    local: SocketAddr,
+    /// The other end.
+    #[arg(long)]
+    remote: SocketAddr,
+    /// The daemon's folder.
+    #[arg(long)]
+    runtime_dir: PathBuf,
+    /// It begins at once and ends when it is told to, whatever is said here.
+    #[command(flatten)]
+    _life: LifeArgs,
+}
+
+/// Runs the program.
+pub fn main(args: &UnrulyArgs) -> Result<()> {
+    let dir = RuntimeDir::choose(Some(args.runtime_dir.clone()), None);
+    let options = UdpOptions {
+        with: With::One(args.remote),
+        buffers: Buffers {
+            sending: BUFFERS,
+            receiving: BUFFERS,
+            ..Buffers::default()
+        },
+        ..UdpOptions::at(args.local)
+    };
+    let bytes = options.buffers.region_bytes()?;
+    let program = Program::attach(&dir, None, 1, bytes).context("it cannot take part")?;
+    let mut socket = program.open_udp(&options).context("no flow")?;
+    println!(
+        "{}",
+        serde_json::json!({"ready": true, "pid": std::process::id()})
+    );
+    let mut child = false;
+    loop {
+        match turn(&mut socket) {
+            Ok(()) => {}
+            Err(_) if child => scribble()?,
+            Err(error) => return Err(error.into()),
+        }
+        // A child has no orders: they are the parent's.
+        if child || !sys::readable(0, 0) {
+            continue;
+        }
+        let mut order = String::new();
+        std::io::stdin().lock().read_line(&mut order)?;
+        match order.trim() {
+            "" | "exit" => exit(0),
+            "fork" => {
+                if sys::fork()? == 0 {
+                    exit(0);
+                }
+            }
+            "twin" => child = sys::fork()? == 0,
+            "orphan" => {
+                let parent = std::process::id();
+                if sys::fork()? == 0 {
+                    while parent_id() == parent {
+                        std::thread::sleep(PAUSE);
+                    }
+                    scribble()?;
+                }
+            }
+            "exec" => {
+                sys::keep_descriptors()?;
+                return Err(Command::new("sleep").arg("600").exec().into());
+            }
+            other => bail!("`{other}` is no order"),
+        }
+    }
+}
+
+/// Sends as much as there are buffers for, and receives what has come.
+fn turn(socket: &mut Socket) -> Result<(), StackError> {
+    let payload = vec![0x5a; socket.longest()];
+    match socket.send(&payload, Some(PAUSE)) {
+        Ok(_) | Err(StackError::NotNow) => {}
+        Err(error) => return Err(error),
+    }
+    for _ in 0..BUFFERS {
+        let more = match socket.try_send(&payload) {
+            Ok(_) => true,
+            Err(StackError::NotNow) => false,
+            Err(error) => return Err(error),
+        };
+        match socket.try_recv(&mut [0; 64]) {
+            Ok(_) => {}
+            Err(StackError::NotNow) if !more => break,
+            Err(StackError::NotNow) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes nonsense into all memory that it shares with the driver, for ever.
+fn scribble() -> Result<()> {
+    let maps = fs::read_to_string("/proc/self/maps")?;
+    let shared = maps.lines().filter(|line| line.contains("/memfd:"));
+    let places: Option<Vec<(u64, u64)>> = shared
+        .map(|line| {
+            let (begin, end) = line.split(' ').next()?.split_once('-')?;
+            let number = |text| u64::from_str_radix(text, 16).ok();
+            Some((number(begin)?, number(end)?))
+        })
+        .collect();
+    let places = places.context("the mappings")?;
+    let memory = File::options().write(true).open("/proc/self/mem")?;
+    for round in 0..=u64::MAX {
+        for (begin, end) in &places {
+            let nonsense = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            // Headers and rings are in front.
+            let at = begin + nonsense % (end - begin).min(FRONT) / 8 * 8;
+            memory.write_all_at(&nonsense.to_ne_bytes(), at)?;
+        }
+        if round % 64 == 0 {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}
+
+/// Each way.
+const BUFFERS: u32 = 64;
+/// How long it waits for a buffer before it looks for what has come, and for orders.
+const PAUSE: Duration = Duration::from_millis(2);
+/// Bytes at the begin of the memory in which all rings lie.
+const FRONT: u64 = 16_384;

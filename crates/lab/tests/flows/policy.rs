@@ -1,0 +1,127 @@
+//! What the policy says of direct flows: whom it keeps off, and what drivers throw away, on real packets.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::at;
+use netnice_lab::traffic::{self, Direct};
+use netnice_lab::world::Family;
+
+use super::{SOON, Stage, within};
+
+/// From this port comes what is thrown away, from the other what is not.
+const UNWANTED: u16 = 7001;
+const WANTED: u16 = 7000;
+const COUNT: u64 = 200;
+
+/// Puts a policy in force.
+fn obey(stage: &Stage, lines: &str) -> Result<()> {
+    let path = stage.world.folder().join("client.policy.toml");
+    let link = "[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
+    std::fs::write(path, format!("{link}{lines}"))?;
+    stage.netnice.type_line("reload")?;
+    Ok(())
+}
+
+/// A socket of the kernel at the other end.
+fn sender(stage: &Stage, port: u16) -> Result<UdpSocket> {
+    let server = stage.world.server();
+    let own = at(server, Family::V4, port);
+    server.ns.enter(|| Ok(UdpSocket::bind(own)?))
+}
+
+#[test]
+fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -> Result<()> {
+    let stage = Stage::new()?;
+    // IPv4, UDP, from port 7001.
+    obey(&stage, "discard = [\"12=0800 23=11 34=1b59\"]\n")?;
+    let sink = Direct::sink(stage.own(5000));
+    let sink = sink.by(stage.netnice.runtime());
+    let sink = traffic::eager(stage.world.client(), &sink)?;
+    let (wanted, unwanted) = (sender(&stage, WANTED)?, sender(&stage, UNWANTED)?);
+    let send = |from: &UdpSocket| from.send_to(&[7; 100], stage.own(5000));
+    let counted = |what: &str, count: u64| {
+        within(SOON, what, || {
+            let flow = stage.flows()?;
+            let counters = &flow.first().context("a flow")?["counters"];
+            let got = counters["delivered"].as_u64();
+            ensure!(got <= Some(count), "{counters}");
+            Ok((got == Some(count) && counters["received"] == count).then_some(()))
+        })
+    };
+    let thrown_away = |count: u64| {
+        let row = format!("{count} received frames: pattern");
+        within(SOON, &row, || {
+            let told = stage.netnice.type_line("explain direct:eth0")?.stdout;
+            Ok(told.contains(&row).then_some(()))
+        })
+    };
+    for _ in 0..COUNT {
+        send(&wanted)?;
+        send(&unwanted)?;
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    counted("what is wanted is delivered", COUNT)?;
+    thrown_away(COUNT)?;
+    // What is the kernel's is not the driver's to throw away.
+    let socket = stage.bind(stage.own(5001))??;
+    socket.set_read_timeout(Some(SOON))?;
+    unwanted.send_to(b"to the kernel", stage.own(5001))?;
+    let length = socket.recv(&mut [0; 100])?;
+    ensure!(length == b"to the kernel".len());
+    // A pattern that makes no sense changes nothing.
+    let wrong = obey(&stage, "discard = [\"port 7001\"]\n").expect_err("no pattern");
+    let wrong = format!("{wrong:#}");
+    ensure!(
+        wrong.contains("policy.toml:4") && wrong.contains("`port` is no term"),
+        "{wrong}"
+    );
+    send(&unwanted)?;
+    thrown_away(COUNT + 1)?;
+    // Nobody asks for it any more, and soon after that was heard the driver is told.
+    obey(&stage, "")?;
+    within(SOON, "nothing is thrown away", || {
+        send(&unwanted)?;
+        let delivered = &stage.flows()?[0]["counters"]["delivered"];
+        Ok((delivered.as_u64() > Some(COUNT)).then_some(()))
+    })?;
+    sink.stop()?;
+    Ok(())
+}
+
+/// A user that no machine gives a name.
+const ANN: &str = "61234";
+
+#[test]
+fn a_policy_keeps_users_off_the_direct_path_and_not_root() -> Result<()> {
+    let desk = Desk::new()?;
+    let (client, runtime) = (desk.world.client(), desk.netnice.runtime());
+    let copy = desk.copy_for_all("netnice-lab")?;
+    let words = [
+        "setpriv",
+        "--reuid",
+        ANN,
+        "--regid",
+        ANN,
+        "--clear-groups",
+        "--",
+    ];
+    let sink = |port: u16| Direct::sink(at(client, Family::V4, port)).by(runtime);
+    let by_ann = |port: u16| traffic::eager_behind(client, &words, Some(&copy), &sink(port));
+    desk.types("link eth0 --rate 100mbit");
+    let before = by_ann(5000)?;
+    let path = desk.world.folder().join("client.policy.toml");
+    std::fs::write(path, "direct_users = false\n")?;
+    desk.types("reload");
+    let refused = by_ann(5001).err().context("she is kept off")?;
+    let refused = format!("{refused:#}");
+    ensure!(refused.contains("direct_users = false"), "{refused}");
+    let roots = traffic::eager(client, &sink(5001))?;
+    let flows = desk.netnice.show()?["direct"].as_array().map(Vec::len);
+    ensure!(flows == Some(2), "what is open stays: {flows:?}");
+    before.stop()?;
+    roots.stop()?;
+    Ok(())
+}

@@ -1,0 +1,393 @@
+//! Every property, each for a time, with new cases all the while.
+//!
+//! A property is a test inside `proptest!`. It tries as many cases as `PROPTEST_CASES` says, from another seed in every run, and
+//! ends; so here its test program is started again and again, with as many cases as take [`A_RUN`], until its time is over.
+//! As many properties run side by side as there are processors. Which tests are properties is read from the sources, where their
+//! test programs are is told by cargo. What fails is told at the end, with what the test said; a property keeps its case beside
+//! its source in `proptest-regressions`, where every later run begins with it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::setup::{self, Use};
+use crate::suite;
+use crate::tree::{Crate, Tree};
+
+/// A property: where it stands, and its name there.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Property {
+    package: String,
+    folder: PathBuf,
+    /// Path of the module and name, as the test program lists it; of a test program of its own the name alone.
+    name: String,
+    /// The test program, if it is one of its own.
+    program: Option<String>,
+}
+
+/// What came of one.
+struct Tried {
+    property: Property,
+    cases: u64,
+    took: Duration,
+    /// What it said, if it does not hold.
+    failed: Option<String>,
+}
+
+/// `fuzz [--for SECONDS] [FILTER]`: every property, or those whose name has the filter.
+pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
+    let (time, filter) = parse(words)?;
+    setup::ensure(tree, Use::Build)?;
+    let mut properties = Vec::new();
+    for one in &tree.crates {
+        properties.extend(properties_of(one)?);
+    }
+    properties.retain(|one| filter.is_none_or(|filter| one.shown().contains(filter)));
+    if properties.is_empty() {
+        bail!(
+            "no property has '{}' in its name",
+            filter.unwrap_or_default()
+        );
+    }
+    let programs = built(tree, &properties)?;
+    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
+    let rounds = properties.len().div_ceil(at_once) as u64;
+    println!(
+        "{} properties, each for {} s, {at_once} at a time: {} minutes",
+        properties.len(),
+        time.as_secs(),
+        (rounds * time.as_secs()).div_ceil(60)
+    );
+    let tried = side_by_side(tree, properties, &programs, time, at_once)?;
+    told(&tried)
+}
+
+fn parse<'a>(words: &[&'a str]) -> Result<(Duration, Option<&'a str>)> {
+    let (time, rest) = match words {
+        ["--for", seconds, rest @ ..] => {
+            let seconds = seconds.parse().ok().filter(|seconds| *seconds > 0);
+            let seconds = seconds.context("--for takes seconds, a whole number above 0")?;
+            (Duration::from_secs(seconds), rest)
+        }
+        rest => (A_PROPERTY, rest),
+    };
+    match rest {
+        [] => Ok((time, None)),
+        [filter] if !filter.starts_with('-') => Ok((time, Some(filter))),
+        _ => bail!(
+            "fuzz takes --for SECONDS and one filter; got '{}'",
+            words.join(" ")
+        ),
+    }
+}
+
+impl Property {
+    fn shown(&self) -> String {
+        let program = self.program.as_deref().unwrap_or_default();
+        [&self.package, program, &self.name]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+}
+
+/// The properties of a crate, by its sources.
+fn properties_of(one: &Crate) -> Result<Vec<Property>> {
+    let mut found = Vec::new();
+    if !one.uses.iter().any(|used| used == "proptest") {
+        return Ok(found);
+    }
+    for root in ["src", "tests"] {
+        let mut files = Vec::new();
+        sources(&one.folder.join(root), &mut files)?;
+        for file in files {
+            let inside = file.strip_prefix(one.folder.join(root))?;
+            let text = std::fs::read_to_string(&file)?;
+            for (inner, name) in properties_in(&text) {
+                let mut path = modules(inside);
+                let program = (root == "tests").then(|| path.remove(0));
+                path.extend(inner.map(str::to_owned));
+                path.push(name.to_owned());
+                found.push(Property {
+                    package: one.name.clone(),
+                    folder: one.folder.clone(),
+                    name: path.join("::"),
+                    program,
+                });
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    if !folder.is_dir() {
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        match path.extension() {
+            _ if path.is_dir() => sources(&path, found)?,
+            Some(kind) if kind == "rs" => found.push(path),
+            _ => {}
+        }
+    }
+    found.sort();
+    Ok(())
+}
+
+/// The modules that a file is: `sched/tests/cells.rs` is `sched::tests::cells`.
+fn modules(file: &Path) -> Vec<String> {
+    let path = file.with_extension("");
+    let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
+    parts
+        .filter(|part| part != "lib" && part != "main")
+        .collect()
+}
+
+/// Names of the tests inside `proptest!` (as rustfmt leaves it, which ends a block where it began), and of the module inside the
+/// file that each is in.
+fn properties_in(text: &str) -> Vec<(Option<&str>, &str)> {
+    let mut found = Vec::new();
+    let (mut module, mut block, mut is_test) = (None, None, false);
+    for line in text.lines() {
+        let trimmed = line.trim_start();
+        let margin = line.len() - trimmed.len();
+        match block {
+            None if trimmed.starts_with("proptest! {") => block = Some(margin),
+            None if margin == 0 && trimmed.starts_with("mod ") && trimmed.ends_with(" {") => {
+                module = trimmed["mod ".len()..].strip_suffix(" {");
+            }
+            None if margin == 0 && trimmed == "}" => module = None,
+            Some(from) if margin == from && trimmed.starts_with('}') => block = None,
+            Some(_) if trimmed.starts_with("#[test]") => is_test = true,
+            Some(_) if is_test && trimmed.starts_with("fn ") => {
+                let name = trimmed["fn ".len()..].split('(').next();
+                found.extend(name.map(|name| (module, name)));
+                is_test = false;
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// A test program: its package's folder, its own name if it is not the crate's, and where it is.
+struct Program {
+    folder: PathBuf,
+    name: Option<String>,
+    path: PathBuf,
+}
+
+/// Builds the test programs that these are in, optimised.
+fn built(tree: &Tree, properties: &[Property]) -> Result<Vec<Program>> {
+    let mut packages: Vec<&str> = properties.iter().map(|one| &*one.package).collect();
+    packages.dedup();
+    let mut programs: Vec<&str> = properties
+        .iter()
+        .flat_map(|one| one.program.as_deref())
+        .collect();
+    programs.dedup();
+    let text = suite::cargo(tree)
+        .args([
+            "test",
+            "--release",
+            "--no-run",
+            "--message-format=json",
+            "--lib",
+            "--bins",
+        ])
+        .args(packages.iter().flat_map(|name| ["--package", name]))
+        .args(programs.iter().flat_map(|name| ["--test", name]))
+        .capture()?;
+    let mut all = Vec::new();
+    for line in text.lines() {
+        let said: Value = serde_json::from_str(line).context("cargo does not speak JSON")?;
+        let (Some(path), Some(manifest)) =
+            (said["executable"].as_str(), said["manifest_path"].as_str())
+        else {
+            continue;
+        };
+        if said["profile"]["test"] != true {
+            continue;
+        }
+        let is_own = said["target"]["kind"][0] == "test";
+        let name = said["target"]["name"].as_str().filter(|_| is_own);
+        all.push(Program {
+            folder: Path::new(manifest).with_file_name(""),
+            name: name.map(str::to_owned),
+            path: path.into(),
+        });
+    }
+    Ok(all)
+}
+
+/// The program that has a property. A crate may have several: those of its library and of its programs.
+fn program_of<'a>(programs: &'a [Program], property: &Property) -> Result<&'a Path> {
+    let of_crate = programs
+        .iter()
+        .filter(|one| one.folder == property.folder.join("") && one.name == property.program);
+    for one in of_crate {
+        let listed = Command::new(&one.path)
+            .args(["--list", "--exact", &property.name])
+            .current_dir(&property.folder)
+            .output()
+            .with_context(|| format!("cannot start {}", one.path.display()))?;
+        if String::from_utf8_lossy(&listed.stdout).contains(&format!("{}: test", property.name)) {
+            return Ok(&one.path);
+        }
+    }
+    bail!("no test program has '{}'", property.shown())
+}
+
+fn side_by_side(
+    tree: &Tree,
+    properties: Vec<Property>,
+    programs: &[Program],
+    time: Duration,
+    at_once: usize,
+) -> Result<Vec<Tried>> {
+    let mut queue = Vec::new();
+    for one in properties.into_iter().rev() {
+        let program = program_of(programs, &one)?;
+        queue.push((one, program));
+    }
+    let (queue, tried) = (Mutex::new(queue), Mutex::new(Vec::new()));
+    let work = || -> Result<()> {
+        loop {
+            let next = queue.lock().expect("nobody panics with it").pop();
+            let Some((property, program)) = next else {
+                return Ok(());
+            };
+            let one = tries(tree, property, program, time)?;
+            let verdict = if one.failed.is_some() {
+                "FAILED"
+            } else {
+                "holds"
+            };
+            let (shown, cases, took) = (one.property.shown(), one.cases, one.took.as_secs());
+            println!("{shown}: {verdict}, {cases} cases in {took} s");
+            tried.lock().expect("nobody panics with it").push(one);
+        }
+    };
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        all.into_iter()
+            .try_for_each(|one| one.join().expect("it does not panic"))
+    })?;
+    Ok(tried.into_inner().expect("nobody panics with it"))
+}
+
+/// Tries one property until its time is over, or it fails.
+fn tries(tree: &Tree, property: Property, program: &Path, time: Duration) -> Result<Tried> {
+    let started = Instant::now();
+    let (mut cases, mut next) = (0, FIRST);
+    let mut failed = None;
+    while failed.is_none() && started.elapsed() < time {
+        let run = Instant::now();
+        failed = once(tree, &property, program, next, time * 2 + A_RUN)?;
+        cases += next;
+        // As many as take a run, or what is left of the time.
+        let left = time.saturating_sub(started.elapsed()).min(A_RUN);
+        let took = run.elapsed().as_secs_f64().max(0.001);
+        let fit = next as f64 * left.as_secs_f64() / took;
+        next = (fit as u64).clamp(1, (next * 10).min(MOST));
+    }
+    Ok(Tried {
+        property,
+        cases,
+        took: started.elapsed(),
+        failed,
+    })
+}
+
+/// One run of so many cases; what it said if it failed, or did not end.
+fn once(
+    tree: &Tree,
+    property: &Property,
+    program: &Path,
+    cases: u64,
+    most: Duration,
+) -> Result<Option<String>> {
+    let said = tempfile(tree, property)?;
+    let mut child = Command::new(program)
+        .args(["--exact", &property.name, "--test-threads=1", "--nocapture"])
+        .current_dir(&property.folder)
+        .env("PROPTEST_CASES", cases.to_string())
+        .env("NETNICE_BIN_DIR", tree.programs())
+        .env_remove("NETNICE_RUNTIME_DIR")
+        .stdin(Stdio::null())
+        .stdout(std::fs::File::create(&said)?)
+        .stderr(std::fs::File::options().append(true).open(&said)?)
+        .spawn()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    let started = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break Some(status);
+        }
+        if started.elapsed() > most {
+            child.kill()?;
+            child.wait()?;
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let text = std::fs::read(&said)?;
+    std::fs::remove_file(&said)?;
+    Ok(match status {
+        Some(status) if status.success() => None,
+        Some(_) => Some(String::from_utf8_lossy(&text).into_owned()),
+        None => Some(format!(
+            "{cases} cases did not end within {} s",
+            most.as_secs()
+        )),
+    })
+}
+
+fn tempfile(tree: &Tree, property: &Property) -> Result<PathBuf> {
+    let folder = tree.target.join("fuzz");
+    std::fs::create_dir_all(&folder)?;
+    let name = property.shown().replace([' ', ':'], "-");
+    Ok(folder.join(format!("{name}-{}.log", std::process::id())))
+}
+
+fn told(tried: &[Tried]) -> Result<()> {
+    let failed: Vec<&Tried> = tried.iter().filter(|one| one.failed.is_some()).collect();
+    for one in &failed {
+        println!(
+            "\n{}:\n{}",
+            one.property.shown(),
+            one.failed.as_deref().unwrap_or_default()
+        );
+    }
+    let cases: u64 = tried.iter().map(|one| one.cases).sum();
+    println!(
+        "\n{} properties, {cases} cases, {} failed",
+        tried.len(),
+        failed.len()
+    );
+    match failed.len() {
+        0 => Ok(()),
+        _ => bail!(
+            "a property does not hold; its case is kept beside its source in proptest-regressions"
+        ),
+    }
+}
+
+/// Each property's time.
+const A_PROPERTY: Duration = Duration::from_secs(600);
+/// A run's: long beside what it takes to start, short enough to be told of in time.
+const A_RUN: Duration = Duration::from_secs(30);
+/// The first run's cases.
+const FIRST: u64 = 64;
+/// The most of one run; proptest counts in 32 bits.
+const MOST: u64 = u32::MAX as u64;
+
+#[cfg(test)]
+mod tests;

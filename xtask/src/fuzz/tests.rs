@@ -1,0 +1,98 @@
+use super::*;
+
+#[test]
+fn properties_are_the_tests_inside_proptest() {
+    let text = "\
+#[test]
+fn plain() {}
+
+proptest! {
+    #![proptest_config(cases(3))]
+
+    /// Said of it.
+    #[test]
+    #[cfg_attr(miri, ignore)]
+    fn first(a in any::<u8>()) {
+        if a > 3 {
+        }
+    }
+
+    #[test]
+    fn second(
+        a in 0..3,
+    ) {
+    }
+}
+
+fn helper() {}
+
+mod tests {
+    proptest! {
+        #[test]
+        fn third(a in 0..3) {}
+    }
+}
+
+proptest! {
+    #[test]
+    fn fourth(a in 0..3) {}
+}
+";
+    assert_eq!(
+        properties_in(text),
+        [
+            (None, "first"),
+            (None, "second"),
+            (Some("tests"), "third"),
+            (None, "fourth")
+        ]
+    );
+}
+
+#[test]
+fn a_file_is_its_modules() {
+    let of = |file: &str| modules(Path::new(file)).join("::");
+    assert_eq!(of("sched/tests/cells.rs"), "sched::tests::cells");
+    assert_eq!(of("lib.rs"), "");
+    assert_eq!(of("sched_fuzz.rs"), "sched_fuzz");
+}
+
+/// Those that the issue names, and the one in a test program of its own: whoever renames them sees it here.
+#[test]
+fn the_properties_of_the_tree_are_found() {
+    let tree = Tree::find().expect("a workspace");
+    let all = tree
+        .crates
+        .iter()
+        .map(|one| properties_of(one).expect("read"));
+    let all: Vec<String> = all.flatten().map(|one| one.shown()).collect();
+    for wanted in [
+        "netnice-ring story::fuzz::any_state_of_the_rings",
+        "netnice-ring story::fuzz::script::stories_near_those_that_are_kept",
+        "netnice-driver template::tests::kept::frames_near_those_that_are_kept",
+        "netnice-driver demux::tests::kept::frames_near_those_that_are_kept",
+        "netnice-driver control::connection::tests::streams_near_those_that_are_kept",
+        "netnice-api wire::tests::kept::streams_near_those_that_are_kept",
+        "netnice-core sched_fuzz packets_are_conserved_in_any_story",
+    ] {
+        assert!(all.iter().any(|one| one == wanted), "{wanted}: {all:#?}");
+    }
+    assert!(all.len() > 50, "{all:#?}");
+}
+
+#[test]
+fn a_time_and_a_filter_may_be_given() {
+    let parsed = |words: &[&'static str]| parse(words).map_err(|error| error.to_string());
+    assert_eq!(parsed(&[]), Ok((A_PROPERTY, None)));
+    assert_eq!(parsed(&["ring"]), Ok((A_PROPERTY, Some("ring"))));
+    let minute = Duration::from_secs(60);
+    assert_eq!(parsed(&["--for", "60", "ring"]), Ok((minute, Some("ring"))));
+    for wrong in [
+        &["--for", "0"][..],
+        &["--for"],
+        &["--for", "1h"],
+        &["a", "b"],
+    ] {
+        assert!(parsed(wrong).is_err(), "{wrong:?}");
+    }
+}
