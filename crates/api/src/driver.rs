@@ -6,7 +6,8 @@
 //! its [`DriverRequest::Census`].
 //!
 //! The daemon decides: whose port it is, what fits the link. The driver believes it in that, and checks only
-//! what would break its own work.
+//! what would break its own work. The numbers of programs and flows are the driver's. None soon comes twice, so that what the daemon
+//! asks about one that is gone, of which it has not heard yet, is refused, and means no other.
 
 use serde::{Deserialize, Serialize};
 

@@ -178,7 +178,7 @@ struct Session {
 struct Flow {
     number: u32,
     link: IfName,
-    /// The driver's numbers.
+    /// The driver's numbers, which soon are nobody else's: what it is told of one that has gone meanwhile it refuses.
     program: u32,
     /// None until it is open there.
     at_driver: Option<u32>,

@@ -35,7 +35,8 @@ use crate::frame::{self, ETHERNET, Family, Frame, Ip, Mac};
 use crate::pattern::{BadPattern, Pattern, Patterns};
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host, number_of};
 
-/// A flow's number in the driver. Numbers are small: they are used as an index.
+/// A flow's number in the driver. Numbers are small: they are used as an index, and each again as soon as its flow is closed.
+/// Whoever is outside is told another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowNo(pub u32);
 

@@ -20,6 +20,8 @@ mod socket;
 mod xdp;
 
 use std::io;
+#[cfg(test)]
+use std::os::fd::OwnedFd;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use netnice_core::units::Instant;
@@ -211,6 +213,18 @@ impl Link {
                 },
             },
         }
+    }
+
+    /// In the place of an interface: what is sent comes out of the other end of this socket, and what is written there
+    /// comes in.
+    #[cfg(test)]
+    pub(crate) fn on_paper(interface: &Interface, socket: OwnedFd) -> (Link, Ear) {
+        let ear = socket.try_clone().expect("a descriptor");
+        let link = Link {
+            interface: interface.clone(),
+            kind: Kind::Packet(Box::new(PacketLink::of(socket))),
+        };
+        (link, Ear::on_paper(interface, ear))
     }
 
     fn by_xdp(

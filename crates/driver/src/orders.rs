@@ -73,8 +73,8 @@ pub enum Report {
     Opened(Opened),
     /// A flow is closed; nothing if it was already.
     Closed(Option<Box<Closed>>),
-    /// Of each flow that is there.
-    Counts(Vec<(FlowNo, Counters)>),
+    /// Of each flow that was named, in their order, if it is there.
+    Counts(Vec<Option<Counters>>),
     /// Of everything.
     Sums(Box<Sums>),
     /// It cannot be done, and nothing has changed.
@@ -311,8 +311,8 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
             Report::Done
         }
         Order::Counts(flows) => {
-            let counters = |flow| Some((flow, server.counters(flow)?));
-            Report::Counts(flows.into_iter().filter_map(counters).collect())
+            let counters = |flow| server.counters(flow);
+            Report::Counts(flows.into_iter().map(counters).collect())
         }
         Order::Stop => Report::Done,
     }

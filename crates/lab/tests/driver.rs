@@ -130,7 +130,7 @@ fn deaths() -> Result<()> {
     rig.open(&mut good, PORT)?;
     // A program that is killed.
     let mut killed = rig.program()?;
-    rig.open(&mut killed, PORT + 1)?;
+    let late = rig.open(&mut killed, PORT + 1)?;
     killed.kill();
     let event = rig.daemon.event(Duration::from_secs(1)).context("killed")?;
     let program = killed.number;
@@ -139,6 +139,13 @@ fn deaths() -> Result<()> {
     // One that breaks a rule.
     let mut bad = rig.program()?;
     rig.open(&mut bad, PORT + 2)?;
+    // It has the place of the killed one's flow, and not its number.
+    let answer = rig.daemon.ask(DriverRequest::Close { flow: late })?;
+    ensure!(
+        matches!(answer, DriverAnswer::Failed { .. }),
+        "{late}: {answer:?}"
+    );
+    ensure!(bad.flow()?.is_open());
     bad.break_a_rule()?;
     let event = rig
         .daemon

@@ -1,8 +1,11 @@
 //! Which programs and flows there are, as the control thread knows them, and how they come and go.
 //!
-//! The packet thread has the same ones by number; it is told first, so that what stands here is there. What takes long is done
-//! here and not there: a program's memory is made and dropped, pages of closed flows are given back, XDP is attached with the
-//! first flow and detached some time after the last.
+//! The packet thread has the same ones; it is told first, so that what stands here is there. Programs have one number with it and with
+//! the daemon; a flow's place there is another's as soon as it is closed, so the daemon is told a number of its own ([`Flows`]). What
+//! takes long is done here and not there: a program's memory is made and dropped, pages of closed flows are given back, XDP is
+//! attached with the first flow and detached some time after the last.
+
+mod flows;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -27,6 +30,7 @@ use crate::link::{Ear, LinkError};
 use crate::orders::{Ended, Order, Orders, Report, Sums};
 use crate::setup::{self, SetupError};
 use crate::turn::ProgramNo;
+use flows::Flows;
 
 /// What the driver has.
 pub struct Registry {
@@ -35,7 +39,7 @@ pub struct Registry {
     /// In bit/s.
     rate: u64,
     programs: BTreeMap<u32, Program>,
-    flows: BTreeMap<u32, Flow>,
+    flows: Flows,
     /// How many flows there are for each.
     claims: HashMap<Claim, u32>,
     /// Since when there is no flow, while XDP is still attached.
@@ -50,6 +54,7 @@ struct Program {
     pid: u32,
     life: PidFd,
     bytes: u64,
+    /// By their numbers.
     flows: BTreeSet<u32>,
 }
 
@@ -57,6 +62,8 @@ struct Flow {
     /// As it was opened, and changed since.
     setup: DriverFlow,
     claim: Claim,
+    /// What the packet thread knows it by.
+    place: FlowNo,
 }
 
 /// Why something cannot be done. Nothing has changed.
@@ -113,7 +120,7 @@ impl Registry {
             ear,
             rate,
             programs: BTreeMap::new(),
-            flows: BTreeMap::new(),
+            flows: Flows::default(),
             claims: HashMap::new(),
             quiet_since: None,
             watched,
@@ -215,13 +222,14 @@ impl Registry {
         let known = known.ok_or(RegistryError::NoProgram(program))?;
         // Others have the pidfd too, so it does not go by being closed.
         let _ = epoll::delete(&self.watched, known.life.as_fd());
-        let flows: Vec<FlowNo> = known.flows.iter().copied().map(FlowNo).collect();
-        for flow in &flows {
-            if let Some(flow) = self.flows.remove(&flow.0) {
+        let mut places = Vec::with_capacity(known.flows.len());
+        for number in known.flows {
+            if let Some(flow) = self.flows.remove(number) {
                 self.release(&flow.claim);
+                places.push(flow.place);
             }
         }
-        for some in flows.chunks(SHED_AT_ONCE) {
+        for some in places.chunks(SHED_AT_ONCE) {
             self.done(Order::Shed(some.to_vec()))?;
         }
         drop(self.orders.detach(ProgramNo(program))?);
@@ -248,17 +256,19 @@ impl Registry {
                 return Err(refusal(other));
             }
         };
-        let number = opened.flow.0;
-        if let Err(why) = self.claim(&claim, number) {
-            self.close_there(program, number)?;
+        if let Err(why) = self.claim(&claim, opened.flow) {
+            self.close_there(program, opened.flow)?;
             self.grow_quiet();
             return Err(why.into());
         }
+        let number = self.flows.insert(Flow {
+            setup: asked,
+            claim,
+            place: opened.flow,
+        });
         if let Some(known) = self.programs.get_mut(&program) {
             known.flows.insert(number);
         }
-        let setup = asked;
-        self.flows.insert(number, Flow { setup, claim });
         Ok((number, opened.place))
     }
 
@@ -269,12 +279,10 @@ impl Registry {
         contract: String,
         granted: Option<String>,
     ) -> Result<(), RegistryError> {
-        if !self.flows.contains_key(&flow) {
-            return Err(RegistryError::NoFlow(flow));
-        }
+        let place = self.flow(flow)?.place;
         let service = setup::service(&contract)?;
-        self.done(Order::Change(FlowNo(flow), service))?;
-        if let Some(known) = self.flows.get_mut(&flow) {
+        self.done(Order::Change(place, service))?;
+        if let Some(known) = self.flows.get_mut(flow) {
             (known.setup.contract, known.setup.granted) = (contract, granted);
         }
         Ok(())
@@ -295,7 +303,7 @@ impl Registry {
         next_hop: Option<[u8; 6]>,
         mtu: u32,
     ) -> Result<(), RegistryError> {
-        let known = self.flows.get_mut(&flow);
+        let known = self.flows.get_mut(flow);
         let known = known.ok_or(RegistryError::NoFlow(flow))?;
         (known.setup.next_hop, known.setup.mtu) = (next_hop, mtu);
         self.address(flow)
@@ -303,16 +311,14 @@ impl Registry {
 
     /// A flow ends.
     pub fn close(&mut self, flow: u32) -> Result<FlowCounts, RegistryError> {
-        let known = self
-            .flows
-            .remove(&flow)
-            .ok_or(RegistryError::NoFlow(flow))?;
+        let known = self.flows.remove(flow);
+        let known = known.ok_or(RegistryError::NoFlow(flow))?;
         let program = known.setup.program;
         if let Some(program) = self.programs.get_mut(&program) {
             program.flows.remove(&flow);
         }
         self.release(&known.claim);
-        let counts = self.close_there(program, flow)?;
+        let counts = self.close_there(program, known.place)?;
         self.grow_quiet();
         Ok(counts.unwrap_or_default())
     }
@@ -341,7 +347,7 @@ impl Registry {
                     bytes: known.bytes,
                 })
                 .collect(),
-            flows: Vec::with_capacity(self.flows.len()),
+            flows: Vec::with_capacity(self.flows.iter().len()),
             spent: SpentDoc {
                 receiving_ns: sums.spent.receiving.0,
                 sending_ns: sums.spent.sending.0,
@@ -354,19 +360,20 @@ impl Registry {
                 .filter(|(_, count)| *count > 0)
                 .collect(),
         };
-        let numbers: Vec<FlowNo> = self.flows.keys().copied().map(FlowNo).collect();
-        for some in numbers.chunks(COUNTED_AT_ONCE) {
-            let Report::Counts(counted) = self.orders.give(Order::Counts(some.to_vec()))? else {
+        let all: Vec<(u32, &Flow)> = self.flows.iter().collect();
+        for some in all.chunks(COUNTED_AT_ONCE) {
+            let places = some.iter().map(|(_, known)| known.place).collect();
+            let Report::Counts(counted) = self.orders.give(Order::Counts(places))? else {
                 continue;
             };
-            for (flow, counters) in counted {
-                if let Some(known) = self.flows.get(&flow.0) {
-                    census.flows.push(DriverFlowDoc {
-                        flow: flow.0,
-                        setup: known.setup.clone(),
-                        counts: setup::counts(&counters),
-                    });
-                }
+            // One for each, in their order.
+            for ((number, known), counters) in some.iter().zip(counted) {
+                let Some(counters) = counters else { continue };
+                census.flows.push(DriverFlowDoc {
+                    flow: *number,
+                    setup: known.setup.clone(),
+                    counts: setup::counts(&counters),
+                });
             }
         }
         Ok(census)
@@ -393,7 +400,7 @@ impl Registry {
         self.ear.moved(mac)?;
         self.ear.resized(mtu);
         self.done(Order::Mac(mac))?;
-        let flows: Vec<u32> = self.flows.keys().copied().collect();
+        let flows: Vec<u32> = self.flows.iter().map(|(number, _)| number).collect();
         flows.into_iter().try_for_each(|flow| self.address(flow))
     }
 
@@ -425,6 +432,11 @@ impl Registry {
         Ok(())
     }
 
+    fn flow(&self, number: u32) -> Result<&Flow, RegistryError> {
+        let known = self.flows.get(number);
+        known.ok_or(RegistryError::NoFlow(number))
+    }
+
     fn sums(&mut self) -> Result<Sums, RegistryError> {
         match self.orders.give(Order::Sums)? {
             Report::Sums(sums) => Ok(*sums),
@@ -441,14 +453,12 @@ impl Registry {
 
     /// Tells the packet thread a flow's addresses and length.
     fn address(&mut self, flow: u32) -> Result<(), RegistryError> {
-        let Some(known) = self.flows.get(&flow) else {
-            return Ok(());
-        };
+        let known = self.flow(flow)?;
         let interface = self.ear.interface();
         let longest = setup::longest(known.setup.mtu, interface.mtu);
         let next_hop = known.setup.next_hop.map(Mac);
         self.done(Order::Readdress(
-            FlowNo(flow),
+            known.place,
             interface.mac,
             next_hop,
             longest,
@@ -459,28 +469,28 @@ impl Registry {
     fn close_there(
         &mut self,
         program: u32,
-        flow: u32,
+        place: FlowNo,
     ) -> Result<Option<FlowCounts>, RegistryError> {
-        let Report::Closed(Some(closed)) = self.orders.give(Order::Close(FlowNo(flow)))? else {
+        let Report::Closed(Some(closed)) = self.orders.give(Order::Close(place))? else {
             return Ok(None);
         };
         if let Some(retired) = closed.retired {
             match retired.clear() {
                 Ok(cleared) => self.done(Order::Reuse(ProgramNo(program), cleared))?,
                 Err(why) => {
-                    tracing::warn!(flow, %why, "a closed flow's memory is lost to its program")
+                    tracing::warn!(program, %why, "a closed flow's memory is lost to its program")
                 }
             }
         }
         Ok(Some(setup::counts(&closed.counters)))
     }
 
-    fn claim(&mut self, claim: &Claim, number: u32) -> Result<(), LinkError> {
+    fn claim(&mut self, claim: &Claim, flow: FlowNo) -> Result<(), LinkError> {
         let count = self.claims.entry(*claim).or_insert(0);
         if *count == 0 {
             // A group may have several flows.
             let is_its_own = matches!(claim, Claim::Ends { local, .. } if !local.0.is_multicast());
-            let done = self.ear.claim(claim, is_its_own.then_some(FlowNo(number)));
+            let done = self.ear.claim(claim, is_its_own.then_some(flow));
             if done.is_err() {
                 self.claims.remove(claim);
                 return done;
@@ -532,3 +542,6 @@ const QUIET: Duration = Duration::from_millis(500);
 const COUNTED_AT_ONCE: usize = 16;
 /// Flows that are closed in one go.
 const SHED_AT_ONCE: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -53,6 +53,14 @@ impl Ear {
         }
     }
 
+    /// One that listens already, where there is no interface.
+    #[cfg(test)]
+    pub(super) fn on_paper(interface: &Interface, socket: OwnedFd) -> Ear {
+        let mut ear = Ear::of_packets(interface, socket, None);
+        ear.listens = true;
+        ear
+    }
+
     /// How frames pass. [`Ear::listen`] may find that native is not to be had.
     pub fn mode(&self) -> Mode {
         self.mode

@@ -48,16 +48,20 @@ impl PacketLink {
         };
         set(it, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
             .map_err(system("cannot filter the packets of", name))?;
-        let link = PacketLink {
+        bind_to(it, interface, 0)?;
+        Ok(PacketLink::of(socket))
+    }
+
+    /// Around a socket that is set up.
+    pub(super) fn of(socket: OwnedFd) -> PacketLink {
+        PacketLink {
             waiting: vec![0; BATCH * FRAME],
             lengths: Vec::with_capacity(BATCH),
             buffers: vec![0; BATCH * FRAME],
             counters: Counters::default(),
             dropped: Cell::new(0),
             socket,
-        };
-        bind_to(link.socket.as_fd(), interface, 0)?;
-        Ok(link)
+        }
     }
 
     pub(super) fn room(&mut self) -> usize {

@@ -1,6 +1,9 @@
 //! A driver that answers late: whatever it did, the book says the same in the end.
 
+use netnice_api::driver::{DriverEvent, DriverWord};
+
 use super::*;
+use crate::direct::driver::Heard;
 
 /// Longer than an answer is waited for.
 const STALL: Nanos = Nanos::from_secs(6);
@@ -126,4 +129,39 @@ fn flows_of_before_are_found_however_late_the_driver_tells_of_them() {
     stage.answer_late();
     assert_eq!(stage.flows.flows.len(), 1);
     assert!(stage.part().expect("a part").need.bits_per_second() >= 30_000_000);
+}
+
+#[test]
+fn what_is_asked_of_a_flow_before_its_end_is_heard_changes_no_other() {
+    let mut stage = Stage::new();
+    let seat = stage.program(&Peer::ROOT, 7);
+    let other = stage.program(&ANN, 8);
+    let flow = stage.opened(&seat, "10.0.0.2:1", "min 10mbit").flow;
+    stage.answers = false;
+    let change = DirectRequest::Change(ChangeFlow {
+        flow,
+        change: "min 30mbit".to_owned(),
+    });
+    let mut answer = stage.begin(&seat, change);
+    // The process dies, and the driver sees it first.
+    let (program, _) = stage.driver.programs.pop_first().expect("it is there");
+    let theirs = |flow: &netnice_api::driver::DriverFlow| flow.program == program;
+    stage.driver.flows.retain(|_, flow| !theirs(flow));
+    stage.answer_late();
+    let told = words(&answer.try_recv().expect("an answer").response);
+    assert!(told.contains("no such flow"), "{told}");
+    stage.opened(&other, "10.0.0.2:1", "");
+    let before = stage.driver.flows.clone();
+    let event = DriverWord::Event(DriverEvent::Gone { program });
+    let heard = Heard::Said(event, Vec::new());
+    stage
+        .flows
+        .heard(&mut stage.clerk, &eth0(), heard, stage.now);
+    stage.pump();
+    assert_eq!(stage.driver.flows, before);
+    assert_eq!(stage.flows.flows.len(), 1);
+    assert_eq!(stage.flows.held_ports().len(), 1);
+    // What was promised to it is another's.
+    let next = stage.program(&Peer::ROOT, 7);
+    stage.opened(&next, "10.0.0.3:1", "min 70mbit");
 }

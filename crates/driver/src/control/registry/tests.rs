@@ -1,0 +1,128 @@
+//! The registry and a packet thread, on a link of paper.
+
+use std::os::unix::net::UnixDatagram;
+use std::thread;
+
+use netnice_api::direct::{ShapeDoc, Speaks};
+
+use super::*;
+use crate::link::{Interface, Link};
+use crate::orders;
+use crate::serve::Server;
+use crate::story::OWN;
+use crate::turn::Turn;
+
+const RATE: u64 = 1_000_000_000;
+const SHAPE: ShapeDoc = ShapeDoc {
+    chunk_bytes: 2048,
+    chunks: 64,
+    transmit_entries: 64,
+    receive_entries: 64,
+};
+
+/// The packet thread ends with the registry.
+fn registry() -> Registry {
+    let interface = Interface {
+        name: "paper".to_owned(),
+        index: 1,
+        mac: OWN,
+        mtu: 1500,
+        is_up: true,
+    };
+    let (socket, _) = UnixDatagram::pair().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let (link, ear) = Link::on_paper(&interface, socket.into());
+    let turn = Turn::new(wire(RATE, 24).unwrap(), OWN).unwrap();
+    let mut server = Server::new(turn, link).unwrap();
+    let (orders, mut inbox) = orders::pair().unwrap();
+    server.also(inbox.bell()).unwrap();
+    thread::spawn(move || {
+        while inbox.work(&mut server) {
+            server.round(Nanos::from_secs(1));
+        }
+    });
+    let watched = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    Registry::new(orders, ear, RATE, watched)
+}
+
+impl Registry {
+    /// A program, which is this process.
+    fn program(&mut self) -> u32 {
+        let pid = std::process::id();
+        let life = PidFd::open(pid).unwrap().duplicate().unwrap();
+        let budget = Budget {
+            flows: 4,
+            bytes: 4 << 20,
+        };
+        self.attach(pid, budget, Some(life)).unwrap().program
+    }
+
+    /// A flow of it, from this port.
+    fn opened(&mut self, program: u32, port: u16) -> u32 {
+        let asked = DriverFlow {
+            program,
+            number: port.into(),
+            speaks: Speaks::Udp {
+                local: format!("10.0.0.1:{port}").parse().unwrap(),
+                remote: Some("10.0.0.2:9".parse().unwrap()),
+            },
+            next_hop: Some([2, 0, 0, 0, 0, 2]),
+            mtu: 1500,
+            contract: "weight 100".to_owned(),
+            granted: None,
+            shape: SHAPE,
+            in_order: false,
+            receive_share: None,
+        };
+        self.open(asked).unwrap().0
+    }
+}
+
+#[test]
+fn a_late_word_for_a_flow_does_not_mean_the_one_that_has_its_place() {
+    let mut registry = registry();
+    let other = registry.program();
+    // By its program's end, and by its own.
+    for by_itself in [false, true] {
+        let gone = registry.program();
+        let late = registry.opened(gone, 5000);
+        let place = registry.flows.get(late).unwrap().place;
+        match by_itself {
+            true => drop(registry.close(late).unwrap()),
+            false => registry.detach(gone).unwrap(),
+        }
+        let present = registry.opened(other, 5000);
+        assert_eq!(registry.flows.get(present).unwrap().place, place);
+        let before = registry.census().unwrap().flows;
+        let words = [
+            registry.change(late, "up 1mbit".to_owned(), None),
+            registry.readdress(late, None, 576),
+            registry.close(late).map(drop),
+        ];
+        for word in words {
+            let refused = word.unwrap_err().to_string();
+            assert_eq!(refused, format!("flow {late} is not open (any more)"));
+        }
+        assert_eq!(registry.census().unwrap().flows, before);
+        assert_eq!(before[0].flow, present);
+        // It hears what is meant for itself.
+        registry.readdress(present, None, 576).unwrap();
+        let counts = registry.close(present).unwrap();
+        assert_eq!(counts, FlowCounts::default());
+    }
+}
+
+#[test]
+fn numbers_go_on_around_those_that_are_open() {
+    let mut registry = registry();
+    let program = registry.program();
+    let eldest = registry.opened(program, 5000);
+    registry.flows.begin_at(u32::MAX);
+    let last = registry.opened(program, 5001);
+    let next = registry.opened(program, 5002);
+    assert_eq!((eldest, last, next), (0, u32::MAX, 1));
+    registry.detach(program).unwrap();
+    assert!(registry.flows.is_empty());
+    let program = registry.program();
+    assert_eq!(registry.opened(program, 5000), 2);
+}
