@@ -212,6 +212,9 @@ pub struct CensusDoc {
     pub discarded: Vec<(String, u64)>,
     /// What its time went to.
     pub spent: SpentDoc,
+    /// Who has the frames that it shares with the kernel; none in the fallback, which shares none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frames: Option<FramesDoc>,
     /// Doorbells that programs rang though the driver was awake.
     pub unasked: u64,
     /// How many patterns it was told to throw away.
@@ -228,6 +231,22 @@ pub struct SpentDoc {
     pub sending_ns: u64,
     /// Before departures, so as to be in time.
     pub waiting_ns: u64,
+}
+
+/// Who has how many of the frames that a driver shares with the kernel. The four sum to `total` at every moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FramesDoc {
+    /// All.
+    pub total: u32,
+    /// Those that nobody has.
+    pub free: u32,
+    /// The driver, for as long as it writes or reads them.
+    pub driver: u32,
+    /// The kernel, for frames that come.
+    pub filling: u32,
+    /// The kernel, until it has sent them.
+    pub sending: u32,
 }
 
 /// What all flows of a driver have done together, those that are closed too.
@@ -273,6 +292,9 @@ pub struct DriverFlowDoc {
     pub setup: DriverFlow,
     /// Its counters.
     pub counts: FlowCounts,
+    /// How many chunks of its memory the driver has now: those of the packet that leaves next. The program has the others.
+    #[serde(default)]
+    pub held: u32,
 }
 
 /// What is counted of a flow. Every record that was taken is sent, forbidden, too long or without a link; every packet that

@@ -33,6 +33,21 @@ pub enum Holder {
     Sending,
 }
 
+/// Who has how many. The four sum to `total` at every moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tally {
+    /// All.
+    pub total: u32,
+    /// Those that are there to be taken.
+    pub free: u32,
+    /// The driver.
+    pub driver: u32,
+    /// The kernel, to fill.
+    pub filling: u32,
+    /// The kernel, to send.
+    pub sending: u32,
+}
+
 /// A frame that was not where it came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("address {address:#x} is no frame that was {expected:?}")]
@@ -91,6 +106,18 @@ impl Frames {
         self.held.len() as u32
     }
 
+    /// Who has how many. Those that are free are counted where they are taken from, the others as they change hands: the sum
+    /// says something.
+    pub fn tally(&self) -> Tally {
+        Tally {
+            total: self.total(),
+            free: self.free.len() as u32,
+            driver: self.count(Holder::Driver),
+            filling: self.count(Holder::Filling),
+            sending: self.count(Holder::Sending),
+        }
+    }
+
     /// Panics if the ledger does not balance. For tests; linear.
     pub fn invariants(&self) {
         assert_eq!(self.counts.iter().sum::<u32>(), self.total(), "all frames");
@@ -103,7 +130,15 @@ impl Frames {
             let held = self.held.iter().filter(|one| **one == holder).count();
             assert_eq!(held as u32, self.count(holder), "{holder:?}");
         }
-        assert_eq!(self.free.len() as u32, self.count(Holder::Free), "free");
+        let Tally {
+            total,
+            free,
+            driver,
+            filling,
+            sending,
+        } = self.tally();
+        assert_eq!(free, self.count(Holder::Free), "free");
+        assert_eq!(free + driver + filling + sending, total, "as it is told");
     }
 
     fn set(&mut self, number: usize, to: Holder) {

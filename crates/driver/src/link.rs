@@ -30,7 +30,7 @@ use netnice_kernel::direct::{Direct, MAX_QUEUES};
 
 use crate::demux::FlowNo;
 use crate::frame::Mac;
-use crate::frames::Frames;
+use crate::frames::{Frames, Tally};
 use crate::template::{Checked, Forbidden};
 use crate::turn::Card;
 
@@ -336,6 +336,15 @@ impl Link {
     pub fn frames(&self) -> Option<&Frames> {
         match &self.kind {
             Kind::Xdp(link) => Some(link.frames()),
+            Kind::Packet(_) => None,
+        }
+    }
+
+    /// How many frames each has, where they are shared with the kernel. What it has sent meanwhile is taken back first: else
+    /// frames would look lent until the next one leaves.
+    pub fn tally(&mut self) -> Option<Tally> {
+        match &mut self.kind {
+            Kind::Xdp(link) => Some(link.tally()),
             Kind::Packet(_) => None,
         }
     }

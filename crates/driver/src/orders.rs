@@ -17,11 +17,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netnice_core::sched::{Service, Wire};
 use netnice_ring::driver::{Cleared, Client};
+use netnice_ring::ledger::Balance;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::demux::{self, FlowNo};
 use crate::frame::Mac;
+use crate::frames::Tally;
 use crate::link;
 use crate::pattern::Patterns;
 use crate::serve::{Server, Spent, monotonic};
@@ -53,7 +55,7 @@ pub enum Order {
     Link(bool),
     /// The link has another address.
     Mac(Mac),
-    /// Counters of these flows.
+    /// Counters of these flows, and who has their chunks.
     Counts(Vec<FlowNo>),
     /// What was counted of everything.
     Sums,
@@ -74,7 +76,7 @@ pub enum Report {
     /// A flow is closed; nothing if it was already.
     Closed(Option<Box<Closed>>),
     /// Of each flow that was named, in their order, if it is there.
-    Counts(Vec<Option<Counters>>),
+    Counts(Vec<Option<(Counters, Balance)>>),
     /// Of everything.
     Sums(Box<Sums>),
     /// It cannot be done, and nothing has changed.
@@ -94,6 +96,8 @@ pub struct Sums {
     pub link: link::Counters,
     /// Of the loop.
     pub spent: Spent,
+    /// Frames, where they are shared with the kernel.
+    pub frames: Option<Tally>,
 }
 
 /// The packet thread has ended.
@@ -267,6 +271,7 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
             received: server.turn().demux().counters(),
             link: server.link().counters(),
             spent: server.spent(),
+            frames: server.link().tally(),
         })),
         Order::Wire(wire) => done(server.turn().rewire(wire).map_err(|why| why.to_string())),
         Order::Open(program, open) => match server.turn().open(program, &open, now) {
@@ -311,8 +316,8 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
             Report::Done
         }
         Order::Counts(flows) => {
-            let counters = |flow| server.counters(flow);
-            Report::Counts(flows.into_iter().map(counters).collect())
+            let of_one = |flow| Some((server.counters(flow)?, server.turn().balance(flow)?));
+            Report::Counts(flows.into_iter().map(of_one).collect())
         }
         Order::Stop => Report::Done,
     }

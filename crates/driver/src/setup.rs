@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use netnice_api::direct::{ShapeDoc, Speaks};
-use netnice_api::driver::{DriverFlow, FlowCounts};
+use netnice_api::driver::{DriverFlow, FlowCounts, FramesDoc};
 use netnice_core::contract::{Contract, ContractError};
 use netnice_core::sched::{NotServed, Service};
 use netnice_core::units::Nanos;
@@ -12,6 +12,7 @@ use netnice_ring::layout::Shape;
 
 use crate::demux::{Match, Reassembly};
 use crate::frame::{ETHERNET, Mac};
+use crate::frames::Tally;
 use crate::pattern::{BadPattern, Pattern, Patterns, Term};
 use crate::protocol::{EtherType, IpProtocol, NotForFlows, Transport};
 use crate::share::Share;
@@ -118,6 +119,24 @@ pub fn counts(counters: &Counters) -> FlowCounts {
         lateness: counters.lateness[..used.map_or(0, |last| last + 1)].to_vec(),
         waited_sum: counters.waited_sum,
         waited_most: counters.waited_most,
+    }
+}
+
+/// The frames in the words of the messages.
+pub fn frames(tally: Tally) -> FramesDoc {
+    let Tally {
+        total,
+        free,
+        driver,
+        filling,
+        sending,
+    } = tally;
+    FramesDoc {
+        total,
+        free,
+        driver,
+        filling,
+        sending,
     }
 }
 

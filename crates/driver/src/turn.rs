@@ -34,6 +34,7 @@ use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::breach::Breach;
 use netnice_ring::driver::{Cleared, Client, Loss, Retired, Taken};
 use netnice_ring::layout::{Place, SetupError, Shape};
+use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};
 
 pub use flow::{Counters, LATENESS, Open, Opened};
@@ -384,6 +385,12 @@ impl Turn {
     pub fn counters(&self, flow: FlowNo) -> Option<Counters> {
         let known = self.flows.get(flow.0 as usize)?.as_ref()?;
         Some(known.counters.beside(self.demux.counters_of(flow)))
+    }
+
+    /// How many chunks of a flow the driver has, and how many its program.
+    pub fn balance(&self, flow: FlowNo) -> Option<Balance> {
+        let known = self.flows.get(flow.0 as usize)?.as_ref()?;
+        Some(known.ring.balance())
     }
 
     /// The table of who receives what.

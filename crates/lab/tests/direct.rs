@@ -79,11 +79,13 @@ fn claim(local: SocketAddr) -> Claim {
     }
 }
 
-fn balances(link: &Link) -> Result<()> {
+fn balances(link: &mut Link) -> Result<()> {
+    let told = link.tally();
     if let Some(frames) = link.frames() {
         frames.invariants();
         let (free, filling) = (frames.count(Holder::Free), frames.count(Holder::Filling));
         ensure!(free + filling == frames.total(), "{frames:?}");
+        ensure!(told == Some(frames.tally()), "{told:?}");
     }
     ensure!(link.counters().strange == 0, "{:?}", link.counters());
     Ok(())
@@ -160,7 +162,7 @@ fn receives(mode: Mode, family: Family) -> Result<()> {
     ensure!(collect(&mut link, &mut demux, come).len() == come, "shut");
     let counted = link.dropped(FlowNo(0));
     ensure!(counted == dropped, "{counted} were counted");
-    balances(&link)?;
+    balances(&mut link)?;
     ear.release(&claim(local))?;
     ear.deafen()?;
     ensure!(!has_xdp(client)?, "when nobody listens");
@@ -221,7 +223,7 @@ fn sends(mode: Mode) -> Result<()> {
         "{:?}",
         link.counters()
     );
-    balances(&link)?;
+    balances(&mut link)?;
     // A link that is down says so, and goes on when it is up again.
     client.ns.ip("link set eth0 down")?;
     let frame = [0; 60];
@@ -248,7 +250,7 @@ fn sends(mode: Mode) -> Result<()> {
         std::thread::sleep(Duration::from_millis(10));
     }
     link.flush()?;
-    balances(&link)
+    balances(&mut link)
 }
 
 /// Frames of one flow that come in by several queues.
@@ -296,7 +298,7 @@ fn spread(mode: Mode) -> Result<()> {
         ensure!(each.iter().all(|count| *count > 100), "{each:?}");
     }
     ensure!(link.counters().missed == 0, "{:?}", link.counters());
-    balances(&link)
+    balances(&mut link)
 }
 
 #[test]
@@ -367,7 +369,7 @@ fn drawn(mode: Mode) -> Result<()> {
     let ours: Result<Vec<_>> = ours.into_iter().collect();
     ensure!(frames == ours?, "{} frames came", frames.len());
     ensure!(link.dropped(FlowNo(1)) == 1, "the other first part");
-    balances(&link)
+    balances(&mut link)
 }
 
 #[test]

@@ -144,7 +144,7 @@ fn both_paths_promise_from_one_link() -> Result<()> {
     let beside = classes()?;
     assert!((1..=40_000_000).contains(&beside), "{beside}");
     let told = stage.netnice.type_line("explain direct:eth0")?.stdout;
-    for word in ["of the link", "for what was sent"] {
+    for word in ["of the link", "for what was sent", " free, "] {
         assert!(told.contains(word), "{word}: {told}");
     }
     drop(program);

@@ -9,7 +9,7 @@ use super::{
 use crate::direct::{ShapeDoc, Speaks, Term};
 use crate::driver::{
     CensusDoc, DriverAnswer, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverRequest,
-    DriverWord, FlowCounts, ProgramDoc, SpentDoc,
+    DriverWord, FlowCounts, FramesDoc, ProgramDoc, SpentDoc,
 };
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
@@ -463,6 +463,7 @@ fn every_word_of_a_driver_comes_back_as_it_went() {
                 flow: 4,
                 setup: driver_flow(),
                 counts,
+                held: 3,
             }],
             discarded: vec![("truncated".into(), 5)],
             spent: SpentDoc {
@@ -470,6 +471,13 @@ fn every_word_of_a_driver_comes_back_as_it_went() {
                 sending_ns: 2,
                 waiting_ns: 3,
             },
+            frames: Some(FramesDoc {
+                total: 10,
+                free: 1,
+                driver: 2,
+                filling: 3,
+                sending: 4,
+            }),
             unasked: 4,
             discards: 2,
         })),

@@ -331,6 +331,9 @@ impl<N: Network> Flows<N> {
         }
         if let Some(census) = census {
             page.row("time", &words::time(&census.spent));
+            if let Some(frames) = &census.frames {
+                page.row("frames", &words::frames(frames, &census.flows));
+            }
             if census.unasked > 0 {
                 page.row("rung", &words::rung(census.unasked));
             }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use netnice_api::direct::Speaks;
-use netnice_api::driver::{FlowCounts, SpentDoc};
+use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, SpentDoc};
 use netnice_api::{DoctorItem, Status};
 use netnice_core::units::Nanos;
 use netnice_kernel::card::{Attached, Card, Queues};
@@ -139,6 +139,19 @@ pub(super) fn time(spent: &SpentDoc) -> String {
         Nanos(spent.receiving_ns),
         Nanos(spent.sending_ns),
         Nanos(spent.waiting_ns)
+    )
+}
+
+/// Who has a driver's frames, and how many of the flows' chunks it has.
+pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
+    let held: u64 = flows.iter().map(|flow| u64::from(flow.held)).sum();
+    let chunks: u64 = flows
+        .iter()
+        .map(|flow| u64::from(flow.setup.shape.chunks))
+        .sum();
+    format!(
+        "{} of {} free, {} with the kernel to be filled, {} to be sent, {} with the driver, and {held} of the flows' {chunks} chunks",
+        frames.free, frames.total, frames.filling, frames.sending, frames.driver
     )
 }
 

@@ -353,6 +353,7 @@ impl Registry {
                 sending_ns: sums.spent.sending.0,
                 waiting_ns: sums.spent.waiting.0,
             },
+            frames: sums.frames.map(setup::frames),
             unasked: sums.spent.unasked,
             discards: self.discards,
             discarded: discarded
@@ -367,12 +368,15 @@ impl Registry {
                 continue;
             };
             // One for each, in their order.
-            for ((number, known), counters) in some.iter().zip(counted) {
-                let Some(counters) = counters else { continue };
+            for ((number, known), counted) in some.iter().zip(counted) {
+                let Some((counters, chunks)) = counted else {
+                    continue;
+                };
                 census.flows.push(DriverFlowDoc {
                     flow: *number,
                     setup: known.setup.clone(),
                     counts: setup::counts(&counters),
+                    held: chunks.in_use,
                 });
             }
         }

@@ -22,7 +22,7 @@ use queue::Queue;
 
 use super::socket::{check, system};
 use super::{Counters, FRAME, Interface, LinkError};
-use crate::frames::{Frames, Holder};
+use crate::frames::{Frames, Holder, Tally};
 use crate::template::{Checked, Forbidden};
 
 /// AF_XDP sockets on all receive queues. Frames leave by the first.
@@ -225,6 +225,11 @@ impl XdpLink {
 
     pub(super) fn frames(&self) -> &Frames {
         &self.frames
+    }
+
+    pub(super) fn tally(&mut self) -> Tally {
+        self.collect();
+        self.frames.tally()
     }
 
     pub(super) fn fd(&self) -> &OwnedFd {

@@ -347,12 +347,16 @@ fn a_card_without_room_loses_nothing() {
         rig.transmit();
     }
     assert_eq!(rig.card.sent.len(), 3);
+    let flow = talkers[0].opened.flow;
+    let held = |rig: &Rig| rig.turn.balance(flow).unwrap().in_use;
+    assert_eq!(held(&rig), 1, "what leaves next");
     rig.card.room = ROOM;
     for _ in 0..100 {
         rig.now.0 += 10_000;
         rig.transmit();
     }
     assert_eq!(rig.card.sent.len(), 10);
+    assert_eq!(held(&rig), 0);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::os::fd::OwnedFd;
 
 use netnice_api::direct::Term;
 use netnice_api::driver::{
-    CensusDoc, DriverAnswer, DriverFlow, DriverFlowDoc, DriverRequest, FlowCounts, ProgramDoc,
-    TotalsDoc,
+    CensusDoc, DriverAnswer, DriverFlow, DriverFlowDoc, DriverRequest, FlowCounts, FramesDoc,
+    ProgramDoc, TotalsDoc,
 };
 use netnice_kernel::card::Card;
 use netnice_kernel::routes::{Kind, Neighbour, Way};
@@ -270,9 +270,17 @@ impl Driver {
                         sent: 5,
                         ..FlowCounts::default()
                     },
+                    held: 2,
                 })
                 .collect(),
             discarded: vec![("checksum".to_owned(), 4)],
+            frames: Some(FramesDoc {
+                total: 100,
+                free: 20,
+                driver: 1,
+                filling: 70,
+                sending: 9,
+            }),
             unasked: 11,
             discards: self.discards.as_ref().map_or(0, |told| told.len() as u32),
             ..CensusDoc::default()

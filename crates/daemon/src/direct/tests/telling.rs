@@ -21,7 +21,7 @@ fn explained(stage: &mut Stage, target: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_driver_is_told_with_what_it_discarded_and_who_rang_for_nothing() {
+fn a_driver_is_told_with_what_it_discarded_who_has_its_frames_and_who_rang_for_nothing() {
     let mut stage = Stage::new();
     let seat = stage.program(&ANN, 8);
     stage.opened(&seat, "10.0.0.2:1", "");
@@ -31,6 +31,8 @@ fn a_driver_is_told_with_what_it_discarded_and_who_rang_for_nothing() {
         "native: AF_XDP",
         "4 received frames: checksum",
         "11 times by programs while the driver was awake",
+        "frames     20 of 100 free, 70 with the kernel to be filled, 9 to be sent, 1 with",
+        "the driver, and 2 of the flows' 64 chunks",
     ] {
         assert!(page.contains(part), "{part}:\n{page}");
     }

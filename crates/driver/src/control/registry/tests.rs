@@ -104,7 +104,7 @@ fn a_late_word_for_a_flow_does_not_mean_the_one_that_has_its_place() {
             assert_eq!(refused, format!("flow {late} is not open (any more)"));
         }
         assert_eq!(registry.census().unwrap().flows, before);
-        assert_eq!(before[0].flow, present);
+        assert_eq!((before[0].flow, before[0].held), (present, 0));
         // It hears what is meant for itself.
         registry.readdress(present, None, 576).unwrap();
         let counts = registry.close(present).unwrap();
@@ -121,6 +121,10 @@ fn numbers_go_on_around_those_that_are_open() {
     let last = registry.opened(program, 5001);
     let next = registry.opened(program, 5002);
     assert_eq!((eldest, last, next), (0, u32::MAX, 1));
+    let census = registry.census().unwrap();
+    let told: Vec<u32> = census.flows.iter().map(|flow| flow.flow).collect();
+    assert_eq!(told, [0, 1, u32::MAX]);
+    assert_eq!(census.frames, None, "the kernel copies");
     registry.detach(program).unwrap();
     assert!(registry.flows.is_empty());
     let program = registry.program();
