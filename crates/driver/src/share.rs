@@ -10,7 +10,7 @@
 //! prices are learnt ([`Cost::saw`]): who comes alone, and wakes the driver, pays for that, and who comes behind
 //! others pays little. While a flow has less than half of its bucket left the driver lets frames gather
 //! ([`crate::serve`]), so that many come in one round, and cost little, before any is cut. Where XDP is, the flow is shut until half
-//! of its bucket is there again ([`Share::recovers`]):
+//! of its bucket is there again ([`pool::Member::admit`] says when):
 //! its frames are dropped before they come to the driver at all.
 //!
 //! What one flow may use, all together may use too, and no more: see [`pool`].
@@ -109,17 +109,6 @@ impl Share {
         }
     }
 
-    /// A packet came: the look is charged. Whether the rest can be paid for; if so, it is charged.
-    pub fn admit(&mut self, look: Nanos, rest: Nanos, now: Instant) -> bool {
-        self.earn(now);
-        self.take(look);
-        let admitted = self.has(rest);
-        if admitted {
-            self.take(rest);
-        }
-        admitted
-    }
-
     /// What time brings until now.
     fn earn(&mut self, now: Instant) {
         let passed = now.0.saturating_sub(self.at);
@@ -139,12 +128,12 @@ impl Share {
 
     /// Less than half of what can be saved up is left.
     #[inline]
-    pub fn is_low(&self) -> bool {
+    fn is_low(&self) -> bool {
         self.level < i128::from(self.burst) * (MILLION / 2)
     }
 
     /// When half of what can be saved up will be there.
-    pub fn recovers(&self) -> Instant {
+    fn recovers(&self) -> Instant {
         let lacks = i128::from(self.burst) * MILLION / 2 - self.level;
         let part = i128::from(self.part).max(1);
         let wait = u64::try_from(lacks.max(0) / part).unwrap_or(u64::MAX);

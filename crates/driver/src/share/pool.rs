@@ -40,6 +40,8 @@ pub struct Member {
     part: Share,
     /// When it was counted last.
     stretch: u64,
+    /// By how many the pool was divided then.
+    others: u64,
 }
 
 impl Default for Pool {
@@ -61,6 +63,7 @@ impl Pool {
             share,
             part: Share { level: 0, ..share },
             stretch: 0,
+            others: 0,
         }
     }
 
@@ -102,12 +105,16 @@ impl Member {
         now: Instant,
     ) -> Result<(), Instant> {
         let stretch = now.0 / STRETCH + 1;
-        if std::mem::replace(&mut self.stretch, stretch) != stretch && program.count(stretch) {
+        let is_first = std::mem::replace(&mut self.stretch, stretch) != stretch;
+        if is_first && program.count(stretch) {
             pool.programs.count(stretch);
         }
         let others = u64::from(pool.programs.size()) * u64::from(program.size());
-        self.part.part = (u64::from(pool.share.part) / others) as u32;
-        self.part.burst = (pool.share.burst / others).max(LEAST.min(pool.share.burst));
+        if is_first || self.others != others {
+            self.others = others;
+            self.part.part = (u64::from(pool.share.part) / others) as u32;
+            self.part.burst = (pool.share.burst / others).max(LEAST.min(pool.share.burst));
+        }
         for bucket in [&mut self.share, &mut self.part, &mut pool.share] {
             bucket.earn(now);
             bucket.take(look);

@@ -1,10 +1,31 @@
+use super::pool::{Crowd, Member, Pool};
 use super::*;
+
+/// One flow, of the only program.
+struct Alone(Pool, Crowd, Member);
+
+impl Alone {
+    fn new(share: Share) -> Alone {
+        let mut pool = Pool::default();
+        let member = pool.member(share);
+        Alone(pool, Crowd::default(), member)
+    }
+
+    fn admit(&mut self, look: Nanos, rest: Nanos, now: Instant) -> Result<(), Instant> {
+        let Alone(pool, program, member) = self;
+        member.admit((pool, program), (look, rest), now)
+    }
+
+    fn is_low(&self) -> bool {
+        self.2.is_low()
+    }
+}
 
 #[test]
 fn a_flow_gets_its_part_and_what_it_saved() {
     // A tenth of the time, one microsecond saved: a packet of 100 ns every microsecond.
-    let mut share = Share::new(100_000, Nanos(1000));
-    let mut admit = |now| share.admit(Nanos(0), Nanos(100), Instant(now));
+    let mut flow = Alone::new(Share::new(100_000, Nanos(1000)));
+    let mut admit = |now| flow.admit(Nanos(0), Nanos(100), Instant(now)).is_ok();
     let at_once = (0..20).filter(|_| admit(0)).count();
     assert_eq!(at_once, 10);
     let later = (1..=1000_u64)
@@ -17,16 +38,17 @@ fn a_flow_gets_its_part_and_what_it_saved() {
 
 #[test]
 fn looks_are_charged_too_but_no_debt_grows_for_ever() {
-    let mut share = Share::new(500_000, Nanos(1000));
+    let mut flow = Alone::new(Share::new(500_000, Nanos(1000)));
+    let mut admit = |look, rest, now| flow.admit(Nanos(look), Nanos(rest), Instant(now)).is_ok();
     for k in 0..1_000_000 {
         // It takes 100 of every 10 ns: far more than it has.
-        share.admit(Nanos(50), Nanos(50), Instant(10 * k));
+        admit(50, 50, 10 * k);
     }
     let end = 10_000_000;
-    assert!(!share.admit(Nanos(0), Nanos(1), Instant(end)));
-    assert!(share.admit(Nanos(0), Nanos(1), Instant(end + 2_100)));
+    assert!(!admit(0, 1, end));
+    assert!(admit(0, 1, end + 2_100));
     // Time that goes back gives nothing.
-    assert!(!share.admit(Nanos(0), Nanos(1000), Instant(0)));
+    assert!(!admit(0, 1000, 0));
 }
 
 #[test]
@@ -67,27 +89,29 @@ fn the_first_frame_of_a_round_pays_for_it() {
 #[test]
 fn it_says_when_half_of_it_is_there_again() {
     // A tenth, of which a millisecond is saved up.
-    let mut share = Share::new(100_000, Nanos::from_millis(1));
+    let mut flow = Alone::new(Share::new(100_000, Nanos::from_millis(1)));
     let mut now = Instant(1_000_000_000);
-    while share.admit(Nanos(100), Nanos(900), now) {
-        now.0 += 1;
-    }
-    assert!(share.is_low());
-    let then = share.recovers();
+    let then = loop {
+        match flow.admit(Nanos(100), Nanos(900), now) {
+            Ok(()) => now.0 += 1,
+            Err(then) => break then,
+        }
+    };
+    assert!(flow.is_low());
     let wait = then.0 - now.0;
     assert!((4_900_000..=5_010_000).contains(&wait), "{wait}");
     // Half a millisecond of work, and no more.
-    share.admit(Nanos(0), Nanos(0), then);
-    assert!(!share.is_low());
+    assert_eq!(flow.admit(Nanos(0), Nanos(0), then), Ok(()));
+    assert!(!flow.is_low());
     let paid = (0..1000)
-        .filter(|_| share.admit(Nanos(100), Nanos(900), then))
+        .filter(|_| flow.admit(Nanos(100), Nanos(900), then).is_ok())
         .count();
     assert!((498..=500).contains(&paid), "{paid}");
 }
 
 #[test]
 fn without_a_part_it_never_is() {
-    let mut share = Share::new(0, Nanos(0));
-    assert!(!share.admit(Nanos(1), Nanos(1), Instant(5)));
-    assert!(share.recovers() >= Instant(5));
+    let mut flow = Alone::new(Share::new(0, Nanos(0)));
+    let refused = flow.admit(Nanos(1), Nanos(1), Instant(5));
+    assert!(refused.is_err_and(|until| until >= Instant(5)));
 }
