@@ -52,6 +52,7 @@ impl Netns {
             door: Door(Arc::new(file)),
         };
         ns.ip("link set lo up")?;
+        allow(CONGESTION)?;
         for (key, value) in DEFAULTS {
             ns.sysctl(key, value)?;
         }
@@ -233,12 +234,30 @@ fn parse_device_counters(text: &str, device: &str) -> Option<DeviceCounters> {
 /// What every namespace of the lab starts with. BBR, the default of some hosts, paces itself and
 /// flatters a limiter; saved metrics would let one run teach the next.
 const DEFAULTS: [(&str, &str); 5] = [
-    ("net/ipv4/tcp_congestion_control", "cubic"),
+    ("net/ipv4/tcp_congestion_control", CONGESTION),
     ("net/ipv4/tcp_no_metrics_save", "1"),
     ("net/ipv6/conf/all/accept_dad", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),
     ("net/ipv4/ping_group_range", "0 2147483647"),
 ];
+
+const CONGESTION: &str = "cubic";
+/// Of the whole machine; only its first namespace can write it.
+const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
+
+/// A namespace may choose what the machine allows everybody, which is reno and its own default where nobody said more. What is
+/// allowed here stays so until the machine boots again: other runs may rely on it.
+fn allow(congestion: &str) -> Result<()> {
+    let allowed = std::fs::read_to_string(ALLOWED).unwrap_or_default();
+    if allowed.is_empty() || allowed.split_whitespace().any(|one| one == congestion) {
+        return Ok(());
+    }
+    let wider = format!("{} {congestion}", allowed.trim());
+    eprintln!(
+        "lab: congestion control {congestion} is allowed to everybody until this machine boots again ({ALLOWED})"
+    );
+    std::fs::write(ALLOWED, wider).with_context(|| format!("cannot write {ALLOWED}"))
+}
 
 #[cfg(test)]
 mod tests {

@@ -50,7 +50,7 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let ports: Vec<u16> = (0..connections.len() as u16).map(port).collect();
     sound(&record, &mut driven, &ports)?;
     outcome.paper = json!("straight lines; small deviations where two want the same slot");
-    let (mut wrong, mut lost) = (0, 0.0_f64);
+    let (mut wrong, mut lost, mut part) = (0, 0.0_f64, 0.0_f64);
     for (number, one) in (0..).zip(&connections) {
         let contract = one.contract(LINK, PACKET);
         let option = contract.trim_start_matches("cell ");
@@ -62,7 +62,9 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
         // What the contract gives in the time between its first packet and its last, and these two.
         let wanted = one.at_least((last - first) / SLOT);
         wrong += early;
-        lost = lost.max(wanted as f64 - times.len() as f64);
+        let short = wanted as f64 - times.len() as f64;
+        lost = lost.max(short);
+        part = part.max(short / wanted as f64 * 100.0);
         outcome.ours(
             &format!("VC {number}"),
             json!({
@@ -84,8 +86,15 @@ pub fn figure3(context: &Context, outcome: &mut Outcome) -> Result<()> {
         "",
         none,
     );
+    // A delay gives no credit, so a driver that the machine stops for a millisecond loses packets too, and they cannot be told
+    // from those of conflicts: the quick form judges the rate (cell-fig3-sim has no machine, and judges packets).
     let what = "most packets that a connection lost to conflicts";
-    outcome.check(what, lost, "packets", Bound::AtMost(1.0));
+    if context.quick {
+        let what = format!("{what}, of its contract");
+        outcome.check(what, part, "%", Bound::AtMost(3.0));
+    } else {
+        outcome.check(what, lost, "packets", Bound::AtMost(1.0));
+    }
     for (number, one) in (0..).zip(&connections) {
         if let Some(cells) = one.dual_burst() {
             let lengths = bursts(
