@@ -166,6 +166,15 @@ impl LinkError {
     }
 }
 
+/// What became of a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flushed {
+    /// The kernel has everything.
+    All,
+    /// It has no room for the rest now; the next flush goes on.
+    Partly,
+}
+
 /// What was counted on the link itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -284,7 +293,7 @@ impl Link {
     /// Hands what was sent to the kernel. An error is the interface's (it is down, say); frames
     /// are not lost by it, and the next flush tries again. A frame that the kernel will never have is given up and counted.
     #[inline]
-    pub fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<Flushed> {
         match &mut self.kind {
             Kind::Xdp(link) => link.flush(),
             Kind::Packet(link) => link.flush(),

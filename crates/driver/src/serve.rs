@@ -16,6 +16,7 @@
 
 mod duty;
 mod lead;
+mod muted;
 mod spent;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -26,9 +27,10 @@ use netnice_ring::driver::Client;
 use rustix::event::epoll;
 
 use crate::demux::FlowNo;
-use crate::link::Link;
+use crate::link::{Flushed, Link};
 use crate::serve::duty::Duty;
 use crate::serve::lead::Lead;
+use crate::serve::muted::Muted;
 pub use crate::serve::spent::Spent;
 use crate::serve::spent::{Round, Waking, Woken};
 use crate::turn::{Counters, Expelled, Next, ProgramNo, Turn};
@@ -43,6 +45,8 @@ pub struct Server {
     gather: Instant,
     /// A frame ends a sleep.
     hears: bool,
+    /// Whose doorbells end none.
+    muted: Muted,
     /// What ended the sleep before this round, if it slept.
     woken: Woken,
     /// Until when its time is accounted for.
@@ -72,6 +76,7 @@ impl Server {
             watched,
             gather: Instant(0),
             hears: true,
+            muted: Muted::default(),
             woken: Woken::Not,
             since: monotonic(),
             duty: Duty::new(monotonic()),
@@ -215,8 +220,9 @@ impl Server {
         turn.publish();
         self.account(&round, received);
         match flushed {
-            Ok(()) if received == RECEIVE || self.turn.has_expelled() => Next::Again,
-            Ok(()) => next,
+            Ok(_) if received == RECEIVE || self.turn.has_expelled() => Next::Again,
+            Ok(Flushed::All) => next,
+            Ok(Flushed::Partly) => next.at_latest(Instant(monotonic().0 + SOON)),
             Err(why) => {
                 self.spent.refusals += 1;
                 if why.raw_os_error() == Some(libc::ENETDOWN) {
@@ -277,11 +283,14 @@ impl Server {
         let now = monotonic().0;
         let gathers = now < self.gather.0;
         self.hear_frames(!gathers);
-        let wake = if gathers {
-            until.min(self.gather.0)
-        } else {
-            until
-        };
+        self.hear_muted(Instant(now));
+        let mut wake = until;
+        if gathers {
+            wake = wake.min(self.gather.0);
+        }
+        if let Some(until) = self.muted.until() {
+            wake = wake.min(until.0);
+        }
         let rest = wake.saturating_sub(now);
         let rest = rustix::event::Timespec {
             tv_sec: (rest / SECOND) as i64,
@@ -293,9 +302,10 @@ impl Server {
         self.waking.wakes(processor_time);
         self.since = monotonic();
         self.duty.slept(self.since);
-        self.woken = match wake < until {
-            true => Woken::Frames,
-            false => Woken::Due,
+        self.woken = match wake {
+            _ if wake == until => Woken::Due,
+            _ if gathers && wake == self.gather.0 => Woken::Frames,
+            _ => Woken::Called,
         };
         let Ok((events, _)) = woken else { return true };
         let woken = !events.is_empty() || wake < until;
@@ -306,10 +316,35 @@ impl Server {
                 false => Woken::Called,
             };
             if number < OTHERS {
-                self.spent.unasked += self.turn.hear(ProgramNo(number as u32));
+                self.hear(ProgramNo(number as u32));
             }
         }
         woken
+    }
+
+    /// A program rang.
+    fn hear(&mut self, program: ProgramNo) {
+        let unasked = self.turn.hear(program);
+        self.spent.unasked += unasked;
+        if unasked > 0 && self.listen(program, epoll::EventFlags::empty()) {
+            self.muted.push(program, self.since);
+        }
+    }
+
+    /// Those who were left alone for long enough.
+    fn hear_muted(&mut self, now: Instant) {
+        while let Some(program) = self.muted.poll(now) {
+            self.listen(program, epoll::EventFlags::IN);
+        }
+    }
+
+    /// Whether a program's doorbell ends a sleep. False if that cannot be changed: it was expelled, say.
+    fn listen(&self, program: ProgramNo, what: epoll::EventFlags) -> bool {
+        let data = epoll::EventData::new_u64(program.0.into());
+        let Some(bell) = self.turn.bell(program) else {
+            return false;
+        };
+        epoll::modify(&self.watched, bell, data, what).is_ok()
     }
 
     /// Whether a frame ends a sleep.
@@ -380,6 +415,8 @@ pub fn pace(processor: Option<usize>) -> io::Result<Pace> {
 const NEAR: u64 = 15_000;
 /// How long it leaves an interface alone that takes nothing.
 const RETRY: u64 = 1_000_000;
+/// When it tries again to hand over what the kernel had no room for: some packets of 1500 bytes at 1 Gbit/s have left by then.
+const SOON: u64 = 50_000;
 /// Frames of a round, before those that wait to be sent are looked at.
 const RECEIVE: usize = 64;
 /// While a flow is sent about as much as it may take of the driver's time, or more, frames gather for so long: a flood then

@@ -90,6 +90,18 @@ pub enum Next {
     Idle,
 }
 
+impl Next {
+    /// The same, but there is something else to do then.
+    #[must_use]
+    pub fn at_latest(self, then: Instant) -> Next {
+        match self {
+            Next::Again => Next::Again,
+            Next::Wait(at) => Next::Wait(Instant(at.0.min(then.0))),
+            Next::Idle => Next::Wait(then),
+        }
+    }
+}
+
 /// The driver between rings and card. See the module.
 pub struct Turn {
     scheduler: Scheduler,

@@ -267,6 +267,42 @@ fn run(seconds: f64, rogues: bool) -> Result<Seen> {
     })
 }
 
+/// A program that does nothing but ring, for so long: how often it rang for nothing, and how often the driver slept.
+fn ringing(lasting: Duration) -> Result<(u64, u64)> {
+    let world = World::pair(Pair::default())?;
+    let direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
+    let service = Service::of(&contracts().others.parse::<Contract>()?)?;
+    let flow = (
+        direct.open(GOOD, service, SHORT),
+        direct.frame(GOOD, SMALL)?,
+    );
+    let (prison, cells) = Prison::new(vec![flow]);
+    let (driving, orders) = direct.drive_by(None)?;
+    thread::scope(|scope| {
+        let guard = scope.spawn(move || prison.guard(orders));
+        for cell in cells {
+            let (rogue, begin) = (cell.enter()?, Instant::now());
+            while begin.elapsed() < lasting {
+                rogue.ring()?;
+            }
+        }
+        guard.join().map_err(|_| anyhow!("the guard panicked"))?
+    })?;
+    let mut driven = driving.end()?;
+    let spent = driven.server().spent();
+    Ok((spent.unasked, spent.sleeps))
+}
+
+#[test]
+fn who_rings_for_nothing_wakes_the_driver_a_hundred_times_a_second() {
+    world::begin().expect("a clean machine");
+    let (unasked, sleeps) = ringing(Duration::from_secs(1)).expect("it can be measured");
+    println!("{unasked} rings, {sleeps} sleeps");
+    assert!(unasked > 5_000, "{unasked} rings");
+    // Beside those of the guard's orders.
+    assert!(sleeps < 400, "{sleeps} sleeps");
+}
+
 /// After the moment at which the contract would have let each packet go (GCRA), in us. A packet that is later than the tolerance
 /// moves all that follow, and they are not late by that: what it cost is seen in the rate.
 fn lateness(times: &[u64], contracts: &Contracts) -> Vec<f64> {

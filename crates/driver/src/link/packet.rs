@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use super::socket::{bind, check, get, open, set, system};
-use super::{Counters, FRAME, Interface, LinkError};
+use super::{Counters, FRAME, Flushed, Interface, LinkError};
 use crate::template::{Checked, Forbidden};
 
 /// A packet socket, and frames that wait to be handed to it.
@@ -87,14 +87,16 @@ impl PacketLink {
 
     /// A frame that cannot leave, whatever comes, is given up: it must not stand before the others for ever. It is longer than the
     /// link carries, say, since that became less after the frame was judged.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<Flushed> {
         while !self.lengths.is_empty() {
             match self.hand_over().map_err(|e| (e.raw_os_error(), e)) {
                 Ok(sent) => {
                     self.counters.sent += sent as u64;
                     self.forget(sent);
                 }
-                Err((Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR), _)) => return Ok(()),
+                Err((Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR), _)) => {
+                    return Ok(Flushed::Partly);
+                }
                 Err((Some(libc::ENETDOWN), e)) => return Err(e),
                 Err(_) => {
                     self.counters.refused += 1;
@@ -102,7 +104,7 @@ impl PacketLink {
                 }
             }
         }
-        Ok(())
+        Ok(Flushed::All)
     }
 
     /// Hands the kernel what waits; how many frames it took. An error is what it said of the first.

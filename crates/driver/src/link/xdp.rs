@@ -21,7 +21,7 @@ use gates::Gates;
 use queue::Queue;
 
 use super::socket::{check, system};
-use super::{Counters, FRAME, Interface, LinkError};
+use super::{Counters, FRAME, Flushed, Interface, LinkError};
 use crate::frames::{Frames, Holder, Tally};
 use crate::template::{Checked, Forbidden};
 
@@ -129,12 +129,13 @@ impl XdpLink {
     }
 
     #[inline]
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub(super) fn flush(&mut self) -> io::Result<Flushed> {
         let unsent = self.transmit.publish();
         self.counters.sent += u64::from(unsent);
-        let mut done = Ok(());
+        let mut done = Ok(Flushed::Partly);
         for _ in 0..FLUSH_CALLS {
             if self.transmit.is_drained() {
+                done = Ok(Flushed::All);
                 break;
             }
             match kick(self.queues[0].fd().as_fd()) {
