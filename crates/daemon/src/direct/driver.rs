@@ -17,7 +17,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use netnice_api::driver::{DriverAnswer, DriverCall, DriverWord};
-use netnice_api::frame::{Decoder, LONGEST_RESPONSE};
+use netnice_api::frame::{Decoder, LONGEST_WORD};
 use netnice_api::{RuntimeDir, decode_word, encode_call, fds};
 use netnice_core::contract::IfName;
 use tokio::io::{AsyncWriteExt, Interest};
@@ -74,7 +74,7 @@ pub async fn run(
     };
     tell(Heard::Came);
     let mut words = Words {
-        decoder: Decoder::new(LONGEST_RESPONSE),
+        decoder: Decoder::new(LONGEST_WORD),
         fds: Vec::new(),
     };
     loop {

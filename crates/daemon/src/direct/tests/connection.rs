@@ -120,3 +120,24 @@ fn a_driver_that_is_gone_or_not_understood_is_said_to_be() {
         "{strange:?}"
     );
 }
+
+#[test]
+fn a_word_as_long_as_a_census_of_all_flows_is_understood() {
+    let folder = folder("long");
+    let listener = UnixListener::bind(folder.join("driver-eth0.sock")).expect("a socket");
+    let driver = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a daemon");
+        let why = "x".repeat(65_536 * 800);
+        stream
+            .write_all(&word(9, DriverAnswer::Failed { why }))
+            .expect("said");
+        drop(stream.shutdown(std::net::Shutdown::Write));
+        let _ = stream.read(&mut [0; 64]);
+    });
+    let all = heard(&folder);
+    driver.join().expect("the driver is content");
+    std::fs::remove_dir_all(&folder).expect("removed");
+    let understood = matches!(&all[..], [Heard::Came, Heard::Said(..), Heard::Ended(why)]
+        if why.contains("the driver of eth0 has ended"));
+    assert!(understood, "{} words", all.len());
+}
