@@ -28,6 +28,8 @@ pub struct Crate {
     pub folder: PathBuf,
     /// Names of the packages it depends on directly, whatever for (normal, build, dev).
     pub uses: Vec<String>,
+    /// Those of them that are in what it builds (normal, build); its tests and benchmarks alone use the others.
+    pub built_of: Vec<String>,
     /// Kind and name of each target, as cargo lists them: `("test", "limits")`.
     pub targets: Vec<(String, String)>,
 }
@@ -69,10 +71,14 @@ impl Tree {
 impl Crate {
     fn from_metadata(package: &Value) -> Result<Crate> {
         let manifest = PathBuf::from(word(package, "manifest_path")?);
-        let uses = list(package, "dependencies")?
-            .iter()
-            .map(|one| word(one, "name").map(str::to_owned))
-            .collect::<Result<_>>()?;
+        let (mut uses, mut built_of) = (Vec::new(), Vec::new());
+        for one in list(package, "dependencies")? {
+            let name = word(one, "name")?;
+            uses.push(name.to_owned());
+            if one["kind"] != "dev" {
+                built_of.push(name.to_owned());
+            }
+        }
         let mut targets = Vec::new();
         for target in list(package, "targets")? {
             for kind in list(target, "kind")? {
@@ -87,6 +93,7 @@ impl Crate {
                 .context("a manifest has no folder")?
                 .to_owned(),
             uses,
+            built_of,
             targets,
         })
     }

@@ -6,6 +6,7 @@ fn one(name: &str, uses: &[&str]) -> Crate {
         name: name.to_owned(),
         folder: PathBuf::new(),
         uses: uses.iter().map(|used| (*used).to_owned()).collect(),
+        built_of: uses.iter().map(|used| (*used).to_owned()).collect(),
         targets: Vec::new(),
     }
 }
@@ -47,6 +48,7 @@ fn an_edge_only_goes_down() {
         ("netnice-lab", "xtask"),
         ("netnice-daemon", "aya"),
         ("netnice-kernel", "tokio"),
+        ("netnice-cases", "netnice-core"),
     ] {
         assert_eq!(edge(name, used).len(), 1, "{name} may not use {used}");
     }
@@ -55,6 +57,22 @@ fn an_edge_only_goes_down() {
         1,
         "a crate without a rank"
     );
+}
+
+#[test]
+fn what_is_for_tests_is_used_by_tests_alone() {
+    for name in ["netnice-core", "netnice-capi", "netnice-lab"] {
+        assert_eq!(
+            edge(name, "netnice-cases").len(),
+            1,
+            "{name} is built of it"
+        );
+        let in_tests = Crate {
+            built_of: Vec::new(),
+            ..one(name, &["netnice-cases"])
+        };
+        assert!(rooms::edges(&[in_tests]).is_empty(), "{name}'s tests");
+    }
 }
 
 #[test]
