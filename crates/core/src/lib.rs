@@ -56,8 +56,6 @@ extern crate std;
 pub mod admission;
 pub mod claims;
 pub mod contract;
-#[cfg(test)]
-mod fuzz;
 pub mod link;
 pub mod meter;
 pub mod police;

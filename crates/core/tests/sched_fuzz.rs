@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use netnice_cases::cases;
 use netnice_core::contract::{self, Bucket, MessageRate, Sustained, Weight};
 use netnice_core::sched::{Class, FlowId, Guarantee, Misuse, Next, Packet, Scheduler, Service};
 use netnice_core::sched::{Departure, END_OF_TIME, Wire};
@@ -418,26 +419,17 @@ const LONGEST: u64 = 1514;
 const MOST: usize = 300;
 
 proptest! {
-    #![proptest_config(cases(4))]
+    #![proptest_config(ProptestConfig {
+        // A seed that fails is kept beside this file: there is no library above it to find the folder by.
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
+        ..cases(4)
+    })]
 
     /// Stories that nobody told before; `make fuzz` tells them for as long as it is asked to.
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
     fn packets_are_conserved_in_any_story(seed in 1..u64::MAX, operations in 500_u64..5_000) {
         Story::new(seed).tell(operations, 23);
-    }
-}
-
-/// So many, or as many as `make fuzz` asks for. A seed that fails is kept beside this file.
-fn cases(usual: u32) -> ProptestConfig {
-    let config = match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => ProptestConfig::default(),
-        None => ProptestConfig::with_cases(usual),
-    };
-    let place = FileFailurePersistence::WithSource("proptest-regressions");
-    ProptestConfig {
-        failure_persistence: Some(Box::new(place)),
-        ..config
     }
 }
 

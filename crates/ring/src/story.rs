@@ -121,11 +121,3 @@ pub(crate) fn record(taken: Taken) -> Record {
         other => panic!("a record should be there, and it is {other:?}"),
     }
 }
-
-/// How many cases a property is tried with: so many, or as many as `make fuzz` and `cargo xtask miri` ask for.
-pub(crate) fn cases(usual: u32) -> proptest::prelude::ProptestConfig {
-    match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => proptest::prelude::ProptestConfig::default(),
-        None => proptest::prelude::ProptestConfig::with_cases(usual),
-    }
-}

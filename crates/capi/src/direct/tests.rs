@@ -506,16 +506,14 @@ impl Misuse {
     }
 }
 
-fn cases() -> u32 {
-    match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => (ProptestConfig::default().cases / 50).max(24),
-        None => 24,
-    }
+/// One where others try 50: each makes a daemon.
+fn cases() -> ProptestConfig {
+    let others = netnice_cases::cases(24 * 50).cases;
+    ProptestConfig::with_cases((others / 50).max(24))
 }
 
 proptest! {
-    // Each makes a daemon: `make fuzz` makes one for 50 cases elsewhere.
-    #![proptest_config(ProptestConfig::with_cases(cases()))]
+    #![proptest_config(cases())]
 
     /// Whatever is called with whatever: there is an answer, and good flows are as good as before.
     #[test]

@@ -2,6 +2,7 @@ use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::{Entry, Grant, Reason, Refusal, TargetId, admit, admit_link, admit_unmanage, readmit};
@@ -494,7 +495,7 @@ fn with_min(entry: &Entry, direction: Direction, min: Rate) -> Option<Entry> {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzz::cases(512))]
+    #![proptest_config(cases(512))]
 
     /// Theorem 1 of docs/contracts.md, first half: whatever is asked in whatever order, what is
     /// held is admissible; and nothing admissible is refused. Judged by a recomputation that

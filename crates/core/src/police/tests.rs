@@ -2,6 +2,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
 
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::gcra::{LeakyBucket, Tolerance, VirtualScheduling};
@@ -234,7 +235,7 @@ fn packets() -> impl Strategy<Value = Vec<(u64, u64)>> {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzz::cases(512))]
+    #![proptest_config(cases(512))]
 
     /// I.371 says that its two forms are equal: so they are, whatever comes, times that go back
     /// included.

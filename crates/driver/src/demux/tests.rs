@@ -1,8 +1,9 @@
 use etherparse::{EtherType as Kind, LinkSlice, NetSlice, SlicedPacket, TransportSlice};
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::{Damage, cases};
+use crate::fuzz::Damage;
 use crate::pattern::Term;
 use crate::story::{Datagram, OWN, PEER, end, mend_checksum, udp};
 

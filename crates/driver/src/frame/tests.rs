@@ -1,8 +1,9 @@
 use etherparse::{Ipv4Header, SlicedPacket, TransportSlice};
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::{Damage, cases};
+use crate::fuzz::Damage;
 use crate::story::{mend_checksum, udp};
 
 fn ip(frame: &[u8]) -> Ip {

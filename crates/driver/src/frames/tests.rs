@@ -1,7 +1,7 @@
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::cases;
 
 #[test]
 fn nobody_gives_what_he_does_not_have() {

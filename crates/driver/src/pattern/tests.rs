@@ -1,7 +1,7 @@
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::cases;
 
 fn term(offset: u16, width: u8, mask: u64, value: u64) -> Term {
     Term {

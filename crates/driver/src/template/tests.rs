@@ -1,10 +1,11 @@
 use std::collections::BTreeSet;
 
 use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::{Damage, cases};
+use crate::fuzz::Damage;
 use crate::story::{Datagram, OWN, PEER, end, mend_checksum, udp};
 
 mod kept;

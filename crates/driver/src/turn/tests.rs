@@ -1,6 +1,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use netnice_cases::cases;
 use netnice_core::contract::{Contract, Slice, Weight};
 use netnice_core::police::{Police, Seen};
 use netnice_core::units::{Nanos, Rate};
@@ -9,7 +10,6 @@ use netnice_ring::program::{self, Attachment, Piece};
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::cases;
 use crate::protocol::Transport;
 use crate::story::{OWN, PEER, end, udp};
 use crate::template::{Sender, Sends};

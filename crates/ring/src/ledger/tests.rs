@@ -1,7 +1,7 @@
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::story::cases;
 
 #[test]
 fn a_frame_goes_out_once_and_comes_back_once() {

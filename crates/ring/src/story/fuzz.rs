@@ -10,9 +10,10 @@
 
 mod script;
 
+use netnice_cases::cases;
 use proptest::prelude::*;
 
-use super::{Both, cases, piece};
+use super::{Both, piece};
 use crate::breach::Breach;
 use crate::driver::{Flow, Taken};
 use crate::layout::{Ring, Shape};

@@ -1,3 +1,4 @@
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
@@ -85,14 +86,6 @@ fn what_does_not_become_whole_makes_room() {
     let late = 2 + LIFETIME;
     assert!(parts.add(&part(98, 8, false), &bytes(8, 9), late).is_none());
     assert_eq!((parts.open.len(), parts.given_up()), (1, 99));
-}
-
-/// How many cases a property is tried with: so many, or as many as `make fuzz` asks for.
-fn cases(usual: u32) -> ProptestConfig {
-    match std::env::var_os("PROPTEST_CASES") {
-        Some(_) => ProptestConfig::default(),
-        None => ProptestConfig::with_cases(usual),
-    }
 }
 
 proptest! {

@@ -1,8 +1,7 @@
 //! Control messages from bytes. Streams that are kept in `corpus` are judged again with every test, each in a file named
 //! after what its last message is; the property tries what is near them.
 
-use std::path::PathBuf;
-use std::sync::LazyLock;
+use netnice_cases::{Corpus, changed};
 
 use super::*;
 
@@ -53,62 +52,24 @@ fn message_of(message: &[u8]) -> String {
     }
 }
 
-fn corpus() -> Vec<(String, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let files = std::fs::read_dir(folder).expect("the corpus is there");
-    let mut all: Vec<_> = files
-        .map(|file| {
-            let path = file.expect("read").path();
-            let name = path.file_stem().expect("a name").to_string_lossy();
-            let (outcome, _) = name.rsplit_once('-').expect("an outcome and a number");
-            (outcome.to_owned(), std::fs::read(&path).expect("read"))
-        })
-        .collect();
-    all.sort();
-    all
+fn corpus() -> Corpus {
+    Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))
 }
 
 #[test]
 fn messages_that_are_kept_are_what_they_were() {
-    let kept = &*KEPT;
-    for (outcome, bytes) in kept {
-        assert_eq!(
-            judged(bytes),
-            *outcome,
-            "{}",
-            String::from_utf8_lossy(bytes)
-        );
-    }
-    for wanted in [
+    let outcomes = [
         "request", "call", "json", "version", "cut", "toolong", "empty",
-    ] {
-        assert!(
-            kept.iter().any(|(outcome, _)| outcome == wanted),
-            "{wanted}"
-        );
-    }
+    ];
+    corpus().replay(judged, &outcomes);
 }
-
-static KEPT: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(corpus);
 
 proptest! {
     /// One to three streams behind each other, with some bytes changed, put in or taken out.
     #[test]
     fn streams_near_those_that_are_kept(
-        which in proptest::collection::vec(any::<prop::sample::Index>(), 1..4),
-        changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4_u8), 0..6),
+        bytes in changed(corpus().some(1..4).prop_map(|streams| streams.concat())),
     ) {
-        let kept = &*KEPT;
-        let all = which.iter().flat_map(|one| kept[one.index(kept.len())].1.clone());
-        let mut bytes: Vec<u8> = all.collect();
-        for (at, byte, how) in changes {
-            let at = at.index(bytes.len().max(1));
-            match how {
-                0 | 1 if at < bytes.len() => bytes[at] = byte,
-                2 if at < bytes.len() => drop(bytes.remove(at)),
-                _ => bytes.insert(at, byte),
-            }
-        }
         judged(&bytes);
     }
 }

@@ -4,6 +4,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::{Fault, Grain, Instead, Processor, Promise, Sizes, Transmitter, Work};
@@ -493,7 +494,7 @@ fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzz::cases(256))]
+    #![proptest_config(cases(256))]
 
     /// What is offered instead fits, and a nanosecond, or one message in a second, better does not.
     #[test]

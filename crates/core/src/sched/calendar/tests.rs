@@ -4,11 +4,11 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cell::Cell;
 
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::scout::DEEP;
 use super::*;
-use crate::fuzz::cases;
 
 /// What can be done to a calendar of times.
 #[derive(Clone, Copy, Debug)]

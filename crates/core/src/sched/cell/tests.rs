@@ -1,10 +1,10 @@
 //! Against the cell paper's rule in exact fractions.
 
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
 use crate::contract::Sustained;
-use crate::fuzz::cases;
 use crate::units::{Bytes, Nanos, Rate};
 
 /// Time as a fraction of nanoseconds with one denominator: PCR times SCR.

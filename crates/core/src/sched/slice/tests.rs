@@ -3,10 +3,10 @@
 
 use alloc::vec::Vec;
 
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::cases;
 use crate::units::Nanos;
 
 /// As a person would do it: every period that begins is gone through.

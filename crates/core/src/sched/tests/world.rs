@@ -3,8 +3,9 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+pub(super) use netnice_cases::cases;
+
 use crate::contract::{self, Bucket, Sustained, Weight};
-pub(super) use crate::fuzz::cases;
 use crate::sched::{Departure, FlowId, Packet, Scheduler, Service, Turn, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 

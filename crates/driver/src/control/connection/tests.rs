@@ -1,14 +1,13 @@
 //! What a connection makes of any bytes, in any pieces, with any descriptors beside them.
 
 use std::io::{PipeReader, Read as _, pipe};
-use std::sync::LazyLock;
 
 use netnice_api::decode_word;
 use netnice_api::frame::{FrameError, encode};
+use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
 
 use super::*;
-use crate::fuzz::{cases, corpus, near, replay};
 
 /// A piece of what a daemon sends: so many descriptors, and bytes.
 #[derive(Clone, Debug)]
@@ -145,6 +144,10 @@ fn judged(bytes: &[u8]) -> String {
     played(&pieces(bytes))
 }
 
+fn corpus() -> Corpus {
+    Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/connection"))
+}
+
 #[test]
 fn streams_that_are_kept_end_as_they_did() {
     let outcomes = [
@@ -156,7 +159,7 @@ fn streams_that_are_kept_end_as_they_did() {
         "json",
         "version",
     ];
-    replay("connection", judged, &outcomes);
+    corpus().replay(judged, &outcomes);
 }
 
 /// The longest message that is allowed comes in pieces of the socket's, and one byte more is refused.
@@ -193,24 +196,21 @@ fn descriptors_that_nobody_takes_end_it() {
     assert_eq!(played(&sent), "descriptors");
 }
 
-static KEPT: LazyLock<Vec<(String, Vec<u8>)>> = LazyLock::new(|| corpus("connection"));
-
 proptest! {
     #![proptest_config(cases(300))]
 
     #[test]
-    fn streams_near_those_that_are_kept(bytes in near("connection")) {
+    fn streams_near_those_that_are_kept(bytes in corpus().near()) {
         judged(&bytes);
     }
 
     /// Good calls and bad, cut anywhere.
     #[test]
     fn what_is_said_is_heard_however_it_is_cut(
-        which in prop::collection::vec(any::<prop::sample::Index>(), 1..5),
+        stories in corpus().some(1..5),
         cuts in prop::collection::vec((any::<prop::sample::Index>(), 0..3_u8), 0..8),
     ) {
-        let kept = &*KEPT;
-        let all = which.iter().flat_map(|one| pieces(&kept[one.index(kept.len())].1));
+        let all = stories.iter().flat_map(|story| pieces(story));
         let stream: Vec<u8> = all.flat_map(|piece| piece.bytes).collect();
         let mut cuts: Vec<(usize, u8)> = cuts
             .into_iter()

@@ -1,9 +1,9 @@
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::super::{Demux, FlowNo, Match, Refused, Verdict};
 use super::*;
 use crate::frame::Mac;
-use crate::fuzz::cases;
 use crate::protocol::Transport;
 use crate::story::{OWN, end, udp};
 

@@ -1,7 +1,8 @@
 //! The receive demultiplexer from bytes: frames, each behind its length in two bytes, to flows that are always the same.
 
+use netnice_cases::Corpus;
+
 use super::*;
-use crate::fuzz::{near, replay};
 
 /// Each kind of match, in both families, for both transports; some ends have two owners, and some none.
 fn flows() -> Vec<Match> {
@@ -61,16 +62,20 @@ fn judged(bytes: &[u8]) -> String {
     last
 }
 
+fn corpus() -> Corpus {
+    Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/receive"))
+}
+
 #[test]
 fn frames_that_are_kept_go_where_they_went() {
-    replay("receive", judged, &OUTCOMES);
+    corpus().replay(judged, &OUTCOMES);
 }
 
 proptest! {
     #![proptest_config(cases(1000))]
 
     #[test]
-    fn frames_near_those_that_are_kept(bytes in near("receive")) {
+    fn frames_near_those_that_are_kept(bytes in corpus().near()) {
         judged(&bytes);
     }
 }

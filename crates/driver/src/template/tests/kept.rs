@@ -1,7 +1,8 @@
 //! The transmit check from bytes: the first says whose template it is, the others are the frame.
 
+use netnice_cases::Corpus;
+
 use super::*;
-use crate::fuzz::{near, replay};
 
 fn owner(which: u8) -> Sender {
     let (from, to) = [
@@ -49,16 +50,20 @@ fn judged(bytes: &[u8]) -> String {
     }
 }
 
+fn corpus() -> Corpus {
+    Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus/transmit"))
+}
+
 #[test]
 fn frames_that_are_kept_are_judged_as_they_were() {
-    replay("transmit", judged, &OUTCOMES);
+    corpus().replay(judged, &OUTCOMES);
 }
 
 proptest! {
     #![proptest_config(cases(2000))]
 
     #[test]
-    fn frames_near_those_that_are_kept(bytes in near("transmit"), mend in any::<bool>()) {
+    fn frames_near_those_that_are_kept(bytes in corpus().near(), mend in any::<bool>()) {
         let mut bytes = bytes;
         if mend && !bytes.is_empty() {
             mend_checksum(&mut bytes[1..]);

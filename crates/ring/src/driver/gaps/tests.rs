@@ -1,7 +1,7 @@
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::story::cases;
 
 #[test]
 fn neighbours_join() {

@@ -1,8 +1,7 @@
 //! Stories told by bytes. Those in `corpus` are told with every test, each in a file named after how it
 //! ends: with the MUST of docs/ring.md that it breaks, or whole. The property tells stories near them.
 
-use std::path::PathBuf;
-
+use netnice_cases::Corpus;
 use proptest::prelude::*;
 
 use super::*;
@@ -106,56 +105,14 @@ fn told(bytes: &[u8]) -> String {
     end
 }
 
-/// What is kept: how each ends, and its bytes.
-fn corpus() -> Vec<(String, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus");
-    let files = std::fs::read_dir(folder).expect("the corpus is there");
-    let mut all: Vec<_> = files
-        .map(|file| {
-            let path = file.expect("read").path();
-            let name = path.file_stem().expect("a name").to_string_lossy();
-            let end = name.split('-').next().unwrap_or_default().to_owned();
-            (end, std::fs::read(&path).expect("read"))
-        })
-        .collect();
-    all.sort();
-    all
+fn corpus() -> Corpus {
+    Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))
 }
 
 #[test]
 #[cfg_attr(miri, ignore = "reads files")]
 fn stories_that_are_kept_end_as_they_did() {
-    let mut ends = std::collections::BTreeSet::new();
-    for (end, bytes) in corpus() {
-        assert_eq!(told(&bytes), end, "{bytes:?}");
-        ends.insert(end);
-    }
-    // Every rule that a program can break, once at least.
-    for must in [20, 21, 22, 23, 30, 31, 32, 40, 41, 42, 43, 44] {
-        assert!(ends.contains(&format!("r{must}")), "R{must}: {ends:?}");
-    }
-    assert!(
-        ends.contains("whole") && ends.contains("program"),
-        "{ends:?}"
-    );
-}
-
-/// One of those that are kept, with some bytes changed, put in or taken out.
-fn near() -> impl Strategy<Value = Vec<u8>> {
-    let change = (any::<prop::sample::Index>(), any::<u8>(), 0..3_u8);
-    let kept: Vec<Vec<u8>> = corpus().into_iter().map(|(_, bytes)| bytes).collect();
-    let changes = prop::collection::vec(change, 0..8);
-    (prop::sample::select(kept), changes).prop_map(|(mut bytes, changes)| {
-        for (at, byte, how) in changes {
-            let at = at.index(bytes.len().max(1));
-            match how {
-                0 if at < bytes.len() => bytes[at] = byte,
-                1 if at < bytes.len() => drop(bytes.remove(at)),
-                _ => bytes.insert(at, byte),
-            }
-        }
-        bytes
-    })
+    corpus().replay(told, &ENDS);
 }
 
 proptest! {
@@ -163,7 +120,13 @@ proptest! {
 
     #[test]
     #[cfg_attr(miri, ignore = "reads files")]
-    fn stories_near_those_that_are_kept(bytes in near()) {
+    fn stories_near_those_that_are_kept(bytes in corpus().near()) {
         told(&bytes);
     }
 }
+
+/// Every rule that a program can break, and what else a story ends with.
+const ENDS: [&str; 14] = [
+    "r20", "r21", "r22", "r23", "r30", "r31", "r32", "r40", "r41", "r42", "r43", "r44", "whole",
+    "program",
+];

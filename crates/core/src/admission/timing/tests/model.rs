@@ -3,6 +3,7 @@
 
 use alloc::vec::Vec;
 
+use netnice_cases::cases;
 use proptest::prelude::*;
 
 use crate::admission::timing::demand::{Demand, Fluid, Growth, Steps, WHOLE};
@@ -116,7 +117,7 @@ const FREE: InTheWay = InTheWay {
 };
 
 proptest! {
-    #![proptest_config(crate::fuzz::cases(1000))]
+    #![proptest_config(cases(1000))]
 
     /// Both halves of the theorem, on sets small enough to be played out: what is refused misses
     /// a deadline in one of the worst patterns, what is granted in none of them.

@@ -162,7 +162,7 @@ fn granted(costs: &Processor, asked: &[Channel]) -> Vec<Channel> {
 }
 
 proptest! {
-    #![proptest_config(crate::fuzz::cases(128))]
+    #![proptest_config(netnice_cases::cases(128))]
 
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
