@@ -120,6 +120,8 @@ pub struct Term {
 pub const PATTERN_REACH: u16 = 128;
 /// in so many words of eight (enough for two IPv6 addresses),
 pub const PATTERN_WORDS: u16 = 4;
+/// in as many terms as these have bytes (two terms of one byte are one),
+pub const PATTERN_TERMS: u16 = 8 * PATTERN_WORDS;
 /// and so many different sets of bits may be looked at in one place: each costs a packet a look-up.
 pub const PATTERN_SHAPES: u16 = 8;
 

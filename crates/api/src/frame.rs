@@ -8,6 +8,9 @@
 /// The longest request, in bytes of JSON.
 pub const LONGEST_REQUEST: usize = 64 * 1024;
 
+/// The longest that the daemon asks of a driver, in bytes of JSON: discard patterns of a link take up to 80 KiB.
+pub const LONGEST_CALL: usize = 1024 * 1024;
+
 /// The longest response, in bytes of JSON: 65,536 targets at about 250 bytes.
 pub const LONGEST_RESPONSE: usize = 16 * 1024 * 1024;
 

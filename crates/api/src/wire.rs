@@ -4,7 +4,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::driver::{DriverCall, DriverWord};
-use crate::frame::{self, FrameError, LONGEST_REQUEST, LONGEST_RESPONSE, LONGEST_WORD};
+use crate::frame::{
+    self, FrameError, LONGEST_CALL, LONGEST_REQUEST, LONGEST_RESPONSE, LONGEST_WORD,
+};
 use crate::{Request, Response};
 
 /// The version of the protocol. It changes when an old daemon would misread a new client or the
@@ -60,7 +62,7 @@ pub fn encode_call(call: &DriverCall) -> Result<Vec<u8>, WireError> {
         version: VERSION,
         request: call,
     })?;
-    Ok(frame::encode(&body, LONGEST_REQUEST)?)
+    Ok(frame::encode(&body, LONGEST_CALL)?)
 }
 
 /// What the daemon asks of a driver, out of the bytes of its frame.

@@ -7,26 +7,25 @@
 //!      └──▶ told: it ended, and why             └─┘ calls out, words in
 //! ```
 //! A driver outlives the daemon and everything that the daemon's terminal does: it has a process group of its own, and what it
-//! says goes to a file in the runtime folder. Calls that are made while it is sought wait for it.
+//! says goes to a file in the runtime folder. Calls that are made while it is sought wait for it. A driver may want its words read
+//! before it takes the next call, so words are read while a call goes out. A call that is too long to be made is answered here.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
 use netnice_api::driver::{DriverAnswer, DriverCall, DriverWord};
 use netnice_api::frame::{Decoder, LONGEST_WORD};
-use netnice_api::{RuntimeDir, decode_word, encode_call, fds};
+use netnice_api::{RuntimeDir, WireError, decode_word, encode_call, fds};
 use netnice_core::contract::IfName;
-use tokio::io::{AsyncWriteExt, Interest};
+use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
-
-use crate::server::connection::send_with;
 
 /// How a driver is started, where there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +67,7 @@ pub async fn run(
         // Nobody hears it any more when the daemon stops.
         let _ = heard.send((link.clone(), connection, what));
     };
-    let mut stream = match seek(&folder, &iface, start).await {
+    let stream = match seek(&folder, &iface, start).await {
         Ok(stream) => stream,
         Err(why) => return tell(Heard::Ended(why)),
     };
@@ -77,6 +76,7 @@ pub async fn run(
         decoder: Decoder::new(LONGEST_WORD),
         fds: Vec::new(),
     };
+    let mut unsent = None;
     loop {
         let went = tokio::select! {
             word = words.next(&stream) => match word {
@@ -86,8 +86,15 @@ pub async fn run(
                 }
                 Err(why) => Err(why),
             },
-            call = calls.recv() => match call {
-                Some(call) => send(&mut stream, call).await,
+            sent = send(&stream, &mut unsent), if unsent.is_some() => sent,
+            call = calls.recv(), if unsent.is_none() => match call {
+                Some((call, fd)) => {
+                    match encode_call(&call) {
+                        Ok(bytes) => unsent = Some(Unsent { bytes, gone: 0, fd }),
+                        Err(why) => tell(Heard::Said(not_made(call.id, &why), Vec::new())),
+                    }
+                    Ok(())
+                }
                 None => return,
             },
         };
@@ -256,11 +263,46 @@ impl Words {
     }
 }
 
-async fn send(stream: &mut UnixStream, (call, fd): Call) -> io::Result<()> {
-    let frame = encode_call(&call).map_err(io::Error::other)?;
-    let fds: Vec<OwnedFd> = fd.into_iter().collect();
-    let sent = send_with(stream, &frame, &fds).await?;
-    stream.write_all(&frame[sent..]).await
+/// A call that is under way.
+struct Unsent {
+    bytes: Vec<u8>,
+    gone: usize,
+    /// Travels with the first bytes.
+    fd: Option<OwnedFd>,
+}
+
+/// Sends what the socket takes. Given up in between it loses nothing.
+async fn send(stream: &UnixStream, unsent: &mut Option<Unsent>) -> io::Result<()> {
+    let Some(call) = unsent else {
+        return Ok(());
+    };
+    stream.writable().await?;
+    let beside: Vec<BorrowedFd<'_>> = call.fd.iter().map(AsFd::as_fd).collect();
+    let sent = stream.try_io(Interest::WRITABLE, || {
+        fds::send(stream.as_fd(), &call.bytes[call.gone..], &beside)
+    });
+    match sent {
+        Ok(sent) => {
+            call.gone += sent;
+            call.fd = None;
+        }
+        Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+        Err(error) => return Err(error),
+    }
+    if call.gone == call.bytes.len() {
+        *unsent = None;
+    }
+    Ok(())
+}
+
+/// The answer to a call that the driver never hears of.
+fn not_made(id: u64, why: &WireError) -> DriverWord {
+    DriverWord::Answer {
+        id,
+        answer: DriverAnswer::Failed {
+            why: format!("it cannot be asked: {why}"),
+        },
+    }
 }
 
 /// How long a driver may take to listen.

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use netnice_api::direct::Speaks;
+use netnice_api::direct::{PATTERN_TERMS, Speaks, Term};
 use netnice_core::contract::IfName;
 use netnice_kernel::routes::{self, Kind, Way};
 
@@ -74,9 +74,13 @@ impl<N: Network> Flows<N> {
                 number,
                 local,
                 remote,
-                ..
-            } => self.choose_protocol(link, nic, speaks, (*number, *local, *remote)),
-            Speaks::EtherType { number, .. } => {
+                pattern,
+            } => {
+                few_enough(pattern)?;
+                self.choose_protocol(link, nic, speaks, (*number, *local, *remote))
+            }
+            Speaks::EtherType { number, pattern } => {
+                few_enough(pattern)?;
                 if *number < FIRST_TYPE || KERNEL_TYPES.contains(number) {
                     return Err(Denied::BadUsage(format!(
                         "EtherType {number:#06x} is not for direct flows: the kernel speaks it, or it is a length"
@@ -279,6 +283,17 @@ fn own(local: IpAddr, way: &Way, to: IpAddr) -> Result<IpAddr, Denied> {
     named(local)
         .or(way.source)
         .ok_or_else(|| Denied::Failed(format!("this host has no address to send from to {to}")))
+}
+
+/// What a pattern means its driver judges; how long it is counts here, where the request is told on.
+fn few_enough(pattern: &[Term]) -> Result<(), Denied> {
+    match pattern.len() > usize::from(PATTERN_TERMS) {
+        false => Ok(()),
+        true => Err(Denied::BadUsage(format!(
+            "{} terms in one pattern; {PATTERN_TERMS} are allowed, and two of one byte can be one",
+            pattern.len()
+        ))),
+    }
 }
 
 fn same_family(one: IpAddr, other: IpAddr) -> Result<(), Denied> {

@@ -144,6 +144,9 @@ const MOST: usize = 64;
 
 #[cfg(test)]
 mod tests {
+    use netnice_api::driver::{DriverCall, DriverRequest};
+    use netnice_api::encode_call;
+
     use super::*;
 
     #[test]
@@ -195,5 +198,17 @@ mod tests {
         let others: Vec<_> = (0..9).map(at).collect();
         assert_eq!(together(&others), Err(DiscardError::Shapes(9)));
         assert_eq!(together(&others[1..]), Ok(()));
+    }
+
+    /// A driver is told all of a link at once.
+    #[test]
+    fn as_many_patterns_as_there_may_be_are_one_call() {
+        let longest = [96, 104, 112, 120].map(|offset| format!("{offset}=ffffffffffffffff"));
+        let longest = pattern(&longest.join(" ")).expect("a pattern");
+        let patterns = vec![longest; MOST];
+        assert_eq!(together(&patterns), Ok(()));
+        let ask = DriverRequest::Discard { patterns };
+        let call = encode_call(&DriverCall { id: u64::MAX, ask });
+        assert!(call.is_ok(), "{}", call.expect_err("it is not"));
     }
 }

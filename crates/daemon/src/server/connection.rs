@@ -217,11 +217,7 @@ async fn send(stream: &mut UnixStream, told: &Told) -> io::Result<()> {
 }
 
 /// Sends descriptors with the first bytes, if there are any; tells how many bytes went.
-pub(crate) async fn send_with(
-    stream: &UnixStream,
-    frame: &[u8],
-    fds: &[OwnedFd],
-) -> io::Result<usize> {
+async fn send_with(stream: &UnixStream, frame: &[u8], fds: &[OwnedFd]) -> io::Result<usize> {
     if fds.is_empty() {
         return Ok(0);
     }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use netnice_api::driver::{DriverAnswer, DriverCall, DriverWord};
-use netnice_api::frame::{Decoder, LONGEST_REQUEST, LONGEST_WORD};
+use netnice_api::frame::{Decoder, LONGEST_CALL, LONGEST_WORD};
 use netnice_api::{WireError, decode_call, encode_word, fds};
 
 /// A connection.
@@ -59,7 +59,7 @@ impl Connection {
         stream.set_nonblocking(true)?;
         Ok(Connection {
             stream,
-            calls: Decoder::new(LONGEST_REQUEST),
+            calls: Decoder::new(LONGEST_CALL),
             beside: VecDeque::new(),
             out: VecDeque::new(),
             kept: 0,

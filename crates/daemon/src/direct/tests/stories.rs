@@ -64,6 +64,47 @@ fn who_may_not_is_told_what_to_do() {
 }
 
 #[test]
+fn a_pattern_has_as_many_terms_as_it_can_look_at_bytes() {
+    let mut stage = Stage::new();
+    let seat = stage.program(&Peer::ROOT, 7);
+    let term = Term {
+        offset: 4,
+        mask: 1,
+        value: 1,
+    };
+    let mut open = |terms| {
+        let speaks = [
+            Speaks::EtherType {
+                number: 0x88b5,
+                pattern: vec![term; terms],
+            },
+            Speaks::Protocol {
+                number: 99,
+                local: [10, 0, 0, 100].into(),
+                remote: None,
+                pattern: vec![term; terms],
+            },
+        ];
+        speaks.map(|speaks| {
+            let open = OpenFlow {
+                speaks,
+                ..udp("0.0.0.0:0", None, "")
+            };
+            let answer = stage.tell(&seat, DirectRequest::Open(open));
+            answer.expect("an answer")
+        })
+    };
+    for refused in open(33) {
+        let told = words(&refused);
+        assert!(told.contains("33 terms in one pattern; 32 are"), "{told}");
+    }
+    for opened in open(32) {
+        let is_open = matches!(opened, Response::Direct(DirectAnswer::Opened(_)));
+        assert!(is_open, "{opened:?}");
+    }
+}
+
+#[test]
 fn users_are_kept_off_the_direct_path_where_the_policy_says_so() {
     let mut stage = Stage::new();
     let path = std::env::temp_dir().join(format!("netnice-{}-users.toml", std::process::id()));

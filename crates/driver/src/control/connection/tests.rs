@@ -40,7 +40,7 @@ fn naive(stream: &[u8]) -> (Vec<DriverCall>, bool) {
     let (mut rest, mut calls) = (stream, Vec::new());
     while let Some((length, behind)) = rest.split_first_chunk::<4>() {
         let length = u32::from_be_bytes(*length) as usize;
-        if length == 0 || length > LONGEST_REQUEST {
+        if length == 0 || length > LONGEST_CALL {
             return (calls, true);
         }
         let Some((body, behind)) = behind.split_at_checked(length) else {
@@ -165,7 +165,7 @@ fn streams_that_are_kept_end_as_they_did() {
 /// The longest message that is allowed comes in pieces of the socket's, and one byte more is refused.
 #[test]
 fn a_message_of_the_limit_is_taken() {
-    for (length, end) in [(LONGEST_REQUEST, "json"), (LONGEST_REQUEST + 1, "long")] {
+    for (length, end) in [(LONGEST_CALL, "json"), (LONGEST_CALL + 1, "long")] {
         let frame = encode(&vec![b'x'; length], usize::MAX).expect("by another's limit");
         let sent: Vec<Sent> = frame
             .chunks(10_000)
