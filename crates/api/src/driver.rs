@@ -217,6 +217,8 @@ pub struct CensusDoc {
     pub frames: Option<FramesDoc>,
     /// Doorbells that programs rang though the driver was awake.
     pub unasked: u64,
+    /// Processors are kept awake now, since packets leave that have a moment to leave at.
+    pub awake: bool,
     /// How many patterns it was told to throw away.
     pub discards: u32,
 }

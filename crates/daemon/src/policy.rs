@@ -3,6 +3,7 @@
 //! ```toml
 //! input_meter = true             # netnice PID RATE limits both directions together; false: what is sent alone
 //! direct_users = true            # every user may have direct flows; false: root and the group netnice
+//! direct_awake = true            # no processor sleeps while packets of cell contracts leave; false: as it likes
 //!
 //! [[link]]
 //! name = "eth0"
@@ -45,6 +46,8 @@ pub struct Policy {
     pub input_meter: bool,
     /// Whether every user may have flows of the direct path.
     pub direct_users: bool,
+    /// Whether drivers keep processors awake while packets of `cell` contracts leave.
+    pub direct_awake: bool,
     /// The links to manage.
     pub links: Vec<LinkRule>,
     /// The contracts, in order.
@@ -56,6 +59,7 @@ impl Default for Policy {
         Policy {
             input_meter: true,
             direct_users: true,
+            direct_awake: true,
             links: Vec::new(),
             rules: Vec::new(),
         }
@@ -158,6 +162,7 @@ impl Policy {
         Ok(Policy {
             input_meter: file.input_meter.unwrap_or(true),
             direct_users: file.direct_users.unwrap_or(true),
+            direct_awake: file.direct_awake.unwrap_or(true),
             links,
             rules,
         })
@@ -169,6 +174,7 @@ impl Policy {
 struct FileDoc {
     input_meter: Option<bool>,
     direct_users: Option<bool>,
+    direct_awake: Option<bool>,
     #[serde(default)]
     link: Vec<Spanned<LinkDoc>>,
     #[serde(default)]

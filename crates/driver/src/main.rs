@@ -34,6 +34,9 @@ struct Arguments {
     /// The processor of the thread that sends and receives [default: any]
     #[arg(long, value_name = "N")]
     processor: Option<usize>,
+    /// Processors may fall asleep between packets of `cell` contracts, which saves power and costs their exactness
+    #[arg(long)]
+    may_sleep: bool,
     /// How long it stays without a program
     #[arg(
         long,
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
             How::Fallback => Mode::Fallback,
         }),
         processor: arguments.processor,
+        keep_awake: !arguments.may_sleep,
         linger: (!arguments.stay).then(|| Duration::from_nanos(arguments.linger.0)),
     };
     match run(&options) {

@@ -96,6 +96,8 @@ pub struct Sums {
     pub link: link::Counters,
     /// Of the loop.
     pub spent: Spent,
+    /// Processors are kept awake.
+    pub awake: bool,
     /// Frames, where they are shared with the kernel.
     pub frames: Option<Tally>,
 }
@@ -271,6 +273,7 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
             received: server.turn().demux().counters(),
             link: server.link().counters(),
             spent: server.spent(),
+            awake: server.is_awake(),
             frames: server.link().tally(),
         })),
         Order::Wire(wire) => done(server.turn().rewire(wire).map_err(|why| why.to_string())),

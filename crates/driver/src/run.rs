@@ -36,6 +36,8 @@ pub struct Options {
     pub mode: Option<Mode>,
     /// The processor of the packet thread.
     pub processor: Option<usize>,
+    /// Processors are kept awake while packets of `cell` contracts leave.
+    pub keep_awake: bool,
     /// How long it stays without a program. None: for ever.
     pub linger: Option<Duration>,
 }
@@ -97,7 +99,12 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let (link, ear) = Link::open(&options.iface, options.mode)?;
     let turn = Turn::new(wire, link.interface().mac);
     let turn = turn.map_err(|why| io::Error::other(why.to_string()))?;
-    let server = Server::new(turn, link)?;
+    let mut server = Server::new(turn, link)?;
+    if options.keep_awake
+        && let Err(error) = server.keep_awake()
+    {
+        tracing::warn!(%error, "processors may fall asleep between packets (keeping them awake needs root)");
+    }
     let (orders, inbox) = orders::pair()?;
     server.also(inbox.bell())?;
     let listener = place.listen()?;

@@ -14,6 +14,7 @@
 //! What is due is flushed before any program is told of it: a ring of a doorbell takes longer than to send a packet. Behind the
 //! flush the clock is read once more, since the thread may have been stopped meanwhile ([`Turn::left`]).
 
+mod awake;
 mod duty;
 mod lead;
 mod muted;
@@ -28,6 +29,7 @@ use rustix::event::epoll;
 
 use crate::demux::FlowNo;
 use crate::link::{Flushed, Link};
+use crate::serve::awake::Awake;
 use crate::serve::duty::Duty;
 use crate::serve::lead::Lead;
 use crate::serve::muted::Muted;
@@ -53,6 +55,7 @@ pub struct Server {
     since: Instant,
     duty: Duty,
     lead: Lead,
+    awake: Awake,
     waking: Waking,
     spent: Spent,
 }
@@ -81,6 +84,7 @@ impl Server {
             since: monotonic(),
             duty: Duty::new(monotonic()),
             lead: Lead::new(),
+            awake: Awake::new(),
             waking: Waking::new(),
             spent: Spent::default(),
         };
@@ -143,6 +147,11 @@ impl Server {
         }
     }
 
+    /// Keeps processors awake while packets leave that have a moment to leave at. Only root may.
+    pub fn keep_awake(&mut self) -> io::Result<()> {
+        self.awake.allow()
+    }
+
     /// The turn, to open and close flows between two rounds.
     pub fn turn(&mut self) -> &mut Turn {
         &mut self.turn
@@ -166,6 +175,11 @@ impl Server {
         &mut self.link
     }
 
+    /// Whether processors are kept awake now.
+    pub fn is_awake(&self) -> bool {
+        self.awake.is_asked()
+    }
+
     /// What the loop did so far.
     pub fn spent(&self) -> Spent {
         self.spent
@@ -181,11 +195,18 @@ impl Server {
             self.since = monotonic();
             self.duty.slept(self.since);
         }
-        let limit = now.0.saturating_add(longest.0);
-        match next {
-            Next::Again => {}
-            Next::Wait(at) => self.rest(Instant(at.0.min(limit)), at.0 <= limit),
-            Next::Idle => self.rest(Instant(limit), false),
+        let departure = match next {
+            Next::Again => return,
+            Next::Wait(at) => Some(at),
+            Next::Idle => None,
+        };
+        let mut limit = now.0.saturating_add(longest.0);
+        if let Some(until) = self.awake.rests(now, departure) {
+            limit = limit.min(until.0);
+        }
+        match departure.filter(|at| at.0 <= limit) {
+            Some(at) => self.rest(at, true),
+            None => self.rest(Instant(limit), false),
         }
     }
 
@@ -208,8 +229,8 @@ impl Server {
         let before = self.link.sent();
         let next = turn.transmit(&mut self.link, handed);
         let flushed = self.link.flush();
-        if flushed.is_ok() {
-            turn.left(monotonic);
+        if flushed.is_ok() && turn.left(monotonic) {
+            self.awake.left(handed);
         }
         let round = Round {
             began,

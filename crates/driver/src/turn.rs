@@ -444,17 +444,18 @@ impl Turn {
     }
 
     /// The card has sent all that it was given, and `at` says when. Where that was later than a contract tolerates, its flow goes on from
-    /// then, and not from when it was to leave.
+    /// then, and not from when it was to leave. True if there was a packet that was to leave at a moment.
     #[inline]
-    pub fn left(&mut self, at: impl FnOnce() -> Instant) {
+    pub fn left(&mut self, at: impl FnOnce() -> Instant) -> bool {
         if self.leaving.is_empty() {
-            return;
+            return false;
         }
         let at = at();
         if at > self.leaves {
             self.delayed(at);
         }
         self.leaving.clear();
+        true
     }
 
     #[cold]

@@ -231,6 +231,9 @@ impl Direct {
         let (tell, begun) = mpsc::channel();
         let mut server = Server::new(self.turn, self.link)?;
         server.also(inbox.bell())?;
+        if let Err(error) = server.keep_awake() {
+            eprintln!("lab: processors may fall asleep between packets: {error}");
+        }
         let thread = std::thread::Builder::new()
             .name("driver".into())
             .spawn(move || {

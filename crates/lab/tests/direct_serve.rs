@@ -1,6 +1,7 @@
 //! The smallest whole path on real packets: programs with slices send UDP through the driver, and what arrives is
 //! measured on the far end of the cable.
 
+use std::io::Read;
 use std::thread;
 use std::time::Duration;
 
@@ -51,6 +52,44 @@ fn slices(mode: Mode) -> Result<()> {
     }
     println!("{mode:?}: {:?}", driven.server().spent());
     Ok(())
+}
+
+/// In how many microseconds a processor has to be awake, by all who ask. Nothing where the kernel does not keep it.
+fn latency() -> Option<i32> {
+    let mut word = [0; 4];
+    let file = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/cpu_dma_latency");
+    file.ok()?.read_exact(&mut word).ok()?;
+    Some(i32::from_ne_bytes(word))
+}
+
+/// What is asked of processors while a flow sends, and whether its driver asks.
+fn asked(contract: &str) -> Result<(Option<i32>, bool)> {
+    let world = World::pair(Pair::default())?;
+    let mut direct = Direct::new(&world, wire(100_000_000, Nanos(0))?, Mode::Native)?;
+    let talker = direct.talker(5000, contract)?;
+    let driving = direct.drive(None)?;
+    let talking = talker.talk()?;
+    thread::sleep(Duration::from_millis(300));
+    let meanwhile = latency();
+    let mut driven = driving.end()?;
+    talking.end()?;
+    Ok((meanwhile, driven.server().is_awake()))
+}
+
+#[test]
+fn no_processor_sleeps_while_a_cell_flow_sends() {
+    world::begin().expect("a clean machine");
+    if latency().is_none() {
+        eprintln!("this kernel cannot be asked to keep processors awake");
+        return;
+    }
+    let cell = asked("cell pcr=10mbit,cdvt=500us").expect("a cell flow");
+    assert_eq!(cell, (Some(0), true));
+    let (_, asks) = asked("slice 10ms/100ms").expect("a slice");
+    assert!(!asks, "a slice has no moments");
 }
 
 #[test]

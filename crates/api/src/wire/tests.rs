@@ -479,6 +479,7 @@ fn every_word_of_a_driver_comes_back_as_it_went() {
                 sending: 4,
             }),
             unasked: 4,
+            awake: true,
             discards: 2,
         })),
         DriverAnswer::Failed { why: "so".into() },

@@ -30,6 +30,11 @@ impl<H: Host> Clerk<H> {
         }
     }
 
+    /// Whether drivers keep processors awake while packets leave that have a moment to leave at.
+    pub fn keeps_awake(&self) -> bool {
+        self.policy.direct_awake
+    }
+
     /// What a link's driver is to throw away. None: nobody knows, for the policy cannot be read.
     pub fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]> {
         let known = self.policy_read || self.policy_fault.is_none();

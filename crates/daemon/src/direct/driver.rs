@@ -34,6 +34,8 @@ pub struct Start {
     pub rate: u64,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
+    /// Processors are kept awake while packets of `cell` contracts leave.
+    pub keep_awake: bool,
 }
 
 /// A call, with the descriptor that travels with it.
@@ -169,6 +171,7 @@ fn spawn(folder: &Path, iface: &str, start: &Start) -> Result<Child, String> {
         .arg(folder)
         .args(["--rate", &format!("{}bit", start.rate)])
         .args(["--overhead", &start.overhead.to_string()])
+        .args((!start.keep_awake).then_some("--may-sleep"))
         .arg(iface)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

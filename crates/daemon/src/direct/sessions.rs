@@ -5,7 +5,6 @@ use netnice_api::driver::DriverRequest;
 use netnice_api::{Done, Response};
 use netnice_core::contract::IfName;
 
-use super::admit::Room;
 use super::driver::Start;
 use super::{Asked, Caller, Flows, Lane, Order, Pending, Reply, Session, refuse};
 use crate::authority::user;
@@ -32,8 +31,8 @@ impl<N: Network> Flows<N> {
             DirectRequest::Attach(attach) => {
                 let session = self.may_attach(clerk, &peer, &guest, caller.as_ref(), &attach);
                 match (session, caller) {
-                    (Ok((session, room)), Some(caller)) => {
-                        self.attach(session, &room, caller, &attach, reply, now);
+                    (Ok((session, start)), Some(caller)) => {
+                        self.attach(session, start, caller, &attach, reply, now);
                     }
                     (Ok(_), None) => refuse(reply, no_caller()),
                     (Err(denied), _) => refuse(reply, denied),
@@ -69,7 +68,7 @@ impl<N: Network> Flows<N> {
         self.call(link, ask, None, Pending::Detach { program }, now);
     }
 
-    /// The session that an attachment would make, and the room that its link has.
+    /// The session that an attachment would make, how its link's driver is started, and the link's card.
     fn may_attach<H: Host>(
         &mut self,
         clerk: &mut Clerk<H>,
@@ -77,7 +76,7 @@ impl<N: Network> Flows<N> {
         guest: &crate::server::Guest,
         caller: Option<&Caller>,
         attach: &Attach,
-    ) -> Result<(Session, (Room, Nic)), Denied> {
+    ) -> Result<(Session, (Start, Nic)), Denied> {
         clerk.may_go_direct(peer)?;
         let caller = caller.ok_or_else(no_caller)?;
         if self.sessions.contains_key(&guest.number) {
@@ -106,6 +105,11 @@ impl<N: Network> Flows<N> {
         self.within_limits(peer, attach)?;
         let nic = self.nic(&link)?;
         let room = self.room(clerk, &link, nic.mtu)?;
+        let start = Start {
+            rate: room.least().bits_per_second(),
+            overhead: room.overhead(),
+            keep_awake: clerk.keeps_awake(),
+        };
         let session = Session {
             guest: guest.clone(),
             peer: peer.clone(),
@@ -116,13 +120,13 @@ impl<N: Network> Flows<N> {
             flows: attach.flows,
             bytes: attach.bytes,
         };
-        Ok((session, (room, nic)))
+        Ok((session, (start, nic)))
     }
 
     fn attach(
         &mut self,
         session: Session,
-        (room, nic): &(Room, Nic),
+        (start, nic): (Start, Nic),
         caller: Caller,
         attach: &Attach,
         reply: Reply,
@@ -132,13 +136,9 @@ impl<N: Network> Flows<N> {
         let number = session.guest.number;
         self.orders.push(Order::Watch(session.guest.clone()));
         self.sessions.insert(number, session);
-        let start = Start {
-            rate: room.least().bits_per_second(),
-            overhead: room.overhead(),
-        };
         if !self.lanes.contains_key(&link) {
             let lane = Lane {
-                nic: Some(*nic),
+                nic: Some(nic),
                 ..Lane::new()
             };
             self.reach(&link, lane, Some(start.clone()), now);

@@ -334,6 +334,9 @@ impl<N: Network> Flows<N> {
             if let Some(frames) = &census.frames {
                 page.row("frames", &words::frames(frames, &census.flows));
             }
+            if census.awake {
+                page.row("awake", words::AWAKE);
+            }
             if census.unasked > 0 {
                 page.row("rung", &words::rung(census.unasked));
             }

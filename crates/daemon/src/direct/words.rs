@@ -155,6 +155,10 @@ pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
     )
 }
 
+/// Processors are kept awake.
+pub(super) const AWAKE: &str =
+    "no processor falls asleep while packets of cell contracts leave (direct_awake of the policy)";
+
 /// Doorbells that were rung for nothing.
 pub(super) fn rung(unasked: u64) -> String {
     format!(

@@ -10,6 +10,7 @@ fn a_whole_file_is_read() {
         r#"
 input_meter = false
 direct_users = false
+direct_awake = false
 
 [[link]]
 name = "eth0"
@@ -38,8 +39,8 @@ priority = 0
 "#,
     )
     .expect("a policy");
-    assert!(!policy.input_meter && !policy.direct_users);
-    assert!(Policy::default().direct_users);
+    assert!(!policy.input_meter && !policy.direct_users && !policy.direct_awake);
+    assert!(Policy::default().direct_users && Policy::default().direct_awake);
     assert_eq!(policy.links.len(), 2);
     assert_eq!(policy.links[0].overhead, 24);
     assert_eq!(policy.links[0].down_rate, "50mbit".parse().ok());
@@ -60,7 +61,7 @@ priority = 0
             "video name:video min 5mbit min-down 2mbit on eth0 weight 300 priority 0",
         ]
     );
-    assert_eq!(policy.rules[1].line, 22);
+    assert_eq!(policy.rules[1].line, 23);
     assert_eq!(parse("").expect("empty"), Policy::default());
 }
 

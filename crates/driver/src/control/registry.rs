@@ -355,6 +355,7 @@ impl Registry {
             },
             frames: sums.frames.map(setup::frames),
             unasked: sums.spent.unasked,
+            awake: sums.awake,
             discards: self.discards,
             discarded: discarded
                 .chain(others)

@@ -282,6 +282,7 @@ impl Driver {
                 sending: 9,
             }),
             unasked: 11,
+            awake: true,
             discards: self.discards.as_ref().map_or(0, |told| told.len() as u32),
             ..CensusDoc::default()
         }
