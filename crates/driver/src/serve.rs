@@ -276,9 +276,12 @@ impl Server {
         let spins = exactly && self.duty.may_spin();
         let early = if spins { self.lead.nanos() } else { 0 };
         let wake = until.0.saturating_sub(early);
-        if monotonic().0 < wake {
+        let now = monotonic();
+        if now.0 < wake {
+            self.hear_muted(now);
             self.waking.falls_asleep(processor_time);
-            if !self.turn.doze() {
+            if !self.turn.doze(now) {
+                self.mute();
                 return;
             }
             self.spent.sleeps += 1;
@@ -304,7 +307,6 @@ impl Server {
         let now = monotonic().0;
         let gathers = now < self.gather.0;
         self.hear_frames(!gathers);
-        self.hear_muted(Instant(now));
         let mut wake = until;
         if gathers {
             wake = wake.min(self.gather.0);
@@ -345,27 +347,33 @@ impl Server {
 
     /// A program rang.
     fn hear(&mut self, program: ProgramNo) {
-        let unasked = self.turn.hear(program);
-        self.spent.unasked += unasked;
-        if unasked > 0 && self.listen(program, epoll::EventFlags::empty()) {
-            self.muted.push(program, self.since);
+        let unasked = self.turn.hear(program, self.since);
+        self.spent.rung(unasked);
+        self.mute();
+    }
+
+    /// Those who called for nothing are left alone for a while.
+    fn mute(&mut self) {
+        while let Some((program, until)) = self.turn.poll_muted() {
+            self.listen(program, epoll::EventFlags::empty());
+            self.muted.push(program, until);
         }
     }
 
-    /// Those who were left alone for long enough.
+    /// Those who were left alone for long enough. The turn goes by the same moment: whom it listens to has a doorbell that is heard.
     fn hear_muted(&mut self, now: Instant) {
         while let Some(program) = self.muted.poll(now) {
             self.listen(program, epoll::EventFlags::IN);
         }
     }
 
-    /// Whether a program's doorbell ends a sleep. False if that cannot be changed: it was expelled, say.
-    fn listen(&self, program: ProgramNo, what: epoll::EventFlags) -> bool {
+    /// Whether a program's doorbell ends a sleep.
+    fn listen(&self, program: ProgramNo, what: epoll::EventFlags) {
         let data = epoll::EventData::new_u64(program.0.into());
-        let Some(bell) = self.turn.bell(program) else {
-            return false;
-        };
-        epoll::modify(&self.watched, bell, data, what).is_ok()
+        if let Some(bell) = self.turn.bell(program) {
+            // It fails for one that was expelled, whose doorbell ends none any more.
+            let _ = epoll::modify(&self.watched, bell, data, what);
+        }
     }
 
     /// Whether a frame ends a sleep.

@@ -21,11 +21,10 @@
 //! - With tens of thousands of flows nearly all of the time would be waiting for memory. So which flows are looked at next, and which
 //!   packets leave in this turn, is known before it is done, and what it takes is fetched.
 
+mod calls;
 mod flow;
 mod programs;
 mod receive;
-
-use std::os::fd::BorrowedFd;
 
 use netnice_core::contract::Slice;
 use netnice_core::prefetch;
@@ -37,6 +36,7 @@ use netnice_ring::layout::{Place, SetupError, Shape};
 use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};
 
+use calls::Calls;
 pub use flow::{Counters, LATENESS, Open, Opened};
 use flow::{Flow, Handed, UNMOVED};
 pub use programs::ProgramNo;
@@ -127,6 +127,8 @@ pub struct Turn {
     /// What leaves in this turn, in order.
     departures: Vec<Leaves>,
     broken: Vec<(ProgramNo, Breach)>,
+    /// Whose doorbells are not to be heard until then.
+    muted: Vec<(ProgramNo, Instant)>,
     expelled: Vec<Expelled>,
     /// What was given to the card and has not left as far as is known, of flows that care: whose, and how many bytes.
     leaving: Vec<(FlowId, u64)>,
@@ -181,6 +183,8 @@ struct Program {
     slots: Vec<Option<u32>>,
     /// Flows of it that received something lately.
     receivers: Crowd,
+    /// Those for nothing.
+    calls: Calls,
     /// It is to be rung at the end of the turn.
     news: bool,
     /// It broke a rule.
@@ -206,6 +210,7 @@ impl Turn {
             looked: 0,
             departures: Vec::with_capacity(BATCH),
             broken: Vec::new(),
+            muted: Vec::new(),
             expelled: Vec::new(),
             leaving: Vec::with_capacity(BATCH),
             leaves: Instant(0),
@@ -220,6 +225,7 @@ impl Turn {
             client,
             slots: Vec::new(),
             receivers: Crowd::default(),
+            calls: Calls::default(),
             news: false,
             expelled: false,
         })
@@ -474,9 +480,13 @@ impl Turn {
             if let Some(Some(flow)) = self.flows.get_mut(number as usize)
                 && flow.publish()
                 && let Some(program) = self.programs.get_mut(flow.program)
-                && !std::mem::replace(&mut program.news, true)
             {
-                self.to_ring.push(flow.program);
+                if flow.brought() {
+                    program.calls.brought();
+                }
+                if !std::mem::replace(&mut program.news, true) {
+                    self.to_ring.push(flow.program);
+                }
             }
         }
     }
@@ -512,32 +522,6 @@ impl Turn {
         self.programs.numbers()
     }
 
-    /// The doorbell of a program: readable when it rang.
-    pub fn bell(&self, program: ProgramNo) -> Option<BorrowedFd<'_>> {
-        let known = self.programs.get(program)?;
-        Some(known.client.bell())
-    }
-
-    /// Before sleeping. False: some program has news, look at them instead.
-    pub fn doze(&mut self) -> bool {
-        let quiet = self.served().all(|program| program.client.doze());
-        if !quiet {
-            self.wake();
-        }
-        quiet
-    }
-
-    /// After sleeping.
-    pub fn wake(&mut self) {
-        self.served().for_each(|program| program.client.wake());
-    }
-
-    /// Empties the doorbell of a program that rang; how many rings were not asked for.
-    pub fn hear(&mut self, program: ProgramNo) -> u64 {
-        self.client(program)
-            .map_or(0, |client| client.hear().unasked)
-    }
-
     /// Panics if it contradicts itself. For tests; linear in everything.
     pub fn invariants(&self) {
         self.scheduler.invariants();
@@ -559,7 +543,7 @@ impl Turn {
     fn look(&mut self, now: Instant) {
         if self.looked == self.news.len() {
             self.looked = 0;
-            self.ask();
+            self.ask(now);
         }
         let news = std::mem::take(&mut self.news);
         let until = news.len().min(self.looked + NEWS);
@@ -592,7 +576,7 @@ impl Turn {
     }
 
     /// Which flows are to be looked at.
-    fn ask(&mut self) {
+    fn ask(&mut self, now: Instant) {
         let Turn {
             news,
             again,
@@ -601,7 +585,7 @@ impl Turn {
         } = self;
         news.clear();
         news.append(again);
-        for program in programs.iter().filter(|program| !program.expelled) {
+        for program in programs.iter().filter(|program| program.is_heard(now)) {
             program.client.take_notices(|slot| {
                 news.extend(program.slots.get(slot as usize).copied().flatten());
             });
@@ -654,7 +638,7 @@ impl Turn {
         if flow.looks_again() && behind.is_none() {
             again.push(number as u32);
         }
-        if let Some(head) = std::mem::replace(&mut flow.head, behind) {
+        if let Some(head) = flow.follow(behind) {
             flow.ring.soon_read(&head);
             let since = std::mem::replace(&mut flow.since, now);
             departures.push(Leaves {
@@ -695,11 +679,6 @@ impl Turn {
                 }
             }
         }
-    }
-
-    fn served(&mut self) -> impl Iterator<Item = &mut Program> {
-        let programs = self.programs.iter_mut();
-        programs.filter(|program| !program.expelled)
     }
 
     fn flows_of(&self, program: ProgramNo) -> impl Iterator<Item = FlowNo> {

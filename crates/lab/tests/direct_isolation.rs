@@ -16,7 +16,8 @@ use netnice_core::contract::Contract;
 use netnice_core::sched::Service;
 use netnice_core::units::Nanos;
 use netnice_driver::link::Mode;
-use netnice_lab::direct::rogue::{Cell, Crime, Prison};
+use netnice_driver::serve::Spent;
+use netnice_lab::direct::rogue::{Cell, Crime, Prison, Rogue};
 use netnice_lab::direct::{Direct, SHORT, SINK, Talker, wire};
 use netnice_lab::experiment::bench::functional;
 use netnice_lab::stats;
@@ -267,8 +268,8 @@ fn run(seconds: f64, rogues: bool) -> Result<Seen> {
     })
 }
 
-/// A program that does nothing but ring, for so long: how often it rang for nothing, and how often the driver slept.
-fn ringing(lasting: Duration) -> Result<(u64, u64)> {
+/// A program that does nothing but call the driver, for so long: what the driver did meanwhile.
+fn calling(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Result<Spent> {
     let world = World::pair(Pair::default())?;
     let direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     let service = Service::of(&contracts().others.parse::<Contract>()?)?;
@@ -283,24 +284,47 @@ fn ringing(lasting: Duration) -> Result<(u64, u64)> {
         for cell in cells {
             let (rogue, begin) = (cell.enter()?, Instant::now());
             while begin.elapsed() < lasting {
-                rogue.ring()?;
+                call(&rogue)?;
             }
         }
         guard.join().map_err(|_| anyhow!("the guard panicked"))?
     })?;
     let mut driven = driving.end()?;
-    let spent = driven.server().spent();
-    Ok((spent.unasked, spent.sleeps))
+    Ok(driven.server().spent())
 }
 
 #[test]
 fn who_rings_for_nothing_wakes_the_driver_a_hundred_times_a_second() {
     world::begin().expect("a clean machine");
-    let (unasked, sleeps) = ringing(Duration::from_secs(1)).expect("it can be measured");
-    println!("{unasked} rings, {sleeps} sleeps");
-    assert!(unasked > 5_000, "{unasked} rings");
+    let spent = calling(Duration::from_secs(1), Rogue::ring).expect("it can be measured");
+    println!("{spent:?}");
+    assert!(spent.unasked > 5_000, "{spent:?}");
     // Beside those of the guard's orders.
-    assert!(sleeps < 400, "{sleeps} sleeps");
+    assert!(spent.sleeps < 400, "{spent:?}");
+}
+
+#[test]
+fn who_takes_the_flag_first_wakes_it_no_more_often() {
+    world::begin().expect("a clean machine");
+    let answered = AtomicU64::new(0);
+    let spent = calling(Duration::from_secs(1), |rogue| {
+        if rogue.answer()? {
+            answered.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    });
+    let (spent, answered) = (spent.expect("it can be measured"), answered.into_inner());
+    println!("it was found asleep {answered} times: {spent:?}");
+    assert!(answered >= 16, "{answered}");
+    assert!(spent.sleeps < 500, "{spent:?}");
+}
+
+#[test]
+fn who_sets_notices_for_nothing_does_not_keep_it_awake() {
+    world::begin().expect("a clean machine");
+    let spent = calling(Duration::from_secs(1), Rogue::notify).expect("it can be measured");
+    println!("{spent:?}");
+    assert!(spent.sleeps > 0 && spent.rounds < 1_000, "{spent:?}");
 }
 
 /// After the moment at which the contract would have let each packet go (GCRA), in us. A packet that is later than the tolerance

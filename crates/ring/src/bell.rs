@@ -80,6 +80,21 @@ impl Notices {
         self.words.iter().any(set)
     }
 
+    /// The flows of which a notice is there. They stay.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(self.words.iter()).flat_map(|(index, word)| {
+            let mut bits = word.load(Ordering::Relaxed);
+            if bits != 0 {
+                fence(Ordering::SeqCst);
+            }
+            std::iter::from_fn(move || {
+                let lowest = (bits != 0).then(|| bits.trailing_zeros())?;
+                bits &= bits - 1;
+                Some(64 * index + lowest)
+            })
+        })
+    }
+
     /// Takes all notices, each word once.
     #[inline]
     pub(crate) fn take(&self, mut each: impl FnMut(u32)) {

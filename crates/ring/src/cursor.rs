@@ -67,6 +67,13 @@ impl Producer {
         Ok(self.free() >= entries)
     }
 
+    /// True if the consumer has moved since it was last looked at.
+    pub(crate) fn moved(&mut self) -> Result<bool, Breach> {
+        let before = self.seen;
+        self.look()?;
+        Ok(self.seen != before)
+    }
+
     /// Something is pushed and shown soon.
     #[inline]
     pub(crate) fn soon(&self) {
@@ -164,6 +171,13 @@ impl Consumer {
             shown: at,
             seen: at,
         }
+    }
+
+    /// True if the producer has moved since it was last looked at.
+    pub(crate) fn moved(&mut self) -> Result<bool, Breach> {
+        let before = self.seen;
+        self.look()?;
+        Ok(self.seen != before)
     }
 
     /// Something is popped and shown soon.

@@ -194,6 +194,12 @@ impl Client {
         });
     }
 
+    /// The same flows, but their notices stay.
+    pub fn noticed(&self) -> impl Iterator<Item = u32> {
+        let is_open = |slot: &u32| self.slots.is_out((*slot).into());
+        self.notices.iter().filter(is_open)
+    }
+
     /// Wakes the program if it sleeps: once a turn, after [`Flow::publish`]. True if it slept.
     pub fn ring(&self) -> bool {
         self.ringer.ring()
@@ -411,6 +417,15 @@ impl Flow {
         self.receive.take(&mut self.owned)
     }
 
+    /// Looks at the program's indices, up to the first that has moved since it was last looked at; false if none has. It is for who wants
+    /// to know whether a call was for nothing, and too dear for each packet.
+    ///
+    /// # Errors
+    /// If the program broke a rule: expel it.
+    pub fn moved(&mut self) -> Result<bool, Breach> {
+        Ok(self.transmit.moved()? || self.receive.moved()?)
+    }
+
     /// The next call for this record is [`Flow::read`]: the first bytes of it are fetched, which are those that the processor does not
     /// foresee itself.
     #[inline]
@@ -580,6 +595,10 @@ impl Channel {
     #[inline]
     fn show(&mut self) -> bool {
         self.requests.show() | self.answers.show()
+    }
+
+    fn moved(&mut self) -> Result<bool, Breach> {
+        Ok(self.requests.moved()? || self.answers.moved()?)
     }
 }
 

@@ -1,11 +1,11 @@
-//! Programs whose doorbells are not heard for a while, because they rang for nothing (docs/ring.md, R52).
+//! Programs whose doorbells are not heard for a while, because they called for nothing (docs/ring.md, R50 and R52).
 //!
-//! A ring wakes the thread, whoever rings, and its time is everybody's. The first one that nobody asked for is heard and counted; those
-//! that follow within [`PAUSE`] are one more ring, when it is over. What such a program really has to say waits no longer than that.
+//! A ring wakes the thread, whoever rings, and its time is everybody's. [`Turn::poll_muted`](crate::turn::Turn::poll_muted) says who is not
+//! heard; those rings that come meanwhile are one more, when it is over. What such a program really has to say waits no longer than that.
 
 use std::collections::VecDeque;
 
-use netnice_core::units::{Instant, Nanos};
+use netnice_core::units::Instant;
 
 use crate::turn::ProgramNo;
 
@@ -14,9 +14,9 @@ use crate::turn::ProgramNo;
 pub(super) struct Muted(VecDeque<(Instant, ProgramNo)>);
 
 impl Muted {
-    /// From now on, for a pause.
-    pub fn push(&mut self, program: ProgramNo, now: Instant) {
-        self.0.push_back((Instant(now.0 + PAUSE.0), program));
+    /// One that is not heard until then, which is no sooner than for those before it.
+    pub fn push(&mut self, program: ProgramNo, until: Instant) {
+        self.0.push_back((until, program));
     }
 
     /// When the next one is to be heard again.
@@ -33,6 +33,3 @@ impl Muted {
         self.0.pop_front().map(|(_, program)| program)
     }
 }
-
-/// A hundred wake-ups a second are a thousandth of a processor.
-const PAUSE: Nanos = Nanos::from_millis(10);

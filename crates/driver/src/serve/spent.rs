@@ -60,6 +60,11 @@ pub(super) struct Round {
 }
 
 impl Spent {
+    /// A doorbell was rung so often unasked. What it counts the program has written, and it can be wrong.
+    pub(super) fn rung(&mut self, unasked: u64) {
+        self.unasked = self.unasked.saturating_add(unasked);
+    }
+
     /// A round ended, and was awake since then. What received frames took of it.
     pub(super) fn round(
         &mut self,

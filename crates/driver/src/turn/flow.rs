@@ -123,6 +123,8 @@ pub(super) struct Flow {
     share: Option<Member>,
     /// Its rings moved in this turn.
     touched: bool,
+    /// A record of it became its head, and nobody asked whether.
+    brought: bool,
     /// Its last look ended before the ring did.
     cut_short: bool,
     pub(super) counters: Counters,
@@ -149,6 +151,7 @@ impl Flow {
             tolerance,
             share,
             touched: false,
+            brought: false,
             cut_short: false,
             counters: Counters::default(),
         }
@@ -172,6 +175,18 @@ impl Flow {
     pub(super) fn publish(&mut self) -> bool {
         self.touched = false;
         self.ring.publish()
+    }
+
+    /// Whether a record of it became its head since this was asked last.
+    pub(super) fn brought(&mut self) -> bool {
+        std::mem::take(&mut self.brought)
+    }
+
+    /// The record behind its head takes the head's place.
+    #[inline]
+    pub(super) fn follow(&mut self, behind: Option<Record>) -> Option<Record> {
+        self.brought |= behind.is_some();
+        std::mem::replace(&mut self.head, behind)
     }
 
     pub(super) fn looks_again(&self) -> bool {
@@ -220,7 +235,7 @@ impl Flow {
             };
             match scheduler.handle_head(self.id, self.packet(&record, now), now) {
                 Ok(()) => {
-                    self.head = Some(record);
+                    self.follow(Some(record));
                     self.since = now;
                     return Ok(());
                 }

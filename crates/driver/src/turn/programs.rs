@@ -75,8 +75,9 @@ impl Programs {
         self.places.iter().flatten().map(|(_, program)| program)
     }
 
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Program> {
-        self.places.iter_mut().flatten().map(|(_, program)| program)
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramNo, &mut Program)> {
+        let places = self.places.iter_mut().flatten();
+        places.map(|(number, program)| (*number, program))
     }
 }
 

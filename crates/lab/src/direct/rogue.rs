@@ -367,6 +367,23 @@ impl Rogue {
         }
     }
 
+    /// Rings as the rules want it, though there is nothing to say: takes the flag first. False if the driver does not sleep.
+    pub fn answer(&self) -> Result<bool> {
+        let mut flag = [0; 4];
+        self.memory.read_exact_at(&mut flag, DRIVER_SLEEPS)?;
+        let sleeps = flag != [0; 4];
+        if sleeps {
+            self.memory.write_all_at(&[0; 4], DRIVER_SLEEPS)?;
+            self.ring()?;
+        }
+        Ok(sleeps)
+    }
+
+    /// Sets notices of flows in which nothing is new.
+    pub fn notify(&self) -> Result<()> {
+        Ok(self.memory.write_all_at(&[0xff; 8], TO_DRIVER)?)
+    }
+
     /// Collects what came back, so that the chunks are its own again. True if something did.
     pub fn collect(&mut self) -> Result<bool> {
         let there = self.read(RECLAIM_PRODUCER)?;
@@ -422,6 +439,7 @@ impl Rogue {
 /// Records that are right, before a crime.
 const GOOD: u64 = 4;
 /// Offsets of `docs/ring.md`, in the file and in a flow's region.
+const DRIVER_SLEEPS: u64 = 0x40;
 const TO_DRIVER: u64 = 0x200;
 const SUBMIT_PRODUCER: u64 = 0x080;
 const RECLAIM_CONSUMER: u64 = 0x0c0;
