@@ -143,6 +143,9 @@ struct Lane {
     /// What moved lately, in bit/s.
     sends: u64,
     asked_totals: bool,
+    /// A census is under way for answers, and those for which there is to be another one behind it.
+    asked_census: bool,
+    await_census: Vec<u64>,
     /// What its driver throws away, as far as that is known.
     discards: Option<Vec<Vec<Term>>>,
 }
@@ -294,7 +297,8 @@ enum Pending {
     Wire,
     Discard,
     Adopt,
-    Tell(u64),
+    /// For these answers.
+    Tell(Vec<u64>),
     Totals,
     /// Nothing depends on the answer, or nobody waits for it any more.
     Nothing,
@@ -423,6 +427,8 @@ impl Lane {
             seen: None,
             sends: 0,
             asked_totals: false,
+            asked_census: false,
+            await_census: Vec::new(),
             discards: None,
         }
     }

@@ -7,8 +7,8 @@
 //!  route netlink ──────────────┤                                └─▶ events, to all
 //!  SIGTERM, SIGINT ────────────┘
 //! ```
-//! One call after the other, each answered before the next is looked at. The daemon that set flows up may end meanwhile: they go on,
-//! and the next daemon asks for them.
+//! One call after the other, each answered before the next is looked at; while much is unread on a connection, none is taken from it.
+//! The daemon that set flows up may end meanwhile: they go on, and the next daemon asks for them.
 
 mod connection;
 mod registry;
@@ -381,7 +381,8 @@ impl Control {
     }
 
     fn watch_again(&self, connection: &Connection, number: u64) -> io::Result<()> {
-        let mut what = epoll::EventFlags::IN;
+        let mut what = epoll::EventFlags::empty();
+        what.set(epoll::EventFlags::IN, connection.wants_to_read());
         what.set(epoll::EventFlags::OUT, connection.wants_to_write());
         let data = epoll::EventData::new_u64(number);
         Ok(epoll::modify(&self.watched, connection.fd(), data, what)?)

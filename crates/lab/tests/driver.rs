@@ -361,6 +361,19 @@ fn hostile() -> Result<()> {
         let why = caller.last_word()?;
         ensure!(why.contains(said), "{why}");
     }
+    // One that asks and does not read is heard no more until it does.
+    let mut deaf = rig.driver.call()?;
+    let patience = Some(Duration::from_millis(500));
+    deaf.stream.set_write_timeout(patience)?;
+    let mut asked = Vec::new();
+    while let Ok(id) = deaf.say(DriverRequest::Census, None) {
+        asked.push(id);
+        ensure!(asked.len() < 20_000, "all is answered and kept");
+    }
+    rig.there_and_back(&mut program)?;
+    for id in asked {
+        deaf.answer(id)?;
+    }
     // Many that say half a message, or nothing, do not keep others waiting.
     let mut crowd = Vec::new();
     for _ in 0..40 {

@@ -82,13 +82,14 @@ impl<N: Network> Flows<N> {
             (Pending::Adopt, DriverAnswer::Census(census)) => {
                 self.adopt(clerk, &link, *census, now);
             }
-            (Pending::Tell(ticket), DriverAnswer::Census(census)) => {
-                self.tickets.take(ticket, Some((link, *census)));
+            (Pending::Tell(tickets), answer) => {
+                let census = match answer {
+                    DriverAnswer::Census(census) => Some((&link, *census)),
+                    _ => None,
+                };
+                self.tickets.take(&tickets, census);
                 self.tell_ready(clerk, now);
-            }
-            (Pending::Tell(ticket), _) => {
-                self.tickets.take(ticket, None);
-                self.tell_ready(clerk, now);
+                self.take_census(&link, now);
             }
             (Pending::Totals, DriverAnswer::Totals(totals)) => {
                 self.totals(clerk, &link, totals, now);
@@ -291,7 +292,9 @@ impl<N: Network> Flows<N> {
         let awaited: Vec<u64> = again.iter().map(|(session, ..)| *session).collect();
         self.sessions
             .retain(|number, session| session.link != *link || awaited.contains(number));
-        self.lanes.remove(link);
+        let untold = self.lanes.remove(link).map(|lane| lane.await_census);
+        self.tickets.take(&untold.unwrap_or_default(), None);
+        self.tell_ready(clerk, now);
         if let Err(denied) = clerk.set_part(link, None) {
             clerk.say(now, &format!("giving {link} back to its classes: {denied}"));
         }

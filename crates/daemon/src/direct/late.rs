@@ -59,6 +59,8 @@ impl<N: Network> Flows<N> {
             | Pending::Wire
             | Pending::Discard
             | Pending::Adopt
+            // Who waited has been answered without.
+            | Pending::Tell(_)
             | Pending::Totals
             | Pending::Late => {}
             what => {
@@ -107,8 +109,8 @@ impl<N: Network> Flows<N> {
                     sessions::done(reply);
                 }
             }
-            Pending::Tell(ticket) => {
-                self.tickets.take(ticket, None);
+            Pending::Tell(tickets) => {
+                self.tickets.take(&tickets, None);
                 self.tell_ready(clerk, now);
             }
             Pending::Detach { .. }

@@ -2,8 +2,12 @@
 //!
 //! Counts are the drivers', so an answer waits until each has told its census, for half a second at most: of a driver that
 //! is slower than that the flows are told without counts.
+//!
+//! A census takes a driver long where there are many flows, and anybody may ask for one. So of each driver one is under way, and who
+//! asks meanwhile gets the next, one for all of them: the one under way may be older than what they did before they asked.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use netnice_api::driver::DriverRequest;
 use netnice_api::driver::{CensusDoc, FlowCounts};
@@ -37,9 +41,12 @@ struct Ticket {
     what: What,
     reply: Reply,
     waits: usize,
-    census: BTreeMap<IfName, CensusDoc>,
+    census: Census,
     until: Instant,
 }
+
+/// What drivers told, by their links. One telling may be for many answers.
+type Census = BTreeMap<IfName, Rc<CensusDoc>>;
 
 /// What is to be answered, as far as the clerk knows.
 pub enum What {
@@ -55,10 +62,15 @@ impl Tickets {
     }
 
     /// A driver has told its census, or will not.
-    pub(super) fn take(&mut self, ticket: u64, census: Option<(IfName, CensusDoc)>) {
-        if let Some(ticket) = self.open.get_mut(&ticket) {
-            ticket.waits = ticket.waits.saturating_sub(1);
-            ticket.census.extend(census);
+    pub(super) fn take(&mut self, tickets: &[u64], census: Option<(&IfName, CensusDoc)>) {
+        let census = census.map(|(link, census)| (link, Rc::new(census)));
+        for ticket in tickets {
+            if let Some(ticket) = self.open.get_mut(ticket) {
+                ticket.waits = ticket.waits.saturating_sub(1);
+                let told = census.iter();
+                let told = told.map(|(link, census)| ((*link).clone(), Rc::clone(census)));
+                ticket.census.extend(told);
+            }
         }
     }
 
@@ -102,15 +114,31 @@ impl<N: Network> Flows<N> {
         };
         self.tickets.open.insert(number, ticket);
         for link in here {
-            self.call(
-                &link,
-                DriverRequest::Census,
-                None,
-                Pending::Tell(number),
-                now,
-            );
+            if let Some(lane) = self.lanes.get_mut(&link) {
+                // A driver that stalls does not make it longer: who waited too long has been answered.
+                let open = &self.tickets.open;
+                lane.await_census.retain(|ticket| open.contains_key(ticket));
+                lane.await_census.push(number);
+                if !lane.asked_census {
+                    self.take_census(&link, now);
+                }
+            }
         }
         self.tell_ready(clerk, now);
+    }
+
+    /// Asks a driver for its census if answers wait for it, now that none is under way.
+    pub(super) fn take_census(&mut self, link: &IfName, now: Now) {
+        let Some(lane) = self.lanes.get_mut(link) else {
+            return;
+        };
+        let mut tickets = std::mem::take(&mut lane.await_census);
+        tickets.retain(|ticket| self.tickets.open.contains_key(ticket));
+        lane.asked_census = !tickets.is_empty();
+        if lane.asked_census {
+            let what = Pending::Tell(tickets);
+            self.call(link, DriverRequest::Census, None, what, now);
+        }
     }
 
     /// Answers what waits for nobody any more.
@@ -202,12 +230,12 @@ impl<N: Network> Flows<N> {
         peer: &Peer,
         target: &Target,
         known: Option<Explained>,
-        census: &BTreeMap<IfName, CensusDoc>,
+        census: &Census,
     ) -> Result<Explained, Denied> {
         let counts = Counts::of(census);
         let mut page = Page::after(known.clone().unwrap_or_default());
         if let Target::Direct(link) = target {
-            self.explain_link(clerk, link, census.get(link), &mut page)?;
+            self.explain_link(clerk, link, census.get(link).map(Rc::as_ref), &mut page)?;
             return Ok(page.into());
         }
         let mut flows = self.told_to(peer).filter(|flow| self.is_of(flow, target));
@@ -386,7 +414,7 @@ pub fn examine() -> [DoctorItem; 2] {
 struct Counts<'a>(BTreeMap<(&'a IfName, u32), &'a FlowCounts>);
 
 impl Counts<'_> {
-    fn of(census: &BTreeMap<IfName, CensusDoc>) -> Counts<'_> {
+    fn of(census: &Census) -> Counts<'_> {
         let flows = census.iter().flat_map(|(link, census)| {
             let flows = census.flows.iter();
             flows.map(move |doc| ((link, doc.flow), &doc.counts))

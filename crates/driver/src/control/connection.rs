@@ -1,4 +1,4 @@
-//! One connection of the daemon: calls in, words out, neither waiting for the other.
+//! One connection of the daemon: calls in, words out. Calls wait for words only while many are unread.
 //!
 //! Whoever connects is root; what they say is judged all the same. A message that is no call, is too long, or has descriptors
 //! beside it that nobody expects is answered once and ends the connection.
@@ -21,6 +21,8 @@ pub struct Connection {
     out: VecDeque<Outgoing>,
     /// Bytes in `out`.
     kept: usize,
+    /// No call is taken until more of that has gone.
+    holds: bool,
     /// It ends when what is in `out` has gone.
     ends: bool,
 }
@@ -63,6 +65,7 @@ impl Connection {
             beside: VecDeque::new(),
             out: VecDeque::new(),
             kept: 0,
+            holds: false,
             ends: false,
         })
     }
@@ -90,9 +93,10 @@ impl Connection {
         Ok(())
     }
 
-    /// The next call.
+    /// The next call. None too while much of what was said is unread: it is to be polled again when some of that has gone.
     pub fn poll_call(&mut self) -> Result<Option<DriverCall>, EndOf> {
-        if self.ends {
+        self.holds = self.kept >= MUCH;
+        if self.ends || self.holds {
             return Ok(None);
         }
         match self.calls.poll().map_err(WireError::from)? {
@@ -133,9 +137,14 @@ impl Connection {
         }
     }
 
-    /// Whether something waits until the peer reads.
+    /// Whether it is to be told when there is something to receive.
+    pub fn wants_to_read(&self) -> bool {
+        !self.holds
+    }
+
+    /// Whether something waits until the peer reads: words, or calls behind them.
     pub fn wants_to_write(&self) -> bool {
-        !self.out.is_empty()
+        !self.out.is_empty() || self.holds
     }
 
     /// Sends what the socket takes.
@@ -169,7 +178,9 @@ pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverWord {
 
 /// Calls that attach, and whose bytes have come in part or not at all.
 const MOST_BESIDE: usize = 32;
-/// Two answers of the longest kind.
+/// With so much unread no call is taken: some thousand answers, or one census.
+const MUCH: usize = 1 << 20;
+/// Two answers of the longest kind. Calls alone do not come to that, whatever they are answered.
 const MOST_KEPT: usize = 2 * LONGEST_WORD;
 
 #[cfg(test)]

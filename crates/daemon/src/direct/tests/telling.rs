@@ -5,19 +5,28 @@ use netnice_core::target::Target;
 use super::*;
 use crate::direct::tell::What;
 
-/// What `netnice explain` says of a target.
-fn explained(stage: &mut Stage, target: &str) -> Vec<String> {
+/// Somebody types `netnice explain`.
+fn explain(stage: &mut Stage, target: &str) -> oneshot::Receiver<Told> {
     let target: Target = target.parse().expect("a target");
-    let (reply, mut answer) = oneshot::channel();
+    let (reply, answer) = oneshot::channel();
     let what = What::Explain(target, None);
     stage
         .flows
         .tell(&mut stage.clerk, Peer::ROOT, what, reply, stage.now);
     stage.pump();
+    answer
+}
+
+/// What it says.
+fn lines(answer: &mut oneshot::Receiver<Told>) -> Vec<String> {
     match answer.try_recv().expect("an answer").response {
         Response::Explained(page) => page.lines,
         other => panic!("{other:?}"),
     }
+}
+
+fn explained(stage: &mut Stage, target: &str) -> Vec<String> {
+    lines(&mut explain(stage, target))
 }
 
 #[test]
@@ -74,4 +83,66 @@ fn a_driver_throws_away_what_the_policy_says_and_no_more() {
     stage.restart();
     assert_eq!(stage.driver.discards, Some(Vec::new()));
     drop(seat);
+}
+
+/// A driver that answers when it is told to, and a flow that many ask about at once.
+fn crowd() -> (Stage, Seat, Vec<oneshot::Receiver<Told>>) {
+    let mut stage = Stage::new();
+    let seat = stage.program(&ANN, 8);
+    stage.opened(&seat, "10.0.0.2:1", "");
+    stage.answers = false;
+    let asks = (0..100).map(|_| explain(&mut stage, "flow:1")).collect();
+    (stage, seat, asks)
+}
+
+#[test]
+fn of_one_driver_one_census_is_under_way_and_the_next_is_for_all_who_came_meanwhile() {
+    let (mut stage, _seat, mut asks) = crowd();
+    for told in [1, 99] {
+        assert_eq!(stage.unanswered.len(), 1, "{:?}", stage.unanswered);
+        let (link, call) = stage.unanswered.remove(0);
+        let heard = stage.answer(&call);
+        stage.flows.heard(&mut stage.clerk, &link, heard, stage.now);
+        stage.pump();
+        let now = asks.iter_mut().map(oneshot::Receiver::try_recv);
+        assert_eq!(now.filter(Result::is_ok).count(), told);
+    }
+    assert!(stage.unanswered.is_empty(), "{:?}", stage.unanswered);
+    stage.answers = true;
+    let page = explained(&mut stage, "flow:1").join("\n");
+    assert!(page.contains("5 packets"), "{page}");
+}
+
+#[test]
+fn a_driver_that_is_slow_is_not_asked_again_for_who_has_been_answered_without() {
+    let (mut stage, _seat, mut asks) = crowd();
+    for _ in 0..20 {
+        stage.pass(Nanos::from_secs(1));
+        asks.push(explain(&mut stage, "flow:1"));
+    }
+    stage.pass(Nanos::from_secs(1));
+    for ask in &mut asks {
+        let page = lines(ask).join("\n");
+        assert!(page.contains("did not tell them in time"), "{page}");
+    }
+    assert_eq!(stage.unanswered.len(), 1, "{:?}", stage.unanswered);
+    let waits = stage.flows.lanes[&eth0()].await_census.len();
+    assert_eq!(waits, 1, "of all who came, the last");
+    stage.answer_late();
+    let page = explained(&mut stage, "flow:1").join("\n");
+    assert!(page.contains("5 packets"), "{page}");
+}
+
+#[test]
+fn who_waits_for_the_next_census_hears_of_the_drivers_end() {
+    let (mut stage, _seat, mut asks) = crowd();
+    let ended = driver::Heard::Ended("it was killed".to_owned());
+    stage
+        .flows
+        .heard(&mut stage.clerk, &eth0(), ended, stage.now);
+    for ask in &mut asks {
+        let told = words(&ask.try_recv().expect("an answer").response);
+        assert!(told.contains("flow:1 is not open"), "{told}");
+    }
+    assert!(stage.flows.next_due().is_none(), "nothing is left of them");
 }

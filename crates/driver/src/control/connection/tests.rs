@@ -1,6 +1,6 @@
 //! What a connection makes of any bytes, in any pieces, with any descriptors beside them.
 
-use std::io::{PipeReader, Read as _, pipe};
+use std::io::{PipeReader, Read as _, Write as _, pipe};
 
 use netnice_api::decode_word;
 use netnice_api::frame::{FrameError, encode};
@@ -176,6 +176,70 @@ fn a_message_of_the_limit_is_taken() {
             .collect();
         assert_eq!(played(&sent), end);
     }
+}
+
+/// A peer that asks and does not read is not asked on; as it reads, it is answered, in order.
+#[test]
+fn calls_wait_while_much_is_unread() {
+    let (own, mut peer) = UnixStream::pair().expect("a pair");
+    let mut connection = Connection::new(own).expect("a connection");
+    peer.set_nonblocking(true).expect("it can");
+    for id in 0..100 {
+        let ask = netnice_api::driver::DriverRequest::Census;
+        let call = netnice_api::encode_call(&DriverCall { id, ask }).expect("a frame");
+        assert_eq!(peer.write(&call).expect("room"), call.len());
+    }
+    let long = "x".repeat(MUCH / 10);
+    let (mut answered, mut heard) = (0, Vec::new());
+    let mut words = Decoder::new(LONGEST_WORD);
+    let mut bytes = vec![0; MUCH];
+    connection.receive().expect("calls");
+    while heard.len() < 100 {
+        connection.flush().expect("the peer is there");
+        while let Some(call) = connection.poll_call().expect("calls") {
+            assert_eq!((call.id, connection.wants_to_read()), (answered, true));
+            connection
+                .say(&failed(call.id, &long), Vec::new())
+                .expect("kept");
+            answered += 1;
+        }
+        assert!(connection.kept < MUCH + MUCH / 9, "{}", connection.kept);
+        assert!(answered == 100 || !connection.wants_to_read() && connection.wants_to_write());
+        while let Ok(read) = peer.read(&mut bytes) {
+            words.push(&bytes[..read]);
+            while let Some(body) = words.poll().expect("a frame") {
+                heard.push(decode_word(&body).expect("a word"));
+            }
+        }
+    }
+    let told: Vec<DriverWord> = (0..100).map(|id| failed(id, &long)).collect();
+    assert!(heard == told);
+}
+
+/// What empties what is unread may be another word than an answer: the calls behind it are asked for all the same.
+#[test]
+fn calls_that_wait_are_not_forgotten_when_all_has_gone() {
+    let (own, mut peer) = UnixStream::pair().expect("a pair");
+    let mut connection = Connection::new(own).expect("a connection");
+    let long = "x".repeat(MUCH);
+    connection.say(&failed(0, &long), Vec::new()).expect("kept");
+    assert!(connection.poll_call().is_ok_and(|call| call.is_none()));
+    let reads = std::thread::spawn(move || {
+        let mut words = Decoder::new(LONGEST_WORD);
+        let mut bytes = vec![0; MUCH];
+        while words.poll().expect("a frame").is_none() {
+            let read = peer.read(&mut bytes).expect("words");
+            words.push(&bytes[..read]);
+        }
+        peer
+    });
+    while !connection.out.is_empty() {
+        connection.flush().expect("the peer is there");
+    }
+    assert!(connection.wants_to_write() && !connection.wants_to_read());
+    assert!(connection.poll_call().is_ok_and(|call| call.is_none()));
+    assert!(!connection.wants_to_write() && connection.wants_to_read());
+    drop(reads.join().expect("it has read"));
 }
 
 /// Whatever waits to be taken is bounded, whoever sends it.
