@@ -137,6 +137,11 @@ pub enum LinkError {
         /// Its queues.
         count: u32,
     },
+    /// The same, where ethtool does not tell how many there are.
+    #[error(
+        "{0} has more than the {MAX_QUEUES} receive queues that direct flows have sockets for; a tap has one for each descriptor that its program attached to it"
+    )]
+    Crowded(String),
     /// Another interface has its name now, or it is in another network namespace than the caller.
     #[error("{0} is not the interface that was opened; open it again")]
     Another(String),

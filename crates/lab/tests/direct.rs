@@ -309,6 +309,38 @@ fn what_comes_in_by_several_queues_comes_to_the_driver() {
     }
 }
 
+/// Devices of which ethtool does not tell how many queues they have. A tap has room for 256, and one for each descriptor that is
+/// attached to it.
+fn roomy() -> Result<()> {
+    let world = World::pair(Pair::default())?;
+    let ns = &world.client().ns;
+    ns.ip("tuntap add dev tap0 mode tap multi_queue")?;
+    ns.ip("link set tap0 up")?;
+    let (mut link, _ear) = ns.enter(|| Ok(Link::open("tap0", Some(Mode::Generic))?))?;
+    // Nothing is attached, so there is the first one alone, with a whole ring of frames.
+    let frames = link.tally().context("frames")?;
+    ensure!(frames.filling == 2048, "{frames:?}");
+    balances(&mut link)?;
+    let several = |count: u32| {
+        let queues = format!("numrxqueues {count} numtxqueues {count}");
+        ns.ip(&format!("link add name all{count} {queues} type bridge"))?;
+        let name = format!("all{count}");
+        anyhow::Ok(ns.enter(|| Ok(Link::open(&name, Some(Mode::Generic))))?)
+    };
+    let (mut link, _ear) = several(3)??;
+    let frames = link.tally().context("frames")?;
+    ensure!(frames.filling == 3 * 2048, "{frames:?}");
+    let why = several(65)?.err().context("too many queues")?.to_string();
+    ensure!(why.contains("more than the 64 receive queues"), "{why}");
+    Ok(())
+}
+
+#[test]
+fn queues_that_are_not_there_have_no_frames() {
+    world::begin().expect("a clean machine");
+    roomy().unwrap_or_else(|e| panic!("{e:#}"));
+}
+
 /// Part of a datagram from the server to the client: of 1000 bytes for this port, the half that begins there.
 fn half(world: &World, id: u16, port: u16, begins: usize) -> Result<Vec<u8>> {
     let (client, server) = (world.client(), world.server());

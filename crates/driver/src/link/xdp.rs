@@ -48,28 +48,33 @@ impl XdpLink {
         let name = &interface.name;
         let mut program = Direct::load(interface.mac.0)?;
         let told = card::receive_queues(name).map_err(KernelError::from)?;
-        let (count, exactly) = match told {
-            Some(Queues::Exactly(count)) => (count, true),
-            Some(Queues::AtMost(count)) => (count, false),
-            None => (1, true),
+        let (least, most) = match told {
+            Some(Queues::Exactly(count)) => (count, count),
+            Some(Queues::AtMost(count)) => (1, count),
+            None => (1, 1),
         };
-        if count > MAX_QUEUES {
-            let name = name.clone();
+        if least > MAX_QUEUES {
+            let (name, count) = (name.clone(), least);
             return Err(LinkError::Queues { name, count });
         }
-        let each = filling(count);
-        let total = SENDING + count * each;
-        let memory = Mapping::anonymous(total as usize * FRAME)
-            .map_err(system("no memory for the frames of", name))?;
+        // The first socket brings it, so it is there before it is known how many others there can be.
+        let filled = most_filling(least, most.min(MAX_QUEUES));
+        let memory = (SENDING + filled) as usize * FRAME;
+        let memory =
+            Mapping::anonymous(memory).map_err(system("no memory for the frames of", name))?;
         let (first, transmit, completion) = Queue::first(interface, &memory)?;
         let mut queues = vec![first];
-        for number in 1..count {
+        // One more than there are sockets for, to see that it is not there.
+        for number in 1..most.min(MAX_QUEUES + 1) {
             match Queue::another(interface, number, &queues[0]) {
+                Ok(_) if number == MAX_QUEUES => return Err(LinkError::Crowded(name.clone())),
                 Ok(queue) => queues.push(queue),
-                Err(why) if !exactly && why.is_no_queue() => break,
+                Err(why) if number >= least && why.is_no_queue() => break,
                 Err(why) => return Err(why),
             }
         }
+        let each = filling(queues.len() as u32);
+        let total = SENDING + queues.len() as u32 * each;
         let several = (queues.len() > 1).then(|| watch(&queues));
         let several = several.transpose();
         let several = several.map_err(system("cannot watch the queues of", name))?;
@@ -285,6 +290,12 @@ fn filling(queues: u32) -> u32 {
     (1 << each.max(LEAST).ilog2()).min(ENTRIES)
 }
 
+/// How many frames all queues have to be filled at most, if there are so many to so many of them.
+fn most_filling(least: u32, most: u32) -> u32 {
+    let all = (least..=most).map(|queues| queues * filling(queues));
+    all.max().unwrap_or(0)
+}
+
 /// Lets the kernel send.
 #[inline]
 fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
@@ -487,10 +498,26 @@ impl<T: Copy> Ring<T> {
 /// Frames to send from.
 const SENDING: u32 = 2048;
 /// Frames to receive into, of all queues, where each has no more than a ring and no less than the least. Up to 16 MiB, or 32 with
-/// the most queues.
+/// the most queues; and so much too where there is room for so many, however few there are.
 const FILLING: u32 = 8192;
 const LEAST: u32 = 256;
 /// Of each ring: no ring can be too full for the frames that may be in it.
 const ENTRIES: u32 = 2048;
 /// How often one flush asks the kernel to go on, where each takes the old budget.
 const FLUSH_CALLS: u32 = ENTRIES / 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_queues_there_are_their_frames_fit_into_the_memory() {
+        let few = [1, 2, 4, 5, 8, 9, 64].map(filling);
+        assert_eq!(few, [2048, 2048, 2048, 1024, 1024, 512, 256]);
+        for queues in 1..=MAX_QUEUES {
+            let all = queues * filling(queues);
+            assert_eq!(most_filling(queues, queues), all);
+            assert!((queues..=MAX_QUEUES).all(|most| most_filling(1, most) >= all));
+        }
+    }
+}
