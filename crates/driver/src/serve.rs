@@ -198,9 +198,12 @@ impl Server {
         let departure = match next {
             Next::Again => return,
             Next::Wait(at) => Some(at),
-            Next::Idle => None,
+            Next::Full | Next::Idle => None,
         };
         let mut limit = now.0.saturating_add(longest.0);
+        if next == Next::Full {
+            limit = limit.min(now.0.saturating_add(SOON));
+        }
         if let Some(until) = self.awake.rests(now, departure) {
             limit = limit.min(until.0);
         }
@@ -229,7 +232,7 @@ impl Server {
         let before = self.link.sent();
         let next = turn.transmit(&mut self.link, handed);
         let flushed = self.link.flush();
-        if flushed.is_ok() && turn.left(monotonic) {
+        if matches!(flushed, Ok(Flushed::All)) && turn.left(monotonic) {
             self.awake.left(handed);
         }
         let round = Round {
@@ -242,8 +245,9 @@ impl Server {
         self.account(&round, received);
         match flushed {
             Ok(_) if received == RECEIVE || self.turn.has_expelled() => Next::Again,
+            Ok(_) if next == Next::Full && self.link.room() > 0 => Next::Again,
             Ok(Flushed::All) => next,
-            Ok(Flushed::Partly) => next.at_latest(Instant(monotonic().0 + SOON)),
+            Ok(Flushed::Partly) => next.or_full(Instant(monotonic().0 + SOON)),
             Err(why) => {
                 self.spent.refusals += 1;
                 if why.raw_os_error() == Some(libc::ENETDOWN) {
@@ -458,3 +462,6 @@ const OTHERS: u64 = u64::MAX - 1;
 const EVENTS: usize = 64;
 const PRIORITY: i32 = 50;
 const SECOND: u64 = 1_000_000_000;
+
+#[cfg(test)]
+mod tests;

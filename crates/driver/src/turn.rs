@@ -84,6 +84,8 @@ pub enum OpenError {
 pub enum Next {
     /// There may be more to do at once.
     Again,
+    /// The same, but the card has no room for it now.
+    Full,
     /// Nothing until then, unless a program submits something.
     Wait(Instant),
     /// Nothing until a program submits something.
@@ -91,13 +93,13 @@ pub enum Next {
 }
 
 impl Next {
-    /// The same, but there is something else to do then.
+    /// The same, but the card has not taken all that it was given, and is to be asked again then.
     #[must_use]
-    pub fn at_latest(self, then: Instant) -> Next {
+    pub fn or_full(self, then: Instant) -> Next {
         match self {
             Next::Again => Next::Again,
-            Next::Wait(at) => Next::Wait(Instant(at.0.min(then.0))),
-            Next::Idle => Next::Wait(then),
+            Next::Wait(at) if at <= then => Next::Wait(at),
+            Next::Full | Next::Wait(_) | Next::Idle => Next::Full,
         }
     }
 }
@@ -130,7 +132,8 @@ pub struct Turn {
     /// Whose doorbells are not to be heard until then.
     muted: Vec<(ProgramNo, Instant)>,
     expelled: Vec<Expelled>,
-    /// What was given to the card and has not left as far as is known, of flows that care: whose, and how many bytes.
+    /// What was given to the card and has not left as far as is known, of flows that care, in order: whose, and how many bytes. A card
+    /// that is never done with all is believed about all but the last [`HELD`].
     leaving: Vec<(FlowId, u64)>,
     /// By when all of it must have left for no contract to be broken by the delay.
     leaves: Instant,
@@ -429,12 +432,15 @@ impl Turn {
     /// Looks at what the programs submitted, and gives the card what is due: at most [`BATCH`] packets. The caller flushes the card,
     /// calls [`Turn::left`], and then [`Turn::publish`], which wakes programs: that takes long.
     pub fn transmit(&mut self, card: &mut impl Card, now: Instant) -> Next {
+        if self.leaving.len() > 2 * HELD {
+            self.have_left(self.leaving.len() - HELD, now);
+        }
         self.look(now);
         let room = match self.link_is_up {
-            true => card.room().min(BATCH),
+            true => card.room(),
             false => BATCH,
         };
-        for _ in 0..room {
+        for _ in 0..room.min(BATCH) {
             if !self.choose(now) {
                 break;
             }
@@ -443,6 +449,7 @@ impl Turn {
         self.show();
         match self.scheduler.poll_timeout() {
             _ if !self.again.is_empty() || self.looked < self.news.len() => Next::Again,
+            Some(at) if at <= now && room == 0 => Next::Full,
             Some(at) if at <= now => Next::Again,
             Some(at) => Next::Wait(at),
             None => Next::Idle,
@@ -456,18 +463,24 @@ impl Turn {
         if self.leaving.is_empty() {
             return false;
         }
-        let at = at();
-        if at > self.leaves {
-            self.delayed(at);
-        }
-        self.leaving.clear();
+        self.have_left(self.leaving.len(), at());
         true
     }
 
+    /// The first of those that are leaving have left by then.
+    #[inline]
+    fn have_left(&mut self, count: usize, at: Instant) {
+        if at > self.leaves {
+            self.delayed(count, at);
+        }
+        self.leaving.drain(..count);
+    }
+
     #[cold]
-    fn delayed(&mut self, at: Instant) {
-        self.leaving.sort_unstable_by_key(|(flow, _)| flow.index());
-        for of_one in self.leaving.chunk_by(|one, next| one.0 == next.0) {
+    fn delayed(&mut self, count: usize, at: Instant) {
+        let left = &mut self.leaving[..count];
+        left.sort_unstable_by_key(|(flow, _)| flow.index());
+        for of_one in left.chunk_by(|one, next| one.0 == next.0) {
             let bytes = Bytes(of_one.iter().map(|(_, bytes)| bytes).sum());
             // A flow that is closed meanwhile sends nothing more.
             let _ = self.scheduler.delayed(of_one[0].0, bytes, at);
@@ -520,6 +533,12 @@ impl Turn {
     /// The programs.
     pub fn programs(&self) -> impl Iterator<Item = ProgramNo> {
         self.programs.numbers()
+    }
+
+    /// How many packets of flows that care are not known to have left.
+    #[cfg(test)]
+    pub(crate) fn under_way(&self) -> usize {
+        self.leaving.len()
     }
 
     /// Panics if it contradicts itself. For tests; linear in everything.
@@ -696,6 +715,8 @@ fn ahead(flows: &[u32], at: usize, places: usize) -> Option<usize> {
     flows.get(at + places).map(|number| *number as usize)
 }
 
+/// No card holds more frames than this at once.
+pub const HELD: usize = 2048;
 /// How far ahead a flow's rings are fetched, and how far it is itself, which says where they are.
 const NEAR: usize = 4;
 const FAR: usize = 8;

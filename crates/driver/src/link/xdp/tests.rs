@@ -1,0 +1,78 @@
+use super::*;
+
+/// A ring to send by with so many frames in it, and the kernel's index of it.
+fn ring(frames: u32) -> (Ring<u64>, *const AtomicU32) {
+    // SAFETY: all bits zero are a value of this plain structure.
+    let mut offsets: libc::xdp_ring_offset = unsafe { std::mem::zeroed() };
+    (offsets.consumer, offsets.desc) = (64, 128);
+    let length = offsets.desc as usize + ENTRIES as usize * size_of::<u64>();
+    let mut ring = Ring {
+        mapping: Mapping::anonymous(length).unwrap(),
+        offsets,
+        own: 0,
+        other: 0,
+        told: 0,
+        entry: std::marker::PhantomData,
+    };
+    (0..frames).for_each(|frame| ring.push(frame.into()));
+    assert_eq!(ring.publish(), frames);
+    let taken = std::ptr::from_ref(ring.index(offsets.consumer));
+    (ring, taken)
+}
+
+/// What became of a flush by a kernel that takes so many frames in each call and shows how many it has taken, and how often it was called.
+fn flush(frames: u32, taken: impl Fn(u32) -> u32) -> (Flushed, u32) {
+    let (mut ring, index) = ring(frames);
+    let mut calls = 0;
+    let done = ring.drain(|| {
+        calls += 1;
+        // SAFETY: the ring and its memory outlive the call.
+        unsafe { &*index }.store(taken(calls).min(frames), Ordering::Release);
+        Ok(false)
+    });
+    (done.unwrap(), calls)
+}
+
+#[test]
+fn a_kernel_that_goes_on_is_asked_until_it_has_everything() {
+    assert_eq!(flush(0, |_| 0), (Flushed::All, 0));
+    assert_eq!(flush(64, |calls| 32 * calls), (Flushed::All, 2));
+    assert_eq!(flush(2048, |calls| 32 * calls), (Flushed::All, 64));
+}
+
+#[test]
+fn one_that_shows_it_at_the_end_is_too() {
+    let at_the_end = |calls| if calls == 4 { 64 } else { 0 };
+    assert_eq!(flush(64, at_the_end), (Flushed::All, 4));
+}
+
+#[test]
+fn a_full_one_is_left_alone() {
+    assert_eq!(flush(2048, |_| 0), (Flushed::Partly, IDLE_CALLS));
+    let (some, calls) = flush(2048, |calls| calls.min(10));
+    assert_eq!((some, calls), (Flushed::Partly, 10 + IDLE_CALLS));
+}
+
+#[test]
+fn frames_that_come_back_say_that_it_goes_on() {
+    let (mut ring, _) = ring(2048);
+    let mut calls = 0;
+    let done = ring.drain(|| {
+        calls += 1;
+        Ok(calls < 20)
+    });
+    assert_eq!((done.unwrap(), calls), (Flushed::Partly, 19 + IDLE_CALLS));
+    let refused = ring.drain(|| Err(io::Error::from_raw_os_error(libc::ENETDOWN)));
+    assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::ENETDOWN));
+}
+
+#[test]
+fn however_many_queues_there_are_their_frames_fit_into_the_memory() {
+    let few = [1, 2, 4, 5, 8, 9, 64].map(filling);
+    assert_eq!(few, [2048, 2048, 2048, 1024, 1024, 512, 256]);
+    for queues in 1..=MAX_QUEUES {
+        let all = queues * filling(queues);
+        assert_eq!(most_filling(queues, queues), all);
+        assert!((queues..=MAX_QUEUES).all(|most| most_filling(1, most) >= all));
+    }
+}
