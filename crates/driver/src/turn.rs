@@ -694,7 +694,8 @@ impl Turn {
                         true => by,
                         false => by.min(self.leaves),
                     };
-                    self.leaving.push((departure.flow, bytes));
+                    // As the scheduler was told: what is short counts as the shortest packet.
+                    self.leaving.push((departure.flow, departure.length.0));
                 }
             }
         }

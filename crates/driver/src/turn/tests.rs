@@ -10,7 +10,7 @@ use netnice_ring::program::{self, Attachment, Piece};
 use proptest::prelude::*;
 
 use super::*;
-use crate::protocol::Transport;
+use crate::protocol::{EtherType, Transport};
 use crate::story::{OWN, PEER, end, udp};
 use crate::template::{Sender, Sends};
 
@@ -674,6 +674,17 @@ fn whoever_is_stopped_before_the_card_is_never_early_afterwards() {
         (stops[late], stops[round % stops.len()])
     });
     assert!(took < 1_900 * 5_000_000, "{took} ns for 5,000 packets");
+}
+
+/// What is delayed is as long as what was charged.
+#[test]
+fn nor_is_it_with_packets_that_count_as_longer_ones() {
+    let mut frame = [0; 20];
+    frame[..6].copy_from_slice(&PEER.0);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    let kind = Sends::EtherType(EtherType::new(0x88b5).unwrap());
+    let stops = |round: usize| (0, if round.is_multiple_of(50) { 5_000 } else { 0 });
+    stopped(Some(kind), &frame, stops);
 }
 
 #[test]
