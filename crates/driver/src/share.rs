@@ -19,14 +19,16 @@ pub mod pool;
 
 use netnice_core::units::{Instant, Nanos};
 
+use crate::link::FRAME;
+
 /// What one flow may use, and has used.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// Millionths of real time.
-    part: u32,
+    /// Of real time, in units of which it has [`WHOLE`]: a millionth can be divided among millions.
+    part: u64,
     /// The most that can be saved up.
     burst: u64,
-    /// What is there, in millionths of nanoseconds; below zero by no more than `burst`.
+    /// What is there, in such units of a nanosecond; below zero by no more than `burst`.
     level: i128,
     at: u64,
 }
@@ -44,12 +46,22 @@ pub struct Cost {
     pub kibibyte: Nanos,
     /// What the next frame pays beside the look at it.
     begun: Nanos,
+    /// What it took to wake up for frames the last time.
+    woke: Nanos,
 }
 
 impl Cost {
     /// A round begins, and to wake up for it took so long: its first frame pays for both.
     pub fn begin(&mut self, woke: Nanos) {
         self.begun = Nanos(self.round.0 + woke.0);
+        if woke > Nanos(0) {
+            self.woke = woke;
+        }
+    }
+
+    /// What a packet takes that comes alone and wakes the driver, whatever its length.
+    pub fn alone(&self) -> Nanos {
+        Nanos(self.round.0 + self.woke.0 + self.look.0 + self.of(FRAME).0)
     }
 
     /// What is to be charged for the look at a frame.
@@ -94,6 +106,7 @@ impl Default for Cost {
             hand: Nanos(100),
             kibibyte: Nanos(60),
             begun: Nanos(0),
+            woke: Nanos(0),
         }
     }
 }
@@ -102,9 +115,9 @@ impl Share {
     /// A part of real time in millionths, of which at most `burst` is saved up. It begins full.
     pub fn new(part: u32, burst: Nanos) -> Share {
         Share {
-            part,
+            part: u64::from(part) * MILLIONTH,
             burst: burst.0,
-            level: i128::from(burst.0) * MILLION,
+            level: i128::from(burst.0) * WHOLE,
             at: 0,
         }
     }
@@ -114,34 +127,35 @@ impl Share {
         let passed = now.0.saturating_sub(self.at);
         self.at = self.at.max(now.0);
         let earned = i128::from(passed) * i128::from(self.part);
-        self.level = (self.level + earned).min(i128::from(self.burst) * MILLION);
+        self.level = (self.level + earned).min(i128::from(self.burst) * WHOLE);
     }
 
     fn has(&self, time: Nanos) -> bool {
-        self.level >= i128::from(time.0) * MILLION
+        self.level >= i128::from(time.0) * WHOLE
     }
 
     fn take(&mut self, time: Nanos) {
-        let least = -i128::from(self.burst) * MILLION;
-        self.level = (self.level - i128::from(time.0) * MILLION).max(least);
+        let least = -i128::from(self.burst) * WHOLE;
+        self.level = (self.level - i128::from(time.0) * WHOLE).max(least);
     }
 
     /// Less than half of what can be saved up is left.
     #[inline]
     fn is_low(&self) -> bool {
-        self.level < i128::from(self.burst) * (MILLION / 2)
+        self.level < i128::from(self.burst) * (WHOLE / 2)
     }
 
     /// When half of what can be saved up will be there.
     fn recovers(&self) -> Instant {
-        let lacks = i128::from(self.burst) * MILLION / 2 - self.level;
+        let lacks = i128::from(self.burst) * WHOLE / 2 - self.level;
         let part = i128::from(self.part).max(1);
         let wait = u64::try_from(lacks.max(0) / part).unwrap_or(u64::MAX);
         Instant(self.at.saturating_add(wait))
     }
 }
 
-const MILLION: i128 = 1_000_000;
+const WHOLE: i128 = 1_000_000_000_000;
+const MILLIONTH: u64 = 1_000_000;
 /// From so many frames on a round is for its frames.
 const MANY: i64 = 8;
 /// How much longer than was thought a round may be for it to be believed, in ns: to ring a program's bell takes half of that.

@@ -10,8 +10,13 @@
 //! A flow that uses less than its part never notices the others; those that use more have what the others leave. A program with many
 //! flows has no more than one with few.
 //!
+//! When there is not, the flow is shut until half of what its share saves up is there again, and half of its part's or of the pool's,
+//! whichever is sooner: for one of a million flows its part alone would take many seconds.
+//!
 //! Who received lately is counted in stretches of time of [`STRETCH`]. What is saved up is divided too: else thousands of flows that
-//! were idle could be flooded for a millisecond each.
+//! were idle could be flooded for a millisecond each. But a part saves no less than what two packets take that come alone and wake the
+//! driver ([`Cost::alone`](super::Cost::alone)); prices are learnt, and the next one may be dearer than the last. So who is among many,
+//! and sends little, can pay for its packet also if it is the first of a round, which pays for the round.
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -22,6 +27,8 @@ use super::Share;
 pub struct Pool {
     share: Share,
     programs: Crowd,
+    /// What a part saves up at least.
+    least: Nanos,
 }
 
 /// How many received something lately: programs of a driver, or flows of a program.
@@ -42,6 +49,8 @@ pub struct Member {
     stretch: u64,
     /// By how many the pool was divided then.
     others: u64,
+    /// What it saves up of its part, if that is enough for a packet.
+    saves: Nanos,
 }
 
 impl Default for Pool {
@@ -49,6 +58,7 @@ impl Default for Pool {
         Pool {
             share: Share::new(0, Nanos(0)),
             programs: Crowd::default(),
+            least: Nanos(0),
         }
     }
 }
@@ -64,7 +74,13 @@ impl Pool {
             part: Share { level: 0, ..share },
             stretch: 0,
             others: 0,
+            saves: Nanos(0),
         }
+    }
+
+    /// A round begins, and so much is what a packet takes that comes alone and wakes the driver.
+    pub fn begin(&mut self, alone: Nanos) {
+        self.least = Nanos(self.share.burst.min(2 * alone.0));
     }
 
     /// Less than half of what can be saved up is left.
@@ -112,9 +128,10 @@ impl Member {
         let others = u64::from(pool.programs.size()) * u64::from(program.size());
         if is_first || self.others != others {
             self.others = others;
-            self.part.part = (u64::from(pool.share.part) / others) as u32;
-            self.part.burst = (pool.share.burst / others).max(LEAST.min(pool.share.burst));
+            self.part.part = pool.share.part / others;
+            self.saves = Nanos(pool.share.burst / others);
         }
+        self.part.burst = self.saves.max(pool.least).0;
         for bucket in [&mut self.share, &mut self.part, &mut pool.share] {
             bucket.earn(now);
             bucket.take(look);
@@ -124,7 +141,7 @@ impl Member {
             let own = self.share.recovers();
             return Err(match has_part {
                 true => own,
-                false => own.max(self.part.recovers()),
+                false => own.max(self.part.recovers().min(pool.share.recovers())),
             });
         }
         self.share.take(rest);
@@ -145,8 +162,6 @@ impl Member {
 
 /// In ns: long beside the pauses of who receives steadily, and short beside a person's.
 const STRETCH: u64 = 10_000_000;
-/// In ns: for a flow among many to have one packet that has woken the driver.
-const LEAST: u64 = 20_000;
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@ impl Turn {
     /// A round begins, for which the caller woke up at this cost, if frames have woken it: the first of them pays for it.
     pub fn begin(&mut self, woke: Nanos) {
         self.cost.begin(woke);
+        self.pool.begin(self.cost.alone());
     }
 
     /// A frame came in.
