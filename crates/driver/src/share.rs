@@ -24,7 +24,7 @@ use crate::link::FRAME;
 /// What one flow may use, and has used.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// Of real time, in units of which it has [`WHOLE`]: a millionth can be divided among millions.
+    /// Of real time, in units of which it has [`WHOLE`]: it can be divided among millions.
     part: u64,
     /// The most that can be saved up.
     burst: u64,
@@ -147,15 +147,25 @@ impl Share {
 
     /// When half of what can be saved up will be there.
     fn recovers(&self) -> Instant {
-        let lacks = i128::from(self.burst) * WHOLE / 2 - self.level;
+        self.reaches(self.burst / 2)
+    }
+
+    /// When all of it will be.
+    fn fills(&self) -> Instant {
+        self.reaches(self.burst)
+    }
+
+    fn reaches(&self, level: u64) -> Instant {
+        let lacks = i128::from(level) * WHOLE - self.level;
         let part = i128::from(self.part).max(1);
         let wait = u64::try_from(lacks.max(0) / part).unwrap_or(u64::MAX);
         Instant(self.at.saturating_add(wait))
     }
 }
 
-const WHOLE: i128 = 1_000_000_000_000;
-const MILLIONTH: u64 = 1_000_000;
+/// A second of it fits into 64 bits, by which it is divided for each packet that is cut.
+const WHOLE: i128 = 1_000_000_000;
+const MILLIONTH: u64 = 1_000;
 /// From so many frames on a round is for its frames.
 const MANY: i64 = 8;
 /// How much longer than was thought a round may be for it to be believed, in ns: to ring a program's bell takes half of that.

@@ -10,8 +10,9 @@
 //! A flow that uses less than its part never notices the others; those that use more have what the others leave. A program with many
 //! flows has no more than one with few.
 //!
-//! When there is not, the flow is shut until half of what its share saves up is there again, and half of its part's or of the pool's,
-//! whichever is sooner: for one of a million flows its part alone would take many seconds.
+//! When there is not, the flow is shut until half of what its share saves up is there again, and half of what its part does or the whole
+//! pool, whichever is sooner. Of few flows that is the part, and they do not come back all at once; for one of a million its part alone
+//! would take many seconds.
 //!
 //! Who received lately is counted in stretches of time of [`STRETCH`]. What is saved up is divided too: else thousands of flows that
 //! were idle could be flooded for a millisecond each. But a part saves no less than what two packets take that come alone and wake the
@@ -141,7 +142,7 @@ impl Member {
             let own = self.share.recovers();
             return Err(match has_part {
                 true => own,
-                false => own.max(self.part.recovers().min(pool.share.recovers())),
+                false => own.max(self.part.recovers().min(pool.share.fills())),
             });
         }
         self.share.take(rest);
