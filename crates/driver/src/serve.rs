@@ -11,6 +11,8 @@
 //! goes round then, and does nothing else the last [`NEAR`], as long as it sleeps a twelfth of its time ([`duty`]). It does not doze
 //! while a program has news, and a program that sees it awake rings no bell.
 //!
+//! While packets leave that have a moment to leave at, no processor sleeps at all ([`awake`]).
+//!
 //! What is due is flushed before any program is told of it: a ring of a doorbell takes longer than to send a packet. Behind the
 //! flush the clock is read once more, since the thread may have been stopped meanwhile ([`Turn::left`]).
 
