@@ -19,6 +19,7 @@
 //! | `bare` | [`bare`] | the two commands of the README on a freshly made machine |
 #![forbid(unsafe_code)]
 
+mod awake;
 mod bare;
 mod check;
 mod closing;

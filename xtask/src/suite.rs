@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use crate::awake;
 use crate::closing::Ledger;
 use crate::deb;
 use crate::lock::MachineLock;
@@ -53,6 +54,7 @@ pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
         unit_tests(tree, filter, &mut ledger)?;
     }
     if scope != Scope::Unit {
+        let _awake = awake::keep();
         system_tests(tree, filter, &mut ledger)?;
     }
     println!(
