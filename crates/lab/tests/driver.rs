@@ -250,6 +250,8 @@ fn events(mode: &str) -> Result<()> {
             .map_err(|_| anyhow::anyhow!("it panicked"))??;
         shrunk
     })?;
+    // Those that are on their way have the ring.
+    while program.sent(Duration::from_millis(10)).is_ok() {}
     soon("long packets come back", || {
         program.send(&long)?;
         Ok(program.sent(Duration::from_secs(1))? == Status::TOO_LONG)
