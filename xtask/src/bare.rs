@@ -137,7 +137,10 @@ impl Machine {
                 "/etc/ssl/certs/ca-certificates.crt".into(),
                 "etc/ssl/certs/ca-certificates.crt",
             ),
-            (cargo_home().join("config.toml"), "root/.cargo/config.toml"),
+            (
+                setup::cargo_home().join("config.toml"),
+                "root/.cargo/config.toml",
+            ),
         ];
         for (from, to) in copies {
             let to = self.root.join(to);
@@ -229,12 +232,6 @@ fn remove_tree(root: &Path) -> Result<()> {
         .args(["--recursive", "--one-file-system", "--force", "--"])
         .args([root])
         .run()
-}
-
-fn cargo_home() -> PathBuf {
-    let own = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
-    own.unwrap_or_else(home)
 }
 
 /// Where the clone lies, from the chroot's root folder.

@@ -22,12 +22,14 @@
 mod awake;
 mod bare;
 mod check;
-mod closing;
 mod deb;
+mod flaky;
 mod fuzz;
 mod lock;
 mod miri;
 mod model;
+mod nextest;
+mod results;
 mod setup;
 mod step;
 mod suite;

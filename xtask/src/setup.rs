@@ -213,6 +213,41 @@ fn apt() -> Step {
         .no_input()
 }
 
+/// Installs a cargo subcommand where `cargo install` puts it, if this machine lacks it. Built without optimisation:
+/// that takes a third of the time, and none of them computes much.
+///
+/// # Errors
+/// If it cannot be built, or crates.io cannot be reached.
+pub fn cargo_tool(tree: &Tree, package: &str, version: &str, flags: &[&str]) -> Result<()> {
+    let verb = package.trim_start_matches("cargo-");
+    let asked = std::process::Command::new(step::cargo())
+        .args([verb, "--version"])
+        .current_dir(&tree.root)
+        .output();
+    if asked.is_ok_and(|answer| answer.status.success()) {
+        return Ok(());
+    }
+    Step::new(step::cargo())
+        .folder(&tree.root)
+        .args([
+            "install",
+            "--locked",
+            "--debug",
+            package,
+            "--version",
+            version,
+        ])
+        .args(flags)
+        .run_in_silence()
+}
+
+/// Where cargo keeps its configuration and what it installed.
+pub fn cargo_home() -> PathBuf {
+    let own = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
+    own.unwrap_or_else(home)
+}
+
 /// Unpacks nginx under the target folder, if the machine has none.
 fn web_server(tree: &Tree) -> Result<()> {
     let folder = web_server_folder(tree);

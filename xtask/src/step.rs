@@ -71,6 +71,13 @@ impl Step {
         self.judge(status)
     }
 
+    /// Runs it; the status comes back unjudged.
+    pub fn status(mut self) -> Result<ExitStatus> {
+        self.show();
+        let status = self.command.status();
+        status.with_context(|| format!("cannot start {}", self.words[0]))
+    }
+
     /// Runs it in silence and returns what it wrote to its standard output.
     pub fn capture(mut self) -> Result<String> {
         self.command.stderr(Stdio::inherit());

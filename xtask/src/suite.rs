@@ -1,24 +1,25 @@
 //! The release programs, and what runs them: the demo, the tests, the measurements.
 //!
-//! Tests come in two kinds. **Unit tests** stand beside the code, run in parallel and in a debug build, so
-//! that overflow checks and invariants are on. **System tests** (`crates/lab/tests`) build worlds of network
-//! namespaces and talk to the release programs, which they find by `NETNICE_BIN_DIR`. Those of
-//! [`SIDE_BY_SIDE`] mostly wait for slow traffic: [`AT_ONCE`] of them run at a time, each in a world of its
-//! own. All others run one at a time, since two of them would measure each other.
+//! Tests come in two kinds. **Unit tests** stand beside the code and run in a debug build, so that overflow checks
+//! and invariants are on. **System tests** (`crates/lab/tests`) build worlds of network namespaces and talk to the
+//! release programs, which they find by `NETNICE_BIN_DIR`. Both are run by cargo-nextest ([`crate::nextest`]), each
+//! test in a process of its own; `.config/nextest.toml` says which system tests run beside others.
 //!
 //! Whatever measures holds the machine's lock from before the build to the end.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use crate::awake;
-use crate::closing::Ledger;
 use crate::deb;
+use crate::flaky::Known;
 use crate::lock::MachineLock;
 use crate::miri;
 use crate::model;
+use crate::nextest::{self, Run};
+use crate::results::{Outcome, Results, TestResult};
 use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tree::Tree;
@@ -40,30 +41,38 @@ pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
     lab.run()
 }
 
-/// `test [--unit|--system] [FILTER]`: runs the tests and ends with their closing lines and one sum.
+/// `test [--unit|--system] [FILTER]`: runs the tests; the last line counts the outcomes.
 pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
     let (scope, filter) = Scope::parse(words)?;
+    let known = Known::read(&tree.root)?;
     let started = Instant::now();
     let _lock = match scope {
-        Scope::Unit => None,
+        Scope::Unit => {
+            nextest::ensure(tree)?;
+            None
+        }
         Scope::All | Scope::System => Some(ready(tree, "make test", release_and_tests)?),
     };
-    let mut ledger = Ledger::default();
-    ledger.took("packages and release build", started.elapsed());
+    let mut results = Results::default();
+    results.add_step("packages and release build", started.elapsed());
     if scope != Scope::System {
-        unit_tests(tree, filter, &mut ledger)?;
+        unit_tests(tree, filter, &mut results)?;
     }
     if scope != Scope::Unit {
         let _awake = awake::keep();
-        system_tests(tree, filter, &mut ledger)?;
+        system_tests(tree, filter, &mut results)?;
     }
-    println!(
-        "\n{ledger}; finished in {:.0} s",
-        started.elapsed().as_secs_f64()
-    );
-    match ledger.total().failed_runner {
-        true => bail!("the tests do not pass"),
-        false => Ok(()),
+    judge(&results, &known, started)
+}
+
+/// Prints the summary of a run, and fails if the run does not pass.
+fn judge(results: &Results, known: &Known, started: Instant) -> Result<()> {
+    println!("\n{:6.0} s  in all", started.elapsed().as_secs_f64());
+    println!("{}", results.summary(known));
+    let faults = results.faults(known);
+    match faults.is_empty() {
+        true => Ok(()),
+        false => bail!("the tests do not pass: {}", faults.join("; ")),
     }
 }
 
@@ -91,20 +100,14 @@ pub fn long(tree: &Tree) -> Result<()> {
     deb::run(tree, &["--try"])?;
     let _lock = ready(tree, "make test-long", release)?;
     let started = Instant::now();
-    let mut ledger = Ledger::default();
-    // No documentation tests: there `ignore` means that a text is no program.
-    let step = under_test(tree, cargo(tree))?
-        .args(["test", "--release", "--workspace", "--no-fail-fast"])
-        .args(["--lib", "--bins", "--tests", "--"])
-        .args(["--ignored", "--test-threads=1"]);
-    watched("long tests", step, &mut ledger)?;
-    println!(
-        "\n{ledger}; finished in {:.0} s",
-        started.elapsed().as_secs_f64()
-    );
-    if ledger.total().failed_runner {
-        bail!("the long tests do not pass");
-    }
+    let mut results = Results::default();
+    let long = Run {
+        what: "long tests",
+        profile: "long",
+        words: words("--release --workspace --lib --bins --tests --run-ignored only"),
+    };
+    timed(tree, &long, &mut results)?;
+    judge(&results, &Known::read(&tree.root)?, started)?;
     lab(tree)?.args(["all"]).run()
 }
 
@@ -118,7 +121,7 @@ pub fn release(tree: &Tree) -> Result<()> {
 
 /// The same, and the system tests in one go with them: built after them, what both use would be built once more where
 /// the tests want another feature of it.
-fn release_and_tests(tree: &Tree) -> Result<()> {
+pub fn release_and_tests(tree: &Tree) -> Result<()> {
     release_words(tree)
         .args(test_words(system_test_names(tree)))
         .run()
@@ -142,10 +145,10 @@ pub fn system_test_names(tree: &Tree) -> Vec<&str> {
         .collect()
 }
 
-/// The arguments that build or run the system tests. Of the whole workspace, so that what the release programs are
-/// built of serves here too.
+/// The arguments that select the system tests. Of the whole workspace, so that what the release programs are built of
+/// serves here too.
 pub fn system_test_words(tree: &Tree) -> Vec<&str> {
-    ["test", "--release", "--workspace"]
+    ["--release", "--workspace"]
         .into_iter()
         .chain(test_words(system_test_names(tree)))
         .collect()
@@ -185,81 +188,81 @@ impl Scope {
     }
 }
 
-fn unit_tests(tree: &Tree, filter: Option<&str>, ledger: &mut Ledger) -> Result<()> {
+fn unit_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
     // All in one go: with another choice of packages cargo would build what they share anew, with other features.
     let crates = tree.crates.iter().filter(|one| one.name != LAB);
     let beside = crates.flat_map(|one| &one.targets);
     let beside = beside.filter(|(kind, _)| kind == "test");
-    let beside = beside.flat_map(|(_, name)| ["--test", name.as_str()]);
-    let code: Vec<&str> = ["--lib", "--bins", "--examples"]
-        .into_iter()
-        .chain(beside)
-        .collect();
-    for (what, targets) in [("unit tests", &code[..]), ("documentation", &["--doc"])] {
-        let step = under_test(tree, cargo(tree))?
-            .args(["test", "--workspace", "--no-fail-fast"])
-            .args(targets)
-            .args(filter);
-        watched(what, step, ledger)?;
-    }
-    Ok(())
+    let beside = beside.flat_map(|(_, name)| ["--test".to_owned(), name.clone()]);
+    let unit = Run {
+        what: "unit tests",
+        profile: "default",
+        words: words("--workspace --lib --bins --examples")
+            .into_iter()
+            .chain(beside)
+            .chain(filter.map(str::to_owned))
+            .collect(),
+    };
+    timed(tree, &unit, results)?;
+    documentation(tree, filter, results)
 }
 
-fn system_tests(tree: &Tree, filter: Option<&str>, ledger: &mut Ledger) -> Result<()> {
-    if system_test_names(tree).is_empty() {
-        eprintln!("xtask: there are no system tests in crates/lab/tests");
-        return Ok(());
-    }
-    let names = system_test_names(tree).into_iter();
-    let (together, alone): (Vec<_>, Vec<_>) = names.partition(|name| SIDE_BY_SIDE.contains(name));
-    let mut own = Ledger::default();
-    let [few, one] = [AT_ONCE, 1].map(|threads| format!("--test-threads={threads}"));
-    for (what, names, threads) in [
-        ("system tests side by side", together, few),
-        ("system tests one at a time", alone, one),
-    ] {
-        let step = under_test(tree, cargo(tree))?
-            .args(["test", "--release", "--workspace"])
-            .args(test_words(names))
-            .args(["--no-fail-fast", "--", &threads])
-            .args(filter);
-        watched(what, step, &mut own)?;
-    }
-    once_more(tree, &mut own)?;
-    ledger.add(own);
-    Ok(())
-}
-
-fn watched(what: &str, step: Step, ledger: &mut Ledger) -> Result<()> {
+/// Examples in documentation, which cargo-nextest does not run.
+fn documentation(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
     let started = Instant::now();
-    let status = step.watch(|line| ledger.line(line))?;
-    ledger.took(what, started.elapsed());
-    ledger.ended(what, status);
+    let step = under_test(tree, cargo(tree))?
+        .args(["test", "--workspace", "--doc", "--no-fail-fast", "--"])
+        .args(filter);
+    let mut tests = Vec::new();
+    let status = step.watch(|line| tests.extend(documentation_test(line)))?;
+    if !status.success() && tests.iter().all(|test| test.outcome != Outcome::Failed) {
+        results.add_broken("documentation");
+    }
+    results.add(tests);
+    results.add_step("documentation", started.elapsed());
     Ok(())
 }
 
-/// Runs each system test that failed once more, alone. They measure a machine that others use too, and a burst of
-/// their work is no fault of ours, while a fault of ours shows again. Who passes now is told of in the closing line;
-/// more than [`FEW`] are no accident.
-fn once_more(tree: &Tree, ledger: &mut Ledger) -> Result<()> {
-    let failures = ledger.failures();
-    if failures.is_empty() || failures.len() > FEW {
-        return Ok(());
-    }
+/// A line of the documentation tests' runner: `test crates/core/src/rate.rs - rate::Rate (line 12) ... ok`.
+fn documentation_test(line: &str) -> Option<TestResult> {
+    let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    let outcome = match outcome {
+        "ok" => Outcome::Passed,
+        "FAILED" => Outcome::Failed,
+        // A text that is no program is marked as ignored.
+        _ => return None,
+    };
+    Some(TestResult {
+        program: "documentation".to_owned(),
+        name: name.to_owned(),
+        outcome,
+        took: Duration::ZERO,
+    })
+}
+
+fn system_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
+    let system = Run {
+        what: "system tests",
+        profile: "default",
+        words: system_test_words(tree)
+            .into_iter()
+            .map(str::to_owned)
+            .chain(filter.map(str::to_owned))
+            .collect(),
+    };
+    timed(tree, &system, results)
+}
+
+/// Runs tests and notes how long that took.
+fn timed(tree: &Tree, run: &Run<'_>, results: &mut Results) -> Result<()> {
     let started = Instant::now();
-    for (program, test) in failures {
-        println!("\n{program}: {test} failed; once more, alone");
-        let step = under_test(tree, cargo(tree))?
-            .args(["test", "--release", "--workspace", "--test", &program])
-            .args(["--", "--exact", &test, "--test-threads=1"]);
-        let mut own = Ledger::default();
-        let status = step.watch(|line| own.line(line))?;
-        if status.success() && own.total().passed == 1 {
-            ledger.forgive(&program, &test);
-        }
-    }
-    ledger.took("what failed, once more", started.elapsed());
+    run.run(tree, || under_test(tree, cargo(tree)), results)?;
+    results.add_step(run.what, started.elapsed());
     Ok(())
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Root, packages, the lock and what `build` builds: what every run of a world needs. What only running needs is
@@ -269,7 +272,10 @@ fn ready(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Result<Mach
     setup::ensure(tree, Use::Build)?;
     let lock = MachineLock::take()?;
     let (built, installed) = std::thread::scope(|scope| {
-        let install = scope.spawn(|| setup::ensure(tree, Use::Run));
+        let install = scope.spawn(|| {
+            setup::ensure(tree, Use::Run)?;
+            nextest::ensure(tree)
+        });
         (build(tree), install.join().expect("it does not panic"))
     });
     built.and(installed)?;
@@ -292,33 +298,6 @@ fn under_test(tree: &Tree, step: Step) -> Result<Step> {
 
 const LAB: &str = "netnice-lab";
 const CASES: &str = "netnice-cases";
-/// System tests that mostly wait, judge no latency to the millisecond and nothing of the whole machine (as what netnice
-/// leaves of eBPF and control groups): they may run beside others of this list.
-const SIDE_BY_SIDE: [&str; 18] = [
-    "capi",
-    "containers",
-    "groups",
-    "inetd",
-    "input",
-    "interfaces",
-    "people",
-    "policy",
-    "programs",
-    "refusals",
-    "repairs",
-    "safety",
-    "seeing",
-    "share",
-    "shell",
-    "stays",
-    "top",
-    "units",
-];
-/// How many tests of one program run at a time there. Enough that two processors are seldom idle, and few enough that
-/// a rate is what it is alone.
-const AT_ONCE: u32 = 3;
-/// So many system tests that failed may run once more.
-const FEW: usize = 3;
 /// The lab's experiments about what enforcement costs.
 const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
 

@@ -4,8 +4,8 @@
 //! ensure kernel, virtme-ng, virtiofsd (cached under target/vm)
 //!   → build programs and tests here → put them in target/vm/share
 //!   → boot; the guest's root is this machine's, read-only, with throw-away layers on top
-//!   → inside.sh: modules, bpffs, a systemd for unit targets, then each test program
-//!   → its last words are the exit status, left in share/status
+//!   → inside.sh: modules, bpffs, a systemd for unit targets, then cargo-nextest on the test programs
+//!   → it leaves the exit status in share/status and the report of the tests in share/junit.xml
 //! ```
 //!
 //! Without KVM every instruction is translated, so clocks and rates in there are poor: only tests that do
@@ -20,12 +20,15 @@
 mod assets;
 
 use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::closing::Ledger;
+use crate::flaky::Known;
+use crate::nextest;
+use crate::results::{self, Results};
 use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::suite;
@@ -45,7 +48,33 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     }
     share.put("job", job.script(tree))?;
     share.put("inside.sh", INSIDE.to_owned())?;
-    boot(&assets, &share)
+    let ended = boot(&assets, &share)?;
+    match job {
+        Job::Shell { .. } => ended.judge(),
+        Job::Tests { .. } => judge(tree, &assets, &share, ended),
+    }
+}
+
+/// Prints the outcomes of the tests, and fails if the run does not pass.
+fn judge(tree: &Tree, assets: &Assets, share: &Share, ended: Ended) -> Result<()> {
+    let known = Known::read(&tree.root)?;
+    let mut results = Results::default();
+    match std::fs::read_to_string(share.folder.join("junit.xml")) {
+        Ok(text) => results.add(results::read_junit(&text)?),
+        Err(_) => results.add_broken("the run in the guest"),
+    }
+    if results.failed().is_empty()
+        && let Err(error) = ended.judge()
+    {
+        results.add_broken(format!("{error:#}"));
+    }
+    results.add_step(&format!("on {}", assets.release()), ended.took);
+    println!("\n{}", results.summary(&known));
+    let faults = results.faults(&known);
+    match faults.is_empty() {
+        true => Ok(()),
+        false => bail!("the tests do not pass: {}", faults.join("; ")),
+    }
 }
 
 /// What to do inside.
@@ -78,12 +107,16 @@ impl<'a> Job<'a> {
         match self {
             Job::Shell { command } => format!("{path}{command}\n"),
             Job::Tests { filter } => {
-                let folder = tree.root.join("crates/lab");
-                format!(
-                    "{path}run_tests {} {}\n",
-                    quoted(&folder.display().to_string()),
-                    quoted(filter)
-                )
+                let report = nextest::report(&tree.root, PROFILE);
+                let words = [
+                    &nextest::program().display().to_string(),
+                    PROFILE,
+                    &tree.root.display().to_string(),
+                    &report.display().to_string(),
+                    filter,
+                ];
+                let words = words.map(quoted).join(" ");
+                format!("{path}run_tests {words}\n")
             }
         }
     }
@@ -100,11 +133,8 @@ impl Share {
             std::fs::remove_dir_all(folder)
                 .with_context(|| format!("cannot empty {}", folder.display()))?;
         }
-        for name in ["programs", "tests"] {
-            let inner = folder.join(name);
-            std::fs::create_dir_all(&inner)
-                .with_context(|| format!("cannot make {}", inner.display()))?;
-        }
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(Share {
             folder: folder.to_owned(),
         })
@@ -116,25 +146,37 @@ impl Share {
 
     /// Builds the release programs and the system tests, and copies them here.
     fn put_programs(&self, tree: &Tree) -> Result<()> {
-        suite::release(tree)?;
+        suite::release_and_tests(tree)?;
         for program in suite::PROGRAMS {
-            self.copy(&tree.programs().join(program), "programs", program)?;
+            self.copy(
+                &tree.programs().join(program),
+                &format!("programs/{program}"),
+            )?;
         }
-        if suite::system_test_names(tree).is_empty() {
-            bail!("there are no system tests in crates/lab/tests to run");
-        }
-        let built = suite::cargo(tree)
+        nextest::ensure(tree)?;
+        let listed = suite::cargo(tree)
+            .args(["nextest", "list", "--list-type", "binaries-only"])
+            .args(["--message-format", "json"])
             .args(suite::system_test_words(tree))
-            .args(["--no-run", "--message-format=json-render-diagnostics"])
             .capture()?;
-        for (name, program) in test_programs(&built)? {
-            self.copy(&program, "tests", &name)?;
+        for program in test_programs(&listed)? {
+            // Where cargo-nextest looks for it, with this folder in place of the target folder.
+            let inside = program.strip_prefix(&tree.target);
+            let inside = inside.context("a test program lies outside the target folder")?;
+            self.copy(&program, &format!("target/{}", inside.display()))?;
         }
-        Ok(())
+        self.put("binaries.json", listed)?;
+        let metadata = suite::cargo(tree)
+            .args(["metadata", "--format-version", "1"])
+            .capture()?;
+        self.put("metadata.json", metadata)
     }
 
-    fn copy(&self, from: &Path, folder: &str, name: &str) -> Result<()> {
-        let to = self.folder.join(folder).join(name);
+    fn copy(&self, from: &Path, to: &str) -> Result<()> {
+        let to = self.folder.join(to);
+        let folder = to.parent().context("a file has a folder")?;
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
         std::fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
         Ok(())
     }
@@ -149,30 +191,44 @@ impl Share {
     }
 }
 
-/// Names and files of the test programs in cargo's JSON messages.
-fn test_programs(messages: &str) -> Result<Vec<(String, PathBuf)>> {
-    let mut found = Vec::new();
-    for line in messages.lines() {
-        let message: Value =
-            serde_json::from_str(line).context("cargo wrote a line that is not JSON")?;
-        let target = &message["target"];
-        let is_test = target["kind"]
-            .as_array()
-            .is_some_and(|kinds| kinds.iter().any(|kind| kind == "test"));
-        if let (true, Some(name), Some(file)) = (
-            is_test,
-            target["name"].as_str(),
-            message["executable"].as_str(),
-        ) {
-            found.push((name.to_owned(), PathBuf::from(file)));
-        }
-    }
-    Ok(found)
+/// The files of the test programs in cargo-nextest's list.
+fn test_programs(list: &str) -> Result<Vec<PathBuf>> {
+    let list: Value = serde_json::from_str(list).context("cargo-nextest wrote no JSON")?;
+    let programs = list["rust-binaries"].as_object();
+    let programs = programs.context("cargo-nextest lists no 'rust-binaries'")?;
+    let path = |one: &Value| one["binary-path"].as_str().map(PathBuf::from);
+    programs
+        .values()
+        .map(|one| path(one).context("a test program without a 'binary-path'"))
+        .collect()
 }
 
-fn boot(assets: &Assets, share: &Share) -> Result<()> {
+/// How the guest ended.
+struct Ended {
+    /// The status of the emulator.
+    emulator: ExitStatus,
+    /// The status that the guest left, if it came that far.
+    guest: Option<i32>,
+    took: Duration,
+}
+
+impl Ended {
+    fn judge(&self) -> Result<()> {
+        let took = self.took.as_secs();
+        match self.guest {
+            Some(0) => Ok(()),
+            Some(code) => bail!("the guest ended with status {code}"),
+            None => bail!(
+                "the guest ended after {took} s without leaving its status ({}; the limit is {} s)",
+                self.emulator,
+                LIMIT.as_secs()
+            ),
+        }
+    }
+}
+
+fn boot(assets: &Assets, share: &Share) -> Result<Ended> {
     let started = Instant::now();
-    let mut ledger = Ledger::default();
     // setpriv: if this process dies, `timeout` hears of it, and takes the whole guest with it.
     let step = Step::new("setpriv")
         .args(["--pdeathsig", "TERM", "timeout", "--kill-after=10"])
@@ -194,21 +250,12 @@ fn boot(assets: &Assets, share: &Share) -> Result<()> {
         .args(["--exec", "sh /mnt/inside.sh"])
         .env("PATH", assets.path()?)
         .no_input();
-    // The guest names each test program as cargo would, before it runs it.
-    let status = step.watch(|line| ledger.line(line))?;
-    let took = started.elapsed().as_secs();
-    if !ledger.is_empty() {
-        println!("\n{ledger}; on {} in {took} s", assets.release());
-    }
-    match share.status() {
-        None => bail!(
-            "the guest ended after {took} s without leaving its status ({status}; the limit is {} s)",
-            LIMIT.as_secs()
-        ),
-        Some(0) if ledger.is_empty() || !ledger.total().failed_runner => Ok(()),
-        Some(0) => bail!("tests failed in the guest"),
-        Some(code) => bail!("the guest ended with status {code}"),
-    }
+    let emulator = step.status()?;
+    Ok(Ended {
+        emulator,
+        guest: share.status(),
+        took: started.elapsed(),
+    })
 }
 
 /// A word that a shell reads back as it is.
@@ -222,6 +269,8 @@ const CLOCK: &str = "clocksource=tsc tsc=reliable";
 /// Both processors in turn, by one thread: with a thread of its own each, one may go on with code that the kernel has
 /// changed (a jump label, by its breakpoint), and then takes the breakpoint for ever.
 const EMULATOR: &str = "-accel tcg,thread=single";
+/// The profile of `.config/nextest.toml` for the guest.
+const PROFILE: &str = "vm";
 const INSIDE: &str = include_str!("vm/inside.sh");
 /// Translated code is some 10 to 30 times slower; a guest that takes longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(90 * 60);

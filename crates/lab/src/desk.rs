@@ -247,6 +247,12 @@ impl Desk {
     }
 }
 
+/// Marks the running test as skipped, with the reason: what this machine lacks. The test returns afterwards. The test
+/// runner (`cargo xtask test`) reads the mark and counts the test as skipped, never as passed.
+pub fn skip(reason: impl std::fmt::Display) {
+    println!("test skipped: {reason}");
+}
+
 /// Looks again and again until `what` is true, for so many seconds; returns whether it became so.
 pub fn soon(seconds: f64, what: impl Fn() -> bool) -> bool {
     let until = Instant::now() + Duration::from_secs_f64(seconds);

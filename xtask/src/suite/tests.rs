@@ -47,10 +47,15 @@ fn the_system_tests_share_no_name_with_other_tests() {
 }
 
 #[test]
-fn what_runs_side_by_side_are_system_tests() {
-    let tree = Tree::find().expect("cargo metadata");
-    let system = system_test_names(&tree);
-    for name in SIDE_BY_SIDE {
-        assert!(system.contains(&name), "{name}");
-    }
+fn a_line_of_the_documentation_tests_is_read() {
+    let read = |line: &str| documentation_test(line).map(|test| (test.name, test.outcome));
+    let name = "crates/core/src/units.rs - units::Rate (line 12)";
+    let line = |outcome| format!("test {name} ... {outcome}");
+    assert_eq!(read(&line("ok")), Some((name.to_owned(), Outcome::Passed)));
+    assert_eq!(
+        read(&line("FAILED")),
+        Some((name.to_owned(), Outcome::Failed))
+    );
+    assert_eq!(read(&line("ignored")), None);
+    assert_eq!(read("test result: ok. 3 passed; 0 failed"), None);
 }

@@ -40,15 +40,14 @@ start_systemd() {
     return 1
 }
 
-# run_tests FOLDER FILTER: every test program, one test at a time, in the folder that cargo would use.
+# run_tests NEXTEST PROFILE ROOT REPORT FILTER: every system test, one at a time, as cargo-nextest runs them on the host.
 run_tests() {
-    cd "$1" || return 1
-    failed=0
-    for program in "$share"/tests/*; do
-        echo "     Running tests/$(basename "$program").rs ($program)"
-        "$program" --test-threads=1 $2 || failed=1
-    done
-    return $failed
+    cd "$3" || return 1
+    "$1" nextest run --profile "$2" --no-tests=pass --workspace-remap "$3" --target-dir-remap "$share/target" \
+        --cargo-metadata "$share/metadata.json" --binaries-metadata "$share/binaries.json" ${5:+"$5"}
+    outcome=$?
+    cp "$4" "$share/junit.xml"
+    return $outcome
 }
 
 if start_systemd; then

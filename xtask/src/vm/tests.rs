@@ -16,18 +16,13 @@ fn words_of_vm() {
 }
 
 #[test]
-fn test_programs_are_read_from_cargos_messages() {
-    let messages = concat!(
-        r#"{"reason":"compiler-artifact","target":{"kind":["lib"],"name":"netnice_lab"},"executable":null}"#,
-        "\n",
-        r#"{"reason":"compiler-artifact","target":{"kind":["bin"],"name":"netnice-lab"},"executable":"/t/netnice-lab"}"#,
-        "\n",
-        r#"{"reason":"compiler-artifact","target":{"kind":["test"],"name":"limits"},"executable":"/t/limits-1"}"#,
-        "\n",
-        r#"{"reason":"build-finished","success":true}"#,
+fn test_programs_are_read_from_the_list_of_nextest() {
+    let list = r#"{"rust-binaries": {"netnice-lab::limits": {"binary-path": "/t/limits-1"}}}"#;
+    assert_eq!(
+        test_programs(list).expect("JSON"),
+        [PathBuf::from("/t/limits-1")]
     );
-    let expected = vec![("limits".to_owned(), PathBuf::from("/t/limits-1"))];
-    assert_eq!(test_programs(messages).expect("JSON"), expected);
+    assert!(test_programs("{}").is_err());
 }
 
 #[test]

@@ -1,0 +1,73 @@
+//! `flaky.toml`: tests that failed in some run and passed alone afterwards, each with its cause.
+//!
+//! ```toml
+//! [[test]]
+//! program = "netnice-lab::limits"
+//! name = "a_flood_above_its_limit_is_slowed_and_burns_nothing"
+//! since = "2026-11-22"
+//! cause = "the meter loses packets while another test loads an eBPF program"
+//! ```
+//!
+//! A test is written down in the change that follows the run in which it was flaky, and is deleted when its cause
+//! is mended. While it stands there, it may not be flaky again: that run fails.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+/// The tests that `flaky.toml` lists.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Known {
+    #[serde(default)]
+    test: Vec<Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    program: String,
+    name: String,
+    since: String,
+    cause: String,
+}
+
+impl Known {
+    /// Reads `flaky.toml` in this folder; a folder without one lists no test.
+    ///
+    /// # Errors
+    /// If the file cannot be read, has unknown keys, or an entry without a cause.
+    pub fn read(folder: &Path) -> Result<Known> {
+        let file = folder.join("flaky.toml");
+        match std::fs::read_to_string(&file) {
+            Ok(text) => Known::parse(&text).with_context(|| file.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Known::default()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+        }
+    }
+
+    fn parse(text: &str) -> Result<Known> {
+        let known: Known = toml::from_str(text)?;
+        for entry in &known.test {
+            for (key, value) in [("cause", &entry.cause), ("since", &entry.since)] {
+                if value.trim().is_empty() {
+                    bail!("{} {}: `{key}` is empty", entry.program, entry.name);
+                }
+            }
+        }
+        Ok(known)
+    }
+
+    /// The cause that stands beside a test; none if the test is not listed.
+    pub fn cause(&self, program: &str, name: &str) -> Option<&str> {
+        let entry = self
+            .test
+            .iter()
+            .find(|entry| entry.program == program && entry.name == name)?;
+        Some(&entry.cause)
+    }
+}
+
+#[cfg(test)]
+mod tests;

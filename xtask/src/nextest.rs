@@ -1,0 +1,108 @@
+//! Tests run by cargo-nextest: a process for each test, groups, time limits, and a report of every outcome.
+//!
+//! `.config/nextest.toml` says which tests run beside others and which alone. What nextest does not do is here: a
+//! failed test is tried a second time *after* the run, alone, so that "flaky" means that the machine or another test
+//! disturbed it; and its report is read ([`crate::results`]).
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::results::{self, FLAKY_AT_MOST, Results, TestResult};
+use crate::setup;
+use crate::step::{self, Step};
+use crate::tree::Tree;
+
+/// Installs cargo-nextest if this machine lacks it.
+pub fn ensure(tree: &Tree) -> Result<()> {
+    setup::cargo_tool(tree, PROGRAM, VERSION, &["--no-default-features"])
+}
+
+/// The program itself, for a guest that has no cargo: on the `PATH`, or where `cargo install` puts it.
+pub fn program() -> PathBuf {
+    step::find_program(PROGRAM).unwrap_or_else(|| setup::cargo_home().join("bin").join(PROGRAM))
+}
+
+/// A `cargo nextest run` of some tests of the tree.
+pub struct Run<'a> {
+    /// The name of this step in the summary.
+    pub what: &'a str,
+    /// The profile of `.config/nextest.toml`.
+    pub profile: &'a str,
+    /// Arguments that choose the tests: packages, targets, cargo's profile, filters.
+    pub words: Vec<String>,
+}
+
+impl Run<'_> {
+    /// Runs the tests with `command` (a `cargo` with the environment of the tests), then those that failed a second
+    /// time, alone, if there are few of them.
+    pub fn run(
+        &self,
+        tree: &Tree,
+        command: impl Fn() -> Result<Step>,
+        results: &mut Results,
+    ) -> Result<()> {
+        let mut own = Results::default();
+        let (tests, broken) = self.once(tree, command()?, &[])?;
+        own.add(tests);
+        let failed = own.failed();
+        if !failed.is_empty() && failed.len() <= FLAKY_AT_MOST + 1 {
+            println!("\n{} failed: a second try, alone", failed.len());
+            let expression = only(&failed);
+            let alone = ["--test-threads=1", "-E", &expression];
+            let (second, _) = self.once(tree, command()?, &alone)?;
+            own.add_second_try(&second);
+        }
+        if broken {
+            own.add_broken(self.what);
+        }
+        results.merge(own);
+        Ok(())
+    }
+
+    /// Runs the tests; the second value is true if the run ended badly for another reason than a failed test.
+    fn once(&self, tree: &Tree, command: Step, more: &[&str]) -> Result<(Vec<TestResult>, bool)> {
+        let report = report(&tree.root, self.profile);
+        // The report of an earlier run must not be taken for that of a run that wrote none.
+        match std::fs::remove_file(&report) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", report.display()))?;
+            }
+            _ => {}
+        }
+        let status = command
+            .args(["nextest", "run", "--profile", self.profile])
+            .args(["--no-tests=pass"])
+            .args(&self.words)
+            .args(more)
+            .status()?;
+        let tests = match std::fs::read_to_string(&report) {
+            Ok(text) => results::read_junit(&text)?,
+            Err(_) => Vec::new(),
+        };
+        let failed = tests
+            .iter()
+            .any(|test| test.outcome == results::Outcome::Failed);
+        Ok((tests, !status.success() && !failed))
+    }
+}
+
+/// The file that nextest writes with this profile.
+pub fn report(root: &Path, profile: &str) -> PathBuf {
+    root.join("target/nextest").join(profile).join("junit.xml")
+}
+
+/// The filter expression that selects these tests and no others.
+fn only(tests: &[&TestResult]) -> String {
+    let each: Vec<String> = tests
+        .iter()
+        .map(|test| format!("(binary_id(={}) & test(={}))", test.program, test.name))
+        .collect();
+    each.join(" | ")
+}
+
+const PROGRAM: &str = "cargo-nextest";
+const VERSION: &str = "0.9.151";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! The outcome of each test, and the verdict on a run.
+//!
+//! | outcome | meaning | counted as |
+//! |---|---|---|
+//! | passed | the test passed at the first try | passed |
+//! | failed | the test failed, and failed again alone (or was not tried again) | failed |
+//! | flaky | the test failed, then passed alone | flaky |
+//! | skipped | the machine lacks something that the test needs; the test names it | skipped |
+//!
+//! A run passes if no test failed, no step broke, at most [`FLAKY_AT_MOST`] tests were flaky, and none of these
+//! stands in `flaky.toml` already ([`crate::flaky`]).
+//!
+//! Outcomes are read from the JUnit report that cargo-nextest writes. A test that cannot run prints
+//! [`SKIP_MARK`] and the reason on a line of its own and returns: Rust's test harness has no such outcome, so
+//! the report calls it a success, and the mark in its output corrects that here.
+
+use std::fmt;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use quick_junit::{Report, TestCase, TestCaseStatus};
+
+use crate::flaky::Known;
+
+/// What came of one test.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// It passed at the first try.
+    Passed,
+    /// It failed.
+    Failed,
+    /// It failed, then passed alone.
+    Flaky,
+    /// It could not run here, for this reason.
+    Skipped(String),
+}
+
+/// One test of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TestResult {
+    /// The test program as cargo-nextest names it, for example `netnice-lab::limits`.
+    pub program: String,
+    /// The path of the test inside its program.
+    pub name: String,
+    /// What came of it.
+    pub outcome: Outcome,
+    /// How long the last try took.
+    pub took: Duration,
+}
+
+impl TestResult {
+    /// The name that people and `flaky.toml` use: program and test.
+    pub fn id(&self) -> String {
+        format!("{} {}", self.program, self.name)
+    }
+}
+
+/// Reads the report of one run of cargo-nextest.
+///
+/// # Errors
+/// If the text is not a JUnit report.
+pub fn read_junit(text: &str) -> Result<Vec<TestResult>> {
+    let report = Report::deserialize_from_str(text).context("not a JUnit report")?;
+    let programs = report.test_suites.iter();
+    Ok(programs
+        .flat_map(|program| {
+            program.test_cases.iter().map(|case| TestResult {
+                program: program.name.to_string(),
+                name: case.name.to_string(),
+                outcome: outcome(case),
+                took: case.time.unwrap_or_default(),
+            })
+        })
+        .collect())
+}
+
+fn outcome(case: &TestCase) -> Outcome {
+    match &case.status {
+        TestCaseStatus::NonSuccess { .. } => Outcome::Failed,
+        TestCaseStatus::Success { flaky_runs } if !flaky_runs.is_empty() => Outcome::Flaky,
+        TestCaseStatus::Success { .. } => {
+            let outputs = [&case.system_out, &case.system_err].into_iter().flatten();
+            let reason = outputs.flat_map(|text| text.lines()).find_map(skip_reason);
+            reason.map_or(Outcome::Passed, Outcome::Skipped)
+        }
+        TestCaseStatus::Skipped { message, .. } => {
+            Outcome::Skipped(message.as_ref().map_or_else(String::new, |m| m.to_string()))
+        }
+    }
+}
+
+fn skip_reason(line: &str) -> Option<String> {
+    let (_, reason) = line.split_once(SKIP_MARK)?;
+    Some(reason.trim().to_owned())
+}
+
+/// The outcomes of all steps of a run.
+#[derive(Debug, Default)]
+pub struct Results {
+    tests: Vec<TestResult>,
+    /// Steps that ended badly without a failed test: a build that failed, a runner that was killed.
+    broken: Vec<String>,
+    /// How long each step took.
+    steps: Vec<(String, Duration)>,
+}
+
+impl Results {
+    /// Adds tests.
+    pub fn add(&mut self, tests: Vec<TestResult>) {
+        self.tests.extend(tests);
+    }
+
+    /// Adds a step that ended badly without a failed test.
+    pub fn add_broken(&mut self, step: impl Into<String>) {
+        self.broken.push(step.into());
+    }
+
+    /// Adds the time that a step took.
+    pub fn add_step(&mut self, step: &str, took: Duration) {
+        self.steps.push((step.to_owned(), took));
+    }
+
+    /// Adds all outcomes of another part of the run.
+    pub fn merge(&mut self, other: Results) {
+        self.tests.extend(other.tests);
+        self.broken.extend(other.broken);
+        self.steps.extend(other.steps);
+    }
+
+    /// The tests that failed.
+    pub fn failed(&self) -> Vec<&TestResult> {
+        self.with(|outcome| *outcome == Outcome::Failed).collect()
+    }
+
+    /// Takes the outcomes of a second try, alone: a test that failed before and passed now is flaky.
+    pub fn add_second_try(&mut self, second: &[TestResult]) {
+        for test in self.tests.iter_mut() {
+            let again = second
+                .iter()
+                .find(|again| again.program == test.program && again.name == test.name);
+            if let Some(again) = again
+                && test.outcome == Outcome::Failed
+                && again.outcome == Outcome::Passed
+            {
+                test.outcome = Outcome::Flaky;
+            }
+        }
+    }
+
+    fn with(&self, is: impl Fn(&Outcome) -> bool) -> impl Iterator<Item = &TestResult> {
+        self.tests.iter().filter(move |test| is(&test.outcome))
+    }
+
+    fn count(&self, is: impl Fn(&Outcome) -> bool) -> usize {
+        self.with(is).count()
+    }
+
+    /// Why the run does not pass; empty if it passes.
+    pub fn faults(&self, known: &Known) -> Vec<String> {
+        let mut faults = Vec::new();
+        let failed = self.failed();
+        if !failed.is_empty() {
+            faults.push(format!("{} failed", failed.len()));
+        }
+        for step in &self.broken {
+            faults.push(format!("{step} ended badly"));
+        }
+        let flaky: Vec<_> = self.with(|outcome| *outcome == Outcome::Flaky).collect();
+        if flaky.len() > FLAKY_AT_MOST {
+            faults.push(format!(
+                "{} tests are flaky, at most {FLAKY_AT_MOST} may be",
+                flaky.len()
+            ));
+        }
+        for test in flaky {
+            if let Some(cause) = known.cause(&test.program, &test.name) {
+                faults.push(format!(
+                    "{} is flaky and stands in flaky.toml already ({cause})",
+                    test.id()
+                ));
+            }
+        }
+        if self.count(|outcome| *outcome == Outcome::Passed) == 0 {
+            faults.push("no test passed".to_owned());
+        }
+        faults
+    }
+
+    /// Everything a person needs after a run; the last line is the closing line.
+    pub fn summary(&self, known: &Known) -> Summary<'_> {
+        Summary {
+            results: self,
+            faults: self.faults(known),
+        }
+    }
+}
+
+/// Text about a run, see [`Results::summary`].
+pub struct Summary<'a> {
+    results: &'a Results,
+    faults: Vec<String>,
+}
+
+impl fmt::Display for Summary<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let results = self.results;
+        let mut slowest: Vec<&TestResult> = results.tests.iter().collect();
+        slowest.sort_by_key(|test| std::cmp::Reverse(test.took));
+        for test in slowest.iter().take(SLOWEST_SHOWN) {
+            writeln!(f, "{:6.1} s  {}", test.took.as_secs_f64(), test.id())?;
+        }
+        for (step, took) in &results.steps {
+            writeln!(f, "{:6.0} s  step: {step}", took.as_secs_f64())?;
+        }
+        for test in &results.tests {
+            if let Outcome::Skipped(reason) = &test.outcome {
+                writeln!(f, "skipped  {}: {reason}", test.id())?;
+            }
+        }
+        for test in results.failed() {
+            writeln!(f, "FAILED   {}", test.id())?;
+        }
+        for fault in &self.faults {
+            writeln!(f, "the run does not pass: {fault}")?;
+        }
+        write!(
+            f,
+            "{} passed, {} failed, {} skipped",
+            results.count(|outcome| *outcome == Outcome::Passed),
+            results.count(|outcome| *outcome == Outcome::Failed),
+            results.count(|outcome| matches!(outcome, Outcome::Skipped(_))),
+        )?;
+        let flaky: Vec<String> = results
+            .with(|outcome| *outcome == Outcome::Flaky)
+            .map(TestResult::id)
+            .collect();
+        match flaky.is_empty() {
+            true => Ok(()),
+            false => write!(
+                f,
+                "; {} flaky: {} (write each down in flaky.toml with its cause)",
+                flaky.len(),
+                flaky.join(", ")
+            ),
+        }
+    }
+}
+
+/// What a test prints before the reason why it cannot run here. `netnice_lab::desk::skip` prints it.
+pub const SKIP_MARK: &str = "test skipped: ";
+/// More flaky tests than this fail a run: then something is wrong with the machine or the tree, not with a test.
+pub const FLAKY_AT_MOST: usize = 2;
+const SLOWEST_SHOWN: usize = 12;
+
+#[cfg(test)]
+mod tests;
