@@ -317,7 +317,10 @@ fn talker(desk: &Desk) -> Option<PathBuf> {
         eprintln!("there is no Go compiler: Go programs are not tested");
         return None;
     }
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/talker.go");
+    let source = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/system/programs/talker.go"
+    );
     let out = desk.world.folder().join("talker");
     let mut build = Command::new("go");
     build.arg("build").arg("-o").arg(&out).arg(source);

@@ -1,7 +1,6 @@
 //! Programs that break the rules of the ring, beside one that keeps them: the driver lives, names the rule, and the good flow
 //! does not notice. Nothing that a template forbids leaves: a checker that knows no template reads the capture of the receiver.
 
-#[path = "direct_isolation/beset.rs"]
 mod beset;
 
 use std::io::Read;

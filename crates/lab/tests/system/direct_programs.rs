@@ -11,9 +11,7 @@ use netnice_lab::process::{self, Proc, binary};
 use netnice_lab::traffic::{self, Direct, Echo, Life, Probe, Report, Running, Udp};
 use netnice_lab::world::{Family, Host};
 
-mod cc;
-
-use cc::{Link, compile};
+use crate::cc::{Link, compile};
 
 const LINK: u64 = 100_000_000;
 
@@ -148,7 +146,7 @@ fn what_is_sent_to_a_group_reaches_each_member() {
 /// The example of the C library, compiled in both ways.
 fn examples(desk: &Desk) -> [PathBuf; 2] {
     let root = desk.world.folder().join("usr");
-    cc::install(&root);
+    crate::cc::install(&root);
     [(Link::Static, "static"), (Link::Shared, "shared")].map(|(link, name)| {
         let out = root.join(name);
         compile(&root, "examples/direct.c", &out, link);

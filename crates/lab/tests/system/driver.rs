@@ -1,15 +1,13 @@
 //! The process `netnice-driver`, spoken to as the daemon does: programs come, send, receive, break rules, are killed; the interface goes
 //! down and up; the process itself is told to end, or killed.
 
-mod driving;
-
 use std::io::Write;
 use std::net::UdpSocket;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use crate::driving::{Caller, Driver, Program, flow, has_xdp, soon, udp};
 use anyhow::{Context, Result, ensure};
-use driving::{Caller, Driver, Program, flow, has_xdp, soon, udp};
 use netnice_api::direct::Speaks;
 use netnice_api::driver::{
     DriverAnswer, DriverCall, DriverEvent, DriverRequest, FlowCounts, FramesDoc,
@@ -225,7 +223,7 @@ fn events(mode: &str) -> Result<()> {
     };
     rig.daemon.done(readdress(None, 1500))?;
     ensure!(status(&mut program)? == Status::NO_LINK, "nobody");
-    let there = driving::mac(rig.world.server())?;
+    let there = crate::driving::mac(rig.world.server())?;
     rig.daemon.done(readdress(Some(there), 1500))?;
     ensure!(status(&mut program)? == Status::DONE, "somebody");
     // Packets are as long as the flow's way and the interface have it.

@@ -10,9 +10,7 @@ use netnice_lab::experiment::bench::{Rate, functional};
 use netnice_lab::process::{self, Proc, binary, installed};
 use netnice_lab::traffic::{self, Tcp};
 
-mod cc;
-
-use cc::{Link, compile, crate_file};
+use crate::cc::{Link, compile, crate_file};
 
 /// A user that no machine gives a name.
 const ANN: u32 = 61_234;
@@ -32,7 +30,7 @@ impl Bench {
         }
         let desk = Desk::new().expect("a desk");
         let root = desk.world.folder().join("usr");
-        cc::install(&root);
+        crate::cc::install(&root);
         let calls = root.join("calls");
         compile(&root, "tests/calls.c", &calls, Link::Static);
         Some(Bench { desk, calls })

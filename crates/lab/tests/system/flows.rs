@@ -1,9 +1,7 @@
 //! Flows of the direct path at the daemon: whose port it is, what is promised, and what becomes of it, with the real programs,
 //! daemon, driver and kernel.
 
-#[path = "flows/events.rs"]
 mod events;
-#[path = "flows/policy.rs"]
 mod policy;
 
 use std::io::ErrorKind;

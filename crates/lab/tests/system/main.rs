@@ -1,0 +1,43 @@
+//! The system tests: worlds of network namespaces, the release programs, real packets. docs/testing.md tells how they
+//! are run and how one is written.
+//!
+//! All of them are one program, which is linked once; cargo-nextest runs each test in a process of its own. A module
+//! has the tests of one part of the product; `.config/nextest.toml` names the modules whose tests run beside others.
+
+mod capi;
+mod cc;
+mod containers;
+mod death;
+mod direct;
+mod direct_figures;
+mod direct_hostile;
+mod direct_isolation;
+mod direct_programs;
+mod direct_serve;
+mod direct_speed;
+mod driver;
+mod driving;
+mod flows;
+mod groups;
+mod guarantees;
+mod inetd;
+mod input;
+mod interfaces;
+mod limits;
+mod people;
+mod policy;
+mod programs;
+mod promises;
+mod refusals;
+mod repairs;
+mod safety;
+mod seeing;
+mod share;
+mod shell;
+mod simulated;
+mod stays;
+mod telling;
+mod top;
+mod traces;
+mod units;
+mod worlds;
