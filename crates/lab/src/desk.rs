@@ -33,7 +33,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use crate::experiment::bench::{self, Rate, SECOND, wait_until};
-use crate::process::Proc;
+use crate::process::{PATIENCE, Proc};
 use crate::sys;
 use crate::traffic::{self, Running, Tcp, Udp};
 use crate::wire::{self, Flow, Record, Tap};
@@ -253,9 +253,9 @@ pub fn skip(reason: impl std::fmt::Display) {
     println!("test skipped: {reason}");
 }
 
-/// Looks again and again until `what` is true, for so many seconds; returns whether it became so.
-pub fn soon(seconds: f64, what: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs_f64(seconds);
+/// Looks again and again until `what` is true, for at most [`PATIENCE`]; returns whether it became so.
+pub fn soon(what: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + PATIENCE;
     loop {
         if what() {
             return true;

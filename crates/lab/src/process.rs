@@ -18,6 +18,11 @@ use serde_json::Value;
 
 use crate::sys;
 
+/// How long a test waits for something that must come. No test judges this time: it is long enough for a machine that
+/// is busy or emulated, and shorter than the time limit of the test runner, so that a test that waits in vain says for
+/// what.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A running child, its whole process group, and its two streams.
 pub struct Proc {
     what: String,

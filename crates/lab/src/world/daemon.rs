@@ -8,8 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::netns::{Door, Netns};
-use crate::experiment::bench;
-use crate::process::{self, Proc};
+use crate::process::{self, PATIENCE, Proc};
 use crate::sys;
 
 /// A daemon inside a namespace, and the means to type `netnice …` there.
@@ -98,11 +97,7 @@ impl Netnice {
     }
 
     fn wait_ready(&mut self) -> Result<()> {
-        let patience = match bench::functional() {
-            true => 24 * READY, // the verifier, translated, beside a flood
-            false => READY,
-        };
-        let until = Instant::now() + patience;
+        let until = Instant::now() + PATIENCE;
         loop {
             let socket = self.runtime.join("netnice.sock").exists();
             if socket && self.run(&["show", "--json"])?.status == 0 {
@@ -114,7 +109,7 @@ impl Netnice {
             }
             if Instant::now() > until {
                 bail!(
-                    "netniced did not answer within {patience:?}: {}",
+                    "netniced did not answer within {PATIENCE:?}: {}",
                     daemon.complaints().trim()
                 );
             }
@@ -144,7 +139,7 @@ impl Netnice {
     /// Ends the daemon in good order; its limits stay.
     pub fn stop_daemon(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
-            daemon.terminate(READY);
+            daemon.terminate(PATIENCE);
         }
     }
 
@@ -258,6 +253,3 @@ fn exit_status(status: std::process::ExitStatus) -> i32 {
         .code()
         .unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }
-
-/// How long the daemon may take to answer, or to end.
-const READY: Duration = Duration::from_secs(5);

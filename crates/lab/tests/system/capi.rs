@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{Rate, functional};
-use netnice_lab::process::{self, Proc, binary, installed};
+use netnice_lab::process::{self, PATIENCE, Proc, binary, installed};
 use netnice_lab::traffic::{self, Tcp};
 
 use crate::cc::{Link, compile, crate_file};
@@ -105,7 +105,7 @@ fn a_group_and_a_user_share_one_limit() {
     let mut command = bench.desk.world.client().ns.command("sh");
     command.args(["-c", "sleep 600 & echo $!; wait"]);
     let mut group = Proc::start(command).expect("a group");
-    let child = group.next_line(Duration::from_secs(5)).expect("it runs");
+    let child = group.next_line(PATIENCE).expect("it runs");
     let leader = group.pid();
     assert_eq!(
         bench.calls(&format!(
@@ -134,7 +134,7 @@ fn a_group_and_a_user_share_one_limit() {
     command.args([&format!("--reuid={ANN}"), "--clear-groups", "--"]);
     command.args(["sh", "-c", "echo here; exec sleep 600"]);
     let mut anns = Proc::start(command).expect("a process");
-    anns.next_line(Duration::from_secs(5)).expect("it runs");
+    anns.next_line(PATIENCE).expect("it runs");
     assert_eq!(
         bench.calls(&format!("get 2 {ANN} set 2 {ANN} 65536 get 2 {ANN}")),
         "0 ok\n0 ok\n65536 ok\n"

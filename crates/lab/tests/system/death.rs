@@ -101,7 +101,7 @@ fn a_daemon_that_dies_between_two_commands_loses_nothing_that_was_answered() {
     drop(first);
     desk.netnice.start_daemon().expect("another daemon");
     assert!(
-        soon(3.0, || desk.target(&name).is_null()),
+        soon(|| desk.target(&name).is_null()),
         "{name} is held though it has ended"
     );
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{at, functional};
-use netnice_lab::process::{self, Proc, binary};
+use netnice_lab::process::{self, PATIENCE, Proc, binary};
 use netnice_lab::traffic::{self, Direct, Echo, Life, Probe, Report, Running, Udp};
 use netnice_lab::world::{Family, Host};
 
@@ -180,20 +180,12 @@ fn a_program_in_c_asks_and_answers() {
         let (host, port) = (own.ip().to_string(), own.port().to_string());
         let mut answers =
             Proc::start(run(&other, &["-n", "50", "-l", &host, &port])).expect("it starts");
-        assert_eq!(
-            answers.next_line(Duration::from_secs(10)).expect("a line"),
-            "open"
-        );
+        assert_eq!(answers.next_line(PATIENCE).expect("a line"), "open");
         let probe = Probe::udp(own, Duration::from_millis(5));
         let probe =
             report(traffic::start(desk.world.server(), &probe, lasting(600)).expect("a probe"));
         assert!(probe.round_trips.len() >= 50, "{}", probe.round_trips.len());
-        assert!(
-            answers
-                .wait(Duration::from_secs(10))
-                .expect("it ends")
-                .success()
-        );
+        assert!(answers.wait(PATIENCE).expect("it ends").success());
     }
     assert_eq!(wrong_checksums(desk.world.server()), before);
     // What is refused is told in the daemon's words.

@@ -23,8 +23,8 @@ use netnice_api::frame::{Decoder, LONGEST_WORD};
 use netnice_api::{decode_word, encode_call, fds};
 use netnice_driver::link::Interface;
 use netnice_kernel::process::PidFd;
-use netnice_lab::experiment::bench::{at, functional};
-use netnice_lab::process::{Proc, binary, own_group};
+use netnice_lab::experiment::bench::at;
+use netnice_lab::process::{PATIENCE, Proc, binary, own_group};
 use netnice_lab::world::{Door, Family, Host, World};
 use netnice_ring::layout::{Place, Shape};
 use netnice_ring::program::{Attachment, Flow, Piece};
@@ -106,7 +106,7 @@ impl Driver {
     /// What a second one says.
     pub fn second(&self) -> Result<String> {
         let mut second = begin(&self.door, &self.command)?;
-        ensure!(!second.wait(Duration::from_secs(5))?.success());
+        ensure!(!second.wait(PATIENCE)?.success());
         Ok(second.complaints())
     }
 
@@ -504,12 +504,11 @@ pub fn has_xdp(world: &World) -> Result<bool> {
     Ok(shown.contains("prog/xdp"))
 }
 
-/// Waits until something holds, at most two seconds, or longer on an emulated machine.
+/// Waits until something holds, for at most [`PATIENCE`].
 pub fn soon(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let patience = Duration::from_secs(if functional() { 40 } else { 2 });
-    let until = Instant::now() + patience;
+    let until = Instant::now() + PATIENCE;
     while !holds()? {
-        ensure!(Instant::now() < until, "not within {patience:?}: {what}");
+        ensure!(Instant::now() < until, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
     Ok(())

@@ -326,7 +326,7 @@ fn a_unit_that_is_made_anew_is_bound_again() {
         let shown = desk.target(&target);
         shown["degraded"] == serde_json::json!([])
     };
-    assert!(soon(4.0, held), "{}", desk.target(&target));
+    assert!(soon(held), "{}", desk.target(&target));
     desk.held(
         desk.sent(1.5, 1.5).expect("a rate"),
         R4M,

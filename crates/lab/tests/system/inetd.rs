@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{SECOND, at, functional, held, pause, wait_until};
-use netnice_lab::process::Proc;
+use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Running, Tcp};
 use netnice_lab::wire::{Flow, Record, Tap};
@@ -267,7 +267,7 @@ fn services_have_weights_lend_nothing_if_told_and_all_sessions_are_counted() {
     let (record, from, to) = inetd.record(4.0, 3.0);
     shared("300 : 100", &sessions(&record, 8001, from, to), &[384.0]);
     let _second = inetd.connect(quiet);
-    assert!(soon(5.0, || inetd.targets() == 3), "no third session");
+    assert!(soon(|| inetd.targets() == 3), "no third session");
     assert_eq!(inetd.hear(quiet), "");
     let said = inetd.server.complaints();
     assert!(said.contains("3 sessions run, the limit is 3"), "{said}");
@@ -325,7 +325,7 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
     let shown = inetd.desk.netnice.show().expect("a show");
     assert_eq!(shown["targets"][0]["effective"]["both"], 4_000_000);
     assert_eq!(ask("end"), "END");
-    assert!(soon(5.0, || inetd.targets() == 0), "a session stays");
+    assert!(soon(|| inetd.targets() == 0), "a session stays");
     assert_eq!(ask("end"), "END");
     // One session at once: the second is closed.
     let mut first = inetd.connect(inetd.desk.client(8004));
@@ -333,7 +333,7 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
     first.read_exact(&mut [0]).expect("echoed");
     assert_eq!(inetd.hear(inetd.desk.client(8004)), "");
     drop(first);
-    assert!(soon(5.0, || inetd.targets() == 0), "a session stays");
+    assert!(soon(|| inetd.targets() == 0), "a session stays");
     let mut again = inetd.connect(inetd.desk.client(8004));
     again.write_all(b"y").expect("sent");
     again.read_exact(&mut [0]).expect("echoed");
@@ -357,7 +357,7 @@ fn what_does_not_fit_beside_the_others_is_refused_at_the_door() {
     assert!(!talks(&mut inetd.connect(fixed)));
     assert!(!talks(&mut inetd.connect(ftp)));
     drop(two);
-    assert!(soon(5.0, || inetd.targets() == 1), "a session stays");
+    assert!(soon(|| inetd.targets() == 1), "a session stays");
     let mut three = inetd.connect(ftp);
     assert!(talks(&mut three) && talks(&mut one));
     let said = inetd.server.complaints();
@@ -376,7 +376,7 @@ fn a_bad_configuration_is_refused_at_start_and_by_check() {
         "use IO::Socket::INET; $|=1; $s = IO::Socket::INET->new(Listen => 1, LocalPort => 8009) or die; print qq(here\\n); sleep 600",
     ]);
     let mut taken = Proc::start(taken).expect("a program");
-    taken.next_line(Duration::from_secs(5)).expect("it listens");
+    taken.next_line(PATIENCE).expect("it listens");
     for (text, status, line, part) in [
         (
             "total = \"1mbit\"\nspead = 1\nlines = \"8001 cat\"\n",
@@ -471,11 +471,11 @@ fn come_and_go(all: usize, at_once: usize) {
     }
     drop(open);
     assert!(
-        soon(60.0, || inetd.targets() == 1),
+        soon(|| inetd.targets() == 1),
         "targets stay: {}",
         inetd.targets()
     );
-    assert!(soon(90.0, || classes(&inetd) == before.1), "classes stay");
+    assert!(soon(|| classes(&inetd) == before.1), "classes stay");
     let after = (
         count("fd"),
         classes(&inetd),
@@ -522,7 +522,7 @@ fn sessions_go_on_with_their_limits_when_the_super_server_ends() {
     echo();
     let pid = inetd.server.pid() as i32;
     sys::kill(pid, libc::SIGKILL).expect("it runs");
-    inetd.server.wait(Duration::from_secs(5)).expect("it ended");
+    inetd.server.wait(PATIENCE).expect("it ended");
     echo();
     let shown = inetd.desk.netnice.show().expect("a show");
     assert_eq!(shown["targets"][0]["effective"]["both"], 1_000_000);

@@ -410,7 +410,7 @@ fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
     let pid: u32 = lock.trim().parse().expect("its number");
     assert!(sys::alive(pid), "{pid} does not serve");
     sys::kill(pid as i32, libc::SIGTERM).expect("it can be ended");
-    assert!(soon(5.0, || !sys::alive(pid)), "{pid} does not end");
+    assert!(soon(|| !sys::alive(pid)), "{pid} does not end");
     desk.netnice.start_daemon().expect("it starts");
 }
 
@@ -432,7 +432,7 @@ fn a_process_that_dies_meanwhile_leaves_nothing() {
         }
     }
     let empty = || standing(&desk)["targets"] == json!([]);
-    assert!(soon(5.0, empty), "{}", standing(&desk));
+    assert!(soon(empty), "{}", standing(&desk));
 }
 
 /// The socket speaks JSON in frames: four bytes of length, the largest first, and the text.

@@ -3,7 +3,7 @@
 
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::R4M;
-use netnice_lab::process::Proc;
+use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Answer;
 use serde_json::Value;
@@ -25,9 +25,7 @@ fn process_of(desk: &Desk, uid: u32) -> Proc {
     let mut command = as_user(desk, uid);
     command.args(["sh", "-c", "echo here; exec sleep 600"]);
     let mut process = Proc::start(command).expect("a process");
-    process
-        .next_line(std::time::Duration::from_secs(5))
-        .expect("it runs");
+    process.next_line(PATIENCE).expect("it runs");
     process
 }
 
@@ -172,7 +170,7 @@ fn a_user_runs_programs_under_a_name_that_stays_theirs() {
     command.args(["run", "--name", "crawl", "--up", "4mbit", "-q", "--"]);
     command.args(["sh", "-c", "echo here; exec sleep 600"]);
     let mut running = Proc::start(command).expect("it runs");
-    let within = std::time::Duration::from_secs(5);
+    let within = PATIENCE;
     running.next_line(within).expect("it runs");
     let up = || desk.target("name:crawl")["effective"]["up"].clone();
     assert_eq!(up(), 4_000_000);
@@ -189,7 +187,7 @@ fn a_user_runs_programs_under_a_name_that_stays_theirs() {
     assert_eq!(up(), 3_000_000);
     drop(running);
     let gone = || desk.target("name:crawl").is_null();
-    assert!(soon(5.0, gone), "a name ends with its last program");
+    assert!(soon(gone), "a name ends with its last program");
 }
 
 #[test]
@@ -205,7 +203,7 @@ fn a_process_that_is_closed_to_its_user_is_closed_to_their_netnice() {
     let mut command = as_user(&desk, ANN);
     command.args(["perl", "-e", &script]);
     let mut process = Proc::start(command).expect("a process");
-    let within = std::time::Duration::from_secs(5);
+    let within = PATIENCE;
     process.next_line(within).expect("it closed itself");
     let line = format!("set pid:{} --up 4mbit", process.pid());
     let answer = types(&desk, ANN, &line);
@@ -231,7 +229,7 @@ fn a_user_reads_what_holds_for_them_and_undoes_in_time_what_they_did() {
         assert_eq!(answer.status, 0, "`{line}`: {answer:?}");
     }
     assert!(
-        soon(4.0, || up(&desk, pid) == 8_000_000),
+        soon(|| up(&desk, pid) == 8_000_000),
         "root's limit does not come back: {}",
         up(&desk, pid)
     );

@@ -211,7 +211,7 @@ fn hangup_reads_it_again_and_a_faulty_one_does_not_keep_the_daemon_from_serving(
     let pid = desk.netnice.pid().expect("it runs");
     sys::kill(pid as i32, libc::SIGHUP).expect("a signal");
     let up = || desk.target("user:61234")["contract"]["up"].clone();
-    assert!(soon(3.0, || up() == 5_000_000), "{}", up());
+    assert!(soon(|| up() == 5_000_000), "{}", up());
     write(&desk, "what is this\n");
     sys::kill(pid as i32, libc::SIGHUP).expect("a signal");
     pause(0.5);

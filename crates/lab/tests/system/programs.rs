@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{MBIT, R4M, R20M, Rate, functional, pause};
-use netnice_lab::process::{self, Proc};
+use netnice_lab::process::{self, PATIENCE, Proc};
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Family, Life, Tcp, Udp};
 use netnice_lab::wire::{self, Flow, Tap};
@@ -98,7 +98,7 @@ fn grandchildren_after_exec_share_the_limit_too() {
     // The shell bears a shell, which becomes one program and bears another.
     let script = format!("echo ready; read go; sh -c '{words} & exec {words}' & wait");
     let mut parent = shell(&desk, &script);
-    parent.next_line(Duration::from_secs(5)).expect("ready");
+    parent.next_line(PATIENCE).expect("ready");
     desk.types(&format!("set pid:{} --up 4mbit", parent.pid()));
     parent.tell("go").expect("it listens");
     desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "grandchildren");
@@ -115,7 +115,7 @@ fn two_hundred_children_at_once_keep_the_limit() {
         "echo ready; read go; i=0; while [ $i -lt {children} ]; do {words} >/dev/null & i=$((i+1)); done; wait"
     );
     let mut parent = shell(&desk, &script);
-    parent.next_line(Duration::from_secs(5)).expect("ready");
+    parent.next_line(PATIENCE).expect("ready");
     desk.types(&format!("set pid:{} --up 20mbit", parent.pid()));
     parent.tell("go").expect("it listens");
     // From the first moment on: children that are born under load are held from birth.
@@ -342,9 +342,7 @@ fn a_static_go_program_is_held_as_client_and_as_server() {
         let mut command = ns.command(&talker);
         command.args(args);
         let mut program = Proc::start(command).expect("the Go program");
-        program
-            .next_json("ready", Duration::from_secs(10))
-            .expect("it is ready");
+        program.next_json("ready", PATIENCE).expect("it is ready");
         program
     };
     let sender = go(&["send", &to.to_string(), "4"]);

@@ -1,10 +1,8 @@
 //! What does not fit is refused with the reason and changes nothing. (What makes no sense at all:
 //! `tests/input.rs`.)
 
-use std::time::Duration;
-
 use netnice_lab::desk::Desk;
-use netnice_lab::process::Proc;
+use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::world::{Answer, htb};
 use serde_json::Value;
 
@@ -104,7 +102,7 @@ fn a_sixth_level_of_nesting_is_refused() {
     let mut shells = Proc::start(command).expect("shells");
     let mut pids = Vec::new();
     for _ in 0..6 {
-        pids.push(shells.next_line(Duration::from_secs(5)).expect("a number"));
+        pids.push(shells.next_line(PATIENCE).expect("a number"));
     }
     for (i, pid) in pids[..5].iter().enumerate() {
         desk.types(&format!("set pid:{pid} --up {}mbit", 60 - 10 * i));

@@ -130,18 +130,10 @@ fn a_managed_interface_that_is_made_anew_is_served_again() {
         shown["links"][0]["degraded"].to_string().contains("wan0")
             && desk.target(&target)["degraded"] != serde_json::json!([])
     };
-    assert!(
-        soon(3.0, says_gone),
-        "{}",
-        desk.netnice.show().expect("a show")
-    );
+    assert!(soon(says_gone), "{}", desk.netnice.show().expect("a show"));
     lay();
     let all_well = || desk.target(&target)["degraded"] == serde_json::json!([]);
-    assert!(
-        soon(3.0, all_well),
-        "{}",
-        desk.netnice.show().expect("a show")
-    );
+    assert!(soon(all_well), "{}", desk.netnice.show().expect("a show"));
     let far = "10.78.0.2:5001".parse().expect("an address");
     let _sink = traffic::eager(desk.world.server(), &Tcp::listen(far).sink()).expect("a sink");
     let flows = Tcp::connect(far, 4).source();
@@ -199,11 +191,11 @@ fn who_insists_is_told_of_and_the_next_change_tries_again() {
         // The daemon answers when a repair is done: a pair that is deleted under its hands is no new time to it.
         let repairs = || desk.types("log").stdout.matches("putting it back").count();
         let again = || repairs() >= time && there();
-        assert!(soon(4.0, again), "not put back after time {time}");
+        assert!(soon(again), "not put back after time {time}");
     }
     ns.ip("link del nn0").expect("our own pair is there");
     let says = || desk.types("log").stdout.contains("not any more");
-    assert!(soon(4.0, says), "{}", desk.types("log").stdout);
+    assert!(soon(says), "{}", desk.types("log").stdout);
     assert!(!there(), "it is fought over");
     let shown = desk.target(&format!("pid:{}", program.pid()));
     assert_ne!(shown["degraded"], serde_json::json!([]), "{shown}");

@@ -26,7 +26,7 @@ fn a_change_lasts_as_long_as_the_process_that_it_names_also_over_a_restart() {
     assert!(desk.target(&target).is_null());
     drop(other);
     assert!(
-        soon(4.0, || up(&desk, &target) == 4_000_000),
+        soon(|| up(&desk, &target) == 4_000_000),
         "what was cleared is there again"
     );
     let line = format!("set {target} --up 2mbit --until-exit={}", one.pid());
@@ -38,7 +38,7 @@ fn a_change_lasts_as_long_as_the_process_that_it_names_also_over_a_restart() {
     assert_eq!(up(&desk, &target), 2_000_000);
     drop(one);
     assert!(
-        soon(4.0, || up(&desk, &target) == 4_000_000),
+        soon(|| up(&desk, &target) == 4_000_000),
         "what was there before is there again"
     );
 }
@@ -56,9 +56,9 @@ fn without_a_number_it_is_the_shell_that_runs_netnice() {
     shell.arg(netnice.get_program()).args(netnice.get_args());
     shell.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
     let mut shell = shell.spawn().expect("a shell");
-    assert!(soon(4.0, || up(&desk, &target) == 4_000_000), "it is set");
+    assert!(soon(|| up(&desk, &target) == 4_000_000), "it is set");
     assert!(shell.wait().expect("it ends").success());
-    assert!(soon(4.0, || desk.target(&target).is_null()), "it is gone");
+    assert!(soon(|| desk.target(&target).is_null()), "it is gone");
     let gone = desk.answers(&format!("set {target} --up 4mbit --until-exit=4194303"), 2);
     assert!(
         gone.stderr.contains("--until-exit: `4194303`"),

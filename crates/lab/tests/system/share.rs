@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::net::TcpStream;
-use std::time::Duration;
 
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{SECOND, held, pause};
-use netnice_lab::process::Proc;
+use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Running, Tcp, ftp};
 use netnice_lab::wire::{Flow, Record, Tap};
@@ -39,7 +38,7 @@ impl Share {
         are: impl Fn(&BTreeMap<String, u64>) -> bool,
     ) -> BTreeMap<String, u64> {
         loop {
-            let line = self.0.next_json("sessions", Duration::from_secs(20));
+            let line = self.0.next_json("sessions", PATIENCE);
             let shares = of_line(&line.expect("shares"));
             if are(&shares) {
                 return shares;
@@ -50,7 +49,7 @@ impl Share {
     /// Ends it as a person does (SIGINT); it must end well and at once.
     fn end(mut self) {
         sys::kill(self.0.pid() as i32, libc::SIGINT).expect("it runs");
-        let status = self.0.wait(Duration::from_secs(5)).expect("it ends");
+        let status = self.0.wait(PATIENCE).expect("it ends");
         assert!(status.success(), "{status:?}: {}", self.0.complaints());
     }
 }
@@ -133,7 +132,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
             .enter(|| Ok(TcpStream::connect((address, 21))?))
             .is_ok()
     };
-    assert!(soon(10.0, listens), "{}", vsftpd.complaints());
+    assert!(soon(listens), "{}", vsftpd.complaints());
     assert!(vsftpd.running(), "{}", vsftpd.complaints());
     let curl = |session| {
         Proc::start(ftp::fetch(client, address, &ftp::ports(session), 60.0)).expect("curl")
@@ -143,7 +142,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
     let before = received();
     let _first = curl(0);
     assert!(
-        soon(10.0, || received() > before + 1_000_000),
+        soon(|| received() > before + 1_000_000),
         "nothing is fetched"
     );
     let mut share = Share::start(&desk, &format!("512Kbyte/s unit:{}", unit.name()));
@@ -175,7 +174,7 @@ fn sessions_of_a_running_ftp_server_share_and_follow() {
     near("alone again", of(0, left + half, end), 512.0, 0.05);
     share.end();
     assert!(
-        soon(3.0, || targets(&desk).is_empty()),
+        soon(|| targets(&desk).is_empty()),
         "{:?} stay",
         targets(&desk)
     );
@@ -213,13 +212,12 @@ fn services_have_weights_and_what_was_set_before_comes_back() {
     near("weight 300", of(5002), 384.0, 0.03);
     share.end();
     assert!(
-        soon(3.0, || targets(&desk) == [light.as_str()]),
+        soon(|| targets(&desk) == [light.as_str()]),
         "{:?}",
         targets(&desk)
     );
     assert!(
-        soon(3.0, || desk.target(&light)["effective"]["both"]
-            == 2_000_000),
+        soon(|| desk.target(&light)["effective"]["both"] == 2_000_000),
         "{}",
         desk.target(&light)
     );
@@ -287,10 +285,10 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     near("the other user", three, 256.0, 0.05);
     // It ends with what it was told to divide.
     drop(parent);
-    let status = share.0.wait(Duration::from_secs(10)).expect("it ends");
+    let status = share.0.wait(PATIENCE).expect("it ends");
     assert!(status.success(), "{}", share.0.complaints());
     assert!(
-        soon(5.0, || targets(&desk).is_empty()),
+        soon(|| targets(&desk).is_empty()),
         "{:?} stay",
         targets(&desk)
     );
@@ -313,7 +311,7 @@ fn a_manager_that_is_killed_leaves_limits_that_end() {
     assert_eq!(desk.target(&target)["effective"]["both"], 1_000_000);
     share.0.kill();
     let left = || targets(&desk) == [target.clone()];
-    assert!(soon(5.0, left), "{:?} stay", targets(&desk));
+    assert!(soon(left), "{:?} stay", targets(&desk));
     assert_eq!(
         desk.target(&target)["effective"]["both"],
         2_000_000,
@@ -395,9 +393,5 @@ fn what_cannot_be_divided_is_refused_with_the_reason() {
         .types(&format!("share 1mbit {} --for 300ms", other.pid()))
         .stdout;
     assert!(said.starts_with("no session; 1 Mbit/s"), "{said}");
-    assert!(
-        soon(3.0, || targets(&desk).len() == 1),
-        "{:?}",
-        targets(&desk)
-    );
+    assert!(soon(|| targets(&desk).len() == 1), "{:?}", targets(&desk));
 }

@@ -1,10 +1,8 @@
 //! What was asked for stays: through restarts, through interfaces that come and go, through others
 //! who delete our parts; and it goes when its time is over.
 
-use std::time::{Duration, Instant};
-
-use netnice_lab::desk::Desk;
-use netnice_lab::experiment::bench::{R4M, pause};
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::R4M;
 use netnice_lab::process::Proc;
 use netnice_lab::traffic::{self, Running, Tcp};
 use serde_json::Value;
@@ -26,18 +24,6 @@ fn sleeper(desk: &Desk) -> Proc {
 
 fn standing(desk: &Desk) -> Value {
     desk.netnice.show_standing().expect("a show")
-}
-
-/// Waits until `what` is true.
-fn soon(within: f64, what: impl Fn() -> bool) -> bool {
-    let until = Instant::now() + Duration::from_secs_f64(within);
-    while Instant::now() < until {
-        if what() {
-            return true;
-        }
-        pause(0.1);
-    }
-    false
 }
 
 #[test]
@@ -113,7 +99,7 @@ fn what_ended_while_the_daemon_was_dead_is_gone_afterwards() {
     desk.netnice.start_daemon().expect("it starts again");
     let only = format!("pid:{}", stays.pid());
     assert!(
-        soon(5.0, || {
+        soon(|| {
             let shown = standing(&desk);
             let targets = shown["targets"].as_array().expect("a list");
             targets.len() == 1 && targets[0]["target"] == only.as_str()
@@ -143,7 +129,7 @@ fn time_ends_a_change_and_so_does_a_missing_confirmation() {
     };
     assert_eq!(up(&standing(&desk), c.pid()), 8_000_000);
     assert!(
-        soon(6.0, || {
+        soon(|| {
             let shown = standing(&desk);
             let ended = up(&shown, a.pid()).is_null() && up(&shown, b.pid()).is_null();
             ended && up(&shown, c.pid()) == 4_000_000
@@ -195,5 +181,5 @@ fn a_program_that_ends_while_it_is_limited_leaves_no_target_behind() {
             .as_array()
             .is_some_and(|all| all.len() == 1)
     };
-    assert!(soon(8.0, only), "{}", standing(&desk)["targets"]);
+    assert!(soon(only), "{}", standing(&desk)["targets"]);
 }

@@ -3,7 +3,7 @@
 
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{functional, pause};
-use netnice_lab::process::Proc;
+use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::stats;
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
@@ -102,7 +102,7 @@ fn what_moves_is_under_counters_and_adds_up() {
     let sent = || counters()["sent_bytes"].as_u64().expect("a number");
     let first = sent();
     // 4 Mbit/s are 500 kB each second.
-    let moved = |least: u64| soon(6.0, || sent() >= first + least);
+    let moved = |least: u64| soon(|| sent() >= first + least);
     assert!(
         moved(if functional() { 100_000 } else { 900_000 }),
         "{}",
@@ -118,9 +118,9 @@ fn what_moves_is_under_counters_and_adds_up() {
     assert!(of("held_back") > 0, "{up}");
     let rate = || desk.target(&name)["counters"]["up_rate"].as_u64();
     let near = |rate: Option<u64>| rate.is_some_and(|r| (2_000_000..=5_000_000).contains(&r));
-    assert!(soon(5.0, || near(rate()) || functional()), "{:?}", rate());
+    assert!(soon(|| near(rate()) || functional()), "{:?}", rate());
     let before = standing(&desk);
-    assert!(soon(3.0, || sent() > of("sent_bytes")));
+    assert!(soon(|| sent() > of("sent_bytes")));
     assert_eq!(
         before,
         standing(&desk),
@@ -309,7 +309,7 @@ fn a_confirmed_change_stays_and_an_unconfirmed_one_goes() {
     desk.types("link eth0 --rate 100mbit --confirm 1s");
     assert_eq!(standing(&desk)["links"][0]["link"], "eth0");
     assert!(
-        soon(4.0, || standing(&desk)["links"] == json!([])),
+        soon(|| standing(&desk)["links"] == json!([])),
         "a link that nobody confirmed stays: {}",
         standing(&desk)
     );
@@ -318,10 +318,7 @@ fn a_confirmed_change_stays_and_an_unconfirmed_one_goes() {
     // Clearing, too, can be tried.
     desk.types("clear --all --confirm 1s");
     assert_eq!(up(), Value::Null);
-    assert!(
-        soon(4.0, || up() == 8_000_000),
-        "cleared without confirmation"
-    );
+    assert!(soon(|| up() == 8_000_000), "cleared without confirmation");
 }
 
 #[test]
@@ -365,7 +362,7 @@ fn the_papers_short_forms_set_and_show() {
     command.args(["-c", &script]);
     command.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
     let mut shell = Proc::start(command).expect("a shell");
-    let within = std::time::Duration::from_secs(5);
+    let within = PATIENCE;
     shell.next_line(within).expect("ready");
     desk.types(&format!("{} 4mbit", shell.pid()));
     let own = format!("pid:{}", shell.pid());
@@ -383,7 +380,7 @@ fn two_hundred_targets_are_set_quickly_one_by_one() {
         "i=0; while [ $i -lt 200 ]; do sleep 600 & echo $!; i=$((i+1)); done; wait",
     ]);
     let mut sleepers = Proc::start(command).expect("sleepers");
-    let within = std::time::Duration::from_secs(10);
+    let within = PATIENCE;
     let mut took = Vec::new();
     for _ in 0..200 {
         let pid = sleepers.next_line(within).expect("a number");
@@ -400,5 +397,5 @@ fn two_hundred_targets_are_set_quickly_one_by_one() {
     assert!(memory < 64 << 20, "{memory} bytes");
     drop(sleepers);
     let empty = || standing(&desk)["targets"] == json!([]);
-    assert!(soon(10.0, empty), "targets outlive their processes");
+    assert!(soon(empty), "targets outlive their processes");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{self, Rate};
 use netnice_lab::experiment::sleepers;
-use netnice_lab::process::Proc;
+use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::sys;
 use netnice_lab::terminal::Terminal;
 use netnice_lab::traffic::{self, Tcp};
@@ -269,7 +269,7 @@ fn five_hundred_busy_targets_cost_less_than_three_hundredths_of_a_core() {
     command.args([to.to_string(), "500".to_owned()]);
     let mut parent = Proc::start(command).expect("senders");
     let next = |_| {
-        let line = parent.next_line(Duration::from_secs(30)).expect("a line");
+        let line = parent.next_line(PATIENCE).expect("a line");
         line.trim().parse().expect("a number")
     };
     let pids: Vec<u32> = (0..500).map(next).collect();

@@ -103,11 +103,11 @@ fn a_unit_that_never_ran_is_held_by_its_drop_in_from_its_first_packet_on() {
     desk.held(desk.sent(0.5, 1.0).expect("a rate"), R4M, "the unit");
     // A file that changes is read by itself; one that makes no sense is said, and the unit keeps what it had.
     write("[X-Netnice]\nNetworkUpMax=2mbit\n");
-    assert!(soon(3.0, || up() == 2_000_000), "{}", desk.target(&target));
+    assert!(soon(|| up() == 2_000_000), "{}", desk.target(&target));
     write("[X-Netnice]\nNetworkUpMax=2mbps\n");
     let logged = || desk.types("log").stdout;
     assert!(
-        soon(3.0, || logged().contains("50-network.conf:2")),
+        soon(|| logged().contains("50-network.conf:2")),
         "{}",
         logged()
     );
@@ -120,7 +120,7 @@ fn a_unit_that_never_ran_is_held_by_its_drop_in_from_its_first_packet_on() {
     );
     fs::remove_dir_all(&folder).expect("the drop-in goes");
     assert!(
-        soon(3.0, || desk.target(&target).is_null()),
+        soon(|| desk.target(&target).is_null()),
         "{}",
         desk.target(&target)
     );

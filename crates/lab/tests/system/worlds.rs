@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use netnice_lab::experiment::bench::functional;
-use netnice_lab::process;
+use netnice_lab::process::{self, PATIENCE};
 use netnice_lab::traffic::{self, Echo, Life, Probe, Tcp, Udp, clients};
 use netnice_lab::wire::{self, Tap, Transport};
 use netnice_lab::world::{self, Cable, Family, Offloads, Pair, Snapshot, World, htb};
@@ -187,9 +187,7 @@ fn real_programs_run_in_a_world() {
         return;
     };
     let mut curl = clients::curl(client, web).expect("curl");
-    let line = curl
-        .next_line(Duration::from_secs(10))
-        .expect("curl reports");
+    let line = curl.next_line(PATIENCE).expect("curl reports");
     assert!(line.starts_with("1048576 "), "{line}");
 }
 
@@ -220,9 +218,7 @@ fn a_signal_and_even_sigkill_leave_nothing_for_long() {
         let mut command = process::own_group(&lab);
         command.args(["world", "--seconds", "60"]);
         let mut run = process::Proc::start(command).expect("a world in another process");
-        let line = run
-            .next_json("inside", Duration::from_secs(10))
-            .expect("it says ready");
+        let line = run.next_json("inside", PATIENCE).expect("it says ready");
         let (pid, inside) = (run.pid(), line["inside"].as_u64().expect("a pid") as u32);
         let left = |name: &str| {
             std::fs::read_dir(name)
@@ -236,7 +232,7 @@ fn a_signal_and_even_sigkill_leave_nothing_for_long() {
         };
         assert!(left("/run/netns") && netnice_lab::sys::alive(inside));
         netnice_lab::sys::kill(pid as i32, signal).expect("a signal");
-        run.wait(Duration::from_secs(10)).expect("it ends");
+        run.wait(PATIENCE).expect("it ends");
         if swept_by_next_run {
             assert!(left("/run/netns"), "SIGKILL cannot be caught");
             process::run(Command::new(&lab).arg("list")).expect("another run");

@@ -219,7 +219,7 @@ impl Crowd<'_> {
             })
         };
         ensure!(
-            soon(PATIENCE, right),
+            soon(right),
             "these live: {living:?}; these have flows: {:?}",
             shown()?
         );
@@ -326,7 +326,7 @@ fn beset(calm: f64, seconds: f64, (off, twice): (f64, f64)) -> Result<()> {
             .all(|(now, before)| now.is_ok_and(|now| now == *before))
     };
     ensure!(
-        soon(PATIENCE, as_before),
+        soon(as_before),
         "driver and daemon held {before:?}, and now {:?}",
         held()
     );
@@ -357,5 +357,3 @@ const GRAVES: usize = 12;
 const ECHO: u16 = 4000;
 const SINK: u16 = 4001;
 const SEED: u64 = 0x5eed_0005_0b05_e7ed;
-/// So many seconds until the dead are buried.
-const PATIENCE: f64 = 5.0;
