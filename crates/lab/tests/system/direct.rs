@@ -19,6 +19,7 @@ use netnice_driver::protocol::Transport;
 use netnice_driver::template::{Sender, Sends, Template};
 use netnice_kernel::direct::Claim;
 use netnice_lab::experiment::bench::at;
+use netnice_lab::process::PATIENCE;
 use netnice_lab::sys;
 use netnice_lab::world::{self, Family, Host, Pair, World};
 
@@ -30,7 +31,7 @@ fn socket(host: &Host, family: Family, port: u16) -> Result<UdpSocket> {
     let socket = host
         .ns
         .enter(|| Ok(UdpSocket::bind(at(host, family, port))?))?;
-    socket.set_read_timeout(Some(Duration::from_secs(5)))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
     Ok(socket)
 }
 
@@ -57,7 +58,7 @@ fn demux(link: &Link, local: SocketAddr, group: Option<SocketAddr>) -> Result<De
 
 /// Frames of the flow, until there are so many or nothing comes any more.
 fn collect(link: &mut Link, demux: &mut Demux, count: usize) -> Vec<Vec<u8>> {
-    let (mut frames, until) = (Vec::new(), Instant::now() + Duration::from_secs(5));
+    let (mut frames, until) = (Vec::new(), Instant::now() + PATIENCE);
     while frames.len() < count && Instant::now() < until {
         link.receive(64, |frame| {
             let verdict = demux.handle(frame, units::Instant(0));
@@ -245,7 +246,7 @@ fn sends(mode: Mode) -> Result<()> {
     let down = link.flush().err().context("the link is down")?;
     ensure!(down.raw_os_error() == Some(libc::ENETDOWN), "{down}");
     client.ns.ip("link set eth0 up")?;
-    let until = Instant::now() + Duration::from_secs(3);
+    let until = Instant::now() + PATIENCE;
     while link.flush().is_err() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -278,7 +279,10 @@ fn spread(mode: Mode) -> Result<()> {
         for (k, sender) in senders.iter().enumerate() {
             sender.send_to(format!("{round} {k}").as_bytes(), local)?;
         }
-        ensure!(sys::readable(link.fd().as_raw_fd(), 1000), "round {round}");
+        ensure!(
+            sys::readable(link.fd().as_raw_fd(), PATIENCE.as_millis() as i32),
+            "round {round}"
+        );
         told.extend(collect(&mut link, &mut demux, senders.len()));
         let come = told.len() - before;
         ensure!(come == senders.len(), "{come} frames in round {round}");

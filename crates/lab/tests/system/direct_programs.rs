@@ -5,26 +5,23 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netnice_lab::desk::Desk;
-use netnice_lab::experiment::bench::{at, functional};
+use netnice_lab::desk::{Desk, skip, soon};
+use netnice_lab::experiment::bench::{at, pause};
 use netnice_lab::process::{self, PATIENCE, Proc, binary};
 use netnice_lab::traffic::{self, Direct, Echo, Life, Probe, Report, Running, Udp};
 use netnice_lab::world::{Family, Host};
+use serde_json::Value;
 
 use crate::cc::{Link, compile};
 
 const LINK: u64 = 100_000_000;
 
-/// A desk with a managed link. Nothing on an emulated machine that lacks a program.
-fn desk() -> Option<Desk> {
-    if functional() && (binary("netnice-driver").is_err() || binary("libnetnice.a").is_err()) {
-        eprintln!("the driver or the C library is not on this machine: not tested");
-        return None;
-    }
+/// A desk with a managed link.
+fn desk() -> Desk {
     let desk = Desk::new().expect("a desk");
     let device = &desk.world.client().port().device;
     desk.types(&format!("link {device} --rate 100mbit"));
-    Some(desk)
+    desk
 }
 
 fn both(desk: &Desk, family: Family, port: u16) -> (SocketAddr, SocketAddr) {
@@ -59,44 +56,63 @@ fn lasting(milliseconds: u64) -> Life {
     }
 }
 
+/// Waits until so many frames were delivered to flows in all, and for the programs to read the last of them.
+fn delivered(desk: &Desk, frames: u64) {
+    let all = || -> u64 {
+        let shown = desk.netnice.show().expect("a show");
+        let flows = shown["direct"].as_array().expect("a list").iter();
+        let of = |flow: &Value| flow["counters"]["delivered"].as_u64();
+        flows.filter_map(of).sum()
+    };
+    assert!(soon(|| all() >= frames), "{} of {frames}", all());
+    pause(0.2);
+}
+
 fn report(running: Running) -> Report {
-    running
-        .report(Duration::from_secs(20))
-        .expect("a report in time")
+    running.report(PATIENCE).expect("a report in time")
 }
 
 #[test]
 fn a_program_sends_receives_and_answers() {
-    let Some(desk) = desk() else { return };
+    let desk = desk();
     let (client, server) = (desk.world.client(), desk.world.server());
     let runtime = desk.netnice.runtime();
     for family in [Family::V4, Family::V6] {
         let before = wrong_checksums(server);
-        // Out, under a contract: a fifth of the link.
+        // Out, under a contract: a twentieth of the link.
         let (from, to) = both(&desk, family, 6001);
         let sink = traffic::eager(server, &Udp::sink(to)).expect("a sink");
-        let source = Direct::source(from, to).by(runtime).count(3000);
-        let source = source.contract("slice 4ms/20ms");
-        let sent = report(traffic::start(client, &source, lasting(2400)).expect("a flow"));
+        let source = Direct::source(from, to).by(runtime).count(500);
+        let source = source.contract("slice 1ms/20ms");
+        let begun = server.ns.counters("eth0").expect("counters").rx_packets;
+        let source = traffic::eager(client, &source).expect("a flow");
+        let come = || server.ns.counters("eth0").expect("counters").rx_packets - begun;
+        assert!(soon(|| come() >= 500), "{} came", come());
+        let sent = source.stop().expect("a report");
         let got = sink.stop().expect("a report");
         assert!(sent.refused.is_empty(), "{:?}", sent.refused);
-        assert_eq!((sent.sends, sent.sent), (3000, got.received), "{family:?}");
+        assert_eq!((sent.sends, sent.sent), (500, got.received), "{family:?}");
+        // It takes 1.2 s. 3 % over the slice, and what one period more brings; half of it, for a busy machine sends less.
+        // The experiment `vert-fig5a` judges slices.
         let (begin, end) = (
-            sent.started_ns + 300_000_000,
-            sent.started_ns + 1_500_000_000,
+            sent.started_ns + 200_000_000,
+            sent.started_ns + 1_000_000_000,
         );
         let rate = got.received_rate(begin, end).expect("a rate") / LINK as f64;
-        let held = if functional() { 0.05..0.3 } else { 0.19..0.21 };
-        assert!(held.contains(&rate), "{rate} of the link, {family:?}");
+        let most = 0.05 * (1.03 + 20.0 / 800.0);
+        assert!(
+            (0.025..=most).contains(&rate),
+            "{rate} of the link, {family:?}"
+        );
         // In, from a socket of the kernel; the longer ones come in parts.
-        for (port, size, count) in [(6002, 1000, 1500), (6004, 4000, 300)] {
+        for (port, size, count, parts) in [(6002, 1000, 500, 1), (6004, 4000, 100, 3)] {
             let (at, from) = both(&desk, family, port);
-            let sink = traffic::start(client, &Direct::sink(at).by(runtime), lasting(1400));
-            let sink = sink.expect("a flow");
-            let source = Udp::source(from, at).rate(20_000_000).size(size);
+            let sink = traffic::eager(client, &Direct::sink(at).by(runtime)).expect("a flow");
+            let source = Udp::source(from, at).rate(8_000_000).size(size);
             let source = source.count(count);
             let source = traffic::eager(server, &source).expect("a source");
-            let got = report(sink);
+            delivered(&desk, count * parts);
+            let got = sink.stop().expect("a report");
             let sent = source.stop().expect("a report");
             let all = u64::from(size) * count;
             assert_eq!((sent.sent, got.received), (all, all), "{family:?}");
@@ -106,12 +122,9 @@ fn a_program_sends_receives_and_answers() {
         let (at, _) = both(&desk, family, 6003);
         let echo = traffic::eager(client, &Direct::echo(at).by(runtime)).expect("a flow");
         let probe = Probe::udp(at, Duration::from_millis(5));
-        let probe = report(traffic::start(server, &probe, lasting(800)).expect("a probe"));
-        assert!(
-            probe.round_trips.len() >= 100,
-            "{}",
-            probe.round_trips.len()
-        );
+        let probe = report(traffic::start(server, &probe, lasting(500)).expect("a probe"));
+        // It asks a hundred times; a busy machine less often.
+        assert!(probe.round_trips.len() >= 10, "{}", probe.round_trips.len());
         echo.stop().expect("a report");
         assert_eq!(wrong_checksums(server), before, "{family:?}");
     }
@@ -119,14 +132,14 @@ fn a_program_sends_receives_and_answers() {
 
 #[test]
 fn what_is_sent_to_a_group_reaches_each_member() {
-    let Some(desk) = desk() else { return };
+    let desk = desk();
     let runtime = desk.netnice.runtime();
     let (at, _) = both(&desk, Family::V4, 6010);
     let (other, _) = both(&desk, Family::V4, 6011);
     let group: SocketAddr = "239.77.0.1:6012".parse().expect("an address");
     let members = [at, other].map(|at| {
         let member = Direct::member(at, group).by(runtime);
-        traffic::start(desk.world.client(), &member, lasting(1500)).expect("a member")
+        traffic::eager(desk.world.client(), &member).expect("a member")
     });
     let (_, from) = both(&desk, Family::V4, 6013);
     let mut route = desk.world.server().ns.command("ip");
@@ -137,8 +150,9 @@ fn what_is_sent_to_a_group_reaches_each_member() {
         .size(500)
         .count(200);
     let source = traffic::eager(desk.world.server(), &source).expect("a source");
+    delivered(&desk, 400);
     for member in members {
-        assert_eq!(report(member).received, 100_000);
+        assert_eq!(member.stop().expect("a report").received, 100_000);
     }
     source.stop().expect("a report");
 }
@@ -156,7 +170,10 @@ fn examples(desk: &Desk) -> [PathBuf; 2] {
 
 #[test]
 fn a_program_in_c_asks_and_answers() {
-    let Some(desk) = desk() else { return };
+    if binary("libnetnice.a").is_err() {
+        return skip("libnetnice, which is not beside the programs");
+    }
+    let desk = desk();
     let [example, other] = examples(&desk);
     let run = |example: &PathBuf, words: &[&str]| {
         let mut command = desk.world.client().ns.command(example);
@@ -182,10 +199,11 @@ fn a_program_in_c_asks_and_answers() {
             Proc::start(run(&other, &["-n", "50", "-l", &host, &port])).expect("it starts");
         assert_eq!(answers.next_line(PATIENCE).expect("a line"), "open");
         let probe = Probe::udp(own, Duration::from_millis(5));
-        let probe =
-            report(traffic::start(desk.world.server(), &probe, lasting(600)).expect("a probe"));
-        assert!(probe.round_trips.len() >= 50, "{}", probe.round_trips.len());
+        let probe = traffic::eager(desk.world.server(), &probe).expect("a probe");
         assert!(answers.wait(PATIENCE).expect("it ends").success());
+        // The last ones may be on their way.
+        let come = probe.stop().expect("a report").round_trips.len();
+        assert!(come >= 40, "{come}");
     }
     assert_eq!(wrong_checksums(desk.world.server()), before);
     // What is refused is told in the daemon's words.

@@ -42,15 +42,22 @@ pub struct Driver {
 impl Driver {
     /// Starts one with these options, and waits until it listens.
     pub fn start(world: &World, options: &str) -> Result<Driver> {
+        Driver::start_behind(world, &[], options)
+    }
+
+    /// The same, behind other words that end by running it.
+    pub fn start_behind(world: &World, words: &[String], options: &str) -> Result<Driver> {
         let host = world.client();
         let iface = host.port().device.clone();
         let folder = world.folder().join("driver");
-        let mut command = vec![
+        let mut command = words.to_vec();
+        command.extend([
+            binary("netnice-driver")?.display().to_string(),
             "--runtime-dir".to_owned(),
             folder.display().to_string(),
             "--rate".to_owned(),
             "1gbit".to_owned(),
-        ];
+        ]);
         command.extend(options.split_whitespace().map(str::to_owned));
         command.push(iface.clone());
         let door = host.ns.door();
@@ -66,7 +73,7 @@ impl Driver {
 
     fn listens(mut self) -> Result<Driver> {
         let socket = self.runtime.driver_socket(&self.iface);
-        let until = Instant::now() + Duration::from_secs(10);
+        let until = Instant::now() + PATIENCE;
         while UnixStream::connect(&socket).is_err() {
             ensure!(
                 self.running() && Instant::now() < until,
@@ -81,7 +88,7 @@ impl Driver {
     /// Somebody calls it.
     pub fn call(&self) -> Result<Caller> {
         let stream = UnixStream::connect(self.runtime.driver_socket(&self.iface))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         Ok(Caller {
             stream,
             words: Decoder::new(LONGEST_WORD),
@@ -120,7 +127,7 @@ impl Driver {
 
     /// Asks it to end.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
-        self.process.terminate(Duration::from_secs(5));
+        self.process.terminate(PATIENCE);
         self.process.wait(Duration::ZERO)
     }
 
@@ -135,8 +142,9 @@ impl Driver {
 }
 
 fn begin(door: &Door, words: &[String]) -> Result<Proc> {
-    let mut command = door.command(binary("netnice-driver")?);
-    command.args(words);
+    let (program, rest) = words.split_first().context("a program")?;
+    let mut command = door.command(program);
+    command.args(rest);
     Proc::start(command)
 }
 
@@ -214,7 +222,7 @@ impl Caller {
         }
         self.stream.set_read_timeout(Some(within))?;
         let word = self.word();
-        self.stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        self.stream.set_read_timeout(Some(PATIENCE))?;
         match word? {
             DriverWord::Event(event) => Ok(event),
             other => bail!("{other:?}"),

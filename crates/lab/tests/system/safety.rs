@@ -1,9 +1,8 @@
 //! Changes that last as long as a process lives. (`--for`, `--confirm` and `--dry-run` are in `stays.rs` and
 //! `telling.rs`.)
 
-use std::process::Command;
-
 use netnice_lab::desk::{Desk, soon};
+use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::world::Cgroup;
 use serde_json::Value;
 
@@ -50,14 +49,15 @@ fn without_a_number_it_is_the_shell_that_runs_netnice() {
     let target = format!("cgroup:{}", group.path());
     let words = ["set", &target, "--up", "4mbit", "--until-exit"];
     let netnice = desk.netnice.command(&words);
-    let mut shell: Command = desk.world.client().ns.command("sh");
-    // The shell lives on for a moment after the line that it was told.
-    shell.args(["-c", "\"$0\" \"$@\" && sleep 1.5"]);
+    let mut shell = desk.world.client().ns.command("sh");
+    // The shell lives on after the line that it was told, until it is told to go.
+    shell.args(["-c", "\"$0\" \"$@\" && read go"]);
     shell.arg(netnice.get_program()).args(netnice.get_args());
     shell.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
-    let mut shell = shell.spawn().expect("a shell");
+    let mut shell = Proc::start(shell).expect("a shell");
     assert!(soon(|| up(&desk, &target) == 4_000_000), "it is set");
-    assert!(shell.wait().expect("it ends").success());
+    shell.tell("go").expect("it reads");
+    assert!(shell.wait(PATIENCE).expect("it ends").success());
     assert!(soon(|| desk.target(&target).is_null()), "it is gone");
     let gone = desk.answers(&format!("set {target} --up 4mbit --until-exit=4194303"), 2);
     assert!(

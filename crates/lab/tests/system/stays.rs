@@ -43,21 +43,21 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
             desk.netnice.stop_daemon();
         }
         desk.held(
-            desk.sent(0.5, 1.5).expect("a rate"),
+            desk.sent(0.3, 1.0).expect("a rate"),
             R4M,
             "without a daemon",
         );
         desk.netnice.start_daemon().expect("it starts again");
         assert_eq!(before, standing(&desk), "after a restart");
         desk.held(
-            desk.sent(0.5, 1.5).expect("a rate"),
+            desk.sent(0.3, 1.0).expect("a rate"),
             R4M,
             "with a new daemon",
         );
     }
     // And it is in command: what it found it can change.
     desk.types(&format!("clear pid:{}", program.pid()));
-    desk.freed((1.0, 1.0), R4M, "cleared by the new daemon");
+    desk.freed((0.3, 0.5), R4M, "cleared by the new daemon");
 }
 
 #[test]
@@ -74,11 +74,11 @@ fn what_another_version_has_left_is_laid_anew() {
     std::fs::write(&layout, "another").expect("root may");
     desk.netnice.start_daemon().expect("it starts all the same");
     assert_eq!(before, standing(&desk), "what was held is held");
-    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "laid anew");
+    desk.held(desk.sent(0.5, 1.0).expect("a rate"), R4M, "laid anew");
     let log = desk.types("log").stdout;
     assert!(log.contains("another version"), "{log}");
     desk.types("clear --all");
-    desk.freed((0.5, 1.0), R4M, "cleared");
+    desk.freed((0.3, 0.5), R4M, "cleared");
     let left = desk.world.client().ns.ip("-o link").expect("ip");
     assert!(
         !left.contains("nn0") && !left.contains("nnd"),
@@ -116,18 +116,22 @@ fn time_ends_a_change_and_so_does_a_missing_confirmation() {
     let empty = standing(&desk);
     desk.types(&format!("set pid:{} --up 4mbit --dry-run", a.pid()));
     assert_eq!(empty, standing(&desk), "a dry run changed something");
-    desk.types(&format!("set pid:{} --up 4mbit --for 2s", a.pid()));
-    desk.types(&format!("set pid:{} --up 4mbit --confirm 2s", b.pid()));
+    desk.types(&format!("set pid:{} --up 4mbit --for 1s", a.pid()));
+    desk.types(&format!("set pid:{} --up 4mbit --confirm 1s", b.pid()));
     desk.types(&format!("set pid:{} --up 4mbit", c.pid()));
-    desk.types(&format!("set pid:{} --up 8mbit --confirm 2s", c.pid()));
-    assert_ne!(empty, standing(&desk));
     let up = |shown: &Value, pid: u32| {
         let name = format!("pid:{pid}");
         let targets = shown["targets"].as_array().expect("a list").clone();
         let found = targets.into_iter().find(|t| t["target"] == name.as_str());
         found.map_or(Value::Null, |t| t["contract"]["up"].clone())
     };
-    assert_eq!(up(&standing(&desk), c.pid()), 8_000_000);
+    // A slow machine needs longer to look at it than it lasts: then it lasts longer.
+    let holds = |seconds: u32| {
+        let change = format!("set pid:{} --up 8mbit --confirm {seconds}s", c.pid());
+        desk.types(&change);
+        up(&standing(&desk), c.pid()) == 8_000_000
+    };
+    assert!([1, 4, 16].into_iter().any(holds), "{}", standing(&desk));
     assert!(
         soon(|| {
             let shown = standing(&desk);

@@ -1,7 +1,6 @@
 //! `netnice top` as a person uses it: on a terminal, with keys.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::{self, Rate};
@@ -11,11 +10,6 @@ use netnice_lab::sys;
 use netnice_lab::terminal::Terminal;
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
-
-/// How long anything may take to appear; on an emulated machine six times as long.
-fn patience() -> Duration {
-    Duration::from_secs(if bench::functional() { 60 } else { 10 })
-}
 
 /// `netnice ARGS` on a terminal; colours and letters as asked.
 fn terminal(desk: &Desk, args: &[&str], size: (u16, u16), colour: bool) -> Terminal {
@@ -28,7 +22,7 @@ fn terminal(desk: &Desk, args: &[&str], size: (u16, u16), colour: bool) -> Termi
 }
 
 fn wait(terminal: &Terminal, what: &str) {
-    let shown = terminal.wait_for(what, patience(), |text| text.contains(what));
+    let shown = terminal.wait_for(what, PATIENCE, |text| text.contains(what));
     shown.unwrap_or_else(|error| panic!("{error:#}"));
 }
 
@@ -64,7 +58,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         let line = text.lines().find(|line| line.contains(&name));
         line.is_some_and(|line| line.contains('█') && line.trim_end().ends_with("up"))
     };
-    top.wait_for("busy row", patience(), busy)
+    top.wait_for("busy row", PATIENCE, busy)
         .unwrap_or_else(|error| panic!("{error:#}"));
 
     top.types("u8mbps\r").expect("typed");
@@ -77,7 +71,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     top.types("\x7f\x7f\x7fbit\r").expect("typed");
     wait(&top, "up 8 Mbit/s (1 MB/s)");
     assert_eq!(desk.target(&name)["effective"]["up"], 8_000_000);
-    desk.held(desk.sent(1.5, 3.0).expect("a rate"), R8M, "changed in top");
+    desk.held(desk.sent(0.5, 1.0).expect("a rate"), R8M, "changed in top");
     picture(&top, "changed.png");
 
     top.types("\r").expect("typed");
@@ -88,7 +82,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
         let known = |line: &&str| !line.contains("up      -");
         peers.len() == 2 && peers.iter().all(known) && text.contains("M  down")
     };
-    top.wait_for("rates of both connections", patience(), rates)
+    top.wait_for("rates of both connections", PATIENCE, rates)
         .unwrap_or_else(|error| panic!("{error:#}"));
     picture(&top, "peers.png");
 
@@ -96,7 +90,7 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     wait(&top, "no target is limited");
     assert!(desk.target(&name).is_null(), "taken back");
     top.types("q").expect("typed");
-    assert!(top.wait(patience()).expect("an end").success());
+    assert!(top.wait(PATIENCE).expect("an end").success());
     assert!(!top.is_full_screen() && !top.hides_cursor());
     assert!(top.is_as_before().expect("settings"));
 }
@@ -116,10 +110,10 @@ fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
         assert!(!top.has_colour(), "NO_COLOR is set");
         top.resize(120, 30).expect("resized");
         let wide = |text: &str| text.lines().any(|line| line.trim_end().len() > 90);
-        top.wait_for("wide heading", patience(), wide)
+        top.wait_for("wide heading", PATIENCE, wide)
             .unwrap_or_else(|error| panic!("{error:#}"));
         sys::kill(top.pid().cast_signed(), signal).expect("signalled");
-        let status = top.wait(patience()).expect("an end");
+        let status = top.wait(PATIENCE).expect("an end");
         let ended = std::os::unix::process::ExitStatusExt::signal(&status);
         assert_eq!(ended, Some(signal), "who started it sees how it ended");
         assert!(!top.is_full_screen() && !top.hides_cursor());
@@ -133,10 +127,10 @@ fn the_terminal_is_given_back_on_every_way_out_and_the_size_may_change() {
     wait(&top, "trying again");
     desk.netnice.start_daemon().expect("a daemon");
     let again = |text: &str| !text.contains("trying again") && text.contains(&name);
-    top.wait_for("the table again", patience(), again)
+    top.wait_for("the table again", PATIENCE, again)
         .unwrap_or_else(|error| panic!("{error:#}"));
     top.types("\x03").expect("Ctrl-C");
-    assert!(top.wait(patience()).expect("an end").success());
+    assert!(top.wait(PATIENCE).expect("an end").success());
 }
 
 #[test]
@@ -155,7 +149,7 @@ fn a_terminal_that_can_do_nothing_gets_plain_tables_and_a_frame_can_be_printed()
         .args(command.get_args());
     let top = Terminal::start(wrapped, 80, 24).expect("a terminal");
     let twice = |text: &str| text.matches(&name).count() >= 2;
-    top.wait_for("two tables", patience(), twice)
+    top.wait_for("two tables", PATIENCE, twice)
         .unwrap_or_else(|error| panic!("{error:#}"));
     assert!(!top.is_full_screen());
     let frame = desk.types("top --once -d 300ms").stdout;

@@ -1,12 +1,11 @@
 //! Nothing is left behind, and nothing of others is touched.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use netnice_lab::experiment::bench::pause;
-use netnice_lab::process::Proc;
+use netnice_lab::desk::soon;
+use netnice_lab::process::{self, Proc};
 use netnice_lab::traffic::{self, Tcp, Udp};
-use netnice_lab::world::{self, Cgroup, Pair, Snapshot, World};
+use netnice_lab::world::{self, Cgroup, Host, Pair, Snapshot, World};
 
 /// The world and the machine as they were.
 struct Before {
@@ -28,10 +27,15 @@ impl Before {
     /// machine's: those that went without our name are others', for of ours there was none; and
     /// where other daemons have been started meanwhile, so may be those that came.
     fn is_back(&self, world: &World) {
-        let mut left = self
-            .picture
-            .await_same(world, Duration::from_secs(5))
-            .expect("pictures");
+        // The kernel frees programs and maps a moment after their last user has gone.
+        let left = || self.left(world);
+        assert!(soon(|| left().is_empty()), "{:#?}", left());
+    }
+
+    /// What is not as before now.
+    fn left(&self, world: &World) -> Vec<String> {
+        let now = Snapshot::take(world).expect("a picture");
+        let mut left = self.picture.difference(&now);
         let alone = daemons().difference(&self.daemons).next().is_none();
         if !alone {
             eprintln!(
@@ -46,7 +50,7 @@ impl Before {
                 .any(|w| what.starts_with(w));
             !wide || line.contains(&own) || (alone && sign == "+ ")
         });
-        assert!(left.is_empty(), "{left:#?}");
+        left
     }
 }
 
@@ -106,10 +110,19 @@ fn after_clear_and_stop_everything_is_as_before() {
         ] {
             netnice.type_line(&line).expect("it is granted");
         }
-        pause(1.0);
-        let during = before
-            .picture
-            .difference(&Snapshot::take(&world).expect("a picture"));
+        // Traffic has passed while it works.
+        let received = || {
+            world
+                .server()
+                .ns
+                .counters("eth0")
+                .expect("counters")
+                .rx_bytes
+        };
+        let begun = received();
+        assert!(soon(|| received() > begun + 100_000), "nothing passes");
+        let now = Snapshot::take(&world).expect("a picture");
+        let during = before.picture.difference(&now);
         for wanted in ["+ bpf progs", "nn0", "htb"] {
             assert!(
                 during.iter().any(|l| l.contains(wanted)),
@@ -242,6 +255,15 @@ fn foreign_filters_see_every_packet_once_before_during_and_after() {
     before.is_back(&world);
 }
 
+/// UDP datagrams that programs of a host have read.
+fn datagrams_read(host: &Host) -> u64 {
+    let mut cat = host.ns.command("cat");
+    let text = process::run(cat.arg("/proc/net/snmp")).expect("counters");
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp: "));
+    let read = lines.nth(1).expect("values").split(' ').next();
+    read.expect("InDatagrams").parse().expect("a number")
+}
+
 /// One process sends and receives so many datagrams; `named` hears its number before it starts.
 fn exchange(world: &World, named: impl FnOnce(u32)) {
     let at = |host: &str, port| std::net::SocketAddr::new(world.host(host).port().v4.into(), port);
@@ -257,11 +279,19 @@ fn exchange(world: &World, named: impl FnOnce(u32)) {
     let sender = source(at("client", 7003), at("server", UP));
     let sender = program.traffic(&sender, own).expect("a child");
     named(program.pid());
+    let before = [server, world.client()].map(datagrams_read);
     program.tell(receiver, "go").expect("it listens");
     program.tell(sender, "go").expect("it listens");
     let back = source(at("server", 7004), at("client", DOWN));
     let back = traffic::eager(server, &back).expect("a source");
-    pause(1.5);
+    // A datagram that does not come is missed below.
+    let all = || [server, world.client()].map(datagrams_read);
+    soon(|| {
+        all()
+            .iter()
+            .zip(before)
+            .all(|(now, before)| *now >= before + PACKETS)
+    });
     let got = program.stop(receiver).expect("it reports").received / 1472;
     assert_eq!(got, PACKETS, "received by the program");
     assert_eq!(

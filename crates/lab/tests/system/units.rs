@@ -4,7 +4,7 @@
 use std::fs;
 
 use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::{R4M, functional, pause};
+use netnice_lab::experiment::bench::{R4M, pause};
 use netnice_lab::traffic::{self, Running, Udp};
 use netnice_lab::wire::{self, Flow, Record, Tap};
 use netnice_lab::world::Cgroup;
@@ -33,12 +33,24 @@ fn beginning(record: &Record, port: u16) -> u64 {
     record.bytes(of, first, first + 200_000_000)
 }
 
-/// The most that a limit of 4 Mbit/s lets pass in 200 ms, with its burst of 5 ms and five per cent more. A flood that
-/// is not held sends as much in the first 5 ms.
-const MOST: u64 = (4_000_000 / 8 * 205 / 1000) * 105 / 100;
+/// Twice what a limit of 4 Mbit/s lets pass in 200 ms with its burst of 5 ms. Twice, because the meter on a busy or emulated
+/// machine may stamp packets late, and then together. A flood that is not held sends as much in 9 ms; the experiment
+/// `change` judges how exactly a limit begins.
+const MOST: u64 = 2 * 4_000_000 / 8 * 205 / 1000;
 
 #[test]
+fn a_restarted_unit_is_held_from_its_first_packet_on() {
+    restarted(5, 2);
+}
+
+#[test]
+#[ignore = "make test-long: as often as it is claimed"]
 fn a_unit_restarted_twenty_times_is_held_from_its_first_packet_on() {
+    restarted(20, 3);
+}
+
+/// A unit begins anew so many times, and some more without a daemon; a flood in it is held each time.
+fn restarted(times: u16, without_daemon: u16) {
     let mut desk = Desk::new().expect("a desk");
     let _to = desk.sink(5001).expect("a sink");
     let (_slice, unit) = unit("restarts");
@@ -48,25 +60,24 @@ fn a_unit_restarted_twenty_times_is_held_from_its_first_packet_on() {
     let restart = |desk: &Desk, port: u16| {
         unit.make_anew().expect("the unit again");
         let _program = flood(desk, &unit, port);
-        pause(0.3);
+        pause(0.25);
     };
-    let last = 6000 + if functional() { 5 } else { 20 };
+    let last = 6000 + times;
     for port in 6000..last {
         restart(&desk, port);
     }
     // The kernel does it: without a daemon it is the same.
     desk.netnice.stop_daemon();
-    for port in last..last + 3 {
+    for port in last..last + without_daemon {
         restart(&desk, port);
     }
     let record = tap.stop(&desk.world.server().ns).expect("a record");
     desk.netnice.start_daemon().expect("the daemon again");
-    for port in 6000..last + 3 {
+    for port in 6000..last + without_daemon {
         let sent = beginning(&record, port);
-        let most = if functional() { 2 * MOST } else { MOST };
         assert!(
-            sent > 0 && sent <= most,
-            "start {}: {sent} bytes in 200 ms, {most} at most",
+            sent > 0 && sent <= MOST,
+            "start {}: {sent} bytes in 200 ms, {MOST} at most",
             port - 5999
         );
     }
@@ -92,13 +103,12 @@ fn a_unit_that_never_ran_is_held_by_its_drop_in_from_its_first_packet_on() {
     let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
     let unit = slice.below(&name).expect("the unit");
     let program = flood(&desk, &unit, 6000);
-    pause(0.4);
+    pause(0.25);
     let record = tap.stop(&desk.world.server().ns).expect("a record");
     let sent = beginning(&record, 6000);
-    let most = if functional() { 2 * MOST } else { MOST };
     assert!(
-        sent > 0 && sent <= most,
-        "{sent} bytes in 200 ms, {most} at most"
+        sent > 0 && sent <= MOST,
+        "{sent} bytes in 200 ms, {MOST} at most"
     );
     desk.held(desk.sent(0.5, 1.0).expect("a rate"), R4M, "the unit");
     // A file that changes is read by itself; one that makes no sense is said, and the unit keeps what it had.

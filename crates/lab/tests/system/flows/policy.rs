@@ -6,10 +6,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use netnice_lab::desk::Desk;
 use netnice_lab::experiment::bench::at;
+use netnice_lab::process::PATIENCE;
 use netnice_lab::traffic::{self, Direct};
 use netnice_lab::world::Family;
 
-use super::{SOON, Stage, within};
+use super::{Stage, await_it};
 
 /// From this port comes what is thrown away, from the other what is not.
 const UNWANTED: u16 = 7001;
@@ -43,7 +44,7 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     let (wanted, unwanted) = (sender(&stage, WANTED)?, sender(&stage, UNWANTED)?);
     let send = |from: &UdpSocket| from.send_to(&[7; 100], stage.own(5000));
     let counted = |what: &str, count: u64| {
-        within(SOON, what, || {
+        await_it(what, || {
             let flow = stage.flows()?;
             let counters = &flow.first().context("a flow")?["counters"];
             let got = counters["delivered"].as_u64();
@@ -53,7 +54,7 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     };
     let thrown_away = |count: u64| {
         let row = format!("{count} received frames: pattern");
-        within(SOON, &row, || {
+        await_it(&row, || {
             let told = stage.netnice.type_line("explain direct:eth0")?.stdout;
             Ok(told.contains(&row).then_some(()))
         })
@@ -67,7 +68,7 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     thrown_away(COUNT)?;
     // What is the kernel's is not the driver's to throw away.
     let socket = stage.bind(stage.own(5001))??;
-    socket.set_read_timeout(Some(SOON))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
     unwanted.send_to(b"to the kernel", stage.own(5001))?;
     let length = socket.recv(&mut [0; 100])?;
     ensure!(length == b"to the kernel".len());
@@ -82,7 +83,7 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     thrown_away(COUNT + 1)?;
     // Nobody asks for it any more, and soon after that was heard the driver is told.
     obey(&stage, "")?;
-    within(SOON, "nothing is thrown away", || {
+    await_it("nothing is thrown away", || {
         send(&unwanted)?;
         let delivered = &stage.flows()?[0]["counters"]["delivered"];
         Ok((delivered.as_u64() > Some(COUNT)).then_some(()))
