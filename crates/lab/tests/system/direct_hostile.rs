@@ -156,8 +156,8 @@ fn await_all(sender: traffic::Running, listening: &Listening, count: u64) -> Res
 
 /// It got all of its frames that came to the driver, and at least so many.
 ///
-/// Where a flood fills the card's rings (a stop of 5 ms is enough on a busy machine) frames are lost there, before anybody sees
-/// whose they are, and not all cards count them.
+/// Where a flood fills the card's rings (a stop of 5 ms is enough on a busy machine) frames are
+/// lost there, before anybody sees whose they are, and not all cards count them.
 fn lost_nothing(listening: &Listening, driven: &mut Driven, least: u64) -> Result<()> {
     let counters = driven.counters(GOOD)?;
     ensure!(
@@ -171,7 +171,8 @@ fn lost_nothing(listening: &Listening, driven: &mut Driven, least: u64) -> Resul
     Ok(())
 }
 
-/// Part of the good flow's frames that come to the driver beside a flood, at the least: see [`lost_nothing`].
+/// Part of the good flow's frames that come to the driver beside a flood, at the least: see
+/// [`lost_nothing`].
 const BESIDE_A_FLOOD: u64 = 10;
 /// A listener that got nothing for so long gets nothing any more.
 const QUIET: Duration = Duration::from_secs(5);
@@ -532,8 +533,8 @@ fn a_million_malformed_frames() {
 #[test]
 fn a_flooded_flow_pays_for_itself() {
     world::begin().expect("a clean machine");
-    // What the driver takes, and how much a sender sends, depends on what else the machine does: the long form judges it. Here the
-    // flood must not starve the sender.
+    // What the driver takes, and how much a sender sends, depends on what else the machine does:
+    // the long form judges it. Here the flood must not starve the sender.
     let leeway = Leeway {
         rate: 0.5,
         processor: None,

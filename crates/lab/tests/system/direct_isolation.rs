@@ -60,8 +60,9 @@ struct Bounds {
     later: Option<f64>,
 }
 
-/// How late a packet is, and whether a program has a processor when it may send, depends on what else the machine does: the long
-/// forms judge that. A flow that the others stop for half the time has less than half its rate.
+/// How late a packet is, and whether a program has a processor when it may send, depends on what
+/// else the machine does: the long forms judge that. A flow that the others stop for half the time
+/// has less than half its rate.
 const LOOSE: Bounds = Bounds {
     rate: -0.5..=0.03,
     later: None,
@@ -286,7 +287,8 @@ fn run(seconds: f64, rogues: bool, contracts: &Contracts) -> Result<Seen> {
     })
 }
 
-/// A program that does nothing but call the driver, for so long: what the driver did meanwhile, and for how many seconds it ran.
+/// A program that does nothing but call the driver, for so long: what the driver did meanwhile, and
+/// for how many seconds it ran.
 fn calling(lasting: Duration, call: impl Fn(&Rogue) -> Result<()>) -> Result<(Spent, f64)> {
     let world = World::pair(Pair::default())?;
     let direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netnice_lab::desk::{Desk, skip, soon};
+use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{at, pause};
-use netnice_lab::process::{self, PATIENCE, Proc, binary};
+use netnice_lab::process::{self, PATIENCE, Proc};
 use netnice_lab::traffic::{self, Direct, Echo, Life, Probe, Report, Running, Udp};
 use netnice_lab::world::{Family, Host};
 use serde_json::Value;
@@ -56,7 +56,8 @@ fn lasting(milliseconds: u64) -> Life {
     }
 }
 
-/// Waits until so many frames were delivered to flows in all, and for the programs to read the last of them.
+/// Waits until so many frames were delivered to flows in all, and for the programs to read the last
+/// of them.
 fn delivered(desk: &Desk, frames: u64) {
     let all = || -> u64 {
         let shown = desk.netnice.show().expect("a show");
@@ -92,8 +93,8 @@ fn a_program_sends_receives_and_answers() {
         let got = sink.stop().expect("a report");
         assert!(sent.refused.is_empty(), "{:?}", sent.refused);
         assert_eq!((sent.sends, sent.sent), (500, got.received), "{family:?}");
-        // It takes 1.2 s. 3 % over the slice, and what one period more brings; half of it, for a busy machine sends less.
-        // The experiment `vert-fig5a` judges slices.
+        // It takes 1.2 s. 3 % over the slice, and what one period more brings; half of it, for a
+        // busy machine sends less. The experiment `vert-fig5a` judges slices.
         let (begin, end) = (
             sent.started_ns + 200_000_000,
             sent.started_ns + 1_000_000_000,
@@ -170,9 +171,6 @@ fn examples(desk: &Desk) -> [PathBuf; 2] {
 
 #[test]
 fn a_program_in_c_asks_and_answers() {
-    if binary("libnetnice.a").is_err() {
-        return skip("libnetnice, which is not beside the programs");
-    }
     let desk = desk();
     let [example, other] = examples(&desk);
     let run = |example: &PathBuf, words: &[&str]| {

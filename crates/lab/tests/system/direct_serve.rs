@@ -21,7 +21,8 @@ const LINK: u64 = 20_000_000;
 /// In milliseconds, of the slices.
 const PERIOD: u64 = 100;
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// Microseconds in which processors have to be awake: what a driver asks for, and the kernel's own default.
+/// Microseconds in which processors have to be awake: what a driver asks for, and the kernel's own
+/// default.
 const AWAKE: i32 = 0;
 const AS_THEY_LIKE: i32 = 2_000_000_000;
 
@@ -48,8 +49,9 @@ fn slices(mode: Mode) -> Result<()> {
     let (from, to) = (first + 200_000_000, first + 1_400_000_000);
     for ms in SLICES {
         let bytes = record.bytes(is_its(5000 + ms as u16), from, to) as f64;
-        // The slices of the periods in the window: 3 % more, and one slice more where the window begins or ends within one.
-        // Half of it, because a busy machine sends less; the experiment `vert-fig5a` judges slices as they are promised.
+        // The slices of the periods in the window: 3 % more, and one slice more where the window
+        // begins or ends within one. Half of it, because a busy machine sends less; the experiment
+        // `vert-fig5a` judges slices as they are promised.
         let slice = (LINK / 8 * ms) as f64 / 1e3;
         let periods = 1_200.0 / PERIOD as f64;
         println!(
@@ -65,8 +67,9 @@ fn slices(mode: Mode) -> Result<()> {
     Ok(())
 }
 
-/// A driver's process with a file in the place of `/dev/cpu_dma_latency`, in a mount namespace of its own: the file keeps each
-/// number that this driver writes, whatever others ask of the kernel meanwhile.
+/// A driver's process with a file in the place of `/dev/cpu_dma_latency`, in a mount namespace of
+/// its own: the file keeps each number that this driver writes, whatever others ask of the kernel
+/// meanwhile.
 struct Asking {
     driver: Driver,
     file: PathBuf,
@@ -92,8 +95,9 @@ impl Asking {
     }
 }
 
-/// A program floods its flow under a contract until `enough` is true of what the driver has asked for and of how many packets
-/// have arrived; what the driver has asked for in all when the program is quiet and `rests` is true of it.
+/// A program floods its flow under a contract until `enough` is true of what the driver has asked
+/// for and of how many packets have arrived; what the driver has asked for in all when the program
+/// is quiet and `rests` is true of it.
 fn asked(
     contract: &str,
     enough: impl Fn(&[i32], u64) -> bool,

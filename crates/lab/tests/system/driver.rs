@@ -79,9 +79,11 @@ impl Rig {
     }
 }
 
-/// A driver's life in a mode of the link, by these options: without a program it lingers, or it stays until it is told to end.
+/// A driver's life in a mode of the link, by these options: without a program it lingers, or it
+/// stays until it is told to end.
 fn whole_life(mode: &str, stays: bool) -> Result<()> {
-    // It counts from the start: the first program must come within that time, also on a slow machine.
+    // It counts from the start: the first program must come within that time, also on a slow
+    // machine.
     let lingers = if stays { "--stay" } else { "--linger 3s" };
     let mut rig = rig(&format!("{lingers} --mode {mode}"))?;
     ensure!(!has_xdp(&rig.world)?, "before the first flow");

@@ -1,5 +1,5 @@
-//! Interfaces come and go, and others delete what they do not know: what was asked for holds again soon. Whoever
-//! insists is told of, not fought.
+//! Interfaces come and go, and others delete what they do not know: what was asked for holds again
+//! soon. Whoever insists is told of, not fought.
 
 use std::process::Command;
 use std::time::Instant;
@@ -10,8 +10,8 @@ use netnice_lab::process::{self, PATIENCE};
 use netnice_lab::traffic::{self, Family, Life, Running, Tcp};
 use netnice_lab::wire;
 
-/// What a program sends where it is free: five times its limit of 4 Mbit/s. (No more: what a free flood takes of the
-/// processors, the repair would lack.)
+/// What a program sends where it is free: five times its limit of 4 Mbit/s. (No more: what a free
+/// flood takes of the processors, the repair would lack.)
 const WANTED: u64 = 20_000_000;
 
 /// A program that wants more than it is limited to, and is held.
@@ -24,8 +24,8 @@ fn limited(desk: &Desk) -> Running {
     program
 }
 
-/// Fails unless traffic is held to 4 Mbit/s again. Windows follow each other until one shows it: traffic that is not held
-/// never does, nor traffic that does not flow.
+/// Fails unless traffic is held to 4 Mbit/s again. Windows follow each other until one shows it:
+/// traffic that is not held never does, nor traffic that does not flow.
 fn held_again(desk: &Desk, what: &str) {
     let until = Instant::now() + PATIENCE;
     let mut rate = desk.sent(0.2, 1.0).expect("a rate");
@@ -173,7 +173,8 @@ fn an_interface_that_comes_later_is_limited_too() {
             .traffic(&Tcp::connect(to, 2).source(), life)
             .expect("a child");
     }
-    // The daemon may see the late interface after its first packet, so windows follow each other until one is held.
+    // The daemon may see the late interface after its first packet, so windows follow each other
+    // until one is held.
     let both = |settle| {
         let (records, from, to) = desk
             .records(&["eth0", "late0"], settle, 1.5)

@@ -232,28 +232,28 @@ fn history_says_what_passed() {
             .filter_map(serde_json::Value::as_u64)
             .collect()
     };
-    let has = |told: &serde_json::Value| column(told, "time_ns").len() >= 4;
-    assert!(soon(|| has(&told())), "{}", told());
-    let now = told();
-    let (times, rates) = (column(&now, "time_ns"), column(&now, "up_rate"));
-    let bits: f64 = times
-        .iter()
-        .zip(&rates)
-        .skip(1)
-        .map(|(t, r)| *t as f64 * *r as f64 / 1e9)
-        .sum();
-    let seconds: f64 = times
-        .iter()
-        .skip(1)
-        .take(rates.len())
-        .map(|t| *t as f64 / 1e9)
-        .sum();
-    let mean = bits / seconds;
-    // 3 % over the limit; half of it, because a sender on a busy machine sends less (`accuracy` judges the limit).
-    assert!(
-        (2e6..4.12e6).contains(&mean),
-        "{mean} bit/s in a limit of 4 Mbit/s: {rates:?}"
-    );
+    // The mean rate of three points or more, and those points, the eldest of which begins before
+    // the limit.
+    let points = || {
+        let now = told();
+        let (times, rates) = (column(&now, "time_ns"), column(&now, "up_rate"));
+        let both = times.into_iter().zip(rates).skip(1);
+        let known: Vec<(u64, u64)> = both.collect();
+        let time: f64 = known.iter().map(|(time, _)| *time as f64).sum();
+        let bits: f64 = known
+            .iter()
+            .map(|(time, rate)| *time as f64 * *rate as f64)
+            .sum();
+        (known.len(), bits / time, known)
+    };
+    // 3 % over the limit, and half of it, because a sender on a busy machine sends less (`accuracy`
+    // judges the limit). On such a machine a point may be read later than it says; with each
+    // further one that matters less.
+    let right = || {
+        let (count, mean, _) = points();
+        count >= 3 && (2e6..4.12e6).contains(&mean)
+    };
+    assert!(soon(right), "in a limit of 4 Mbit/s: {:?}", points());
     assert_eq!(told()["targets"][0]["up"], 4_000_000);
     assert_eq!(told()["step_ns"], 1_000_000_000);
     let text = desk.types(&format!("show {name} --history")).stdout;

@@ -75,9 +75,9 @@ fn sends(desk: &Desk, port: u16) -> Running {
     traffic::eager(desk.world.client(), &Tcp::connect(to, 1).source()).expect("a program")
 }
 
-/// Fails unless `rate` is at most some share over so many Kbyte/s, and at least six tenths of it: a sender on a busy
-/// machine sends less than it may, and no share in these tests is between that and the next smaller one. The experiment
-/// `nice-fig5` judges how exact the shares are.
+/// Fails unless `rate` is at most some share over so many Kbyte/s, and at least six tenths of it: a
+/// sender on a busy machine sends less than it may, and no share in these tests is between that and
+/// the next smaller one. The experiment `nice-fig5` judges how exact the shares are.
 fn near(what: &str, rate: f64, kbytes: f64, over: f64) {
     assert!(
         (0.6..=1.0 + over).contains(&(rate / K / kbytes)),
@@ -97,7 +97,8 @@ fn span_of(record: &Record, of: impl Fn(&Flow) -> bool + Copy, from: u64, to: u6
     (from + first as u64 * BIN, from + (last as u64 + 1) * BIN)
 }
 
-/// What a process is at, as `/proc` has it: `R` for one that runs, `S` for one that sleeps, `Z` for one that has ended.
+/// What a process is at, as `/proc` has it: `R` for one that runs, `S` for one that sleeps, `Z` for
+/// one that has ended.
 fn state(pid: u32) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
@@ -330,8 +331,9 @@ fn a_manager_that_is_killed_leaves_limits_that_end() {
 fn a_child_that_has_ended_is_no_session_though_nobody_asks_how() {
     let desk = Desk::new().expect("a desk");
     let mut parent = desk.world.client().ns.command("perl");
-    let script = "$| = 1; for (1 .. 3) { my $child = fork; exit unless $child; print \"$child\\n\" } sleep 600";
-    parent.args(["-e", script]);
+    let script = "$| = 1; for (1 .. 3) { my $child = fork; exit unless $child; say $child } \
+                  sleep 600";
+    parent.args(["-E", script]);
     let mut parent = Proc::start(parent).expect("a parent");
     for _ in 0..3 {
         let child = parent.next_line(PATIENCE).expect("a child");

@@ -139,7 +139,8 @@ fn a_rate_that_is_raised_across_what_is_cut_stays_as_it_was_set() {
     desk.types(&format!("set {name} --up 1gbit"));
     let lines = || desk.types("log").stdout.lines().count();
     let before = lines();
-    // All is looked at each second: a fault is repaired, and that is logged, at the first look or the second.
+    // All is looked at each second: a fault is repaired, and that is logged, at the first look or
+    // the second.
     pause(3.5);
     let log = desk.types("log").stdout;
     assert_eq!(lines(), before, "something was said meanwhile: {log}");

@@ -33,9 +33,9 @@ fn beginning(record: &Record, port: u16) -> u64 {
     record.bytes(of, first, first + 200_000_000)
 }
 
-/// Twice what a limit of 4 Mbit/s lets pass in 200 ms with its burst of 5 ms. Twice, because the meter on a busy or emulated
-/// machine may stamp packets late, and then together. A flood that is not held sends as much in 9 ms; the experiment
-/// `change` judges how exactly a limit begins.
+/// Twice what a limit of 4 Mbit/s lets pass in 200 ms with its burst of 5 ms. Twice, because the
+/// meter on a busy or emulated machine may stamp packets late, and then together. A flood that is
+/// not held sends as much in 9 ms; the experiment `change` judges how exactly a limit begins.
 const MOST: u64 = 2 * 4_000_000 / 8 * 205 / 1000;
 
 #[test]
@@ -49,7 +49,8 @@ fn a_unit_restarted_twenty_times_is_held_from_its_first_packet_on() {
     restarted(20, 3);
 }
 
-/// A unit begins anew so many times, and some more without a daemon; a flood in it is held each time.
+/// A unit begins anew so many times, and some more without a daemon; a flood in it is held each
+/// time.
 fn restarted(times: u16, without_daemon: u16) {
     let mut desk = Desk::new().expect("a desk");
     let _to = desk.sink(5001).expect("a sink");

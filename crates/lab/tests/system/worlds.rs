@@ -15,8 +15,9 @@ fn at(world: &World, host: &str, family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(world.host(host).address(family), port)
 }
 
-/// Fails unless `got` is at most some share over `want`, and at least half of it: a sender on a busy or emulated machine
-/// sends less than it may. (The experiment `accuracy` with `--subject htb` judges how exact the lab measures.)
+/// Fails unless `got` is at most some share over `want`, and at least half of it: a sender on a
+/// busy or emulated machine sends less than it may. (The experiment `accuracy` with `--subject htb`
+/// judges how exact the lab measures.)
 fn near(got: f64, want: f64, over: f64, what: &str) {
     assert!(
         (0.5..=1.0 + over).contains(&(got / want)),
@@ -113,8 +114,8 @@ fn a_switched_world_holds_its_cables_rates_both_ways() {
     near(rate, 4e6, 0.03, "the cable's rate");
     let got = own.stop().expect("the sink reports");
     assert!(got.received > 0);
-    // The probe's answers wait in the cable's queue of 50 ms. A busy machine adds to that; a queue of ten times the length
-    // is another one than was asked for.
+    // The probe's answers wait in the cable's queue of 50 ms. A busy machine adds to that; a queue
+    // of ten times the length is another one than was asked for.
     let probe = probe.stop().expect("the probe reports");
     let times: Vec<f64> = probe.round_trips.iter().map(|t| t.1 as f64 / 1e6).collect();
     let median = netnice_lab::stats::median(&times);

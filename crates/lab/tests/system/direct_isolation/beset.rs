@@ -15,7 +15,8 @@ use netnice_lab::world;
 
 use super::{Bounds, CONTRACTS, Contracts, GOOD, LOOSE, SLOW, TIGHT, lateness};
 
-/// Of the long form: as beside the rogues, but what a busy machine is late with it makes up for; and here 14 bytes of Ethernet count.
+/// Of the long form: as beside the rogues, but what a busy machine is late with it makes up for;
+/// and here 14 bytes of Ethernet count.
 const PATIENT: Contracts = Contracts {
     good: "cell pcr=20mbit,cdvt=5ms",
     spacing: 605_600.0,
