@@ -62,7 +62,7 @@ impl Run<'_> {
 
     /// Runs the tests; the second value is true if the run ended badly for another reason than a failed test.
     fn once(&self, tree: &Tree, command: Step, more: &[&str]) -> Result<(Vec<TestResult>, bool)> {
-        let report = report(&tree.root, self.profile);
+        let report = report_in(&store(&tree.root), self.profile);
         // The report of an earlier run must not be taken for that of a run that wrote none.
         match std::fs::remove_file(&report) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -87,9 +87,14 @@ impl Run<'_> {
     }
 }
 
-/// The file that nextest writes with this profile.
-pub fn report(root: &Path, profile: &str) -> PathBuf {
-    root.join("target/nextest").join(profile).join("junit.xml")
+/// The folder that nextest writes to.
+pub fn store(root: &Path) -> PathBuf {
+    root.join("target/nextest")
+}
+
+/// The report of a profile in that folder.
+pub fn report_in(store: &Path, profile: &str) -> PathBuf {
+    store.join(profile).join("junit.xml")
 }
 
 /// The filter expression that selects these tests and no others.
