@@ -40,6 +40,11 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     machine.remove()
 }
 
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    Order::parse(words).map(drop)
+}
+
 #[derive(Debug, PartialEq, Eq)]
 struct Order<'a> {
     keep: bool,

@@ -38,17 +38,25 @@ pub enum Use {
 
 /// `cargo xtask setup [WHAT]`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    let what = match words {
+    ensure(tree, parse(words)?)?;
+    eprintln!("setup: all there");
+    Ok(())
+}
+
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    parse(words).map(drop)
+}
+
+fn parse(words: &[&str]) -> Result<Use> {
+    Ok(match words {
         [] | ["run"] => Use::Run,
         ["build"] => Use::Build,
         ["vm"] => Use::Vm,
         ["bare"] => Use::Bare,
         ["bench"] => Use::Bench,
         _ => bail!("setup for what? one of: build, run, vm, bare, bench"),
-    };
-    ensure(tree, what)?;
-    eprintln!("setup: all there");
-    Ok(())
+    })
 }
 
 /// Makes sure that everything for this use is there.

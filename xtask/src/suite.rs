@@ -67,6 +67,11 @@ pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
     }
 }
 
+/// Fails if these arguments of `test` make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    Scope::parse(words).map(drop)
+}
+
 /// Benchmarks of the crates, then the lab's runs about cost.
 pub fn bench(tree: &Tree) -> Result<()> {
     let _lock = ready(tree, "make bench", release)?;

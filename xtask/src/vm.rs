@@ -48,6 +48,11 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     boot(&assets, &share)
 }
 
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    Job::parse(words).map(drop)
+}
+
 /// What to do inside.
 enum Job<'a> {
     /// Run the system tests whose names hold the filter.
