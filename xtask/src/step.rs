@@ -99,6 +99,12 @@ impl Step {
         self.judge(output.status)
     }
 
+    /// Runs it without a word; whether it succeeded.
+    pub fn succeeds(mut self) -> Result<bool> {
+        self.show();
+        Ok(self.output()?.status.success())
+    }
+
     /// What it wrote to outputs that were not sent elsewhere.
     fn output(&mut self) -> Result<Output> {
         let done = self.command.output();

@@ -76,6 +76,11 @@ fn judge(results: &Results, known: &Known, started: Instant) -> Result<()> {
     }
 }
 
+/// Fails if these arguments of `test` make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    Scope::parse(words).map(drop)
+}
+
 /// Benchmarks of the crates, then the lab's runs about cost and, in their quick form, those about exact rates, times and
 /// shares. All of them run; the verb fails if a figure of one is beyond its bound.
 pub fn bench(tree: &Tree) -> Result<()> {
@@ -267,7 +272,7 @@ fn system_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Res
 /// Runs tests and notes how long that took.
 fn timed(tree: &Tree, run: &Run<'_>, results: &mut Results) -> Result<()> {
     let started = Instant::now();
-    run.run(tree, || under_test(tree, cargo(tree)), results)?;
+    run.run(tree, |step| under_test(tree, step), results)?;
     results.add_step(run.what, started.elapsed());
     Ok(())
 }
@@ -285,7 +290,7 @@ fn ready(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Result<Mach
     let (built, installed) = std::thread::scope(|scope| {
         let install = scope.spawn(|| {
             setup::ensure(tree, Use::Run)?;
-            nextest::ensure(tree)
+            nextest::ensure(tree).map(drop)
         });
         (build(tree), install.join().expect("it does not panic"))
     });

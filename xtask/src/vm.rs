@@ -77,6 +77,11 @@ fn judge(tree: &Tree, assets: &Assets, share: &Share, ended: Ended) -> Result<()
     }
 }
 
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    Job::parse(words).map(drop)
+}
+
 /// What to do inside.
 enum Job<'a> {
     /// Run the system tests whose names hold the filter.
@@ -108,7 +113,6 @@ impl<'a> Job<'a> {
             Job::Shell { command } => format!("{path}{command}\n"),
             Job::Tests { filter } => {
                 let words = [
-                    &nextest::program().display().to_string(),
                     PROFILE,
                     &tree.root.display().to_string(),
                     &nextest::store(&tree.root).display().to_string(),
@@ -157,8 +161,10 @@ impl Share {
                 &format!("programs/{program}"),
             )?;
         }
-        nextest::ensure(tree)?;
-        let listed = suite::cargo(tree)
+        let nextest = nextest::ensure(tree)?;
+        self.copy(&nextest, "cargo-nextest")?;
+        let listed = Step::new(&nextest)
+            .folder(&tree.root)
             .args(["nextest", "list", "--list-type", "binaries-only"])
             .args(["--message-format", "json"])
             .args(suite::system_test_words(tree))
