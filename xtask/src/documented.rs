@@ -124,15 +124,18 @@ impl<'a> Cargo<'a> {
         };
         let folder = package.folder.join("tests");
         let mut source = text(&folder.join(format!("{name}.rs")));
+        let mut modules = Vec::new();
         for file in folder.join(name).read_dir().into_iter().flatten().flatten() {
             source.push_str(&text(&file.path()));
+            modules.push(file.file_name().to_string_lossy().replace(".rs", "::"));
         }
         for filter in filters {
             let is_test = |line: &str| {
                 let name = line.trim_start().strip_prefix("fn ");
                 name.is_some_and(|name| name.split('(').next().unwrap_or("").contains(filter))
             };
-            if !source.lines().any(is_test) {
+            let is_module = modules.iter().any(|module| module.contains(filter));
+            if !is_module && !source.lines().any(is_test) {
                 return Err(format!("no test of {name} has '{filter}' in its name"));
             }
         }
@@ -148,14 +151,15 @@ fn text(file: &Path) -> String {
 fn what_is_not_there_is_refused() {
     let tree = Tree::find().expect("cargo metadata");
     for (line, wanted) in [
-        ("test -p netnice-lab --test driver -- --nocapture", None),
+        ("test -p netnice-lab --test system -- --nocapture", None),
+        ("test -p netnice-lab --test system -- driver::", None),
         (
             "test -p netnice-lab --test drivel",
             Some("netnice-lab has no test drivel"),
         ),
         (
-            "test -p netnice-lab --test driver -- percentile",
-            Some("no test of driver has 'percentile' in its name"),
+            "test -p netnice-lab --test system -- percentile",
+            Some("no test of system has 'percentile' in its name"),
         ),
         ("bench -p netnice-cor", Some("no package netnice-cor")),
         ("run --example pace_udp", Some("name the package, with -p")),

@@ -295,6 +295,6 @@ mod tests {
             .get_subcommands()
             .map(|verb| verb.get_name().to_owned())
             .collect();
-        documents::judge("netnice-lab", &[("docs/", 12)], &verbs, parses);
+        documents::judge("netnice-lab", &[("docs/", 10)], &verbs, parses);
     }
 }
