@@ -147,7 +147,9 @@ impl Share {
     /// Builds the release programs and the system tests, and copies them here.
     fn put_programs(&self, tree: &Tree) -> Result<()> {
         suite::release_and_tests(tree)?;
-        for program in suite::PROGRAMS {
+        // Tests of the C library link programs with it.
+        let libraries = ["libnetnice.a", "libnetnice.so"];
+        for program in suite::PROGRAMS.into_iter().chain(libraries) {
             self.copy(
                 &tree.programs().join(program),
                 &format!("programs/{program}"),
