@@ -155,7 +155,9 @@ impl Share {
                 .with_context(|| format!("cannot make {}", folder.display()))?;
         }
         suite::release_and_tests(tree)?;
-        for program in suite::PROGRAMS {
+        // Tests of the C library link programs with it.
+        let libraries = ["libnetnice.a", "libnetnice.so"];
+        for program in suite::PROGRAMS.into_iter().chain(libraries) {
             self.copy(
                 &tree.programs().join(program),
                 &format!("programs/{program}"),
