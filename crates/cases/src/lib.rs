@@ -1,5 +1,5 @@
-//! Answers: how many cases a property is tried with, which inputs are kept for it, and which command lines the documents show.
-//! May touch: what the environment says to proptest, the files of a folder that it is given, and the documents of the tree.
+//! Answers: how many cases a property has, which inputs are kept, which commands documents show.
+//! May touch: proptest's environment, the files of a given folder, and the documents of the tree.
 //! Must never: be in what users run (tests alone use it), or know what an input means.
 //!
 //! # A corpus
