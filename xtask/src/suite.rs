@@ -132,8 +132,8 @@ fn release_and_tests(tree: &Tree) -> Result<()> {
 fn release_words(tree: &Tree) -> Step {
     cargo(tree)
         .args(["build", "--release", "--workspace", "--lib"])
-        // No program is made of it, and it brings proptest.
-        .args(["--exclude", CASES])
+        // No program is made of these, and the first brings proptest.
+        .args(["--exclude", CASES, "--exclude", DOCUMENTS])
         .args(PROGRAMS.iter().flat_map(|name| ["--bin", name]))
 }
 
@@ -297,6 +297,7 @@ fn under_test(tree: &Tree, step: Step) -> Result<Step> {
 
 const LAB: &str = "netnice-lab";
 const CASES: &str = "netnice-cases";
+const DOCUMENTS: &str = "netnice-documents";
 /// System tests that mostly wait, judge no latency to the millisecond and nothing of the whole machine (as what netnice
 /// leaves of eBPF and control groups): they may run beside others of this list.
 const SIDE_BY_SIDE: [&str; 18] = [

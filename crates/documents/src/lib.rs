@@ -1,4 +1,8 @@
-//! The command lines in the documents, for tests that read them with the real parser of a program.
+//! Answers: which command lines the documents show to the reader.
+//! May touch: the documents of this tree, which it reads.
+//! Must never: be in what users run (tests alone use it), or know which lines a program accepts.
+//!
+//! Tests of a program read these lines with the program's real parser ([`judge`]).
 //!
 //! Documents are `README.md`, `docs/*.md`, `crates/core/README.md` and the manual pages
 //! `packaging/*.8`. A command line of one of [`PROGRAMS`] is
@@ -17,6 +21,8 @@
 //! ```text
 //!  document ─▶ Snippet ─form─▶ lines ─words─▶ commands ─example─▶ Shown ─▶ the program's parser
 //! ```
+
+#![forbid(unsafe_code)]
 
 mod form;
 mod manual;
