@@ -1,8 +1,9 @@
 //! Cargo programs of a fixed version, installed by cargo where they are missing.
 //!
-//! A program of this version that a shell would find, or that stands in cargo's own folder, is used. Where there is none of any
-//! version, `cargo install` puts it into cargo's folder, as a person would. Where there is another version, that one stays, and
-//! ours goes into the target folder.
+//! The program is looked for on the `PATH`, in cargo's folder and in the target folder, and the first
+//! of the right version is used. If there is none of any version, `cargo install` installs it into
+//! cargo's folder. If there is another version, that one is left alone, and the right version is
+//! installed into the target folder (`target/tools/NAME-VERSION`).
 
 use std::path::{Path, PathBuf};
 

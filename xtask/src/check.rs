@@ -1,4 +1,5 @@
-//! What a change must pass before anybody reads it: cheap, needs no network namespaces, and root only to install what is missing.
+//! What a change must pass before anybody reads it: cheap, needs no network namespaces, and needs
+//! root only to install what is missing.
 
 use anyhow::Result;
 
@@ -8,7 +9,7 @@ use crate::step::{self, Step};
 use crate::tidy;
 use crate::tree::Tree;
 
-/// Formatting, lints, the rules of the house, documentation without warnings, and what comes from outside.
+/// Formatting, lints, the rules of the house, documentation without warnings, and dependencies.
 pub fn run(tree: &Tree) -> Result<()> {
     // clippy runs the build scripts, and they compile the eBPF programs.
     setup::ensure(tree, Use::Build)?;
@@ -54,15 +55,22 @@ fn dependencies(tree: &Tree) -> Result<()> {
             .args(["--log-level", "warn"])
             .no_input()
     };
-    let check = || deny().args(["check", "--hide-inclusion-graph"]);
-    check().args(["licenses", "bans", "sources"]).run()?;
-    // The advisories are a repository on a forge, which not every machine reaches. git shall not ask for a password.
+    let check = ["check", "--hide-inclusion-graph"];
+    deny()
+        .args(check)
+        .args(["licenses", "bans", "sources"])
+        .run()?;
+    // The advisories are a git repository on a forge, which not every machine reaches.
     let fetched = deny().args(["fetch", "db"]).env("GIT_TERMINAL_PROMPT", "0");
-    if !fetched.succeeds()? {
-        eprintln!("check: advisories were not checked: their database cannot be fetched");
+    if let Some(why) = fetched.try_in_silence()? {
+        eprintln!("check: advisories were not checked: their database cannot be fetched: {why}");
         return Ok(());
     }
-    check().args(["--disable-fetch", "advisories"]).run()
+    deny()
+        .args(["--offline"])
+        .args(check)
+        .args(["advisories"])
+        .run()
 }
 
 /// Built without optimisation: that takes half the time, and a check takes a second.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use netnice_cases::documents::{self, Shown};
+use netnice_documents::Shown;
 
 use crate::VERBS;
 use crate::tree::{Crate, Tree};
@@ -11,8 +11,9 @@ use crate::tree::{Crate, Tree};
 fn the_command_lines_of_the_documents_are_read() {
     let tree = Tree::find().expect("cargo metadata");
     let least = [("docs/", 15), ("crates/core/README.md", 3)];
-    // The deviations say why cargo-fuzz is not used.
-    documents::judge("cargo", &least, &["fuzz".to_owned()], |shown| {
+    // The steps of the check, and cargo-fuzz: the deviations say why it is not used.
+    let mentions = ["clippy", "deny", "doc", "fmt", "fuzz"].map(str::to_owned);
+    netnice_documents::judge("cargo", &least, &mentions, |shown| {
         let words: Vec<&str> = shown.words[1..].iter().map(String::as_str).collect();
         match words.as_slice() {
             ["xtask", verb, rest @ ..] => xtask(verb, rest),
@@ -27,7 +28,7 @@ fn the_targets_that_the_documents_make_are_there() {
     let tree = Tree::find().expect("cargo metadata");
     let makefile = std::fs::read_to_string(tree.root.join("Makefile")).expect("a Makefile");
     let least = [("README.md", 5), ("docs/", 12)];
-    documents::judge("make", &least, &[], |shown| makes(&makefile, shown));
+    netnice_documents::judge("make", &least, &[], |shown| makes(&makefile, shown));
 }
 
 fn xtask(verb: &str, rest: &[&str]) -> Result<(), String> {

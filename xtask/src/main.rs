@@ -7,7 +7,7 @@
 //!
 //! | verb | module | what it does |
 //! |---|---|---|
-//! | `tidy` | [`tidy`] | the rules of the house that no compiler knows: ranks, sizes, names, `unsafe`, links of the documents |
+//! | `tidy` | [`tidy`] | the rules of the house that no compiler knows: ranks, sizes, names, `unsafe`, links |
 //! | `check` | [`check`] | formatting, lints, tidy, documentation, dependencies |
 //! | `setup` | [`setup`] | installs by apt what is missing, and nothing else |
 //! | `build`, `demo`, `test`, `bench`, `long` | [`suite`] | the release programs, and what runs them |
@@ -42,7 +42,7 @@ mod vm;
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
 use crate::tree::Tree;
 
@@ -70,7 +70,7 @@ fn dispatch(words: &[&str]) -> Result<()> {
     let Some(found) = found else {
         bail!("no verb '{verb}'\n{USAGE}");
     };
-    (found.reads)(rest).with_context(|| found.name.to_owned())?;
+    (found.reads)(rest)?;
     (found.run)(&Tree::find()?, rest)
 }
 
@@ -91,16 +91,36 @@ const fn verb(
 }
 
 const VERBS: &[Verb] = &[
-    verb("tidy", no_more, |tree, _| tidy::run(tree)),
-    verb("check", no_more, |tree, _| check::run(tree)),
+    verb(
+        "tidy",
+        |rest| no_more("tidy", rest),
+        |tree, _| tidy::run(tree),
+    ),
+    verb(
+        "check",
+        |rest| no_more("check", rest),
+        |tree, _| check::run(tree),
+    ),
     verb("setup", setup::reads, setup::run),
     verb("deb", deb::reads, deb::run),
-    verb("build", no_more, |tree, _| suite::build(tree)),
+    verb(
+        "build",
+        |rest| no_more("build", rest),
+        |tree, _| suite::build(tree),
+    ),
     // netnice-lab reads the arguments.
     verb("demo", |_| Ok(()), suite::demo),
     verb("test", suite::reads, suite::test),
-    verb("bench", no_more, |tree, _| suite::bench(tree)),
-    verb("long", no_more, |tree, _| suite::long(tree)),
+    verb(
+        "bench",
+        |rest| no_more("bench", rest),
+        |tree, _| suite::bench(tree),
+    ),
+    verb(
+        "long",
+        |rest| no_more("long", rest),
+        |tree, _| suite::long(tree),
+    ),
     verb("fuzz", fuzz::reads, fuzz::run),
     verb("miri", miri::reads, miri::run),
     verb("loom", model::reads, model::run),
@@ -109,10 +129,10 @@ const VERBS: &[Verb] = &[
 ];
 
 /// Refuses words that a verb would otherwise ignore in silence.
-fn no_more(rest: &[&str]) -> Result<()> {
+fn no_more(verb: &str, rest: &[&str]) -> Result<()> {
     match rest.first() {
         None => Ok(()),
-        Some(word) => bail!("takes no arguments, but got '{word}'"),
+        Some(word) => bail!("{verb} takes no arguments, but got '{word}'"),
     }
 }
 

@@ -99,10 +99,15 @@ impl Step {
         self.judge(output.status)
     }
 
-    /// Runs it without a word; whether it succeeded.
-    pub fn succeeds(mut self) -> Result<bool> {
+    /// Runs it in silence, where its failure is no error: nothing if it succeeded, otherwise the
+    /// last line of its standard error.
+    pub fn try_in_silence(mut self) -> Result<Option<String>> {
         self.show();
-        Ok(self.output()?.status.success())
+        let output = self.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        let last = last.unwrap_or_default().trim();
+        Ok((!output.status.success()).then(|| last.to_owned()))
     }
 
     /// What it wrote to outputs that were not sent elsewhere.

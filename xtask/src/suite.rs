@@ -146,8 +146,8 @@ pub fn release_and_tests(tree: &Tree) -> Result<()> {
 fn release_words(tree: &Tree) -> Step {
     cargo(tree)
         .args(["build", "--release", "--workspace", "--lib"])
-        // No program is made of it, and it brings proptest.
-        .args(["--exclude", CASES])
+        // No program is made of these, and the first brings proptest.
+        .args(["--exclude", CASES, "--exclude", DOCUMENTS])
         .args(PROGRAMS.iter().flat_map(|name| ["--bin", name]))
 }
 
@@ -314,6 +314,7 @@ fn under_test(tree: &Tree, step: Step) -> Result<Step> {
 
 const LAB: &str = "netnice-lab";
 const CASES: &str = "netnice-cases";
+const DOCUMENTS: &str = "netnice-documents";
 /// The lab's experiments about what enforcement costs.
 const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
 /// Experiments about exact rates, times and shares: what a busy machine breaks, and therefore no test judges.

@@ -8,7 +8,8 @@
 //! - `unsafe`: only in the places that [`rooms`] names. (That each block says why it is sound is clippy's.)
 //! - No stubs: `todo!`, `unimplemented!` and comments that promise to do it later.
 //! - Machine paths: nothing in the tree knows which machine it was written on.
-//! - [`links`]: a link of a document leads to a file and a heading that are there; a path that it names is in the tree.
+//! - [`links`]: a link of a document leads to a file and a heading that exist; a path that a
+//!   document names is in the tree.
 //! - eBPF sources carry the licence that the kernel's verifier wants.
 //!
 //! Every rule is a pure function from text to complaints, so that its tests need no tree.

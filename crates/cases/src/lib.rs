@@ -1,5 +1,5 @@
-//! Answers: how many cases a property is tried with, which inputs are kept for it, and which command lines the documents show.
-//! May touch: what the environment says to proptest, the files of a folder that it is given, and the documents of the tree.
+//! Answers: how many cases a property is tried with, and which inputs are kept for it.
+//! May touch: what the environment says to proptest, and the files of a folder that it is given.
 //! Must never: be in what users run (tests alone use it), or know what an input means.
 //!
 //! # A corpus
@@ -10,8 +10,6 @@
 //!                            ├──────near───▶ one, with bytes changed
 //!                            └──────some───▶ several, to be put together ──changed──▶ bytes changed
 //! ```
-
-pub mod documents;
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};

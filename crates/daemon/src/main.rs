@@ -125,7 +125,7 @@ fn probe(json: bool) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use netnice_cases::documents::{self, Shown};
+    use netnice_documents::Shown;
 
     use super::*;
 
@@ -139,6 +139,6 @@ mod tests {
     #[test]
     fn the_command_lines_of_the_documents_are_read() {
         let least = [("docs/", 4), ("packaging/netniced.8", 2)];
-        documents::judge("netniced", &least, &[], parses);
+        netnice_documents::judge("netniced", &least, &[], parses);
     }
 }

@@ -269,7 +269,7 @@ mod tests {
     use std::path::Path;
 
     use clap::CommandFactory;
-    use netnice_cases::documents::{self, Shown};
+    use netnice_documents::Shown;
 
     use super::*;
 
@@ -295,6 +295,6 @@ mod tests {
             .get_subcommands()
             .map(|verb| verb.get_name().to_owned())
             .collect();
-        documents::judge("netnice-lab", &[("docs/", 10)], &verbs, parses);
+        netnice_documents::judge("netnice-lab", &[("docs/", 10)], &verbs, parses);
     }
 }

@@ -1,9 +1,10 @@
-//! Links of the documents: they lead to files that are there, and to headings of these files.
+//! Links in Markdown files: each leads to a file of the tree, and its `#anchor` to a heading there.
 //!
-//! Three things of a Markdown file are looked at: relative links and images, with their `#anchor`; and words in its text or its
-//! inline code that begin with a folder of the tree (`crates/lab/tests`, `xtask/src/suite.rs`; `*` stands for any name) or are a
-//! source file inside of a crate (`tests/driver.rs`). Links into
-//! the network are not followed. Anchors are made of headings as GitHub makes them.
+//! Two kinds of links are checked. The first are relative links and images. The second are words of
+//! the text or of inline code that are paths: they begin with a folder of the tree
+//! (`crates/lab/tests`, `xtask/src/suite.rs`; `*` is any part of a name), or they are source files
+//! inside of a crate (`tests/driver.rs`). Links to other hosts are not followed. Anchors are made
+//! from headings by GitHub's rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -190,7 +191,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// GitHub's anchor: small letters, digits, `_` and `-`; blanks become `-`, anything else is left out.
+/// GitHub's anchor: small letters, digits, `_` and `-`; blanks become `-`, anything else is left
+/// out.
 fn slug(heading: &str) -> String {
     let small = heading.trim().to_lowercase();
     let kept = small.chars().filter_map(|c| match c {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use netnice_cases::documents::{self, Shown};
+use netnice_documents::Shown;
 
 use super::{BadUsage, command, parse};
 
@@ -22,5 +22,5 @@ fn the_command_lines_of_the_documents_are_read() {
         .map(|verb| verb.get_name().to_owned())
         .collect();
     let least = [("README.md", 15), ("docs/", 50), ("packaging/", 1)];
-    documents::judge("netnice", &least, &verbs, parses);
+    netnice_documents::judge("netnice", &least, &verbs, parses);
 }

@@ -1,7 +1,8 @@
 //! A line of a shell as the simple commands in it, each as its words.
 //!
-//! Quotes, backslashes, redirections and the operators between commands are read as a shell reads them. The commands of a
-//! `$(…)` count as commands beside the one that it stands in. Variables stay as they are written.
+//! Quotes, backslashes, redirections and operators between commands are read by the rules of a
+//! POSIX shell. The commands inside of a `$(…)` are returned too, before the command that contains
+//! it. Variables are not expanded.
 
 use std::iter::Peekable;
 use std::str::Chars;

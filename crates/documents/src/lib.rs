@@ -1,20 +1,28 @@
-//! The command lines that the documents show, for tests which read them with the real parser of each program.
+//! Answers: which command lines the documents show to the reader.
+//! May touch: the documents of this tree, which it reads.
+//! Must never: be in what users run (tests alone use it), or know which lines a program accepts.
 //!
-//! Documents are `README.md`, `docs/*.md`, the `README.md` of a crate, and the manual pages `packaging/*.8`. A command line stands
+//! Tests of a program read these lines with the program's real parser ([`judge`]).
 //!
-//! - in a code block whose language is none, `sh`, `bash`, `zsh` or `console`, where a line runs one of [`PROGRAMS`]; prompts,
-//!   comments, `\` at the end of a line, pipes, `$(…)`, `sudo` and settings such as `FOR=60` are understood;
-//! - in an inline code span that begins with the name of one of these programs and a word behind it;
-//! - in the synopsis, an example or a bold line of a manual page.
+//! Documents are `README.md`, `docs/*.md`, `crates/core/README.md` and the manual pages
+//! `packaging/*.8`. A command line of one of [`PROGRAMS`] is
 //!
-//! A *usage form* (`netnice top [-d TIME] [--once | -n N]`) becomes several command lines: one without its optional parts, and one
-//! for each of them ([`form`]). A *placeholder* (`PID`, `RATE`) gets an example value ([`EXAMPLES`]). A *mention* is a span of a
-//! program and one word (`netnice inetd`): it has to be a command line or to name a verb. A line whose comment begins with
-//! `# refused` has to be refused by the parser.
+//! - a line of a code block whose language is none, `sh`, `bash`, `zsh` or `console`. Prompts,
+//!   comments, `\` at the end of a line, pipes, `$(…)`, `sudo` and settings such as `FOR=60` are
+//!   allowed;
+//! - an inline code span that begins with the name of a program and has another word;
+//! - the synopsis, an example or a bold line of a manual page.
+//!
+//! A *usage form* (`netnice top [-d TIME] [--once | -n N]`) becomes several command lines ([`form`]).
+//! A *placeholder* (`PID`, `RATE`) gets an example value ([`EXAMPLES`]). A *mention* is a span of a
+//! program and one word (`netnice inetd`): it must parse, or its word must be a verb of the program.
+//! The parser must refuse a line whose comment begins with `# refused`.
 //!
 //! ```text
-//!  document ─▶ snippet (place, text) ─form─▶ lines ─words─▶ commands ─examples─▶ Shown ─▶ the program's own parser
+//!  document ─▶ Snippet ─form─▶ lines ─words─▶ commands ─example─▶ Shown ─▶ the program's parser
 //! ```
+
+#![forbid(unsafe_code)]
 
 mod form;
 mod manual;
@@ -39,25 +47,26 @@ pub const PROGRAMS: [&str; 6] = [
 pub struct Shown {
     /// File and line: `docs/share.md:13`.
     pub place: String,
-    /// What stands there.
+    /// The text of the document, with its comment.
     pub text: String,
     /// The program and its arguments, with example values for placeholders.
     pub words: Vec<String>,
     /// Settings of the environment before the program, as `FOR=60`.
     pub settings: Vec<String>,
-    /// The comment says that the program refuses this line.
+    /// The comment says that the program must refuse this line.
     pub refused: bool,
-    /// Only a program and one word: perhaps the name of a verb that needs more.
+    /// A program and one word, which may be the name of a verb that needs more words.
     pub mention: bool,
 }
 
-/// Parses every command line of this program that the documents show. `parses` is the program's own parser, with all that happens
-/// before the program acts; `verbs` are the first words that a mention may have. `least` says how many places each group of
-/// documents has at least: a group is the beginning of a path, as in `("docs/", 40)`.
+/// Parses every command line of this program that the documents show. `parses` is the program's own
+/// parser, with all that happens before the program acts; `verbs` are the first words that a
+/// mention may have. `least` says how many places each group of documents has at least: a group is
+/// the beginning of a path, as in `("docs/", 40)`.
 ///
 /// # Panics
-/// With every complaint at once: a line that the parser refuses, a line that it should refuse and does not, a group with too few
-/// places.
+/// With every complaint at once: a line that the parser refuses, a line that it should refuse and
+/// does not, a group with too few places.
 pub fn judge(
     program: &str,
     least: &[(&str, usize)],
@@ -99,7 +108,7 @@ struct Snippet {
     /// Counted from 1.
     line: usize,
     text: String,
-    /// Whether it stands in a sentence.
+    /// True for a span of a sentence, false for a line of a block.
     inline: bool,
 }
 
@@ -156,7 +165,7 @@ fn of_snippet(name: &str, snippet: &Snippet) -> Vec<Shown> {
     for typed in form::lines(line) {
         let commands = match words::commands(&typed) {
             Ok(commands) => commands,
-            // Most blocks without a language are no shell's.
+            // Blocks without a language may hold other text than shell commands.
             Err(_) if !begins_with_a_program(line) => continue,
             Err(error) => panic!("{place}: `{line}`: {error}"),
         };
@@ -196,7 +205,8 @@ fn begins_with_a_program(line: &str) -> bool {
         .is_some_and(|word| PROGRAMS.contains(&word))
 }
 
-/// Settings before the program, and the program with its arguments; nothing if it is not one of ours.
+/// Settings before the program, and the program with its arguments; nothing if it is not one of
+/// ours.
 fn program_of(command: Vec<String>) -> Option<(Vec<String>, Vec<String>)> {
     let mut settings = Vec::new();
     let mut words = command.into_iter().peekable();

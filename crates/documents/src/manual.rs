@@ -2,8 +2,8 @@
 
 use super::{Snippet, begins_with_a_program, markdown};
 
-/// The forms of the synopsis (`.br` ends one), the lines between `.EX` and `.EE` or `.nf` and `.fi`, and each line in bold that
-/// begins with a program and has a word behind it.
+/// The forms of the synopsis (`.br` ends one), the lines between `.EX` and `.EE` or `.nf` and
+/// `.fi`, and each line in bold that begins with a program and has a word behind it.
 pub(super) fn snippets(page: &str) -> Vec<Snippet> {
     let mut found = Vec::new();
     let mut section = "";

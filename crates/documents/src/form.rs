@@ -1,8 +1,9 @@
 //! A usage form as the command lines that it describes.
 //!
-//! `[…]` is optional, ` | ` in it divides alternatives, `a|b` is a word with a choice, `WORD…` may be there several times. A form
-//! becomes one line without anything optional, and one for each alternative of each optional part, alone with the parts around it:
-//! so every part is parsed, and parts that exclude each other do not meet.
+//! `[…]` is an optional part, ` | ` in it separates alternatives, `a|b` is a word with a choice,
+//! `WORD…` may be repeated. A form becomes one line without optional parts, and one line for each
+//! alternative of each optional part, with the parts that contain it and no others. So every part
+//! is parsed, and parts that exclude each other are never in one line.
 //!
 //! ```text
 //!  top [-d TIME] [--once | -n N]  ─▶  top,  top -d TIME,  top --once,  top -n N
@@ -40,7 +41,8 @@ fn is_form(text: &str) -> bool {
     text.contains(['[', '…'])
 }
 
-/// Parts up to the end or, in a group, up to its `]`, divided into alternatives; nothing where brackets do not match.
+/// Parts up to the end or, in a group, up to its `]`, divided into alternatives; nothing where
+/// brackets do not match.
 fn parse(chars: &[char], at: &mut usize, in_group: bool) -> Option<Vec<Vec<Part>>> {
     let mut alternatives = vec![Vec::new()];
     let mut text = String::new();
