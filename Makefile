@@ -9,7 +9,7 @@ help:
 	@echo 'make test        every test: unit tests, then system tests in network namespaces (root)'
 	@echo 'make build       release programs netnice, netniced, netnice-driver and netnice-lab in target/release'
 	@echo 'make deb         a Debian package in target/deb'
-	@echo 'make check       formatting, lints, the rules of the house, documentation'
+	@echo 'make check       formatting, lints, the rules of the house, documentation, dependencies'
 	@echo 'make bench       benchmarks, and what enforcement costs (root)'
 	@echo 'make test-long   every test, long ones too, then every experiment (root)'
 	@echo 'make test-vm     the functional system tests on the stock kernel of Debian 12, in qemu (root)'

@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
+use crate::cargo_tools;
 use crate::lock::MachineLock;
 use crate::setup::{self, Use};
 use crate::step::{self, Step};
@@ -38,6 +39,11 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         return Ok(());
     }
     machine.remove()
+}
+
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    Order::parse(words).map(drop)
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -138,7 +144,7 @@ impl Machine {
                 "etc/ssl/certs/ca-certificates.crt",
             ),
             (
-                setup::cargo_home().join("config.toml"),
+                cargo_tools::cargo_home().join("config.toml"),
                 "root/.cargo/config.toml",
             ),
         ];

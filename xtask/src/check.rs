@@ -1,13 +1,18 @@
-//! What a change must pass before anybody reads it: cheap, needs no root and no network namespaces.
+//! What a change must pass before anybody reads it: cheap, needs no network namespaces, and needs
+//! root only to install what is missing.
 
 use anyhow::Result;
 
+use crate::cargo_tools::CargoTool;
+use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tidy;
 use crate::tree::Tree;
 
-/// Formatting, lints, the rules of the house, and documentation without warnings.
+/// Formatting, lints, the rules of the house, documentation without warnings, and dependencies.
 pub fn run(tree: &Tree) -> Result<()> {
+    // clippy runs the build scripts, and they compile the eBPF programs.
+    setup::ensure(tree, Use::Build)?;
     let cargo = || Step::new(step::cargo()).folder(&tree.root);
     cargo().args(["fmt", "--all", "--check"]).run()?;
     cargo()
@@ -36,6 +41,41 @@ pub fn run(tree: &Tree) -> Result<()> {
             "-D warnings -A rustdoc::private_intra_doc_links",
         )
         .run()?;
+    dependencies(tree)?;
     eprintln!("check: ok");
     Ok(())
 }
+
+/// Licences, sources and advisories of the crates of others, by `deny.toml`.
+fn dependencies(tree: &Tree) -> Result<()> {
+    let program = DENY.ensure(tree)?;
+    let deny = || {
+        Step::new(&program)
+            .folder(&tree.root)
+            .args(["--log-level", "warn"])
+            .no_input()
+    };
+    let check = ["check", "--hide-inclusion-graph"];
+    deny()
+        .args(check)
+        .args(["licenses", "bans", "sources"])
+        .run()?;
+    // The advisories are a git repository on a forge, which not every machine reaches.
+    let fetched = deny().args(["fetch", "db"]).env("GIT_TERMINAL_PROMPT", "0");
+    if let Some(why) = fetched.try_in_silence()? {
+        eprintln!("check: advisories were not checked: their database cannot be fetched: {why}");
+        return Ok(());
+    }
+    deny()
+        .args(["--offline"])
+        .args(check)
+        .args(["advisories"])
+        .run()
+}
+
+/// Built without optimisation: that takes half the time, and a check takes a second.
+const DENY: CargoTool = CargoTool {
+    name: "cargo-deny",
+    version: "0.20.2",
+    build: &["--no-default-features", "--debug"],
+};

@@ -24,11 +24,7 @@ use crate::tree::Tree;
 
 /// `deb [--try]`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    let is_trial = match words {
-        [] => false,
-        ["--try"] => true,
-        _ => bail!("deb takes --try or nothing; got '{}'", words.join(" ")),
-    };
+    let is_trial = parse(words)?;
     setup::ensure(tree, Use::Package)?;
     suite::release(tree)?;
     let version = env!("CARGO_PKG_VERSION");
@@ -44,6 +40,20 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    parse(words).map(drop)
+}
+
+/// Whether the packages are to be tried.
+fn parse(words: &[&str]) -> Result<bool> {
+    match words {
+        [] => Ok(false),
+        ["--try"] => Ok(true),
+        _ => bail!("deb takes --try or nothing; got '{}'", words.join(" ")),
+    }
 }
 
 /// Builds all packages of a version.

@@ -66,6 +66,11 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     told(&tried)
 }
 
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    parse(words).map(drop)
+}
+
 fn parse<'a>(words: &[&'a str]) -> Result<(Duration, Option<&'a str>)> {
     let (time, rest) = match words {
         ["--for", seconds, rest @ ..] => {

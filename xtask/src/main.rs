@@ -7,8 +7,8 @@
 //!
 //! | verb | module | what it does |
 //! |---|---|---|
-//! | `tidy` | [`tidy`] | the rules of the house that no compiler knows: ranks, sizes, names, `unsafe` |
-//! | `check` | [`check`] | formatting, lints, tidy, documentation |
+//! | `tidy` | [`tidy`] | the rules of the house that no compiler knows: ranks, sizes, names, `unsafe`, links |
+//! | `check` | [`check`] | formatting, lints, tidy, documentation, dependencies |
 //! | `setup` | [`setup`] | installs by apt what is missing, and nothing else |
 //! | `build`, `demo`, `test`, `bench`, `long` | [`suite`] | the release programs, and what runs them |
 //! | `fuzz` | [`fuzz`] | every property, each for a time |
@@ -21,8 +21,11 @@
 
 mod awake;
 mod bare;
+mod cargo_tools;
 mod check;
 mod deb;
+#[cfg(test)]
+mod documented;
 mod flaky;
 mod fuzz;
 mod lock;
@@ -63,25 +66,67 @@ fn dispatch(words: &[&str]) -> Result<()> {
         println!("{USAGE}");
         return Ok(());
     }
-    let tree = Tree::find()?;
-    match *verb {
-        "tidy" => no_more(verb, rest).and_then(|()| tidy::run(&tree)),
-        "check" => no_more(verb, rest).and_then(|()| check::run(&tree)),
-        "setup" => setup::run(&tree, rest),
-        "deb" => deb::run(&tree, rest),
-        "build" => no_more(verb, rest).and_then(|()| suite::build(&tree)),
-        "demo" => suite::demo(&tree, rest),
-        "test" => suite::test(&tree, rest),
-        "bench" => no_more(verb, rest).and_then(|()| suite::bench(&tree)),
-        "long" => no_more(verb, rest).and_then(|()| suite::long(&tree)),
-        "fuzz" => fuzz::run(&tree, rest),
-        "miri" => miri::run(&tree, rest),
-        "loom" => model::run(&tree, rest),
-        "vm" => vm::run(&tree, rest),
-        "bare" => bare::run(&tree, rest),
-        _ => bail!("no verb '{verb}'\n{USAGE}"),
-    }
+    let found = VERBS.iter().find(|one| one.name == *verb);
+    let Some(found) = found else {
+        bail!("no verb '{verb}'\n{USAGE}");
+    };
+    (found.reads)(rest)?;
+    (found.run)(&Tree::find()?, rest)
 }
+
+/// One verb of the command line.
+struct Verb {
+    name: &'static str,
+    /// Fails if these arguments make no sense; does nothing else.
+    reads: fn(&[&str]) -> Result<()>,
+    run: fn(&Tree, &[&str]) -> Result<()>,
+}
+
+const fn verb(
+    name: &'static str,
+    reads: fn(&[&str]) -> Result<()>,
+    run: fn(&Tree, &[&str]) -> Result<()>,
+) -> Verb {
+    Verb { name, reads, run }
+}
+
+const VERBS: &[Verb] = &[
+    verb(
+        "tidy",
+        |rest| no_more("tidy", rest),
+        |tree, _| tidy::run(tree),
+    ),
+    verb(
+        "check",
+        |rest| no_more("check", rest),
+        |tree, _| check::run(tree),
+    ),
+    verb("setup", setup::reads, setup::run),
+    verb("deb", deb::reads, deb::run),
+    verb(
+        "build",
+        |rest| no_more("build", rest),
+        |tree, _| suite::build(tree),
+    ),
+    // netnice-lab reads the arguments.
+    verb("demo", |_| Ok(()), suite::demo),
+    verb("test", suite::reads, suite::test),
+    verb(
+        "bench",
+        |rest| no_more("bench", rest),
+        |tree, _| suite::bench(tree),
+    ),
+    verb(
+        "long",
+        |rest| no_more("long", rest),
+        |tree, _| suite::long(tree),
+    ),
+    verb("fuzz", fuzz::reads, fuzz::run),
+    verb("miri", miri::reads, miri::run),
+    verb("loom", model::reads, model::run),
+    verb("vm", vm::reads, vm::run),
+    verb("bare", bare::reads, bare::run),
+];
 
 /// Refuses words that a verb would otherwise ignore in silence.
 fn no_more(verb: &str, rest: &[&str]) -> Result<()> {
@@ -94,8 +139,9 @@ fn no_more(verb: &str, rest: &[&str]) -> Result<()> {
 const USAGE: &str = "\
 cargo xtask VERB
 
-  tidy                        ranks of the crates, file sizes and names, opening lines, unsafe, machine paths
-  check                       cargo fmt --check, clippy with warnings as errors, tidy, documentation
+  tidy                        ranks of the crates, file sizes and names, opening lines, unsafe, machine paths,
+                              links and paths in the documents
+  check                       cargo fmt --check, clippy with warnings as errors, tidy, documentation, cargo deny
   setup [build|run|vm|bare]   install by apt what that needs and is missing (default: run)
   build                       release programs netnice, netniced, netnice-driver, netnice-lab
   demo [ARG...]               build, then netnice-lab demo

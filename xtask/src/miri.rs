@@ -17,11 +17,7 @@ use crate::tree::Tree;
 
 /// `miri [FILTER]`: every test of core and of the ring, or those whose name has the filter.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    let filter = match words {
-        [] => None,
-        [filter] if !filter.starts_with('-') => Some(*filter),
-        _ => bail!("miri takes one filter; got '{}'", words.join(" ")),
-    };
+    let filter = parse(words)?;
     setup::ensure(tree, Use::Build)?;
     let rustup = step::find_program("rustup");
     let rustup = rustup.context("Miri comes with a nightly toolchain, and there is no rustup")?;
@@ -44,6 +40,19 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         .env("MIRIFLAGS", "-Zmiri-disable-isolation")
         .env("PROPTEST_CASES", CASES)
         .run()
+}
+
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    parse(words).map(drop)
+}
+
+fn parse<'a>(words: &[&'a str]) -> Result<Option<&'a str>> {
+    match words {
+        [] => Ok(None),
+        [filter] if !filter.starts_with('-') => Ok(Some(filter)),
+        _ => bail!("miri takes one filter; got '{}'", words.join(" ")),
+    }
 }
 
 const CORE: &str = "netnice-core";

@@ -12,11 +12,7 @@ use crate::tree::Tree;
 
 /// `loom [FILTER]`: every model, or those whose name has the filter.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    let filter = match words {
-        [] => None,
-        [filter] if !filter.starts_with('-') => Some(*filter),
-        _ => bail!("loom takes one filter; got '{}'", words.join(" ")),
-    };
+    let filter = parse(words)?;
     setup::ensure(tree, Use::Build)?;
     suite::cargo(tree)
         .args(["test", "--release", "--package", RING, "--lib"])
@@ -24,6 +20,19 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         .env("RUSTFLAGS", "--cfg loom")
         .env("CARGO_TARGET_DIR", tree.target.join("loom"))
         .run()
+}
+
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    parse(words).map(drop)
+}
+
+fn parse<'a>(words: &[&'a str]) -> Result<Option<&'a str>> {
+    match words {
+        [] => Ok(None),
+        [filter] if !filter.starts_with('-') => Ok(Some(filter)),
+        _ => bail!("loom takes one filter; got '{}'", words.join(" ")),
+    }
 }
 
 const RING: &str = "netnice-ring";

@@ -8,19 +8,14 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
+use crate::cargo_tools::CargoTool;
 use crate::results::{self, FLAKY_AT_MOST, Results, TestResult};
-use crate::setup;
-use crate::step::{self, Step};
+use crate::step::Step;
 use crate::tree::Tree;
 
-/// Installs cargo-nextest if this machine lacks it.
-pub fn ensure(tree: &Tree) -> Result<()> {
-    setup::cargo_tool(tree, PROGRAM, VERSION, &["--no-default-features"])
-}
-
-/// The program itself, for a guest that has no cargo: on the `PATH`, or where `cargo install` puts it.
-pub fn program() -> PathBuf {
-    step::find_program(PROGRAM).unwrap_or_else(|| setup::cargo_home().join("bin").join(PROGRAM))
+/// Installs cargo-nextest if this machine lacks it; its file.
+pub fn ensure(tree: &Tree) -> Result<PathBuf> {
+    NEXTEST.ensure(tree)
 }
 
 /// A `cargo nextest run` of some tests of the tree.
@@ -34,14 +29,16 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs the tests with `command` (a `cargo` with the environment of the tests), then those that failed a second
-    /// time, alone, if there are few of them.
+    /// Runs the tests in the environment that `prepared` gives a step, then those that failed a second time, alone, if
+    /// there are few of them.
     pub fn run(
         &self,
         tree: &Tree,
-        command: impl Fn() -> Result<Step>,
+        prepared: impl Fn(Step) -> Result<Step>,
         results: &mut Results,
     ) -> Result<()> {
+        let program = ensure(tree)?;
+        let command = || prepared(Step::new(&program).folder(&tree.root));
         let mut own = Results::default();
         let (tests, broken) = self.once(tree, command()?, &[])?;
         own.add(tests);
@@ -62,7 +59,7 @@ impl Run<'_> {
 
     /// Runs the tests; the second value is true if the run ended badly for another reason than a failed test.
     fn once(&self, tree: &Tree, command: Step, more: &[&str]) -> Result<(Vec<TestResult>, bool)> {
-        let report = report(&tree.root, self.profile);
+        let report = report_in(&store(&tree.root), self.profile);
         // The report of an earlier run must not be taken for that of a run that wrote none.
         match std::fs::remove_file(&report) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -87,9 +84,14 @@ impl Run<'_> {
     }
 }
 
-/// The file that nextest writes with this profile.
-pub fn report(root: &Path, profile: &str) -> PathBuf {
-    root.join("target/nextest").join(profile).join("junit.xml")
+/// The folder that nextest writes to.
+pub fn store(root: &Path) -> PathBuf {
+    root.join("target/nextest")
+}
+
+/// The report of a profile in that folder.
+pub fn report_in(store: &Path, profile: &str) -> PathBuf {
+    store.join(profile).join("junit.xml")
 }
 
 /// The filter expression that selects these tests and no others.
@@ -101,8 +103,12 @@ fn only(tests: &[&TestResult]) -> String {
     each.join(" | ")
 }
 
-const PROGRAM: &str = "cargo-nextest";
-const VERSION: &str = "0.9.151";
+/// Built without optimisation, which takes a third of the time: it waits for tests, and computes little.
+const NEXTEST: CargoTool = CargoTool {
+    name: "cargo-nextest",
+    version: "0.9.151",
+    build: &["--no-default-features", "--debug"],
+};
 
 #[cfg(test)]
 mod tests;

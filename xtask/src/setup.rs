@@ -38,17 +38,25 @@ pub enum Use {
 
 /// `cargo xtask setup [WHAT]`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    let what = match words {
+    ensure(tree, parse(words)?)?;
+    eprintln!("setup: all there");
+    Ok(())
+}
+
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    parse(words).map(drop)
+}
+
+fn parse(words: &[&str]) -> Result<Use> {
+    Ok(match words {
         [] | ["run"] => Use::Run,
         ["build"] => Use::Build,
         ["vm"] => Use::Vm,
         ["bare"] => Use::Bare,
         ["bench"] => Use::Bench,
         _ => bail!("setup for what? one of: build, run, vm, bare, bench"),
-    };
-    ensure(tree, what)?;
-    eprintln!("setup: all there");
-    Ok(())
+    })
 }
 
 /// Makes sure that everything for this use is there.
@@ -211,41 +219,6 @@ fn apt() -> Step {
     Step::new("apt-get")
         .env("DEBIAN_FRONTEND", "noninteractive")
         .no_input()
-}
-
-/// Installs a cargo subcommand where `cargo install` puts it, if this machine lacks it. Built without optimisation:
-/// that takes a third of the time, and none of them computes much.
-///
-/// # Errors
-/// If it cannot be built, or crates.io cannot be reached.
-pub fn cargo_tool(tree: &Tree, package: &str, version: &str, flags: &[&str]) -> Result<()> {
-    let verb = package.trim_start_matches("cargo-");
-    let asked = std::process::Command::new(step::cargo())
-        .args([verb, "--version"])
-        .current_dir(&tree.root)
-        .output();
-    if asked.is_ok_and(|answer| answer.status.success()) {
-        return Ok(());
-    }
-    Step::new(step::cargo())
-        .folder(&tree.root)
-        .args([
-            "install",
-            "--locked",
-            "--debug",
-            package,
-            "--version",
-            version,
-        ])
-        .args(flags)
-        .run_in_silence()
-}
-
-/// Where cargo keeps its configuration and what it installed.
-pub fn cargo_home() -> PathBuf {
-    let own = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
-    own.unwrap_or_else(home)
 }
 
 /// Unpacks nginx under the target folder, if the machine has none.

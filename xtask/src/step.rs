@@ -99,6 +99,17 @@ impl Step {
         self.judge(output.status)
     }
 
+    /// Runs it in silence, where its failure is no error: nothing if it succeeded, otherwise the
+    /// last line of its standard error.
+    pub fn try_in_silence(mut self) -> Result<Option<String>> {
+        self.show();
+        let output = self.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        let last = said.lines().rfind(|line| !line.trim().is_empty());
+        let last = last.unwrap_or_default().trim();
+        Ok((!output.status.success()).then(|| last.to_owned()))
+    }
+
     /// What it wrote to outputs that were not sent elsewhere.
     fn output(&mut self) -> Result<Output> {
         let done = self.command.output();

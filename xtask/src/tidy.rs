@@ -8,11 +8,14 @@
 //! - `unsafe`: only in the places that [`rooms`] names. (That each block says why it is sound is clippy's.)
 //! - No stubs: `todo!`, `unimplemented!` and comments that promise to do it later.
 //! - Machine paths: nothing in the tree knows which machine it was written on.
+//! - [`links`]: a link of a document leads to a file and a heading that exist; a path that a
+//!   document names is in the tree.
 //! - eBPF sources carry the licence that the kernel's verifier wants.
 //!
 //! Every rule is a pure function from text to complaints, so that its tests need no tree.
 
 mod lexer;
+mod links;
 mod rooms;
 
 use std::fmt;
@@ -73,7 +76,9 @@ fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
         }
     }
     let own = own_paths(tree);
-    for file in files(tree)? {
+    let files = files(tree)?;
+    found.extend(documents(tree, &files)?);
+    for file in files {
         let place = shown(tree, &file);
         found.extend(name(&place));
         // What is not UTF-8 is no source.
@@ -91,6 +96,28 @@ fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
         }
     }
     Ok(found)
+}
+
+/// The links of every Markdown file.
+fn documents(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
+    let mut texts = Vec::new();
+    for file in files {
+        let place = shown(tree, file);
+        let text = match place.ends_with(".md") {
+            true => read(file)?,
+            false => None,
+        };
+        texts.push((place, text));
+    }
+    let pairs = texts
+        .iter()
+        .map(|(place, text)| (place.as_str(), text.as_deref()));
+    let known = links::Known::of(pairs);
+    let documents = texts
+        .iter()
+        .filter_map(|(place, text)| Some((place, text.as_ref()?)));
+    let found = documents.flat_map(|(place, text)| links::complaints(place, text, &known));
+    Ok(found.collect())
 }
 
 /// Every file of the tree but what cargo and git keep for themselves.

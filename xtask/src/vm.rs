@@ -5,7 +5,7 @@
 //!   → build programs and tests here → put them in target/vm/share
 //!   → boot; the guest's root is this machine's, read-only, with throw-away layers on top
 //!   → inside.sh: modules, bpffs, a systemd for unit targets, then cargo-nextest on the test programs
-//!   → it leaves the exit status in share/status and the report of the tests in share/junit.xml
+//!   → it leaves the exit status in share/status and the report of the tests in share/nextest
 //! ```
 //!
 //! Without KVM every instruction is translated, so clocks and rates in there are poor: only tests that do
@@ -59,7 +59,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
 fn judge(tree: &Tree, assets: &Assets, share: &Share, ended: Ended) -> Result<()> {
     let known = Known::read(&tree.root)?;
     let mut results = Results::default();
-    match std::fs::read_to_string(share.folder.join("junit.xml")) {
+    match std::fs::read_to_string(nextest::report_in(&share.folder.join(STORE), PROFILE)) {
         Ok(text) => results.add(results::read_junit(&text)?),
         Err(_) => results.add_broken("the run in the guest"),
     }
@@ -75,6 +75,11 @@ fn judge(tree: &Tree, assets: &Assets, share: &Share, ended: Ended) -> Result<()
         true => Ok(()),
         false => bail!("the tests do not pass: {}", faults.join("; ")),
     }
+}
+
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    Job::parse(words).map(drop)
 }
 
 /// What to do inside.
@@ -107,12 +112,10 @@ impl<'a> Job<'a> {
         match self {
             Job::Shell { command } => format!("{path}{command}\n"),
             Job::Tests { filter } => {
-                let report = nextest::report(&tree.root, PROFILE);
                 let words = [
-                    &nextest::program().display().to_string(),
                     PROFILE,
                     &tree.root.display().to_string(),
-                    &report.display().to_string(),
+                    &nextest::store(&tree.root).display().to_string(),
                     filter,
                 ];
                 let words = words.map(quoted).join(" ");
@@ -146,15 +149,24 @@ impl Share {
 
     /// Builds the release programs and the system tests, and copies them here.
     fn put_programs(&self, tree: &Tree) -> Result<()> {
+        // cargo-nextest writes its report below the workspace, which the guest cannot write: it mounts one over the other.
+        for folder in [nextest::store(&tree.root), self.folder.join(STORE)] {
+            std::fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+        }
         suite::release_and_tests(tree)?;
-        for program in suite::PROGRAMS {
+        // Tests of the C library link programs with it.
+        let libraries = ["libnetnice.a", "libnetnice.so"];
+        for program in suite::PROGRAMS.into_iter().chain(libraries) {
             self.copy(
                 &tree.programs().join(program),
                 &format!("programs/{program}"),
             )?;
         }
-        nextest::ensure(tree)?;
-        let listed = suite::cargo(tree)
+        let nextest = nextest::ensure(tree)?;
+        self.copy(&nextest, "cargo-nextest")?;
+        let listed = Step::new(&nextest)
+            .folder(&tree.root)
             .args(["nextest", "list", "--list-type", "binaries-only"])
             .args(["--message-format", "json"])
             .args(suite::system_test_words(tree))
@@ -271,6 +283,8 @@ const CLOCK: &str = "clocksource=tsc tsc=reliable";
 const EMULATOR: &str = "-accel tcg,thread=single";
 /// The profile of `.config/nextest.toml` for the guest.
 const PROFILE: &str = "vm";
+/// The folder of the share that takes the place of nextest's own.
+const STORE: &str = "nextest";
 const INSIDE: &str = include_str!("vm/inside.sh");
 /// Translated code is some 10 to 30 times slower; a guest that takes longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(90 * 60);

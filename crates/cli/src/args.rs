@@ -767,4 +767,6 @@ Exit status: 2 the configuration makes no sense (file, line and reason are told)
 const MOST_OVERHEAD: u64 = Link::MOST_OVERHEAD.0;
 
 #[cfg(test)]
+mod documented;
+#[cfg(test)]
 mod tests;

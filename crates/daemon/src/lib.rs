@@ -36,5 +36,5 @@ pub mod units;
 pub mod watch;
 
 pub use denied::Denied;
-pub use metrics::serve::Address;
+pub use metrics::serve::{Address, AddressError};
 pub use run::{Options, examine, run};

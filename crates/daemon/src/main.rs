@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use netnice_api::{Exit, RuntimeDir, Status};
-use netnice_daemon::{Address, Options};
+use netnice_daemon::{Address, AddressError, Options};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
@@ -42,6 +42,17 @@ struct Arguments {
     foreground: bool,
 }
 
+impl Arguments {
+    /// Where metrics are served, if anywhere.
+    ///
+    /// # Errors
+    /// An address that other machines can reach, without `--metrics-open`.
+    fn metrics(&self) -> Result<Option<Address>, AddressError> {
+        let checked = self.metrics.map(|it| it.check(self.metrics_open));
+        checked.transpose()
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let levels = std::env::var("NETNICE_LOG").ok();
@@ -57,10 +68,7 @@ fn main() -> ExitCode {
     if arguments.probe {
         return probe(arguments.json);
     }
-    let metrics = arguments
-        .metrics
-        .map(|address| address.check(arguments.metrics_open));
-    let metrics = match metrics.transpose() {
+    let metrics = match arguments.metrics() {
         Ok(metrics) => metrics,
         Err(error) => {
             eprintln!("netniced: --metrics: {error}");
@@ -112,5 +120,25 @@ fn probe(json: bool) -> ExitCode {
     {
         true => ExitCode::FAILURE,
         false => ExitCode::SUCCESS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netnice_documents::Shown;
+
+    use super::*;
+
+    fn parses(shown: &Shown) -> Result<(), String> {
+        let arguments = Arguments::try_parse_from(&shown.words);
+        let arguments = arguments.map_err(|error| error.to_string())?;
+        let metrics = arguments.metrics();
+        metrics.map(drop).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_command_lines_of_the_documents_are_read() {
+        let least = [("docs/", 4), ("packaging/netniced.8", 2)];
+        netnice_documents::judge("netniced", &least, &[], parses);
     }
 }

@@ -19,10 +19,10 @@
 //! # }
 //! ```
 //!
-//! **Bounds.** A rate is held when it is at most 3 % over its limit and at least 90 % of it (a test
-//! about accuracy proper uses the experiment). On an emulated machine (`NETNICE_FUNCTIONAL=1`)
-//! clocks and processors are too poor for that: there only the order of magnitude counts, 0.3 to
-//! twice the limit.
+//! **Bounds.** A rate is held when it is at most 3 % over its limit (the burst of 5 ms is a third of a percent of a window
+//! of 1.5 s, inside these 3 %) and at least half of it. The lower bound is wide because a sender that is starved on a
+//! busy or emulated host sends less than it may; that a limit is not too tight is judged by the experiment `accuracy`,
+//! which runs alone.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -144,8 +144,8 @@ impl Desk {
         Ok((bits / took, before.at_ns, after.at_ns))
     }
 
-    /// A record of the server's device, and the span to look at. (An emulated machine has three times the
-    /// time to settle.)
+    /// A record of the server's device, and the span to look at: `span` seconds that begin `settle` seconds after
+    /// packets were seen.
     pub fn record(&self, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
         let (mut records, from, to) = self.records(&["eth0"], settle, span)?;
         Ok((records.remove(0), from, to))
@@ -161,8 +161,14 @@ impl Desk {
         let ns = &self.world.server().ns;
         let taps: Result<Vec<Tap>> = devices.iter().map(|name| Tap::start(ns, name)).collect();
         let taps = taps?;
-        let slow = if bench::functional() { 3.0 } else { 1.0 };
-        let from = sys::now_ns() + (settle * slow * 1e9) as u64;
+        // A program may take seconds to begin on a busy or emulated machine. What never comes has the rate 0.
+        let seen = || -> Result<Vec<u64>> {
+            let counters = devices.iter().map(|name| ns.counters(name));
+            counters.map(|one| Ok(one?.rx_packets)).collect()
+        };
+        let before = seen()?;
+        soon(|| seen().is_ok_and(|now| now != before));
+        let from = sys::now_ns() + (settle * 1e9) as u64;
         let to = from + (span * 1e9) as u64;
         wait_until(to + SECOND / 20);
         let mut records = Vec::new();
@@ -207,44 +213,53 @@ impl Desk {
     /// Fails unless `rate` is held to `limit`, see the module's text.
     pub fn held(&self, rate: f64, limit: Rate, what: &str) {
         let share = rate / limit.bits as f64;
-        let bounds = if bench::functional() {
-            0.3..=2.0
-        } else {
-            0.90..=1.03
-        };
         assert!(
-            bounds.contains(&share),
+            (0.5..=1.03).contains(&share),
             "{what}: {:.3} Mbit/s in a limit of {}",
             rate / 1e6,
             limit.text
         );
     }
 
-    /// Fails unless what arrives at the server, over `span` seconds that begin `settle` seconds from now, is clearly
-    /// more than `limit`. Who is free sends as fast as the machine goes, so the device itself counts: the meter would
-    /// lose packets.
+    /// Fails unless more than `limit` clearly arrives at the server over `span` seconds, some time after `settle` seconds
+    /// from now: windows follow each other until one shows it, for at most [`PATIENCE`]. A flow that is still held to
+    /// the limit never shows it. Who is free sends as fast as the machine goes, so the device itself counts: the meter
+    /// would lose packets.
     pub fn freed(&self, (settle, span): (f64, f64), limit: Rate, what: &str) {
-        let bytes = || {
+        let read = || {
             let counters = self.world.server().ns.counters("eth0");
-            counters.expect("counters").rx_bytes
+            (sys::now_ns(), counters.expect("counters").rx_bytes)
         };
         bench::pause(settle);
-        let (from, before) = (sys::now_ns(), bytes());
-        bench::pause(span);
-        let (to, after) = (sys::now_ns(), bytes());
-        let rate = (after - before) as f64 * 8e9 / (to - from) as f64;
-        self.free(rate, limit, what);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let (from, before) = read();
+            bench::pause(span);
+            let (to, after) = read();
+            let rate = (after - before) as f64 * 8e9 / (to - from) as f64;
+            if is_free(rate, limit) {
+                return;
+            }
+            if Instant::now() > until {
+                return self.free(rate, limit, what);
+            }
+        }
     }
 
     /// Fails unless `rate` is clearly more than `limit`: it is not held to it.
     pub fn free(&self, rate: f64, limit: Rate, what: &str) {
         assert!(
-            rate > limit.bits as f64 * 1.8,
+            is_free(rate, limit),
             "{what}: {:.3} Mbit/s although the limit of {} is none of its own",
             rate / 1e6,
             limit.text
         );
     }
+}
+
+/// Whether a rate is so far above a limit that the limit does not hold it.
+fn is_free(rate: f64, limit: Rate) -> bool {
+    rate > limit.bits as f64 * 1.8
 }
 
 /// Marks the running test as skipped, with the reason: what this machine lacks. The test returns afterwards. The test

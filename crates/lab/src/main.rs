@@ -263,3 +263,38 @@ fn stand(seconds: u64) -> Result<()> {
     std::thread::sleep(Duration::from_secs(seconds));
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use clap::CommandFactory;
+    use netnice_documents::Shown;
+
+    use super::*;
+
+    fn parses(shown: &Shown) -> Result<(), String> {
+        let read = Arguments::try_parse_from(&shown.words);
+        let scenario = match read.map_err(|error| error.to_string())?.verb {
+            Verb::Play { file, .. } => file,
+            _ => return Ok(()),
+        };
+        // A placeholder is no file of the tree.
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .join(&scenario);
+        match scenario == Path::new("file") || file.is_file() {
+            true => Ok(()),
+            false => Err(format!("there is no scenario {}", scenario.display())),
+        }
+    }
+
+    #[test]
+    fn the_command_lines_of_the_documents_are_read() {
+        let verbs: Vec<_> = Arguments::command()
+            .get_subcommands()
+            .map(|verb| verb.get_name().to_owned())
+            .collect();
+        netnice_documents::judge("netnice-lab", &[("docs/", 10)], &verbs, parses);
+    }
+}

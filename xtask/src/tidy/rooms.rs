@@ -124,6 +124,7 @@ const ROOMS: &[Room] = &[
     only(CORE, 0, &[]),
     only(RING, 0, &[]),
     for_tests("netnice-cases"),
+    for_tests("netnice-documents"),
     only(API, 1, &[CORE]),
     only("netnice-sim", 1, &[CORE]),
     only(KERNEL, 1, &[CORE]),

@@ -40,14 +40,13 @@ start_systemd() {
     return 1
 }
 
-# run_tests NEXTEST PROFILE ROOT REPORT FILTER: every system test, one at a time, as cargo-nextest runs them on the host.
+# run_tests PROFILE ROOT STORE FILTER: every system test, one at a time, as cargo-nextest runs them on the host.
 run_tests() {
-    cd "$3" || return 1
-    "$1" nextest run --profile "$2" --no-tests=pass --workspace-remap "$3" --target-dir-remap "$share/target" \
-        --cargo-metadata "$share/metadata.json" --binaries-metadata "$share/binaries.json" ${5:+"$5"}
-    outcome=$?
-    cp "$4" "$share/junit.xml"
-    return $outcome
+    cd "$2" || return 1
+    mount --bind "$share/nextest" "$3" || return 1
+    "$share/cargo-nextest" nextest run --profile "$1" --no-tests=pass \
+        --workspace-remap "$2" --target-dir-remap "$share/target" \
+        --cargo-metadata "$share/metadata.json" --binaries-metadata "$share/binaries.json" ${4:+"$4"}
 }
 
 if start_systemd; then

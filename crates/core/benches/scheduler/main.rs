@@ -14,6 +14,9 @@
 //! it by a dual leaky bucket and puts it back. *Everything* is a link of which 60 % is booked:
 //! dual buckets (3/4 of the flows), slices, minimums and best effort, so that each packet passes
 //! eligibility, deadline order, class, fairness and the charge.
+//!
+//! A figure beyond its bound ([`BOUNDS`], [`TIMES_THE_HEAP`], [`worst::RATIO`]) is named at the end, and the exit status
+//! is 1 then.
 
 mod baselines;
 mod clock;
@@ -24,7 +27,7 @@ mod upkeep;
 mod worst;
 
 use load::Mix;
-use measure::{Figure, Ruler};
+use measure::{Figure, Judge, Ruler};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -45,15 +48,16 @@ fn main() {
         flows.map(|at| words[at + 1].parse().expect("--flows takes a number"));
     let flows = flows.map_or(FLOWS.to_vec(), |flows| vec![flows]);
     println!("{}", ruler.unit());
+    let mut judge = Judge::default();
     let wanted = |name| only.is_none_or(|only| only == name);
     if wanted("shaping") {
-        shaping(&ruler, &flows);
+        shaping(&ruler, &flows, &mut judge);
     }
     if wanted("everything") {
-        everything(&ruler, &flows);
+        everything(&ruler, &flows, &mut judge);
     }
     if wanted("worst") {
-        worst::table(&ruler);
+        worst::table(&ruler, &mut judge);
     }
     if wanted("upkeep") {
         upkeep::table(&ruler);
@@ -64,11 +68,27 @@ fn main() {
     if wanted("instructions") {
         instructions::table(&flows);
     }
+    std::process::exit(judge.verdict());
+}
+
+/// What a packet may cost, in cycles: number of flows, shaping alone, everything (mixed).
+const BOUNDS: [(usize, f64, f64); 4] = [
+    (1, 70.0, 140.0),
+    (1_000, 70.0, 140.0),
+    (65_536, 70.0, 140.0),
+    (1_048_576, 110.0, 220.0),
+];
+/// How many times as much the standard library's heap must cost as shaping alone: number of flows, times.
+const TIMES_THE_HEAP: [(usize, f64); 2] = [(65_536, 5.0), (1_048_576, 15.0)];
+
+fn bounds(flows: usize, ruler: &Ruler) -> Option<(f64, f64)> {
+    let bounds = BOUNDS.iter().find(|(number, ..)| *number == flows)?;
+    ruler.counts_cycles().then_some((bounds.1, bounds.2))
 }
 
 const FLOWS: [usize; 5] = [1, 100, 1_000, 65_536, 1_048_576];
 
-fn shaping(ruler: &Ruler, flows: &[usize]) {
+fn shaping(ruler: &Ruler, flows: &[usize], judge: &mut Judge) {
     println!("\nshaping alone (dual bucket, take, requeue), per packet");
     println!(
         "{:>9} {:>10} {:>14} {:>14} {:>14} {:>14}",
@@ -83,11 +103,19 @@ fn shaping(ruler: &Ruler, flows: &[usize]) {
                 ruler.batches(3 * flows, || baselines::wheel(flows, same)),
             ];
             line(flows, same, &figures);
+            let what = format!("shaping alone, {flows} flows, {}", parameters(same));
+            if let Some((bound, _)) = bounds(flows, ruler) {
+                judge.at_most(&what, figures[0].median, bound);
+            }
+            if let Some((_, times)) = TIMES_THE_HEAP.iter().find(|row| row.0 == flows) {
+                let what = format!("BinaryHeap over {what}");
+                judge.at_least(&what, figures[1].median / figures[0].median, *times);
+            }
         }
     }
 }
 
-fn everything(ruler: &Ruler, flows: &[usize]) {
+fn everything(ruler: &Ruler, flows: &[usize], judge: &mut Judge) {
     println!("\neverything, per packet");
     println!(
         "{:>9} {:>10} {:>14} {:>14}",
@@ -100,6 +128,10 @@ fn everything(ruler: &Ruler, flows: &[usize]) {
                 ruler.batches(3 * flows, || load::link(flows, same, Mix::Cells, 60)),
             ];
             line(flows, same, &figures);
+            if let Some((_, bound)) = bounds(flows, ruler) {
+                let what = format!("everything, {flows} flows, {}, mixed", parameters(same));
+                judge.at_most(&what, figures[0].median, bound);
+            }
         }
     }
 }

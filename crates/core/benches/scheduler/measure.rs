@@ -20,6 +20,38 @@ pub struct Figure {
     pub least: f64,
 }
 
+/// Figures beside their bounds. The program ends with status 1 if one is beyond its bound.
+#[derive(Default)]
+pub struct Judge {
+    beyond: Vec<String>,
+}
+
+impl Judge {
+    /// The figure must not be above the bound.
+    pub fn at_most(&mut self, what: &str, figure: f64, bound: f64) {
+        if figure > bound {
+            self.beyond
+                .push(format!("{what}: {figure:.1}, at most {bound}"));
+        }
+    }
+
+    /// The figure must not be below the bound.
+    pub fn at_least(&mut self, what: &str, figure: f64, bound: f64) {
+        if figure < bound {
+            self.beyond
+                .push(format!("{what}: {figure:.1}, at least {bound}"));
+        }
+    }
+
+    /// Prints the figures that are beyond their bounds; the exit status of the program.
+    pub fn verdict(self) -> i32 {
+        for line in &self.beyond {
+            println!("beyond its bound: {line}");
+        }
+        i32::from(!self.beyond.is_empty())
+    }
+}
+
 /// Single calls.
 pub struct Sample {
     /// What each cost, and which call it was; the cheapest first.
@@ -34,6 +66,11 @@ impl Ruler {
             cycles: rate.is_some(),
             quick,
         }
+    }
+
+    /// Whether figures are cycles, which the bounds of [`crate::BOUNDS`] are.
+    pub fn counts_cycles(&self) -> bool {
+        self.cycles
     }
 
     pub fn unit(&self) -> String {

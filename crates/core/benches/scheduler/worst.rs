@@ -5,10 +5,10 @@
 
 use crate::instructions;
 use crate::load::{self, Mix};
-use crate::measure::{Ruler, Sample, counted_alone};
+use crate::measure::{Judge, Ruler, Sample, counted_alone};
 
 /// Prints the table.
-pub fn table(ruler: &Ruler) {
+pub fn table(ruler: &Ruler, judge: &mut Judge) {
     println!("\nworst call at {FLOWS} flows, all due in the same instant, per call");
     println!(
         "{:>12} {:>8} {:>8} {:>8} {:>9} {:>7} {:>24}",
@@ -20,15 +20,25 @@ pub fn table(ruler: &Ruler) {
         let dearest = sorted.iter().rev().take(DEAREST);
         let median = sorted[sorted.len() / 2].1;
         let calls: Vec<usize> = dearest.map(|(_, call)| *call).chain([median]).collect();
+        let ratio = at(0.99999) / at(0.5);
+        let counted = counted(name, &calls);
         println!(
-            "{name:>12} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {:>7.1} {:>24}",
+            "{name:>12} {:>8.0} {:>8.0} {:>8.0} {:>9.0} {ratio:>7.1} {:>24}",
             at(0.5),
             at(0.99),
             at(0.9999),
             at(0.99999),
-            at(0.99999) / at(0.5),
-            counted(name, &calls),
+            counted
+                .as_ref()
+                .map_or("not counted".into(), |counted| format!(
+                    "{:.0}, {:.0} ({:.1})",
+                    counted.median,
+                    counted.most,
+                    counted.ratio()
+                )),
         );
+        let least = counted.map_or(ratio, |counted| counted.ratio().min(ratio));
+        judge.at_most(&format!("worst call over the median, {name}"), least, RATIO);
     }
 }
 
@@ -44,17 +54,32 @@ pub fn one(words: &[String]) {
     counted_alone(WARM, &calls.expect("numbers of calls"), work(*kind));
 }
 
-/// The instructions of the median call and the most of all others, from one to the other.
-fn counted(name: &str, calls: &[usize]) -> String {
-    let median = calls.last().copied().unwrap_or(0);
-    let Some(counts) = instructions::of_calls(name, calls) else {
-        return "not counted".into();
-    };
-    let each = counts.iter().find(|(call, _)| *call == median);
-    let each = each.map_or(f64::NAN, |(_, count)| *count);
-    let most = counts.iter().map(|(_, count)| *count).fold(0.0, f64::max);
-    format!("{each:.0}, {most:.0} ({:.1})", most / each)
+/// The instructions of the median call, and the most of all others.
+struct Counted {
+    median: f64,
+    most: f64,
 }
+
+impl Counted {
+    fn ratio(&self) -> f64 {
+        self.most / self.median
+    }
+}
+
+/// Counts the instructions of these calls, of which the last is the median; nothing without valgrind.
+fn counted(name: &str, calls: &[usize]) -> Option<Counted> {
+    let median = calls.last().copied().unwrap_or(0);
+    let counts = instructions::of_calls(name, calls)?;
+    let each = counts.iter().find(|(call, _)| *call == median);
+    Some(Counted {
+        median: each.map_or(f64::NAN, |(_, count)| *count),
+        most: counts.iter().map(|(_, count)| *count).fold(0.0, f64::max),
+    })
+}
+
+/// What the worst call may cost, in times the median: in cycles or in instructions, whichever is less (cycles depend on
+/// who else uses the machine's memory).
+pub const RATIO: f64 = 20.0;
 
 /// The calls of a row.
 fn work(kind: Kind) -> Box<dyn FnMut(u32)> {

@@ -5,8 +5,8 @@
 use std::fs;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use netnice_lab::desk::Desk;
-use netnice_lab::experiment::bench::{R4M, Rate, functional, pause};
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{R4M, Rate, pause, wait_until};
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
 use netnice_lab::wire::{self, Flow, Record, Tap};
@@ -131,29 +131,26 @@ fn held(join: Join) {
         let bytes = counters["up"]["sent_bytes"].as_u64();
         (sys::now_ns(), bytes.unwrap_or_else(|| panic!("{counters}")))
     };
-    pause(1.0);
+    pause(0.5);
     let (from, before) = sent(&desk);
-    desk.held(desk.sent(0.2, 1.5).expect("a rate"), R4M, "what it sends");
+    desk.held(desk.sent(0.0, 1.5).expect("a rate"), R4M, "what it sends");
     let (to, after) = sent(&desk);
     let counted = (after - before) as f64 * 8e9 / (to - from) as f64;
     desk.held(counted, R4M, "what is counted, once");
     let _receives = container.run(&network, &Tcp::connect(down, 3).sink());
     desk.held(arrives(&network, 1.5), R8M, "what it receives");
     desk.types("set container:web --up none --down none --both 4mbit");
-    pause(1.5);
+    pause(1.0);
     let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
     let from = sys::now_ns();
     let arrived = arrives(&network, 0.0);
     let to = sys::now_ns();
     let record = tap.stop(&desk.world.server().ns).expect("a record");
+    record.sound().expect("sound");
     let sent = record.rate(wire::inbound, from, to);
-    let both = arrived + sent;
-    assert!(
-        both < 1.15 * R4M.bits as f64,
-        "{arrived} and {sent} bit/s under both 4mbit"
-    );
+    desk.held(arrived + sent, R4M, "both in sum");
     desk.types("clear container:web");
-    desk.freed((0.3, 0.5), R4M, "a container without a limit");
+    desk.freed((0.1, 0.5), R4M, "a container without a limit");
 }
 
 #[test]
@@ -166,39 +163,54 @@ fn a_container_behind_a_bridge_is_held_both_ways() {
     held(Join::Bridged);
 }
 
-/// What the flood from this port sent in the 200 ms after its first packet, in bytes.
+/// What the flood from this port sent in the [`WINDOW`] after its first packet, in bytes.
 fn beginning(record: &Record, port: u16) -> u64 {
     let of = |flow: &Flow| wire::inbound(flow) && flow.source.1 == port;
     let first = record.first_of(of).expect("it sent something");
-    record.bytes(of, first, first + 200_000_000)
+    record.bytes(of, first, first + WINDOW)
 }
 
 #[test]
+fn a_container_restarted_five_times_is_held_from_its_first_packet_on() {
+    restarted(5);
+}
+
+#[test]
+#[ignore = "many restarts; part of make test-long"]
 fn a_container_restarted_twenty_times_is_held_from_its_first_packet_on() {
+    restarted(20);
+}
+
+/// Starts a container that floods at once, so often, each time with the same id and a new network.
+fn restarted(times: u16) {
     let desk = Desk::new().expect("a desk");
     let container = Container::new(&desk, Join::Bridged);
     let to = desk.sink(5001).expect("a sink");
     desk.types("set container:web --up 4mbit");
-    let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
-    let ports = 6000..6000 + if functional() { 5 } else { 20 };
+    let server = &desk.world.server().ns;
+    let tap = Tap::start(server, "eth0").expect("a meter");
+    let arrived = || server.counters("eth0").expect("counters").rx_bytes;
+    let ports = 6000..6000 + times;
     for port in ports.clone() {
         container.group.make_anew().expect("the group again");
         let network = container.network(&desk);
         // Between making the interfaces and starting the program an engine takes a tenth of a second and more.
         pause(ENGINE);
         let from = std::net::SocketAddr::from(([10, 88, 0, 2], port));
+        let before = arrived();
         let _flood = container.run(&network, &Udp::source(from, to).rate(200_000_000));
-        pause(0.3);
+        assert!(soon(|| arrived() > before), "it sends nothing");
+        wait_until(sys::now_ns() + WINDOW + WINDOW / 4);
         // A namespace goes some time after its last process; the name of the interface is wanted at once.
         let _ = desk.world.client().ns.ip("link del vbox");
     }
-    let record = tap.stop(&desk.world.server().ns).expect("a record");
+    let record = tap.stop(server).expect("a record");
+    record.sound().expect("sound");
     for port in ports {
         let sent = beginning(&record, port);
-        let most = if functional() { 2 * MOST } else { MOST };
         assert!(
-            sent > 0 && sent <= most,
-            "start {}: {sent} bytes in 200 ms, {most} at most",
+            sent > 0 && sent <= MOST,
+            "start {}: {sent} bytes in 200 ms, {MOST} at most",
             port - 5999
         );
     }
@@ -227,7 +239,7 @@ fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is
     let inside = container.run(host, &Tcp::connect(to, 2).source());
     desk.types("set container:web --up 4mbit");
     desk.held(
-        desk.sent(1.0, 1.5).expect("a rate"),
+        desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "a container in the host's network",
     );
@@ -240,18 +252,18 @@ fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is
     let lonely = Host { name, ns, ports };
     let nowhere = Udp::sink("127.0.0.1:5003".parse().expect("an address"));
     let _lonely = container.run(&lonely, &nowhere);
-    pause(1.5);
-    let shown = desk.target("container:web");
-    assert!(
-        shown["degraded"][0]
-            .as_str()
-            .is_some_and(|d| d.contains("nothing of it is held")),
-        "{shown}"
-    );
+    let said = || {
+        let shown = desk.target("container:web");
+        let degraded = shown["degraded"][0].as_str();
+        degraded.is_some_and(|d| d.contains("nothing of it is held"))
+    };
+    assert!(soon(said), "{}", desk.target("container:web"));
 }
 
 /// What an engine takes at least, in seconds.
 const ENGINE: f64 = 0.1;
-/// The most that a limit of 4 Mbit/s lets pass in 200 ms, with its burst of 5 ms and five per cent more. A flood that
-/// is not held sends as much in the first 5 ms.
-const MOST: u64 = (4_000_000 / 8 * 205 / 1000) * 105 / 100;
+/// How long after its first packet a flood is looked at.
+const WINDOW: u64 = 200_000_000;
+/// The most that a limit of 4 Mbit/s lets pass in 200 ms: its burst of 5 ms, what a busy host delivers 50 ms late, and
+/// two packets more. A flood that is not held sends as much in the first 6 ms.
+const MOST: u64 = 4_000_000 / 8 * (200 + 5 + 50) / 1000 + 2 * 1514;

@@ -4,12 +4,18 @@
 use std::time::Duration;
 
 use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::{R4M, R20M, functional, pause};
+use netnice_lab::experiment::bench::{R4M, Rate, pause};
+use netnice_lab::process::PATIENCE;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::traffic::{Family, Life, Tcp};
 use netnice_lab::wire::{self, Tap};
 use netnice_lab::world::Cgroup;
+
+const R8M: Rate = Rate {
+    text: "8mbit",
+    bits: 8_000_000,
+};
 
 fn eager() -> Life {
     Life {
@@ -28,7 +34,7 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
     let (min, user) = (desk.sleeper(), "user:61234");
     let group = Cgroup::create("death.slice").expect("a group");
     desk.types(&format!(
-        "set pid:{} --up 20mbit --down 30mbit",
+        "set pid:{} --up 8mbit --down 30mbit",
         program.pid()
     ));
     desk.types("link eth0 --rate 200mbit --down-rate 100mbit");
@@ -37,7 +43,7 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
     desk.types(&format!("set cgroup:{} --up 80mbit", group.path()));
     let server = desk.world.server();
     let tap = Tap::start(&server.ns, "eth0").expect("a tap");
-    pause(1.5);
+    pause(0.7);
     let from = sys::now_ns();
     // Before, between and behind the daemon's own rounds of a second.
     for moment in [0.13, 0.48, 0.91] {
@@ -55,31 +61,29 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
         desk.netnice.start_daemon().expect("another daemon");
         assert_eq!(before, desk.netnice.show_standing().expect("a show"));
         let said = program
-            .child_said(child, |v| v.get("sent").is_some(), Duration::from_secs(10))
+            .child_said(child, |v| v.get("sent").is_some(), PATIENCE)
             .expect("the child reports");
         assert!(said["sent"].as_u64() > Some(0), "it was not held but dead");
     }
     let until = sys::now_ns();
     let record = tap.stop(&desk.world.server().ns).expect("a record");
     record.sound().expect("sound");
+    // While nobody watches, what is born is held all the same: a child that is not sends as much in a tenth of a second
+    // as all may in several. A window of 100 ms holds the burst of 5 ms and two packets more than its share (8 %), and
+    // what a busy host delivers late adds to the next one; the experiment `death` judges 110 %, and `accuracy` the rate.
     let bins = record.bins(wire::inbound, from, until, 100_000_000);
-    let most = stats::greatest(&bins) / R20M.bits as f64;
-    let bound = if functional() { 2.0 } else { 1.10 };
-    assert!(
-        most <= bound,
-        "{:.1} % of the limit in 100 ms",
-        most * 100.0
-    );
+    let most = stats::greatest(&bins) / R8M.bits as f64;
+    assert!(most <= 1.5, "{:.1} % of the limit in 100 ms", most * 100.0);
     desk.held(
         record.rate(wire::inbound, from, until),
-        R20M,
+        R8M,
         "all the while",
     );
     // The last daemon is in command of what it found.
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "lowered by it");
+    desk.held(desk.sent(0.5, 1.5).expect("a rate"), R4M, "lowered by it");
     desk.types("clear --all");
-    desk.freed((0.5, 1.0), R20M, "cleared by it");
+    desk.freed((0.1, 0.5), R8M, "cleared by it");
 }
 
 #[test]

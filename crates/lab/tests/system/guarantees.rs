@@ -4,24 +4,38 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use netnice_lab::desk::Desk;
-use netnice_lab::experiment::bench::{functional, pause, wait_until};
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{pause, wait_until};
+use netnice_lab::process::PATIENCE;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Family, Life, Running, Tcp, Udp, clients};
-use netnice_lab::wire::{self, Flow, Tap};
+use netnice_lab::wire::{self, Flow};
 use netnice_lab::world::{Cable, Family as Internet, Pair, World};
 use serde_json::Value;
 
-/// The link of these tests, slow enough for an emulated machine: A has 12, B 4, and C nothing.
-const LINK: f64 = 20e6;
+/// The link of these tests, slow enough for an emulated machine: A has 6, B 2, and C nothing.
+const LINK: f64 = 10e6;
 const PORTS: [u16; 3] = [5001, 5002, 5003];
 const MS: u64 = 1_000_000;
 
-/// How far under its minimum a program may be found: a test shares the machine with others, and an emulated one often
-/// cannot send what was promised.
-fn least(min: f64) -> f64 {
-    min * if functional() { 0.05 } else { 0.95 }
+/// Fails unless a program got its minimum of the link, by what the link carried in the same seconds: a busy or emulated
+/// machine may carry less than the link's rate, and the minimum is then the same share of less. A test may find 5 %
+/// less than promised, because the machine is shared with other tests; the experiment `guarantees` judges 1 %.
+fn reserved(name: &str, got: f64, min: f64, carried: f64, link: f64) {
+    assert!(
+        got >= 0.95 * min / link * carried,
+        "{name}: {got:.0} of {carried:.0} bit/s with a minimum of {min} on a link of {link}"
+    );
+}
+
+/// Fails unless what a link carried is at most 3 % over its rate, and not so little that nothing can be said about
+/// minimums. That the link is used to 98 % is judged by the experiment `guarantees`.
+fn carried(total: f64, link: f64) {
+    assert!(
+        (0.5..=1.03).contains(&(total / link)),
+        "{total:.0} bit/s on a link of {link}"
+    );
 }
 
 fn of(program: usize) -> impl Fn(&Flow) -> bool + Copy {
@@ -40,7 +54,7 @@ fn mix() -> Mix {
     let desk = Desk::new().expect("a desk");
     let to = PORTS.map(|port| desk.sink(port).expect("a sink"));
     let client = desk.world.client();
-    desk.types("link eth0 --rate 20mbit");
+    desk.types("link eth0 --rate 10mbit");
     let a = traffic::eager(client, &Tcp::connect(to[0], 1).source()).expect("A");
     let b = traffic::eager(client, &Tcp::connect(to[1], 4).source()).expect("B");
     let mut c = Family::start(client).expect("C");
@@ -48,66 +62,57 @@ fn mix() -> Mix {
         eager: true,
         ..Life::default()
     };
-    let flood = Udp::source(desk.client(6003), to[2]).rate(100_000_000);
+    let flood = Udp::source(desk.client(6003), to[2]).rate(30_000_000);
     c.traffic(&Tcp::connect(to[2], 8).source(), life)
         .expect("C's flows");
     c.traffic(&flood, life).expect("C's flood");
-    desk.types(&format!("set pid:{} --min 12mbit", a.pid()));
-    desk.types(&format!("set pid:{} --min 4mbit", b.pid()));
+    desk.types(&format!("set pid:{} --min 6mbit", a.pid()));
+    desk.types(&format!("set pid:{} --min 2mbit", b.pid()));
     Mix { desk, a, b, _c: c }
 }
 
 #[test]
 fn minimums_hold_against_a_flood_and_an_idle_one_is_used_by_the_others() {
     let mix = mix();
-    let server = &mix.desk.world.server().ns;
-    pause(2.0);
-    let tap = Tap::start(server, "eth0").expect("a tap");
-    let from = sys::now_ns();
-    wait_until(from + 2000 * MS);
-    // Stopped, A is alive and holds its minimum, but asks for nothing.
-    sys::kill(mix.a.pid() as i32, libc::SIGSTOP).expect("a signal");
-    wait_until(from + 5000 * MS);
-    sys::kill(mix.a.pid() as i32, libc::SIGCONT).expect("a signal");
-    let record = tap.stop(server).expect("a record");
-    record.sound().expect("sound");
-    for (program, name, min) in [(0, "A", 12e6), (1, "B", 4e6)] {
-        let got = record.rate(of(program), from, from + 2000 * MS);
-        assert!(
-            got >= least(min),
-            "{name}: {got:.0} bit/s of its minimum of {min}"
+    let (record, from, until) = mix.desk.record(1.0, 1.5).expect("a record");
+    let before = record.rate(wire::inbound, from, until);
+    carried(before, LINK);
+    for (program, name, min) in [(0, "A", 6e6), (1, "B", 2e6)] {
+        reserved(
+            name,
+            record.rate(of(program), from, until),
+            min,
+            before,
+            LINK,
         );
     }
-    let total = record.rate(wire::inbound, from, from + 2000 * MS);
-    assert!(total >= least(LINK), "{total:.0} bit/s on a link of {LINK}");
+    // Stopped, A is alive and holds its minimum, but asks for nothing. What its socket had taken in is still sent.
+    sys::kill(mix.a.pid() as i32, libc::SIGSTOP).expect("a signal");
+    let silent = || {
+        let (record, from, until) = mix.desk.record(0.0, 0.3).expect("a record");
+        record.bytes(of(0), from, until) == 0
+    };
+    assert!(soon(silent), "A does not fall silent");
+    // Its share of six tenths must not lie idle. The experiment `guarantees` judges 98 % of the link from 200 ms on.
+    let (record, from, until) = mix.desk.record(0.3, 1.0).expect("a record");
+    let total = record.rate(wire::inbound, from, until);
+    carried(total, LINK);
     assert!(
-        total <= LINK * if functional() { 2.0 } else { 1.03 },
-        "{total:.0} bit/s"
+        total >= 0.8 * before,
+        "{total:.0} bit/s while A is silent, {before:.0} before: its share lies idle"
     );
-    // What A's socket had taken in is still sent; its silence begins with its last packet.
-    let mut silent = from + 5000 * MS;
-    while silent > from + 2000 * MS && record.bytes(of(0), silent - 10 * MS, silent) == 0 {
-        silent -= 10 * MS;
-    }
-    assert!(
-        silent + 600 * MS < from + 5000 * MS,
-        "A was silent too short a time to judge"
-    );
-    let total = record.rate(wire::inbound, silent + 200 * MS, from + 5000 * MS);
-    assert!(
-        total >= least(LINK),
-        "{total:.0} bit/s while A is silent: its share lies idle"
-    );
+    assert_eq!(record.bytes(of(0), from, until), 0, "A was not silent");
+    sys::kill(mix.a.pid() as i32, libc::SIGCONT).expect("a signal");
     let shown = mix.desk.target(&format!("pid:{}", mix.b.pid()));
     assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
-    assert_eq!(shown["effective"]["min"], 4_000_000, "{shown}");
+    assert_eq!(shown["effective"]["min"], 2_000_000, "{shown}");
 }
 
 #[test]
 fn what_is_left_over_is_shared_by_weight_however_many_flows() {
     let desk = Desk::new().expect("a desk");
     let client = desk.world.client();
-    desk.types("link eth0 --rate 20mbit");
+    desk.types("link eth0 --rate 10mbit");
     let mut programs = Vec::new();
     for (port, flows, weight) in [(5001, 1, 300), (5002, 16, 100)] {
         let to = desk.sink(port).expect("a sink");
@@ -116,30 +121,26 @@ fn what_is_left_over_is_shared_by_weight_however_many_flows() {
         desk.types(&format!("set pid:{} --weight {weight}", program.pid()));
         programs.push(program);
     }
-    let (record, from, until) = desk.record(2.0, 3.0).expect("a record");
+    let (record, from, until) = desk.record(1.0, 2.0).expect("a record");
     let [a, b] = [of(0), of(1)].map(|of| record.rate(of, from, until));
     let share = a / (a + b);
-    let bounds = if functional() {
-        0.5..=0.95
-    } else {
-        0.70..=0.80
-    };
+    // By flows it would be a seventeenth, without weights a half. The experiment `weights` judges 5 %.
     assert!(
-        bounds.contains(&share),
+        (0.65..=0.85).contains(&share),
         "{:.0} % for a weight of three quarters",
         share * 100.0
     );
 }
 
-#[test]
-fn a_ping_on_a_small_link_waits_for_nobody_while_a_large_one_is_busy() {
+/// The median round trip of so many pings on a link of 4 Mbit/s whose own bulk fills it, beside a busy larger link, in ms.
+fn ping_on_a_small_link(count: u32) -> f64 {
     let desk = Desk::with(Pair {
         cables: 2,
         ..Pair::default()
     })
     .expect("a desk");
     let (client, server) = (desk.world.client(), desk.world.server());
-    desk.types("link eth0 --rate 200mbit");
+    desk.types("link eth0 --rate 20mbit");
     desk.types("link eth1 --rate 4mbit");
     let mut busy = Vec::new();
     for port in [0, 1] {
@@ -147,18 +148,32 @@ fn a_ping_on_a_small_link_waits_for_nobody_while_a_large_one_is_busy() {
         busy.push(traffic::eager(server, &Tcp::listen(to).sink()).expect("a sink"));
         busy.push(traffic::eager(client, &Tcp::connect(to, 8).source()).expect("a program"));
     }
-    pause(2.0);
+    pause(1.0);
     let to = server.ports[1].v4.into();
-    let ping = clients::ping(client, to, Duration::from_millis(20), 150).expect("a ping");
-    pause(3.5);
-    let pings = clients::ping_end(ping);
-    let mean = stats::mean(&pings.times());
-    let most = if functional() { 100.0 } else { 5.0 };
+    let mut ping = clients::ping(client, to, Duration::from_millis(20), count).expect("a ping");
+    // They end with the ping.
+    let lines = ping.rest(PATIENCE);
+    let times = clients::Pings::parse(lines.iter().map(String::as_str)).times();
+    let answers = times.len();
     assert!(
-        mean <= most && pings.lost() < 0.05,
-        "mean {mean:.2} ms, lost {:.1} %",
-        pings.lost() * 100.0
+        answers * 10 >= count as usize * 9,
+        "{answers} answers to {count}"
     );
+    stats::median(&times)
+}
+
+#[test]
+fn a_ping_on_a_small_link_waits_for_nobody_while_a_large_one_is_busy() {
+    // Behind all bulk in one queue a ping takes a second; on a busy or emulated machine a round trip alone takes a while.
+    let median = ping_on_a_small_link(50);
+    assert!(median <= 300.0, "median {median:.2} ms");
+}
+
+#[test]
+#[ignore = "judges milliseconds, which needs a quiet machine; part of make test-long"]
+fn a_ping_on_a_small_link_takes_at_most_5_ms() {
+    let median = ping_on_a_small_link(150);
+    assert!(median <= 5.0, "median {median:.2} ms");
 }
 
 #[test]
@@ -166,12 +181,13 @@ fn a_ceiling_and_a_minimum_of_one_program_hold_together() {
     let mix = mix();
     let pid = mix.a.pid();
     mix.desk
-        .types(&format!("set pid:{pid} --min 8mbit --up 10mbit"));
-    let (record, from, until) = mix.desk.record(1.5, 2.0).expect("a record");
+        .types(&format!("set pid:{pid} --min 4mbit --up 5mbit"));
+    let (record, from, until) = mix.desk.record(1.0, 1.5).expect("a record");
     let got = record.rate(of(0), from, until);
-    assert!(got >= least(8e6), "{got:.0} bit/s of a minimum of 8 Mbit/s");
-    let most = 10e6 * if functional() { 2.0 } else { 1.03 };
-    assert!(got <= most, "{got:.0} bit/s in a limit of 10 Mbit/s");
+    let total = record.rate(wire::inbound, from, until);
+    carried(total, LINK);
+    reserved("A", got, 4e6, total, LINK);
+    assert!(got <= 5e6 * 1.03, "{got:.0} bit/s in a limit of 5 Mbit/s");
 }
 
 #[test]
@@ -185,7 +201,7 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
     let netnice = world.netnice("client").expect("a daemon");
     let (client, server) = (world.client(), world.server());
     netnice
-        .type_line("link eth0 --rate 20mbit --down-rate 20mbit")
+        .type_line("link eth0 --rate 10mbit --down-rate 10mbit")
         .expect("a link");
     let mut sources = Vec::new();
     let mut sinks = Vec::new();
@@ -194,7 +210,7 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
         sources.push(traffic::eager(server, &Tcp::listen(to).source()).expect("a source"));
         sinks.push(traffic::eager(client, &Tcp::connect(to, flows).sink()).expect("a sink"));
     }
-    let line = format!("set pid:{} --min-down 12mbit", sinks[0].pid());
+    let line = format!("set pid:{} --min-down 6mbit", sinks[0].pid());
     netnice.type_line(&line).expect("it fits");
     let from = sys::now_ns() + 2500 * MS;
     wait_until(from + 2100 * MS);
@@ -205,15 +221,9 @@ fn a_minimum_of_what_is_received_holds_on_a_full_cable() {
         rates.push(rate.expect("samples span it"));
     }
     let total: f64 = rates.iter().sum();
-    assert!(
-        rates[0] >= least(12e6),
-        "{rates:.0?} for a minimum of 12 Mbit/s"
-    );
-    let most = LINK * 0.97 * if functional() { 2.0 } else { 1.03 };
-    assert!(
-        (least(LINK * 0.97)..=most).contains(&total),
-        "{total:.0} bit/s in all"
-    );
+    // A managed link's receive stage holds 97 % of the link, so that the queue is on this side.
+    carried(total, LINK * 0.97);
+    reserved("the first", rates[0], 6e6, total, LINK * 0.97);
 }
 
 /// Everything that tc and ip tell of the client, without what counts.
@@ -243,17 +253,19 @@ fn a_refusal_changes_nothing_in_show_nor_in_the_kernel() {
     let holder = format!("pid:{}", a.pid());
     desk.types(&format!("set {holder} --min 60mbit --up 80mbit"));
     // Who carries nothing gives up its part of what is left over: let that happen first.
-    std::thread::sleep(std::time::Duration::from_secs(1));
-    let before = (
-        desk.netnice.show_standing().expect("a show"),
-        picture(&desk),
-    );
+    let state = || {
+        let shown = desk.netnice.show_standing().expect("a show");
+        (shown, picture(&desk))
+    };
+    let unchanged_for_a_second = || {
+        let before = state();
+        pause(1.0);
+        before == state()
+    };
+    assert!(soon(unchanged_for_a_second), "the state does not settle");
+    let before = state();
     let said = desk.answers(&format!("set pid:{} --min 50mbit --up 90mbit", b.pid()), 3);
-    let after = (
-        desk.netnice.show_standing().expect("a show"),
-        picture(&desk),
-    );
-    assert_eq!(before, after);
+    assert_eq!(before, state());
     for word in [
         "eth0",
         "100 Mbit/s",

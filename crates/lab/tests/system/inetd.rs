@@ -6,11 +6,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::{SECOND, at, functional, held, pause, wait_until};
+use netnice_lab::experiment::bench::{SECOND, at, wait_until};
 use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Running, Tcp};
 use netnice_lab::wire::{Flow, Record, Tap};
@@ -39,7 +40,7 @@ impl Inetd {
 
     /// One that has just been started, once it serves.
     fn serving(desk: Desk, mut server: Proc) -> Inetd {
-        let until = Instant::now() + Duration::from_secs(20);
+        let until = Instant::now() + PATIENCE;
         let mut said = String::new();
         while !said.contains("is served at") {
             assert!(
@@ -61,8 +62,8 @@ impl Inetd {
     /// A connection.
     fn connect(&self, to: SocketAddr) -> TcpStream {
         let stream = self.desk.world.server().ns.enter(|| {
-            let stream = TcpStream::connect_timeout(&to, Duration::from_secs(5))?;
-            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            let stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
             Ok(stream)
         });
         stream.expect("connected")
@@ -118,13 +119,36 @@ fn sessions(record: &Record, port: u16, from: u64, to: u64) -> Vec<f64> {
         .collect()
 }
 
-/// Fails unless there are these sessions with these rates, within 3 %.
-fn shared(what: &str, got: &[f64], wanted: &[f64]) {
+/// Fails unless there are these sessions, each with at most its rate (Kbyte/s): 3 % more, and two packets, which are
+/// its burst and what is just under way, over the window of so many seconds. The lower bound is wide, because a program
+/// that is starved on a busy host sends less than it may; that limits are not too tight is judged by the experiment
+/// `accuracy`.
+fn limited(what: &str, got: &[f64], wanted: &[f64], seconds: f64) {
     assert_eq!(got.len(), wanted.len(), "{what}: {got:.1?} for {wanted:?}");
+    let packets = 2.0 * 1514.0 / 1024.0 / seconds;
     for (got, wanted) in got.iter().zip(wanted) {
         assert!(
-            held(0.03).contains(&(got / wanted)),
+            (0.5 * wanted..=1.03 * wanted + packets).contains(got),
             "{what}: {got:.2} Kbyte/s for {wanted}"
+        );
+    }
+}
+
+/// Fails unless there are these sessions, each with its part of what all of them used in these seconds, and this is at
+/// most 3 % over the sum. Parts may be a tenth off, because sessions that share a busy host are not equally fast; the
+/// experiment `nice-fig5` judges shares on a quiet machine.
+fn shared(what: &str, got: &[f64], wanted: &[f64]) {
+    assert_eq!(got.len(), wanted.len(), "{what}: {got:.1?} for {wanted:?}");
+    let (used, total): (f64, f64) = (got.iter().sum(), wanted.iter().sum());
+    assert!(
+        (0.5..=1.03).contains(&(used / total)),
+        "{what}: {used:.1} of {total} Kbyte/s"
+    );
+    for (got, wanted) in got.iter().zip(wanted) {
+        let part = (got / used) / (wanted / total);
+        assert!(
+            (0.9..=1.1).contains(&part),
+            "{what}: {got:.2} Kbyte/s for {wanted}, of {used:.1} in all"
         );
     }
 }
@@ -136,10 +160,10 @@ fn the_papers_configuration_a_gives_each_session_its_rate() {
                  telnet cat /dev/zero @32Kbyte/sec\n";
     let inetd = Inetd::start(lines, &[]);
     let _clients = [inetd.read(21, 1), inetd.read(513, 1), inetd.read(23, 1)];
-    let (record, from, to) = inetd.record(2.0, 6.0);
+    let (record, from, to) = inetd.record(0.7, 2.5);
     for (port, rate) in [(21, 128.0), (513, 32.0), (23, 32.0)] {
         let got = sessions(&record, port, from, to);
-        shared(&format!("[A] port {port}"), &got, &[rate]);
+        limited(&format!("[A] port {port}"), &got, &[rate], 2.5);
     }
 }
 
@@ -148,7 +172,7 @@ fn the_papers_configuration_b_divides_the_total() {
     let lines = "ftp cat /dev/zero\nlogin cat /dev/zero\ntelnet cat /dev/zero\n";
     let inetd = Inetd::start(lines, &["@512Kbyte/sec"]);
     let _clients = inetd.read(21, 4);
-    let (record, from, to) = inetd.record(2.0, 6.0);
+    let (record, from, to) = inetd.record(1.0, 2.5);
     let got = sessions(&record, 21, from, to);
     shared("[B]", &got, &[128.0; 4]);
 }
@@ -159,54 +183,46 @@ fn the_papers_configuration_c_mixes_both() {
                  login cat /dev/zero @32Kbyte/sec\ntelnet cat /dev/zero @32Kbyte/sec\n\"\"\"\n";
     let inetd = Inetd::start(lines, &[]);
     let _clients = [inetd.read(21, 4), inetd.read(23, 2)];
-    let (record, from, to) = inetd.record(2.5, 6.0);
+    let (record, from, to) = inetd.record(1.0, 2.5);
     shared("[C] ftp", &sessions(&record, 21, from, to), &[112.0; 4]);
-    shared("[C] telnet", &sessions(&record, 23, from, to), &[32.0; 2]);
+    let fixed = sessions(&record, 23, from, to);
+    limited("[C] telnet", &fixed, &[32.0; 2], 2.5);
 }
 
 #[test]
 fn shares_follow_within_half_a_second() {
     let inetd = Inetd::start("ftp cat /dev/zero\n", &["@512Kbyte/sec"]);
     let tap = Tap::start(&inetd.desk.world.server().ns, "eth0").expect("a tap");
+    let (half, span) = (SECOND / 2, SECOND * 3 / 2);
     let _first = inetd.read(21, 1);
-    pause(3.0);
+    let began = sys::now_ns();
+    wait_until(began + half + span);
+    let coming = sys::now_ns();
     let second = inetd.read(21, 1);
     let came = sys::now_ns();
-    pause(3.0);
+    wait_until(came + half + span);
     let left = sys::now_ns();
     drop(second);
-    wait_until(left + 3 * SECOND);
+    let gone = sys::now_ns();
+    wait_until(gone + half + span);
     let record = tap.stop(&inetd.desk.world.server().ns).expect("a record");
-    let half = SECOND / 2;
-    let wide = if functional() { 0.5 } else { 0.06 };
-    let total = |from, to| record.rate(|f| f.has_port(21), from, to) / K / 512.0;
-    for (what, from, to) in [
-        ("alone", came - 2 * SECOND, came),
-        ("two", came + half, left),
-        ("alone again", left + half, left + 3 * SECOND),
-    ] {
-        let share = total(from, to);
-        assert!(
-            (share - 1.0).abs() <= wide,
-            "{what}: {share:.3} of the total"
-        );
-    }
-    let got = sessions(&record, 21, came + half, left);
-    assert_eq!(got.len(), 2, "{got:?}");
-    for rate in got {
-        assert!(
-            (rate / 256.0 - 1.0).abs() <= wide,
-            "{rate:.1} of 256 Kbyte/s"
-        );
-    }
+    record.sound().expect("sound");
+    let alone = sessions(&record, 21, began + half, coming);
+    shared("alone", &alone, &[512.0]);
+    let both = sessions(&record, 21, came + half, left);
+    shared("two", &both, &[256.0; 2]);
+    // The kernel of the client that ended may still answer packets of its session.
+    let again = sessions(&record, 21, gone + half, gone + half + span);
+    let most = stats::greatest(&again);
+    shared("alone again", &[most], &[512.0]);
+    let others: f64 = again.iter().sum::<f64>() - most;
+    assert!(others < 5.0, "{again:.1?} after one of two has ended");
 }
 
 /// Whoever else is on a slow wire waits for one packet, not for one of each session.
 #[test]
+#[ignore = "judges milliseconds, which needs a quiet machine; part of make test-long"]
 fn packets_of_all_sessions_leave_one_after_another() {
-    if functional() {
-        return eprintln!("left out: packets of an emulated machine come when they come");
-    }
     let inetd = Inetd::start("ftp cat /dev/zero\n", &["@512Kbyte/sec"]);
     let _clients = inetd.read(21, 3);
     let (record, from, to) = inetd.record(1.5, 4.0);
@@ -233,25 +249,25 @@ fn packets_of_all_sessions_leave_one_after_another() {
 
 #[test]
 fn an_idle_share_is_lent_and_comes_back() {
-    // A record settles for three times as long on an emulated machine.
-    let idle = if functional() { 16 } else { 7 };
-    let config = format!("ftp cat /dev/zero\n8001 sh -c \"sleep {idle}; exec cat /dev/zero\"\n");
-    let inetd = Inetd::start(&config, &["@512Kbyte/sec"]);
-    let _quiet = inetd.read(8001, 1);
+    // The quiet session sends when it gets a line.
+    let config = "ftp cat /dev/zero\n8001 sh -c \"read line; exec cat /dev/zero\"\n";
+    let inetd = Inetd::start(config, &["@512Kbyte/sec"]);
+    let mut quiet = inetd.connect(inetd.desk.client(8001));
     let _busy = inetd.read(21, 1);
-    let (record, from, to) = inetd.record(4.0, 2.0);
-    let busy = sessions(&record, 21, from, to)[0];
-    assert!(
-        busy > if functional() { 300.0 } else { 400.0 },
-        "{busy:.1} of 512 Kbyte/s beside an idle session"
-    );
-    let (record, from, to) = inetd.record(3.0, 3.0);
-    shared("busy", &sessions(&record, 21, from, to), &[256.0]);
-    shared(
-        "no longer idle",
-        &sessions(&record, 8001, from, to),
-        &[256.0],
-    );
+    // Without lending the busy session keeps its half, for ever. A session is idle after some seconds.
+    let lent = || {
+        let (record, from, to) = inetd.record(0.0, 1.0);
+        let busy = sessions(&record, 21, from, to);
+        busy.iter().sum::<f64>() > 1.3 * 256.0
+    };
+    assert!(soon(lent), "the share of an idle session is not lent");
+    quiet.write_all(b"go\n").expect("sent");
+    let mut drain = quiet.try_clone().expect("a descriptor");
+    std::thread::spawn(move || std::io::copy(&mut drain, &mut std::io::sink()));
+    let (record, from, to) = inetd.record(1.0, 2.0);
+    let mut both = sessions(&record, 21, from, to);
+    both.extend(sessions(&record, 8001, from, to));
+    shared("busy, and no longer idle", &both, &[256.0; 2]);
 }
 
 #[test]
@@ -264,8 +280,13 @@ fn services_have_weights_lend_nothing_if_told_and_all_sessions_are_counted() {
     let _first = inetd.connect(quiet);
     let _heavy = inetd.read(8001, 1);
     // Longer than it takes until an idle session would lend.
-    let (record, from, to) = inetd.record(4.0, 3.0);
-    shared("300 : 100", &sessions(&record, 8001, from, to), &[384.0]);
+    let (record, from, to) = inetd.record(3.5, 2.0);
+    limited(
+        "300 : 100",
+        &sessions(&record, 8001, from, to),
+        &[384.0],
+        2.0,
+    );
     let _second = inetd.connect(quiet);
     assert!(soon(|| inetd.targets() == 3), "no third session");
     assert_eq!(inetd.hear(quiet), "");
@@ -279,12 +300,9 @@ fn a_client_address_has_a_limit_of_its_own() {
                   lines = \"ftp cat /dev/zero\"\n";
     let inetd = Inetd::start(config, &[]);
     let _two = inetd.read(21, 2);
-    let (record, from, to) = inetd.record(1.5, 4.0);
-    shared(
-        "of one client",
-        &sessions(&record, 21, from, to),
-        &[64.0; 2],
-    );
+    let (record, from, to) = inetd.record(1.0, 2.5);
+    let got = sessions(&record, 21, from, to);
+    shared("of one client", &got, &[64.0; 2]);
     assert_eq!(inetd.hear(inetd.desk.client(21)), "");
 }
 
@@ -310,7 +328,7 @@ fn tcp_udp_ipv6_wait_users_and_numbers_of_sessions() {
     let to = inetd.desk.client(8003);
     let client = inetd.desk.world.server().ns.enter(|| {
         let client = std::net::UdpSocket::bind("0.0.0.0:0")?;
-        client.set_read_timeout(Some(Duration::from_secs(5)))?;
+        client.set_read_timeout(Some(PATIENCE))?;
         client.connect(to)?;
         Ok(client)
     });

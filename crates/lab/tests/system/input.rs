@@ -1,13 +1,11 @@
 //! Bad input gets one clear error that names the thing, and changes nothing; whoever sends garbage,
 //! or sits on connections, keeps nobody else from being served.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
 use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::functional;
-use netnice_lab::process::Proc;
+use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::sys;
 use serde_json::{Value, json};
 
@@ -442,21 +440,23 @@ fn framed(text: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// What the daemon answers to some bytes before it hangs up, or falls silent for two seconds.
+/// What the daemon answers to some bytes before it hangs up, which it must.
 fn answered(socket: &std::path::Path, bytes: &[u8]) -> String {
     let mut guest = UnixStream::connect(socket).expect("the socket is open to all");
-    let patience = Some(Duration::from_secs(2));
-    guest.set_write_timeout(patience).expect("a time");
-    guest.set_read_timeout(patience).expect("a time");
+    guest.set_write_timeout(Some(PATIENCE)).expect("a time");
+    guest.set_read_timeout(Some(PATIENCE)).expect("a time");
     // It may hang up before it has heard everything.
     let _ = guest.write_all(bytes);
     let mut said = Vec::new();
     let mut buffer = [0u8; 4096];
-    while let Ok(n) = guest.read(&mut buffer) {
-        if n == 0 {
-            break;
+    loop {
+        match guest.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(n) => said.extend(&buffer[..n]),
+            // It hung up before it had read everything.
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => break,
+            Err(error) => panic!("it does not hang up after {said:?}: {error}"),
         }
-        said.extend(&buffer[..n]);
     }
     String::from_utf8_lossy(&said).into_owned()
 }
@@ -491,15 +491,9 @@ fn garbage_on_the_socket_gets_an_answer_and_changes_nothing() {
         assert!(said.contains("failed"), "{what} is answered with {said:?}");
         assert_eq!(before, standing(&desk), "{what} changed something");
     }
-    let started = Instant::now();
     // A request that begins and does not end is hung up on, with a word.
     let said = answered(&socket, &[0, 0, 0]);
     assert!(said.contains("failed"), "{said:?}");
-    assert!(
-        started.elapsed() < Duration::from_secs(3),
-        "{:?}",
-        started.elapsed()
-    );
 }
 
 #[test]
@@ -512,19 +506,10 @@ fn a_thousand_idle_guests_keep_nobody_from_being_served() {
     let guests: Vec<UnixStream> = (0..1000)
         .map(|_| UnixStream::connect(&socket).expect("the socket is open to all"))
         .collect();
-    let answer = desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
-    assert!(
-        answer.took() < Duration::from_secs(if functional() { 20 } else { 3 }),
-        "{:?}",
-        answer.took()
-    );
+    // An answer that never comes is a test that never ends. The experiment `scale` judges how long a `set` takes.
+    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
     drop(guests);
-    let answer = desk.types("show");
-    assert!(
-        answer.took() < Duration::from_secs(1),
-        "{:?}",
-        answer.took()
-    );
+    desk.types("show");
     let memory = desk.netnice.daemon_memory().expect("it lives");
     assert!(memory < 64 << 20, "{memory} bytes");
 }

@@ -5,23 +5,29 @@ use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use netnice_lab::desk::Desk;
-use netnice_lab::experiment::bench::{R4M, R20M, at, functional, pause};
+use netnice_lab::desk::{Desk, skip};
+use netnice_lab::experiment::bench::{R4M, Rate, at, pause, wait_until};
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Running, Tcp, Udp};
 use netnice_lab::wire::{self, Flow, Tap};
 use netnice_lab::world::{Family as Internet, Netns};
 
 const SECOND: u64 = 1_000_000_000;
+const R8M: Rate = Rate {
+    text: "8mbit",
+    bits: 8_000_000,
+};
 /// Rounds of changes beside interfaces that come and go: of 60 changes, 4 failed once.
 const ROUNDS: usize = 12;
 
-/// What a sink gets in two seconds that begin `settle` seconds from now, in bit/s.
+/// What a sink gets in a second and a half that begin `settle` seconds from now, in bit/s.
 fn gets(sink: Running, settle: f64) -> f64 {
     let from = sys::now_ns() + (settle * 1e9) as u64;
-    pause(settle + 2.1);
+    let until = from + SECOND * 3 / 2;
+    // A report has a sample each 10 ms, and one that ends behind the window.
+    wait_until(until + SECOND / 10);
     let report = sink.stop().expect("it reports");
-    let rate = report.received_rate(from, from + 2 * SECOND);
+    let rate = report.received_rate(from, until);
     rate.expect("samples span it")
 }
 
@@ -34,9 +40,9 @@ fn a_receive_limit_is_not_escaped_by_ipv6_destination_options() {
     desk.types(&format!("set pid:{} --down 4mbit", sink.pid()));
     // With the option a packet is a little longer than what a datagram is taken for.
     let flood = Udp::source(at(server, Internet::V6, 6001), to);
-    let flood = flood.size(1400).rate(20_000_000).option();
+    let flood = flood.size(1400).rate(8_000_000).option();
     let _flood = traffic::eager(server, &flood).expect("a flood");
-    desk.held(gets(sink, 1.0), R4M, "datagrams with an option");
+    desk.held(gets(sink, 0.5), R4M, "datagrams with an option");
 }
 
 /// The hardware address of a device.
@@ -101,19 +107,20 @@ fn a_receive_limit_is_not_escaped_by_a_priority_tag() {
                 pause(0.001);
             }
         });
-        let got = gets(sink, 1.0);
+        let got = gets(sink, 0.5);
         done.store(true, Relaxed);
         got
     });
     desk.held(got, R4M, "frames with a priority tag");
 }
 
-/// Lays a macvlan over the client's cable, 10.78.0.1 to the server's 10.78.0.2; false where the kernel has none.
+/// Lays a macvlan over the client's cable, 10.78.0.1 to the server's 10.78.0.2; false, and the reason is said, where the
+/// kernel has none.
 fn macvlan(desk: &Desk, mode: &str) -> bool {
     let (client, server) = (&desk.world.client().ns, &desk.world.server().ns);
     let line = format!("link add link eth0 name mv0 type macvlan mode {mode}");
     if client.ip(&line).is_err() {
-        eprintln!("this kernel has no macvlan: it is not tested");
+        skip("this kernel has no macvlan");
         return false;
     }
     client
@@ -146,10 +153,11 @@ fn receives_through(mode: &str) {
     let _source =
         traffic::eager(desk.world.server(), &Tcp::listen(far).source()).expect("a source");
     let sink = Tcp::connect(far, 2).sink();
-    let sink = traffic::eager(desk.world.client(), &sink).expect("a program");
-    desk.types(&format!("set pid:{} --down 20mbit", sink.pid()));
-    let (rate, ..) = desk.arrives(1.5, 2.0).expect("a rate");
-    desk.held(rate, R20M, "received through a macvlan");
+    let mut sink = traffic::ready(desk.world.client(), &sink).expect("a program");
+    desk.types(&format!("set pid:{} --down 8mbit", sink.pid()));
+    sink.go().expect("it goes");
+    let (rate, ..) = desk.arrives(1.5, 1.5).expect("a rate");
+    desk.held(rate, R8M, "received through a macvlan");
 }
 
 #[test]
@@ -160,10 +168,10 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
     }
     let far: SocketAddr = "10.78.0.2:5001".parse().expect("an address");
     let _sink = traffic::eager(desk.world.server(), &Tcp::listen(far).sink()).expect("a sink");
-    let sends = Tcp::connect(far, 2).source().rate(60_000_000);
+    let sends = Tcp::connect(far, 2).source().rate(20_000_000);
     let program = traffic::eager(desk.world.client(), &sends).expect("a program");
     let target = format!("pid:{}", program.pid());
-    desk.types(&format!("set {target} --up 20mbit"));
+    desk.types(&format!("set {target} --up 8mbit"));
     let counted = || {
         let up = desk.target(&target)["counters"]["up"].clone();
         up["sent_bytes"].as_u64().expect("a number")
@@ -171,13 +179,15 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
     let before = counted();
     let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a tap");
     desk.held(
-        desk.sent(1.5, 1.5).expect("a rate"),
-        R20M,
+        desk.sent(0.7, 1.5).expect("a rate"),
+        R8M,
         "sent through a macvlan",
     );
     let counted = counted() - before;
     let record = tap.stop(&desk.world.server().ns).expect("a record");
+    record.sound().expect("sound");
     let passed = record.totals(wire::inbound).bytes;
+    // Counted twice the ratio is 2. The counters and the meter do not begin and end at the same moments.
     let ratio = counted as f64 / passed as f64;
     assert!(
         (0.8..1.2).contains(&ratio),
@@ -185,15 +195,21 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
     );
     // The link below knows whose the packets are, though it did not see them first.
     desk.types(&format!("set {target} --up none"));
-    desk.types("link eth0 --rate 20mbit");
+    desk.types("link eth0 --rate 8mbit");
     let to = desk.sink(5002).expect("a sink");
-    let flood = Udp::source(desk.client(6002), to).rate(60_000_000);
+    let flood = Udp::source(desk.client(6002), to).rate(20_000_000);
     let _flood = traffic::eager(desk.world.client(), &flood).expect("a flood");
-    desk.types(&format!("set {target} --min 15mbit"));
-    let mine = |flow: &Flow| flow.target.1 == 5001;
-    let rate = desk.sent_by(1.5, 2.0, mine).expect("a rate");
-    let least = 15e6 * if functional() { 0.3 } else { 0.95 };
-    assert!(rate >= least, "{rate:.0} bit/s of a minimum of 15 Mbit/s");
+    desk.types(&format!("set {target} --min 6mbit"));
+    let (record, from, until) = desk.record(0.7, 1.5).expect("a record");
+    let mine = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
+    let rate = record.rate(mine, from, until);
+    let carried = record.rate(wire::inbound, from, until);
+    // By what the link carried in the same seconds, which a busy or emulated machine makes less. Without its minimum it
+    // would have a half. The experiment `guarantees` judges 1 %; here the machine is shared with other tests.
+    assert!(
+        carried >= 4e6 && rate >= 0.95 * 6.0 / 8.0 * carried,
+        "{rate:.0} of {carried:.0} bit/s with a minimum of 6 Mbit/s on a link of 8"
+    );
 }
 
 /// Makes and removes pairs of interfaces, as containers do that are started and ended; returns how often.
@@ -216,7 +232,7 @@ fn come_and_go(ns: &Netns, until: &AtomicBool) -> u32 {
 fn every_change_is_made_while_interfaces_come_and_go() {
     let desk = Desk::new().expect("a desk");
     let to = desk.sink(5001).expect("a sink");
-    let flows = Tcp::connect(to, 2).source().rate(40_000_000);
+    let flows = Tcp::connect(to, 2).source().rate(12_000_000);
     let program = traffic::eager(desk.world.client(), &flows).expect("a program");
     let target = format!("pid:{}", program.pid());
     let done = AtomicBool::new(false);
@@ -226,7 +242,7 @@ fn every_change_is_made_while_interfaces_come_and_go() {
         let changes = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..ROUNDS {
                 desk.types(&format!("set {target} --up 4mbit"));
-                desk.types(&format!("set {target} --up 20mbit --down 8mbit"));
+                desk.types(&format!("set {target} --up 8mbit --down 8mbit"));
                 desk.types(&format!("clear {target}"));
             }
             desk.types(&format!("set {target} --up 4mbit"));
@@ -239,7 +255,7 @@ fn every_change_is_made_while_interfaces_come_and_go() {
         times
     });
     assert!(times >= 3, "interfaces came and went {times} times only");
-    desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "after all that");
+    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R4M, "after all that");
     let shown = desk.target(&target);
     assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
 }

@@ -4,7 +4,7 @@
 use std::fs;
 
 use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::{R4M, pause};
+use netnice_lab::experiment::bench::R4M;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::{Cgroup, Netnice, Pair, World};
@@ -90,7 +90,7 @@ fn a_rule_waits_for_its_unit_and_holds_it_from_its_first_packet_on() {
     let flows = Tcp::connect(to, 2).source();
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
     let _program = traffic::eager_behind(desk.world.client(), &words, None, &flows).expect("it");
-    desk.held(desk.sent(2.0, 1.5).expect("a rate"), R4M, "the unit");
+    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R4M, "the unit");
     // Beside the rule somebody may ask for less, and the smaller one holds. Root may lift both; then
     // reading the policy again brings the rule back.
     let up = || desk.target(&target)["effective"]["up"].clone();
@@ -214,10 +214,9 @@ fn hangup_reads_it_again_and_a_faulty_one_does_not_keep_the_daemon_from_serving(
     assert!(soon(|| up() == 5_000_000), "{}", up());
     write(&desk, "what is this\n");
     sys::kill(pid as i32, libc::SIGHUP).expect("a signal");
-    pause(0.5);
+    let said = || desk.types("log").stdout.contains("client.policy.toml:1");
+    assert!(soon(said), "{}", desk.types("log").stdout);
     assert_eq!(up(), 5_000_000);
-    let said = desk.types("log").stdout;
-    assert!(said.contains("client.policy.toml:1"), "{said}");
     desk.netnice.stop_daemon();
     desk.netnice.start_daemon().expect("it starts all the same");
     let said = desk.types("log").stdout;

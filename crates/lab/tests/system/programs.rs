@@ -4,19 +4,29 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
-use netnice_lab::desk::Desk;
-use netnice_lab::experiment::bench::{MBIT, R4M, R20M, Rate, functional, pause};
+use netnice_lab::desk::{Desk, skip, soon};
+use netnice_lab::experiment::bench::{MBIT, R4M, R20M, Rate, wait_until};
 use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Family, Life, Tcp, Udp};
 use netnice_lab::wire::{self, Flow, Tap};
 
+const R12M: Rate = Rate {
+    text: "12mbit",
+    bits: 12_000_000,
+};
 const R2M: Rate = Rate {
     text: "2mbit",
     bits: 2_000_000,
 };
+
+/// How many children are born at once: enough that some are born while others send, few enough for an emulated machine,
+/// which takes a tenth of a second for each.
+const CHILDREN: u32 = 40;
+const SECOND: u64 = 1_000_000_000;
+const HALF: u64 = SECOND / 2;
 
 fn eager() -> Life {
     Life {
@@ -28,7 +38,7 @@ fn eager() -> Life {
 /// Starts a command that becomes a traffic program, and waits until it sends.
 fn sends(command: Command) -> Proc {
     let mut program = Proc::start(command).expect("a program");
-    let ready = program.next_json("ready", Duration::from_secs(60));
+    let ready = program.next_json("ready", PATIENCE);
     ready.expect("it is ready");
     program
 }
@@ -58,15 +68,15 @@ fn children_old_and_new_share_one_limit_with_their_parent() {
     family.traffic(&flows, eager()).expect("a child");
     desk.types(&format!("set pid:{} --up 4mbit", family.pid()));
     desk.held(
-        desk.sent(1.0, 1.5).expect("a rate"),
+        desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "a child from before",
     );
-    let flood = Udp::source(desk.client(6001), to).rate(20_000_000);
+    let flood = Udp::source(desk.client(6001), to).rate(8_000_000);
     family.traffic(&flows, eager()).expect("a child");
     family.traffic(&flood, eager()).expect("a child");
     desk.held(
-        desk.sent(1.0, 1.5).expect("a rate"),
+        desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "with children from after",
     );
@@ -77,14 +87,14 @@ fn with_only_the_living_descendants_stay_free_and_new_ones_are_held() {
     let desk = Desk::new().expect("a desk");
     let to = desk.sink(5001).expect("a sink");
     let mut family = Family::start(desk.world.client()).expect("a family");
-    let paced = Tcp::connect(to, 1).source().rate(20_000_000);
+    let paced = Tcp::connect(to, 1).source().rate(12_000_000);
     let old = family.traffic(&paced, eager()).expect("a child");
     desk.types(&format!("set pid:{} --up 4mbit --only", family.pid()));
-    desk.freed((1.0, 1.5), R4M, "a child from before");
+    desk.freed((0.3, 0.7), R4M, "a child from before");
     family.stop(old).expect("it reports");
     family.traffic(&paced, eager()).expect("a child");
     desk.held(
-        desk.sent(1.0, 1.5).expect("a rate"),
+        desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "a child from after",
     );
@@ -101,33 +111,45 @@ fn grandchildren_after_exec_share_the_limit_too() {
     parent.next_line(PATIENCE).expect("ready");
     desk.types(&format!("set pid:{} --up 4mbit", parent.pid()));
     parent.tell("go").expect("it listens");
-    desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "grandchildren");
+    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R4M, "grandchildren");
 }
 
 #[test]
-fn two_hundred_children_at_once_keep_the_limit() {
+fn many_children_at_once_keep_the_limit() {
     let desk = Desk::new().expect("a desk");
     let to = desk.sink(5001).expect("a sink");
-    let words = shell_words(&Tcp::connect(to, 1).source()).replace("60000", "4000");
-    // An emulated machine takes a tenth of a second to bear one.
-    let (children, span) = if functional() { (40, 15.0) } else { (200, 4.0) };
+    let words = shell_words(&Tcp::connect(to, 1).source());
     let script = format!(
-        "echo ready; read go; i=0; while [ $i -lt {children} ]; do {words} >/dev/null & i=$((i+1)); done; wait"
+        "echo ready; read go; i=0; while [ $i -lt {CHILDREN} ]; do {words} & i=$((i+1)); done; wait"
     );
     let mut parent = shell(&desk, &script);
     parent.next_line(PATIENCE).expect("ready");
-    desk.types(&format!("set pid:{} --up 20mbit", parent.pid()));
+    desk.types(&format!("set pid:{} --up 4mbit", parent.pid()));
+    let server = &desk.world.server().ns;
+    let tap = Tap::start(server, "eth0").expect("a tap");
     parent.tell("go").expect("it listens");
-    // From the first moment on: children that are born under load are held from birth.
-    let (record, from, to) = desk.record(0.2, span).expect("a record");
-    let most = record
-        .bins(netnice_lab::wire::inbound, from, to, 500_000_000)
-        .into_iter()
-        .fold(0.0, f64::max);
-    assert!(most > 0.0, "nothing was sent");
-    let bound = if functional() { 1.5 } else { 1.10 };
-    let share = most / R20M.bits as f64;
-    assert!(share <= bound, "{:.2} Mbit/s in 20", most / MBIT);
+    // A child says when its connection stands; the last one is born long after the first began to send.
+    for child in 0..CHILDREN {
+        let ready = parent.next_json("ready", PATIENCE);
+        ready.unwrap_or_else(|error| panic!("child {child}: {error:#}"));
+    }
+    let born = sys::now_ns();
+    wait_until(born + SECOND);
+    let record = tap.stop(server).expect("a record");
+    record.sound().expect("sound");
+    // From the first packet on: children that are born under load are held from birth. A child that is not sends as much
+    // in some milliseconds as all may in half a second. Packets without payload open connections.
+    let first = record.first_of(wire::inbound).expect("something was sent");
+    let bins = record.bins(wire::inbound, first, born + SECOND, HALF);
+    let most = stats::greatest(&bins);
+    // The burst of 5 ms is 1 % of half a second; how even the rate is within a second is judged by the experiment
+    // `accuracy`.
+    let share = most / R4M.bits as f64;
+    assert!(
+        (0.5..=1.10).contains(&share),
+        "{:.2} Mbit/s in 4, in the worst half second",
+        most / MBIT
+    );
 }
 
 #[test]
@@ -141,7 +163,7 @@ fn what_netnice_runs_is_held_and_its_status_is_passed_on() {
     command.args(words.split(' '));
     let running = sends(command);
     desk.held(
-        desk.sent(1.5, 1.5).expect("a rate"),
+        desk.sent(0.7, 1.5).expect("a rate"),
         R4M,
         "what netnice runs",
     );
@@ -155,15 +177,8 @@ fn what_netnice_runs_is_held_and_its_status_is_passed_on() {
     desk.answers("run --up 4mbit -- /nowhere/at/all", 127);
     desk.answers("run --up 4mbit -- /etc/passwd", 126);
     // Their targets end with them.
-    let until = std::time::Instant::now() + Duration::from_secs(5);
-    while desk.netnice.show().expect("a show")["targets"] != serde_json::json!([]) {
-        assert!(
-            std::time::Instant::now() < until,
-            "{}",
-            desk.netnice.show().expect("a show")
-        );
-        pause(0.1);
-    }
+    let targets = || desk.netnice.show().expect("a show")["targets"].clone();
+    assert!(soon(|| targets() == serde_json::json!([])), "{}", targets());
 }
 
 #[test]
@@ -180,10 +195,10 @@ fn programs_of_one_name_share_one_limit() {
         command.args(words.split(' '));
         running.push(sends(command));
     }
-    desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "three crawlers");
+    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R4M, "three crawlers");
     desk.types("set name:crawlers --up 2mbit");
     desk.held(
-        desk.sent(1.0, 2.0).expect("a rate"),
+        desk.sent(0.5, 1.5).expect("a rate"),
         R2M,
         "three crawlers, lowered",
     );
@@ -200,10 +215,10 @@ fn accepted_connections_follow_their_listener_whether_old_or_new() {
     };
     let _before = ask();
     desk.types(&format!("set pid:{} --up 4mbit", server.pid()));
-    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "accepted before");
+    desk.held(desk.sent(0.5, 1.5).expect("a rate"), R4M, "accepted before");
     let _after = ask();
     desk.held(
-        desk.sent(1.0, 1.5).expect("a rate"),
+        desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "and accepted after",
     );
@@ -219,9 +234,9 @@ fn nobody_else_is_held() {
     let client = desk.world.client();
     let program = traffic::eager(client, &Tcp::connect(to, 4).source()).expect("a program");
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    let free = Tcp::connect(other, 1).source().rate(40_000_000);
+    let free = Tcp::connect(other, 1).source().rate(12_000_000);
     let _free = traffic::eager(client, &free).expect("another program");
-    let (record, from, until) = desk.record(1.0, 1.5).expect("a record");
+    let (record, from, until) = desk.record(0.7, 1.5).expect("a record");
     let of = |port: u16| {
         let of = move |f: &netnice_lab::wire::Flow| f.inbound && f.target.1 == port;
         record.rate(of, from, until)
@@ -251,14 +266,15 @@ fn loopback_is_limited_too() {
     // after it. (What arrives on a managed link is seen twice by a tap, before the receive stage and behind it.)
     let judge = |when: &str| {
         let tap = Tap::start(&client.ns, "lo").expect("a tap");
-        let from = sys::now_ns() + 1_500_000_000;
-        pause(3.6);
+        let from = sys::now_ns() + SECOND;
+        let until = from + 3 * HALF;
+        wait_until(until + SECOND / 20);
         let record = tap.stop(&client.ns).expect("a record");
         record.sound().expect("sound");
         for (side, at, _) in &programs {
             let at: &SocketAddr = at;
             let data = |flow: &Flow| wire::outbound(flow) && flow.target.1 == at.port();
-            let rate = record.rate(data, from, from + 2_000_000_000);
+            let rate = record.rate(data, from, until);
             desk.held(rate, R20M, &format!("{side} at {at}, {when}"));
         }
     };
@@ -273,16 +289,18 @@ fn receiving_is_limited_for_tcp_and_udp() {
     let desk = Desk::new().expect("a desk");
     let from = desk.source(5001).expect("a source");
     let client = desk.world.client();
-    let sink = traffic::eager(client, &Tcp::connect(from, 4).sink()).expect("a program");
+    // It reads from when it is limited on: before, it would be as fast as the machine, and finding 4 Mbit/s takes TCP long.
+    let mut sink = traffic::ready(client, &Tcp::connect(from, 4).sink()).expect("a program");
     desk.types(&format!("set pid:{} --down 4mbit", sink.pid()));
+    sink.go().expect("it goes");
     let at = desk.client(5002);
     let datagrams = traffic::eager(client, &Udp::sink(at)).expect("a program");
     desk.types(&format!("set pid:{} --down 4mbit", datagrams.pid()));
-    let flood = Udp::source(desk.server(5003), at).rate(20_000_000);
+    let flood = Udp::source(desk.server(5003), at).rate(8_000_000);
     let _flood = traffic::eager(desk.world.server(), &flood).expect("a flood");
-    // Before its limit the TCP was as fast as the machine; finding 4 Mbit/s takes it a while.
-    let (all, from, to) = desk.arrives(3.0, 2.0).expect("a rate");
-    pause(0.1);
+    let (all, from, to) = desk.arrives(1.5, 1.5).expect("a rate");
+    // A report has a sample each 10 ms, and one that ends behind the window.
+    wait_until(to + SECOND / 10);
     let got = datagrams.stop().expect("it reports");
     let rate = got.received_rate(from, to).expect("samples");
     desk.held(rate, R4M, "UDP");
@@ -299,24 +317,20 @@ fn the_whole_host_by_pid_1_and_a_lower_limit_inside() {
     let client = desk.world.client();
     let _all = traffic::eager(client, &Tcp::connect(to, 4).source()).expect("a program");
     let inner = traffic::eager(client, &Tcp::connect(other, 4).source()).expect("a program");
-    desk.types("1 20mbit");
+    desk.types("1 12mbit");
     desk.types(&format!("set pid:{} --both 4mbit", inner.pid()));
-    let (record, from, until) = desk.record(2.0, 3.0).expect("a record");
+    let (record, from, until) = desk.record(1.0, 1.5).expect("a record");
     let both = |port: Option<u16>| {
         // The input meter counts what is received, too: acknowledgements here.
         let of = move |f: &netnice_lab::wire::Flow| port.is_none_or(|p| f.has_port(p));
         record.rate(of, from, until)
     };
-    desk.held(both(None), R20M, "the whole host");
+    desk.held(both(None), R12M, "the whole host");
     desk.held(both(Some(5002)), R4M, "the lower limit inside");
 }
 
-/// The Go program, built into the folder of a world; none where there is no Go compiler.
-fn talker(desk: &Desk) -> Option<PathBuf> {
-    if !process::installed("go") {
-        eprintln!("there is no Go compiler: Go programs are not tested");
-        return None;
-    }
+/// The Go program, built into the folder of a world. `cargo xtask setup` installs the compiler.
+fn talker(desk: &Desk) -> PathBuf {
     let source = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/tests/system/programs/talker.go"
@@ -329,13 +343,13 @@ fn talker(desk: &Desk) -> Option<PathBuf> {
         .env("GO111MODULE", "off")
         .env("GOFLAGS", "");
     process::run(&mut build).expect("the Go program builds");
-    Some(out)
+    out
 }
 
 #[test]
 fn a_static_go_program_is_held_as_client_and_as_server() {
     let desk = Desk::new().expect("a desk");
-    let Some(talker) = talker(&desk) else { return };
+    let talker = talker(&desk);
     let to = desk.sink(5001).expect("a sink");
     let ns = &desk.world.client().ns;
     let go = |args: &[&str]| {
@@ -347,7 +361,7 @@ fn a_static_go_program_is_held_as_client_and_as_server() {
     };
     let sender = go(&["send", &to.to_string(), "4"]);
     desk.types(&format!("set pid:{} --up 4mbit", sender.pid()));
-    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R4M, "a Go client");
+    desk.held(desk.sent(0.5, 1.5).expect("a rate"), R4M, "a Go client");
     drop(sender);
     let at = desk.client(5002);
     let server = go(&["serve", &at.to_string()]);
@@ -355,7 +369,7 @@ fn a_static_go_program_is_held_as_client_and_as_server() {
     let sink = Tcp::connect(at, 4).sink();
     let _sink = traffic::eager(desk.world.server(), &sink).expect("who downloads");
     // What the client's sockets still held is sent after its end, so look at the server's port only.
-    let rate = desk.sent_by(1.5, 2.0, |f| f.source.1 == at.port());
+    let rate = desk.sent_by(0.7, 1.5, |f| f.source.1 == at.port());
     desk.held(rate.expect("a rate"), R4M, "a Go server");
 }
 
@@ -364,8 +378,7 @@ fn new_mptcp_sockets_are_held_and_old_ones_are_told_of() {
     let desk = Desk::new().expect("a desk");
     for host in [desk.world.client(), desk.world.server()] {
         if host.ns.sysctl("net/mptcp/enabled", "1").is_err() {
-            eprintln!("this kernel has no MPTCP: it is not tested");
-            return;
+            return skip("this kernel has no MPTCP");
         }
     }
     let (to, at) = (desk.server(5001), desk.client(5002));
@@ -383,10 +396,10 @@ fn new_mptcp_sockets_are_held_and_old_ones_are_told_of() {
     assert!(told.contains("MPTCP"), "{told}");
     let flows = Tcp::connect(to, 2).source().mptcp();
     family.traffic(&flows, eager()).expect("a child");
-    desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "connected");
+    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R4M, "connected");
     let listener = Tcp::listen(at).source().mptcp();
     family.traffic(&listener, eager()).expect("a child");
     let ask = Tcp::connect(at, 2).sink().mptcp();
     let _ask = traffic::eager(server, &ask).expect("who downloads");
-    desk.held(desk.sent(1.5, 1.5).expect("a rate"), R4M, "and accepted");
+    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R4M, "and accepted");
 }

@@ -1,0 +1,26 @@
+//! The command lines of the documents, read by the parser that reads what people type.
+
+use std::ffi::OsString;
+
+use netnice_documents::Shown;
+
+use super::{BadUsage, command, parse};
+
+fn parses(shown: &Shown) -> Result<(), String> {
+    match parse(shown.words.iter().map(OsString::from).collect()) {
+        Ok(_) => Ok(()),
+        // `--help` and `--version`.
+        Err(BadUsage::Parser(answer)) if !answer.use_stderr() => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[test]
+fn the_command_lines_of_the_documents_are_read() {
+    let verbs: Vec<_> = command()
+        .get_subcommands()
+        .map(|verb| verb.get_name().to_owned())
+        .collect();
+    let least = [("README.md", 15), ("docs/", 50), ("packaging/", 1)];
+    netnice_documents::judge("netnice", &least, &verbs, parses);
+}

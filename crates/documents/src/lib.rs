@@ -1,0 +1,299 @@
+//! Answers: which command lines the documents show to the reader.
+//! May touch: the documents of this tree, which it reads.
+//! Must never: be in what users run (tests alone use it), or know which lines a program accepts.
+//!
+//! Tests of a program read these lines with the program's real parser ([`judge`]).
+//!
+//! Documents are `README.md`, `docs/*.md`, `crates/core/README.md` and the manual pages
+//! `packaging/*.8`. A command line of one of [`PROGRAMS`] is
+//!
+//! - a line of a code block whose language is none, `sh`, `bash`, `zsh` or `console`. Prompts,
+//!   comments, `\` at the end of a line, pipes, `$(…)`, `sudo` and settings such as `FOR=60` are
+//!   allowed;
+//! - an inline code span that begins with the name of a program and has another word;
+//! - the synopsis, an example or a bold line of a manual page.
+//!
+//! A *usage form* (`netnice top [-d TIME] [--once | -n N]`) becomes several command lines ([`form`]).
+//! A *placeholder* (`PID`, `RATE`) gets an example value ([`EXAMPLES`]). A *mention* is a span of a
+//! program and one word (`netnice inetd`): it must parse, or its word must be a verb of the program.
+//! The parser must refuse a line whose comment begins with `# refused`.
+//!
+//! ```text
+//!  document ─▶ Snippet ─form─▶ lines ─words─▶ commands ─example─▶ Shown ─▶ the program's parser
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod form;
+mod manual;
+mod markdown;
+mod words;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The programs whose command lines are looked for.
+pub const PROGRAMS: [&str; 6] = [
+    "netnice",
+    "netniced",
+    "netnice-driver",
+    "netnice-lab",
+    "cargo",
+    "make",
+];
+
+/// One command line as a document shows it, ready to be parsed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// File and line: `docs/share.md:13`.
+    pub place: String,
+    /// The text of the document, with its comment.
+    pub text: String,
+    /// The program and its arguments, with example values for placeholders.
+    pub words: Vec<String>,
+    /// Settings of the environment before the program, as `FOR=60`.
+    pub settings: Vec<String>,
+    /// The comment says that the program must refuse this line.
+    pub refused: bool,
+    /// A program and one word, which may be the name of a verb that needs more words.
+    pub mention: bool,
+}
+
+/// Parses every command line of this program that the documents show. `parses` is the program's own
+/// parser, with all that happens before the program acts; `verbs` are the first words that a
+/// mention may have. `least` says how many places each group of documents has at least: a group is
+/// the beginning of a path, as in `("docs/", 40)`.
+///
+/// # Panics
+/// With every complaint at once: a line that the parser refuses, a line that it should refuse and
+/// does not, a group with too few places.
+pub fn judge(
+    program: &str,
+    least: &[(&str, usize)],
+    verbs: &[String],
+    parses: impl Fn(&Shown) -> Result<(), String>,
+) {
+    let shown: Vec<Shown> = all()
+        .into_iter()
+        .filter(|one| one.words[0] == program)
+        .collect();
+    let complaints = complaints(&shown, least, verbs, parses);
+    assert!(
+        complaints.is_empty(),
+        "{} command line(s) of {program} in the documents are wrong:\n{}",
+        complaints.len(),
+        complaints.join("\n")
+    );
+}
+
+/// Every command line that the documents show.
+///
+/// # Panics
+/// Where a document cannot be read, or a line of it is no shell command (a quote is not closed).
+pub fn all() -> Vec<Shown> {
+    let root = root();
+    let mut found = Vec::new();
+    for file in files(&root) {
+        let name = file.strip_prefix(&root).unwrap_or(&file).display();
+        let text = std::fs::read_to_string(&file)
+            .unwrap_or_else(|error| panic!("{name} cannot be read: {error}"));
+        found.extend(of_text(&name.to_string(), &text));
+    }
+    found
+}
+
+/// A piece of a document that may hold a command line.
+#[derive(Debug, PartialEq, Eq)]
+struct Snippet {
+    /// Counted from 1.
+    line: usize,
+    text: String,
+    /// True for a span of a sentence, false for a line of a block.
+    inline: bool,
+}
+
+fn complaints(
+    shown: &[Shown],
+    least: &[(&str, usize)],
+    verbs: &[String],
+    parses: impl Fn(&Shown) -> Result<(), String>,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for one in shown {
+        let says = match (parses(one), one.refused) {
+            (Ok(()), false) | (Err(_), true) => continue,
+            (Ok(()), true) => "the comment says that it is refused, but it is not".to_owned(),
+            (Err(_), false) if one.mention && verbs.contains(&one.words[1]) => continue,
+            (Err(error), false) => error,
+        };
+        let read = one.words.join(" ");
+        let says = says.trim_end().replace('\n', "\n    ");
+        found.push(format!(
+            "{}: `{}`\n  read as: {read}\n  {}: {says}",
+            one.place, one.text, one.words[0]
+        ));
+    }
+    for (group, least) in least {
+        let places = shown.iter().map(|one| &one.place);
+        let places: BTreeSet<_> = places.filter(|place| place.starts_with(group)).collect();
+        if places.len() < *least {
+            found.push(format!(
+                "{group}: {} places with a command line were found, and there are {least} at least",
+                places.len()
+            ));
+        }
+    }
+    found
+}
+
+/// The command lines of one document.
+fn of_text(name: &str, text: &str) -> Vec<Shown> {
+    let snippets = match name.ends_with(".md") {
+        true => markdown::snippets(text),
+        false => manual::snippets(text),
+    };
+    let found = snippets
+        .iter()
+        .flat_map(|snippet| of_snippet(name, snippet));
+    found.collect()
+}
+
+fn of_snippet(name: &str, snippet: &Snippet) -> Vec<Shown> {
+    let place = format!("{name}:{}", snippet.line);
+    let (line, comment) = words::without_comment(without_prompt(&snippet.text));
+    let mut found: Vec<Shown> = Vec::new();
+    for typed in form::lines(line) {
+        let commands = match words::commands(&typed) {
+            Ok(commands) => commands,
+            // Blocks without a language may hold other text than shell commands.
+            Err(_) if !begins_with_a_program(line) => continue,
+            Err(error) => panic!("{place}: `{line}`: {error}"),
+        };
+        for command in commands {
+            let Some((settings, words)) = program_of(command) else {
+                continue;
+            };
+            let one = Shown {
+                place: place.clone(),
+                text: snippet.text.trim().to_owned(),
+                mention: words.len() == 2 && (snippet.inline || form::goes_on(line)),
+                words: words.iter().map(|word| example(word)).collect(),
+                settings,
+                refused: comment.starts_with(REFUSED),
+            };
+            if !found.contains(&one) {
+                found.push(one);
+            }
+        }
+    }
+    found
+}
+
+/// Takes a shell's prompt away: `$ `, or `# ` before one of the programs.
+fn without_prompt(line: &str) -> &str {
+    let line = line.trim();
+    match (line.strip_prefix("$ "), line.strip_prefix("# ")) {
+        (Some(rest), _) => rest.trim_start(),
+        (None, Some(rest)) if begins_with_a_program(rest) => rest.trim_start(),
+        _ => line,
+    }
+}
+
+fn begins_with_a_program(line: &str) -> bool {
+    line.split_whitespace()
+        .next()
+        .is_some_and(|word| PROGRAMS.contains(&word))
+}
+
+/// Settings before the program, and the program with its arguments; nothing if it is not one of
+/// ours.
+fn program_of(command: Vec<String>) -> Option<(Vec<String>, Vec<String>)> {
+    let mut settings = Vec::new();
+    let mut words = command.into_iter().peekable();
+    loop {
+        let word = words.next()?;
+        if PROGRAMS.contains(&word.as_str()) {
+            return Some((settings, std::iter::once(word).chain(words).collect()));
+        }
+        if is_setting(&word) {
+            settings.push(word);
+        } else if STARTERS.contains(&word.as_str()) {
+            while words.next_if(|word| word.starts_with('-')).is_some() {}
+        } else {
+            return None;
+        }
+    }
+}
+
+fn is_setting(word: &str) -> bool {
+    word.split_once('=').is_some_and(|(name, _)| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase() || c == '_')
+    })
+}
+
+/// The word with an example for each placeholder in it: `--weight=N`, `@RATE`.
+fn example(word: &str) -> String {
+    let word = word.replace("$$", "PID");
+    let inside = |c: char| c.is_alphanumeric() || c == '_';
+    let mut whole = String::new();
+    let mut rest = word.as_str();
+    while !rest.is_empty() {
+        let end = rest.find(|c| !inside(c)).unwrap_or(rest.len());
+        let (part, behind) = rest.split_at(end);
+        let known = EXAMPLES.iter().find(|(name, _)| *name == part);
+        whole.push_str(known.map_or(part, |(_, value)| value));
+        let next = behind.find(inside).unwrap_or(behind.len());
+        whole.push_str(&behind[..next]);
+        rest = &behind[next..];
+    }
+    whole
+}
+
+/// The folder of the repository.
+fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_owned()
+}
+
+fn files(root: &Path) -> Vec<PathBuf> {
+    let mut files = vec![root.join("README.md"), root.join("crates/core/README.md")];
+    for (folder, end) in [("docs", "md"), ("packaging", "8")] {
+        let folder = root.join(folder);
+        let entries = folder
+            .read_dir()
+            .unwrap_or_else(|error| panic!("{} cannot be listed: {error}", folder.display()));
+        let paths = entries.map(|entry| entry.expect("a folder can be read").path());
+        files.extend(paths.filter(|path| path.extension().is_some_and(|is| is == end)));
+    }
+    files.sort();
+    files
+}
+
+/// What a placeholder stands for. Process 1 runs everywhere.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("ADDR", "127.0.0.1:9469"),
+    ("BYTES", "24"),
+    ("CONFIG", "services.toml"),
+    ("DIR", "folder"),
+    ("FILE", "file"),
+    ("FILTER", "name"),
+    ("ID", "accuracy"),
+    ("IFACE", "eth0"),
+    ("MODE", "native"),
+    ("N", "7"),
+    ("NAME", "nginx.service"),
+    ("PID", "1"),
+    ("RATE", "4mbit"),
+    ("T", "1ms"),
+    ("TARGET", "pid:1"),
+    ("TIME", "30s"),
+];
+
+/// Words before a program that start it.
+const STARTERS: [&str; 8] = ["sudo", "env", "exec", "time", "eval", "do", "then", "!"];
+
+/// How the comment of a line begins that the program refuses.
+const REFUSED: &str = "refused";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+//! Cargo programs of a fixed version, installed by cargo where they are missing.
+//!
+//! The program is looked for on the `PATH`, in cargo's folder and in the target folder, and the first
+//! of the right version is used. If there is none of any version, `cargo install` installs it into
+//! cargo's folder. If there is another version, that one is left alone, and the right version is
+//! installed into the target folder (`target/tools/NAME-VERSION`).
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+use crate::step::{self, Step};
+use crate::tree::Tree;
+
+/// A program that cargo installs.
+pub struct CargoTool {
+    /// Its package, and its program: `cargo-deny`.
+    pub name: &'static str,
+    /// The only version that is used.
+    pub version: &'static str,
+    /// What `cargo install` is told besides, for a shorter build.
+    pub build: &'static [&'static str],
+}
+
+impl CargoTool {
+    /// The path of the program; it is built and installed if it is not there.
+    ///
+    /// # Errors
+    /// If cargo cannot install it: the registry is out of reach, or the build fails.
+    pub fn ensure(&self, tree: &Tree) -> Result<PathBuf> {
+        let usual = install_folder().join("bin").join(self.name);
+        let usual = usual.is_file().then_some(usual);
+        let own = tree.target.join("tools").join(self.folder());
+        let file = own.join("bin").join(self.name);
+        let places = [step::find_program(self.name), usual, Some(file.clone())];
+        let places: Vec<PathBuf> = places.into_iter().flatten().collect();
+        if let Some(found) = places.iter().find(|file| self.is_version_of(file)) {
+            return Ok(found.clone());
+        }
+        let apart = places.iter().any(|other| *other != file && other.is_file());
+        self.install(tree, apart.then_some(&own))?;
+        let file = match apart {
+            false => install_folder().join("bin").join(self.name),
+            true => file,
+        };
+        match self.is_version_of(&file) {
+            true => Ok(file),
+            false => bail!(
+                "cargo installed {} {}, but {} is not that program",
+                self.name,
+                self.version,
+                file.display()
+            ),
+        }
+    }
+
+    fn install(&self, tree: &Tree, root: Option<&PathBuf>) -> Result<()> {
+        let version = format!("={}", self.version);
+        let mut step = Step::new(step::cargo())
+            .folder(&tree.root)
+            .args(["install", "--locked", self.name, "--version", &version])
+            .args(self.build);
+        if let Some(root) = root {
+            step = step.args(["--root".as_ref(), root.as_os_str()]);
+        }
+        step.run_in_silence()
+            .with_context(|| format!("{} {} is missing", self.name, self.version))
+    }
+
+    fn is_version_of(&self, file: &Path) -> bool {
+        if !file.is_file() {
+            return false;
+        }
+        // A program for `cargo nextest` is called with that word first.
+        let verb = self.name.strip_prefix("cargo-").unwrap_or(self.name);
+        let said = std::process::Command::new(file)
+            .args([verb, "--version"])
+            .output();
+        said.is_ok_and(|said| self.names_version(&String::from_utf8_lossy(&said.stdout)))
+    }
+
+    /// `cargo-deny 0.20.2`, or with more behind it.
+    fn names_version(&self, said: &str) -> bool {
+        let line = said.lines().next().unwrap_or("");
+        let mut words = line.split_whitespace();
+        words.next() == Some(self.name) && words.next() == Some(self.version)
+    }
+
+    fn folder(&self) -> String {
+        format!("{}-{}", self.name, self.version)
+    }
+}
+
+/// Where cargo keeps its configuration and what it installed.
+pub fn cargo_home() -> PathBuf {
+    let own = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
+    own.unwrap_or_else(home)
+}
+
+/// Where `cargo install` puts what it installs.
+fn install_folder() -> PathBuf {
+    std::env::var_os("CARGO_INSTALL_ROOT").map_or_else(cargo_home, PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_read_from_what_a_program_says() {
+        let tool = CargoTool {
+            name: "cargo-nextest",
+            version: "0.9.1",
+            build: &[],
+        };
+        for (said, is) in [
+            ("cargo-nextest 0.9.1\n", true),
+            (
+                "cargo-nextest 0.9.1 (6b3f99457 2026-11-02)\nrelease: 0.9.1\n",
+                true,
+            ),
+            ("cargo-nextest 0.9.151\n", false),
+            ("cargo-deny 0.9.1\n", false),
+            ("", false),
+        ] {
+            assert_eq!(tool.names_version(said), is, "{said}");
+        }
+    }
+}

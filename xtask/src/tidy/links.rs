@@ -1,0 +1,284 @@
+//! Links in Markdown files: each leads to a file of the tree, and its `#anchor` to a heading there.
+//!
+//! Two kinds of links are checked. The first are relative links and images. The second are words of
+//! the text or of inline code that are paths: they begin with a folder of the tree
+//! (`crates/lab/tests`, `xtask/src/suite.rs`; `*` is any part of a name), or they are source files
+//! inside of a crate (`tests/driver.rs`). Links to other hosts are not followed. Anchors are made
+//! from headings by GitHub's rule.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+use crate::tidy::Complaint;
+
+/// What a link may lead to.
+pub struct Known {
+    /// Files and folders, from the root of the tree: `docs`, `docs/ring.md`.
+    paths: BTreeSet<String>,
+    /// Anchors of each Markdown file.
+    anchors: BTreeMap<String, BTreeSet<String>>,
+    /// Folders that a path of the tree may begin with.
+    tops: BTreeSet<String>,
+}
+
+impl Known {
+    /// Of these files: the path from the root, and the text if it is Markdown.
+    pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Known {
+        let mut known = Known {
+            paths: BTreeSet::new(),
+            anchors: BTreeMap::new(),
+            tops: BTreeSet::new(),
+        };
+        for (path, text) in files {
+            let folders = path.match_indices('/').map(|(at, _)| &path[..at]);
+            known.tops.extend(folders.clone().next().map(str::to_owned));
+            known.paths.extend(folders.map(str::to_owned));
+            known.paths.insert(path.to_owned());
+            if let Some(text) = text {
+                known.anchors.insert(path.to_owned(), anchors(text));
+            }
+        }
+        known
+    }
+
+    /// True if a file or folder has this path, in which `*` stands for a part of a name.
+    fn has(&self, path: &str) -> bool {
+        match path.contains('*') {
+            false => self.paths.contains(path),
+            true => self.paths.iter().any(|one| fits(one, path)),
+        }
+    }
+}
+
+/// Complains about every link and path of a Markdown file that leads nowhere.
+pub fn complaints(place: &str, text: &str, known: &Known) -> Vec<Complaint> {
+    let mut found = Vec::new();
+    let mut complain = |at: usize, what: Option<String>| {
+        let line = 1 + text[..at].matches('\n').count();
+        found.extend(what.map(|what| Complaint::new(format!("{place}:{line}"), what)));
+    };
+    let mut in_block = false;
+    for (event, range) in Parser::new_ext(text, Options::ENABLE_TABLES).into_offset_iter() {
+        match event {
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                complain(range.start, link(place, &dest_url, known));
+            }
+            Event::Start(Tag::CodeBlock(_)) => in_block = true,
+            Event::End(TagEnd::CodeBlock) => in_block = false,
+            Event::Text(words) | Event::Code(words) if !in_block => {
+                for word in words.split_whitespace() {
+                    complain(range.start, path(word, known));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// What is wrong with the target of a link in this file.
+fn link(place: &str, target: &str, known: &Known) -> Option<String> {
+    if target.contains("://") || target.starts_with("mailto:") {
+        return None;
+    }
+    let (path, anchor) = match target.split_once('#') {
+        Some((path, anchor)) => (path, Some(anchor)),
+        None => (target, None),
+    };
+    let file = match path {
+        "" => place.to_owned(),
+        _ => match resolved(place, path) {
+            Some(file) => file,
+            None => return Some(format!("the link '{target}' leads out of the tree")),
+        },
+    };
+    if !known.has(&file) {
+        return Some(format!("the link '{target}': there is no {file}"));
+    }
+    let anchor = anchor?;
+    let headings = known.anchors.get(&file);
+    match headings.is_some_and(|anchors| anchors.contains(anchor)) {
+        true => None,
+        false => Some(format!(
+            "the link '{target}': {file} has no heading with the anchor #{anchor}"
+        )),
+    }
+}
+
+/// A relative path in this file, as a path from the root; nothing if it leads above the root.
+fn resolved(place: &str, path: &str) -> Option<String> {
+    let mut parts: Vec<&str> = place.split('/').collect();
+    parts.pop();
+    for part in path.trim_end_matches('/').split('/') {
+        match part {
+            "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            name => parts.push(name),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+/// What is wrong with a word, if it is a path of the tree.
+fn path(word: &str, known: &Known) -> Option<String> {
+    let word = word.trim_start_matches(['(', '"', '\'']);
+    let word = word.trim_end_matches([')', '"', '\'', ',', ';', ':', '.', '/', '?', '!']);
+    let (top, rest) = word.split_once('/')?;
+    // `…` stands for folders that are not named.
+    if rest.is_empty() || rest.contains('…') {
+        return None;
+    }
+    let is_there = match known.tops.contains(top) {
+        true => known.has(word),
+        // Inside of a crate that the sentence names.
+        false if !top.is_empty() && SOURCES.iter().any(|end| word.ends_with(end)) => {
+            let end = format!("/{word}");
+            known.paths.iter().any(|path| path.ends_with(&end))
+        }
+        false => true,
+    };
+    (!is_there).then(|| format!("there is no {word} in the tree"))
+}
+
+/// Files that are meant to be in the tree, also where their path begins inside of a crate.
+const SOURCES: [&str; 4] = [".rs", ".c", ".h", ".md"];
+
+/// True if the path is that of the pattern, in which each `*` stands for any characters but `/`.
+fn fits(path: &str, pattern: &str) -> bool {
+    let parts = (path.split('/').count(), pattern.split('/').count());
+    let mut names = path.split('/').zip(pattern.split('/'));
+    parts.0 == parts.1 && names.all(|(name, pattern)| fits_name(name, pattern))
+}
+
+fn fits_name(name: &str, pattern: &str) -> bool {
+    let Some((head, tail)) = pattern.split_once('*') else {
+        return name == pattern;
+    };
+    let Some(rest) = name.strip_prefix(head) else {
+        return false;
+    };
+    let mut ends = rest.char_indices().map(|(at, _)| at).chain([rest.len()]);
+    ends.any(|at| fits_name(&rest[at..], tail))
+}
+
+/// The anchors of a file's headings.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut heading: Option<String> = None;
+    for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::Text(words) | Event::Code(words) => {
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&words);
+                }
+            }
+            Event::End(TagEnd::Heading(_)) => {
+                let slug = slug(&heading.take().unwrap_or_default());
+                // GitHub numbers the second heading of a name, and those after it.
+                let again = (1..).map(|number| format!("{slug}-{number}"));
+                let free = std::iter::once(slug.clone())
+                    .chain(again)
+                    .find(|slug| !found.contains(slug));
+                found.extend(free);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// GitHub's anchor: small letters, digits, `_` and `-`; blanks become `-`, anything else is left
+/// out.
+fn slug(heading: &str) -> String {
+    let small = heading.trim().to_lowercase();
+    let kept = small.chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        '-' | '_' => Some(c),
+        c => c.is_alphanumeric().then_some(c),
+    });
+    kept.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "# Title\n\n## `flow:N`, and *more*: the 2nd\n\n## Again\n\n## Again\n";
+
+    fn complained(text: &str) -> Vec<String> {
+        let files = [
+            ("README.md", Some("# Read\n")),
+            ("docs/a.md", Some(A)),
+            ("docs/top.png", None),
+            ("crates/lab/tests/driver.rs", None),
+        ];
+        let found = complaints("docs/a.md", text, &Known::of(files));
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_link_leads_to_a_file_and_a_heading() {
+        let good = "[a](../README.md), [b](a.md#title), [c](#again-1), ![p](top.png), [d](../crates/lab/)\n\
+                    [e](https://example.org/x.md#y), [f](#flown-and-more-the-2nd), [g][h]\n\n[h]: ../README.md#read\n";
+        assert_eq!(complained(good), [""; 0]);
+        for (text, wanted) in [
+            (
+                "[a](b.md)",
+                "docs/a.md:1: the link 'b.md': there is no docs/b.md",
+            ),
+            (
+                "\n\n![a](x.png)",
+                "docs/a.md:3: the link 'x.png': there is no docs/x.png",
+            ),
+            (
+                "[a](README.md)",
+                "docs/a.md:1: the link 'README.md': there is no docs/README.md",
+            ),
+            (
+                "[a](../../x)",
+                "docs/a.md:1: the link '../../x' leads out of the tree",
+            ),
+            (
+                "[a](../README.md#write)",
+                "docs/a.md:1: the link '../README.md#write': README.md has no heading with the anchor #write",
+            ),
+            (
+                "|x|\n|---|\n| [a](#again-2) |",
+                "docs/a.md:3: the link '#again-2': docs/a.md has no heading with the anchor #again-2",
+            ),
+        ] {
+            assert_eq!(complained(text), [wanted], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_of_the_tree_is_there() {
+        let good = "`crates/lab`, `crates/lab/tests/*.rs` (docs/a.md). `src/…/x.rs`, `docs/…/x.rs`, `4mbit/s`, crates/, `tests/driver.rs`, `/etc/x.md`\n\n\
+                    ```\ncrates/other\n```\n";
+        assert_eq!(complained(good), [""; 0]);
+        for (text, wanted) in [
+            (
+                "x\n`crates/lab/test`",
+                "docs/a.md:2: there is no crates/lab/test in the tree",
+            ),
+            (
+                "see (docs/b.md).",
+                "docs/a.md:1: there is no docs/b.md in the tree",
+            ),
+            (
+                "`tests/drive.rs`",
+                "docs/a.md:1: there is no tests/drive.rs in the tree",
+            ),
+            (
+                "`crates/*/test`",
+                "docs/a.md:1: there is no crates/*/test in the tree",
+            ),
+        ] {
+            assert_eq!(complained(text), [wanted], "{text}");
+        }
+    }
+}
