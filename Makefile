@@ -12,7 +12,7 @@ help:
 	@echo 'make check       formatting, lints, the rules of the house, documentation, dependencies'
 	@echo 'make bench       benchmarks, and what enforcement costs (root)'
 	@echo 'make test-long   every test, long ones too, then every experiment (root)'
-	@echo 'make test-vm     the functional system tests on the stock kernel of Debian 12, in qemu (root)'
+	@echo 'make test-vm     the system tests on the stock kernel of Debian 12, in qemu (root)'
 	@echo 'make fuzz        every property with new cases, 600 s each (FOR=60: 60 s; ONLY=ring: those with that in the name)'
 
 demo: | cargo

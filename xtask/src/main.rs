@@ -14,7 +14,7 @@
 //! | `fuzz` | [`fuzz`] | every property, each for a time |
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
 //! | `loom` | [`model`] | the ring's cursors and doorbells under loom |
-//! | `vm` | [`vm`] | the functional tests on Debian's stock kernel, under qemu without KVM |
+//! | `vm` | [`vm`] | the system tests on Debian's stock kernel, under qemu without KVM |
 //! | `deb` | [`deb`] | the Debian package, and a trial of it on a freshly made machine |
 //! | `bare` | [`bare`] | the two commands of the README on a freshly made machine |
 #![forbid(unsafe_code)]
@@ -155,6 +155,6 @@ cargo xtask VERB
   loom [FILTER]               the ring's cursors and doorbells in every order of two threads
   deb [--try]                 the Debian package in target/deb; --try: installed, upgraded, removed in a chroot (root)
   vm [--shell COMMAND | FILTER]
-                              functional system tests on Debian's stock kernel in qemu (root)
+                              the system tests on Debian's stock kernel in qemu (root)
   bare [--keep] [--suite S] [TARGET...]
                               make demo and make test (or TARGETs) in a fresh debootstrap chroot (root)";

@@ -1,4 +1,4 @@
-//! The functional system tests on another kernel: Debian's stock 6.1 cloud kernel, in qemu, without KVM.
+//! The system tests on another kernel: Debian's stock 6.1 cloud kernel, in qemu, without KVM.
 //!
 //! ```text
 //! ensure kernel, virtme-ng, virtiofsd (cached under target/vm)
@@ -8,9 +8,9 @@
 //!   → it leaves the exit status in share/status and the report of the tests in share/nextest
 //! ```
 //!
-//! Without KVM every instruction is translated, so clocks and rates in there are poor: only tests that do
-//! not judge rates mean anything, and `NETNICE_FUNCTIONAL=1` tells them so. What the guest has that this
-//! machine may not: fq_codel, netem and every other module of a distribution's kernel.
+//! Without KVM every instruction is translated, so everything takes 10 to 30 times as long. The tests are the same
+//! as on the host, with the same bounds. What the guest has that this machine may not: fq_codel, netem and every other
+//! module of a distribution's kernel.
 //!
 //! The systemd in the guest is the machine's own program, started in a process namespace of its own at the
 //! root of the cgroup tree, so units have the cgroups that they have everywhere

@@ -56,8 +56,7 @@ else
     echo "inside: systemd did not start; tests of real units cannot run"
 fi
 NETNICE_BIN_DIR=$share/programs
-NETNICE_FUNCTIONAL=1
-export NETNICE_BIN_DIR NETNICE_FUNCTIONAL PATH
+export NETNICE_BIN_DIR PATH
 (. "$share/job")
 status=$?
 echo $status >"$share/status"

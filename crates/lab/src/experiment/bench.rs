@@ -1,7 +1,6 @@
 //! The words that experiments are written in: limits, directions, and who holds them.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -127,20 +126,6 @@ pub fn netnice_only(subject: Subject) -> Result<()> {
 pub fn typed(netnice: &Netnice, line: &str, log: &mut Vec<String>) -> Result<Answer> {
     log.push(format!("netnice {line}"));
     netnice.type_line(line)
-}
-
-/// True on a machine whose clocks and processors are too poor to judge rates by (an emulated one):
-/// `NETNICE_FUNCTIONAL=1`.
-pub fn functional() -> bool {
-    std::env::var_os("NETNICE_FUNCTIONAL").is_some_and(|v| v == "1")
-}
-
-/// What a rate may be of what was promised, within some share of it. An emulated machine may send less than it is given.
-pub fn held(share: f64) -> RangeInclusive<f64> {
-    match functional() {
-        true => 0.1..=1.5,
-        false => 1.0 - share..=1.0 + share,
-    }
 }
 
 /// An address of a host.

@@ -415,7 +415,7 @@ fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
 #[test]
 fn a_process_that_dies_meanwhile_leaves_nothing() {
     let desk = Desk::new().expect("a desk");
-    for i in 0..30u32 {
+    for i in 0..12u32 {
         let mut command = desk.world.client().ns.command("sh");
         command.args(["-c", "sleep 0.0$0", &format!("{}", i % 4)]);
         let process = Proc::start(command).expect("a process");

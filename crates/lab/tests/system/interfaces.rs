@@ -17,8 +17,6 @@ const R8M: Rate = Rate {
     text: "8mbit",
     bits: 8_000_000,
 };
-/// Rounds of changes beside interfaces that come and go: of 60 changes, 4 failed once.
-const ROUNDS: usize = 12;
 
 /// What a sink gets in a second and a half that begin `settle` seconds from now, in bit/s.
 fn gets(sink: Running, settle: f64) -> f64 {
@@ -230,6 +228,18 @@ fn come_and_go(ns: &Netns, until: &AtomicBool) -> u32 {
 
 #[test]
 fn every_change_is_made_while_interfaces_come_and_go() {
+    changes_beside_interfaces(6);
+}
+
+/// The fault that this test is about failed 4 changes of 60.
+#[test]
+#[ignore = "takes a minute; part of make test-long"]
+fn sixty_changes_are_made_while_interfaces_come_and_go() {
+    changes_beside_interfaces(20);
+}
+
+/// Three changes each round.
+fn changes_beside_interfaces(rounds: usize) {
     let desk = Desk::new().expect("a desk");
     let to = desk.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(12_000_000);
@@ -240,7 +250,7 @@ fn every_change_is_made_while_interfaces_come_and_go() {
         let comes = scope.spawn(|| come_and_go(&desk.world.client().ns, &done));
         // What is desired goes to nothing and back: all is attached and taken off again each time.
         let changes = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 desk.types(&format!("set {target} --up 4mbit"));
                 desk.types(&format!("set {target} --up 8mbit --down 8mbit"));
                 desk.types(&format!("clear {target}"));
