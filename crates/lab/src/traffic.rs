@@ -377,6 +377,8 @@ pub struct Life {
     pub eager: bool,
     /// End by itself after this.
     pub lasts: Option<Duration>,
+    /// End by itself soon after so many payload bytes were received.
+    pub until_received: Option<u64>,
     /// Time between two samples of the series.
     pub sample: Duration,
 }
@@ -386,6 +388,7 @@ impl Default for Life {
         Life {
             eager: false,
             lasts: None,
+            until_received: None,
             sample: Duration::from_millis(10),
         }
     }
@@ -397,6 +400,9 @@ impl Life {
         let mut args = words(&["--sample-us", &self.sample.as_micros().to_string()]);
         if !self.eager {
             args.push("--wait".into());
+        }
+        if let Some(bytes) = self.until_received {
+            args.extend(words(&["--until-received", &bytes.to_string()]));
         }
         if let Some(lasts) = self.lasts {
             args.extend(words(&["--for-ms", &lasts.as_millis().to_string()]));

@@ -16,6 +16,11 @@ use crate::measure;
 impl<H: Host> Clerk<H> {
     /// Looks at everything that changes by itself. To be called each second.
     pub fn tick(&mut self, now: Now) {
+        // First, while `now` is the time of the counters: what follows may take long, and rates are counters over time.
+        if self.ledger.held().next().is_some() || self.ledger.links().next().is_some() {
+            let measured = self.measure(now);
+            self.journal.judge(now, "measuring", measured);
+        }
         self.expire(now);
         let looked = self
             .sweep(now)
@@ -29,10 +34,6 @@ impl<H: Host> Clerk<H> {
         }
         if self.repair_is_due(now) || self.rates.is_time_to_audit(now.monotonic) {
             self.repair(false, now);
-        }
-        if self.ledger.held().next().is_some() || self.ledger.links().next().is_some() {
-            let measured = self.measure(now);
-            self.journal.judge(now, "measuring", measured);
         }
     }
 

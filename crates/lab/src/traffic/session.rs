@@ -20,10 +20,16 @@ pub struct LifeArgs {
     /// End by itself after so many milliseconds; end of input is then no reason to end.
     #[arg(long)]
     pub for_ms: Option<u64>,
+    /// End by itself soon after so many payload bytes were received.
+    #[arg(long)]
+    pub until_received: Option<u64>,
     /// Microseconds between two samples.
     #[arg(long, default_value_t = 10_000)]
     pub sample_us: u64,
 }
+
+/// How long a program that received all it waited for still counts.
+const AFTER_ALL: Duration = Duration::from_millis(50);
 
 /// What the threads of a program count.
 #[derive(Default)]
@@ -108,6 +114,14 @@ pub fn live(life: &LifeArgs, tally: &Arc<Tally>, wire: impl Fn() -> u64) -> ! {
             .for_ms
             .is_some_and(|ms| started.elapsed() >= Duration::from_millis(ms))
         {
+            break;
+        }
+        if life
+            .until_received
+            .is_some_and(|bytes| tally.received.load(Relaxed) >= bytes)
+        {
+            // What is there more than once comes meanwhile.
+            std::thread::sleep(AFTER_ALL);
             break;
         }
     }

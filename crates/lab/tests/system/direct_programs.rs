@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netnice_lab::desk::{Desk, soon};
-use netnice_lab::experiment::bench::{at, pause};
+use netnice_lab::desk::Desk;
+use netnice_lab::experiment::bench::at;
 use netnice_lab::process::{self, PATIENCE, Proc};
 use netnice_lab::traffic::{self, Direct, Echo, Life, Probe, Report, Running, Udp};
 use netnice_lab::world::{Family, Host};
-use serde_json::Value;
 
 use crate::cc::{Link, compile};
 
@@ -56,17 +55,13 @@ fn lasting(milliseconds: u64) -> Life {
     }
 }
 
-/// Waits until so many frames were delivered to flows in all, and for the programs to read the last
-/// of them.
-fn delivered(desk: &Desk, frames: u64) {
-    let all = || -> u64 {
-        let shown = desk.netnice.show().expect("a show");
-        let flows = shown["direct"].as_array().expect("a list").iter();
-        let of = |flow: &Value| flow["counters"]["delivered"].as_u64();
-        flows.filter_map(of).sum()
-    };
-    assert!(soon(|| all() >= frames), "{} of {frames}", all());
-    pause(0.2);
+/// A program that ends by itself when it has received so many bytes.
+fn receiving(bytes: u64) -> Life {
+    Life {
+        eager: true,
+        until_received: Some(bytes),
+        ..Life::default()
+    }
 }
 
 fn report(running: Running) -> Report {
@@ -82,15 +77,13 @@ fn a_program_sends_receives_and_answers() {
         let before = wrong_checksums(server);
         // Out, under a contract: a twentieth of the link.
         let (from, to) = both(&desk, family, 6001);
-        let sink = traffic::eager(server, &Udp::sink(to)).expect("a sink");
-        let source = Direct::source(from, to).by(runtime).count(500);
+        let all = 500 * 1400;
+        let sink = traffic::start(server, &Udp::sink(to), receiving(all)).expect("a sink");
+        let source = Direct::source(from, to).by(runtime).count(500).size(1400);
         let source = source.contract("slice 1ms/20ms");
-        let begun = server.ns.counters("eth0").expect("counters").rx_packets;
         let source = traffic::eager(client, &source).expect("a flow");
-        let come = || server.ns.counters("eth0").expect("counters").rx_packets - begun;
-        assert!(soon(|| come() >= 500), "{} came", come());
+        let got = report(sink);
         let sent = source.stop().expect("a report");
-        let got = sink.stop().expect("a report");
         assert!(sent.refused.is_empty(), "{:?}", sent.refused);
         assert_eq!((sent.sends, sent.sent), (500, got.received), "{family:?}");
         // It takes 1.2 s. 3 % over the slice, and what one period more brings; half of it, for a
@@ -106,16 +99,16 @@ fn a_program_sends_receives_and_answers() {
             "{rate} of the link, {family:?}"
         );
         // In, from a socket of the kernel; the longer ones come in parts.
-        for (port, size, count, parts) in [(6002, 1000, 500, 1), (6004, 4000, 100, 3)] {
+        for (port, size, count) in [(6002, 1000, 500), (6004, 4000, 100)] {
             let (at, from) = both(&desk, family, port);
-            let sink = traffic::eager(client, &Direct::sink(at).by(runtime)).expect("a flow");
+            let all = u64::from(size) * count;
+            let sink = Direct::sink(at).by(runtime);
+            let sink = traffic::start(client, &sink, receiving(all)).expect("a flow");
             let source = Udp::source(from, at).rate(8_000_000).size(size);
             let source = source.count(count);
             let source = traffic::eager(server, &source).expect("a source");
-            delivered(&desk, count * parts);
-            let got = sink.stop().expect("a report");
+            let got = report(sink);
             let sent = source.stop().expect("a report");
-            let all = u64::from(size) * count;
             assert_eq!((sent.sent, got.received), (all, all), "{family:?}");
             assert_eq!(got.lost, 0);
         }
@@ -140,7 +133,7 @@ fn what_is_sent_to_a_group_reaches_each_member() {
     let group: SocketAddr = "239.77.0.1:6012".parse().expect("an address");
     let members = [at, other].map(|at| {
         let member = Direct::member(at, group).by(runtime);
-        traffic::eager(desk.world.client(), &member).expect("a member")
+        traffic::start(desk.world.client(), &member, receiving(100_000)).expect("a member")
     });
     let (_, from) = both(&desk, Family::V4, 6013);
     let mut route = desk.world.server().ns.command("ip");
@@ -151,9 +144,8 @@ fn what_is_sent_to_a_group_reaches_each_member() {
         .size(500)
         .count(200);
     let source = traffic::eager(desk.world.server(), &source).expect("a source");
-    delivered(&desk, 400);
     for member in members {
-        assert_eq!(member.stop().expect("a report").received, 100_000);
+        assert_eq!(report(member).received, 100_000);
     }
     source.stop().expect("a report");
 }

@@ -65,12 +65,16 @@ fn two_interfaces_and_loopback_keep_one_limit_in_sum() {
         let data = |flow: &Flow| wire::inbound(flow) && flow.target.1 == 5001;
         record.rate(data, from, until)
     });
-    drop(sinks);
     desk.held(rates.iter().sum(), R20M, &format!("the sum of {rates:.0?}"));
     // A packet of lo is 45 times as long as one of a cable, and its flows take as much more of the one queue. What is
-    // left of 20 Mbit/s for a cable are some packets; seven in two seconds show that it does not starve.
-    for rate in &rates {
-        assert!(*rate > 0.002 * R20M.bits as f64, "one starves: {rates:.0?}");
+    // left for the cables comes rarely, but it comes.
+    for (number, (ns, device)) in places.iter().enumerate() {
+        let packets = || ns.counters(device).expect("counters").rx_packets;
+        let before = packets();
+        assert!(
+            soon(|| packets() >= before + 10),
+            "place {number} starves: {rates:.0?}"
+        );
     }
 }
 
