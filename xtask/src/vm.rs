@@ -5,8 +5,11 @@
 //!   → build programs and tests here → put them in target/vm/share
 //!   → boot; the guest's root is this machine's, read-only, with throw-away layers on top
 //!   → inside.sh: modules, bpffs, a systemd for unit targets, then cargo-nextest on the test programs
-//!   → it leaves the exit status in share/status and the report of the tests in share/nextest
+//!   → it leaves the exit status in share/guest-N/status and the report of the tests in share/guest-N/nextest
 //! ```
+//!
+//! The emulator uses one processor for a guest, so there are as many guests as processors, and each runs its part of the
+//! tests.
 //!
 //! Without KVM every instruction is translated, so everything takes 10 to 30 times as long. The tests are the same
 //! as on the host, with the same bounds. What the guest has that this machine may not: fq_codel, netem and every other
@@ -28,7 +31,7 @@ use serde_json::Value;
 
 use crate::flaky::Known;
 use crate::nextest;
-use crate::results::{self, Results};
+use crate::results::{self, Outcome, Results, TestResult};
 use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::suite;
@@ -42,33 +45,52 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     setup::ensure(tree, Use::Vm)?;
     let folder = tree.target.join("vm");
     let assets = Assets::ensure(&folder)?;
-    let share = Share::fresh(&folder.join("share"))?;
+    let guests = job.guests();
+    let share = Share::fresh(&folder.join("share"), guests)?;
     if let Job::Tests { .. } = job {
         share.put_programs(tree)?;
     }
-    share.put("job", job.script(tree))?;
+    share.put("job", job.script(tree, guests))?;
     share.put("inside.sh", INSIDE.to_owned())?;
-    let ended = boot(&assets, &share)?;
+    let ended: Result<Vec<Ended>> = std::thread::scope(|scope| {
+        let (assets, share) = (&assets, &share);
+        let boots: Vec<_> = (1..=guests)
+            .map(|number| scope.spawn(move || boot(assets, share, number)))
+            .collect();
+        let ended = boots.into_iter();
+        ended
+            .map(|boot| boot.join().expect("it does not panic"))
+            .collect()
+    });
     match job {
-        Job::Shell { .. } => ended.judge(),
-        Job::Tests { .. } => judge(tree, &assets, &share, ended),
+        Job::Shell { .. } => ended?.iter().try_for_each(Ended::judge),
+        Job::Tests { .. } => judge(tree, &assets, &share, &ended?),
     }
 }
 
 /// Prints the outcomes of the tests, and fails if the run does not pass.
-fn judge(tree: &Tree, assets: &Assets, share: &Share, ended: Ended) -> Result<()> {
+fn judge(tree: &Tree, assets: &Assets, share: &Share, guests: &[Ended]) -> Result<()> {
     let known = Known::read(&tree.root)?;
     let mut results = Results::default();
-    match std::fs::read_to_string(nextest::report_in(&share.folder.join(STORE), PROFILE)) {
-        Ok(text) => results.add(results::read_junit(&text)?),
-        Err(_) => results.add_broken("the run in the guest"),
+    for (ended, number) in guests.iter().zip(1..) {
+        let report = nextest::report_in(&share.of_guest(number).join(STORE), PROFILE);
+        let tests = match std::fs::read_to_string(report) {
+            Ok(text) => results::read_junit(&text)?,
+            Err(_) => Vec::new(),
+        };
+        let failed = |test: &TestResult| test.outcome == Outcome::Failed;
+        // Where a test failed, the guest's status says no more than that.
+        if !tests.iter().any(failed)
+            && let Err(error) = ended.judge()
+        {
+            results.add_broken(format!("{error:#}"));
+        }
+        results.add(tests);
+        results.add_step(
+            &format!("guest {number}, Linux {}", assets.release()),
+            ended.took,
+        );
     }
-    if results.failed().is_empty()
-        && let Err(error) = ended.judge()
-    {
-        results.add_broken(format!("{error:#}"));
-    }
-    results.add_step(&format!("on {}", assets.release()), ended.took);
     println!("\n{}", results.summary(&known));
     let faults = results.faults(&known);
     match faults.is_empty() {
@@ -105,14 +127,25 @@ impl<'a> Job<'a> {
         }
     }
 
+    /// How many guests share the work: the emulator uses one processor for each. A few tests are not worth two boots.
+    fn guests(&self) -> usize {
+        match self {
+            Job::Tests { filter: "" } => {
+                std::thread::available_parallelism().map_or(1, |n| n.get().min(MOST_GUESTS))
+            }
+            _ => 1,
+        }
+    }
+
     /// The shell lines that `inside.sh` sources once the guest is ready.
-    fn script(&self, tree: &Tree) -> String {
+    fn script(&self, tree: &Tree, guests: usize) -> String {
         let tools = quoted(&setup::web_server_programs(tree).display().to_string());
         let path = format!("PATH=$PATH:{tools}\n");
         match self {
             Job::Shell { command } => format!("{path}{command}\n"),
             Job::Tests { filter } => {
                 let words = [
+                    &guests.to_string(),
                     PROFILE,
                     &tree.root.display().to_string(),
                     &nextest::store(&tree.root).display().to_string(),
@@ -131,16 +164,25 @@ struct Share {
 }
 
 impl Share {
-    fn fresh(folder: &Path) -> Result<Share> {
+    fn fresh(folder: &Path, guests: usize) -> Result<Share> {
         if folder.exists() {
             std::fs::remove_dir_all(folder)
                 .with_context(|| format!("cannot empty {}", folder.display()))?;
         }
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
-        Ok(Share {
+        let share = Share {
             folder: folder.to_owned(),
-        })
+        };
+        for number in 1..=guests {
+            let store = share.of_guest(number).join(STORE);
+            std::fs::create_dir_all(&store)
+                .with_context(|| format!("cannot make {}", store.display()))?;
+        }
+        Ok(share)
+    }
+
+    /// The folder that one guest writes to.
+    fn of_guest(&self, number: usize) -> PathBuf {
+        self.folder.join(format!("guest-{number}"))
     }
 
     fn put(&self, name: &str, text: String) -> Result<()> {
@@ -150,10 +192,9 @@ impl Share {
     /// Builds the release programs and the system tests, and copies them here.
     fn put_programs(&self, tree: &Tree) -> Result<()> {
         // cargo-nextest writes its report below the workspace, which the guest cannot write: it mounts one over the other.
-        for folder in [nextest::store(&tree.root), self.folder.join(STORE)] {
-            std::fs::create_dir_all(&folder)
-                .with_context(|| format!("cannot make {}", folder.display()))?;
-        }
+        let store = nextest::store(&tree.root);
+        std::fs::create_dir_all(&store)
+            .with_context(|| format!("cannot make {}", store.display()))?;
         suite::release_and_tests(tree)?;
         // Tests of the C library link programs with it.
         let libraries = ["libnetnice.a", "libnetnice.so"];
@@ -193,9 +234,9 @@ impl Share {
         Ok(())
     }
 
-    /// The exit status that the guest left, if it came that far.
-    fn status(&self) -> Option<i32> {
-        std::fs::read_to_string(self.folder.join("status"))
+    /// The exit status that a guest left, if it came that far.
+    fn status(&self, number: usize) -> Option<i32> {
+        std::fs::read_to_string(self.of_guest(number).join("status"))
             .ok()?
             .trim()
             .parse()
@@ -239,7 +280,7 @@ impl Ended {
     }
 }
 
-fn boot(assets: &Assets, share: &Share) -> Result<Ended> {
+fn boot(assets: &Assets, share: &Share, number: usize) -> Result<Ended> {
     let started = Instant::now();
     // setpriv: if this process dies, `timeout` hears of it, and takes the whole guest with it.
     let step = Step::new("setpriv")
@@ -259,13 +300,13 @@ fn boot(assets: &Assets, share: &Share) -> Result<Ended> {
         .args([format!("--qemu-opts={EMULATOR}")])
         .args([format!("--rwdir=/mnt={}", share.folder.display())])
         .args(["--append", CLOCK])
-        .args(["--exec", "sh /mnt/inside.sh"])
+        .args(["--exec".to_owned(), format!("sh /mnt/inside.sh {number}")])
         .env("PATH", assets.path()?)
         .no_input();
     let emulator = step.status()?;
     Ok(Ended {
         emulator,
-        guest: share.status(),
+        guest: share.status(number),
         took: started.elapsed(),
     })
 }
@@ -281,9 +322,11 @@ const CLOCK: &str = "clocksource=tsc tsc=reliable";
 /// Both processors in turn, by one thread: with a thread of its own each, one may go on with code that the kernel has
 /// changed (a jump label, by its breakpoint), and then takes the breakpoint for ever.
 const EMULATOR: &str = "-accel tcg,thread=single";
+/// Each has 2 GiB of memory.
+const MOST_GUESTS: usize = 4;
 /// The profile of `.config/nextest.toml` for the guest.
 const PROFILE: &str = "vm";
-/// The folder of the share that takes the place of nextest's own.
+/// The folder of a guest that takes the place of nextest's own.
 const STORE: &str = "nextest";
 const INSIDE: &str = include_str!("vm/inside.sh");
 /// Translated code is some 10 to 30 times slower; a guest that takes longer than this hangs.

@@ -1,6 +1,9 @@
 # Runs as root in the guest, where /mnt is the folder shared with the host and the root folder is the
-# host's, read-only below and thrown away above. Leaves its exit status in /mnt/status.
+# host's, read-only below and thrown away above. $1 is the number of this guest; its exit status is left in
+# /mnt/guest-$1/status.
 share=/mnt
+number=$1
+own=$share/guest-$1
 modules='sch_htb sch_fq_codel sch_fq sch_ingress sch_netem sch_tbf cls_bpf cls_u32 cls_matchall act_mirred
     act_gact act_bpf ifb veth dummy tun bridge 8021q tcp_bbr mptcp_diag af_packet'
 
@@ -40,25 +43,23 @@ start_systemd() {
     return 1
 }
 
-# run_tests PROFILE ROOT STORE FILTER: every system test, one at a time, as cargo-nextest runs them on the host.
+# run_tests GUESTS PROFILE ROOT STORE FILTER: this guest's part of the system tests, as cargo-nextest runs them on the host.
 run_tests() {
-    cd "$2" || return 1
-    mount --bind "$share/nextest" "$3" || return 1
-    "$share/cargo-nextest" nextest run --profile "$1" --no-tests=pass \
-        --workspace-remap "$2" --target-dir-remap "$share/target" \
-        --cargo-metadata "$share/metadata.json" --binaries-metadata "$share/binaries.json" ${4:+"$4"}
+    cd "$3" || return 1
+    mount --bind "$own/nextest" "$4" || return 1
+    "$share/cargo-nextest" nextest run --profile "$2" --no-tests=pass --partition "slice:$number/$1" \
+        --workspace-remap "$3" --target-dir-remap "$share/target" \
+        --cargo-metadata "$share/metadata.json" --binaries-metadata "$share/binaries.json" ${5:+"$5"}
 }
 
-if start_systemd; then
-    NETNICE_SYSTEMD=1
-    export NETNICE_SYSTEMD
-else
-    echo "inside: systemd did not start; tests of real units cannot run"
-fi
+# Tests of real units fail without it.
+start_systemd || echo "inside: systemd did not start"
+NETNICE_SYSTEMD=1
+export NETNICE_SYSTEMD
 NETNICE_BIN_DIR=$share/programs
 export NETNICE_BIN_DIR PATH
 (. "$share/job")
 status=$?
-echo $status >"$share/status"
+echo $status >"$own/status"
 sync
 exit $status

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use netnice_stack::udp::{Buffers, UdpOptions, With};
@@ -140,9 +140,24 @@ fn send(mut socket: Socket, args: &DirectArgs, tally: &Tally) -> Result<(), Stac
             }
         }
     }
-    end?;
+    if let Err(error) = end {
+        return Err(with_reason(&mut socket, error));
+    }
     socket.drain(Some(LAST))?;
     count(&mut socket, size, tally)
+}
+
+/// The ring says at once that a flow is closed; the reason comes by the daemon's connection, and may come later.
+fn with_reason(socket: &mut Socket, mut error: StackError) -> StackError {
+    let until = Instant::now() + LAST;
+    while matches!(error, StackError::Closed(None)) && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+        match socket.send(&[0; 16], None) {
+            Err(StackError::NotNow) | Ok(()) => {}
+            Err(later) => error = later,
+        }
+    }
+    error
 }
 
 /// Counts what came back.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use netnice_lab::desk::{Desk, soon};
+use netnice_lab::process::PATIENCE;
 use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Direct, Echo, Running, Unruly};
@@ -183,10 +184,13 @@ impl Crowd<'_> {
         Ok(())
     }
 
-    /// Something happens to one of them, every few milliseconds, for so long.
+    /// Something happens to one of them, every few milliseconds, for so long, and on a slow machine until each fate has
+    /// befallen one of them, for at most [`PATIENCE`].
     fn suffers(&mut self, seconds: f64) -> Result<()> {
         let end = Instant::now() + Duration::from_secs_f64(seconds);
-        while Instant::now() < end {
+        let latest = end + PATIENCE;
+        let all = |happened: &[u32]| happened.iter().all(|count| *count > 0);
+        while Instant::now() < end || (!all(&self.happened) && Instant::now() < latest) {
             self.due(false)?;
             let who = self.any(8) as usize;
             let fate = self.next_fate();
