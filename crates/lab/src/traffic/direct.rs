@@ -153,7 +153,7 @@ fn with_reason(socket: &mut Socket, mut error: StackError) -> StackError {
     while matches!(error, StackError::Closed(None)) && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
         match socket.send(&[0; 16], None) {
-            Err(StackError::NotNow) | Ok(()) => {}
+            Err(StackError::NotNow) | Ok(_) => {}
             Err(later) => error = later,
         }
     }
