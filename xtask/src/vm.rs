@@ -50,7 +50,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     if let Job::Tests { .. } = job {
         share.put_programs(tree)?;
     }
-    share.put("job", job.script(tree, guests))?;
+    share.put("job", job.script(tree, guests)?)?;
     share.put("inside.sh", INSIDE.to_owned())?;
     let ended: Result<Vec<Ended>> = std::thread::scope(|scope| {
         let (assets, share) = (&assets, &share);
@@ -138,11 +138,12 @@ impl<'a> Job<'a> {
     }
 
     /// The shell lines that `inside.sh` sources once the guest is ready.
-    fn script(&self, tree: &Tree, guests: usize) -> String {
-        let tools = quoted(&setup::web_server_programs(tree).display().to_string());
-        let path = format!("PATH=$PATH:{tools}\n");
+    fn script(&self, tree: &Tree, guests: usize) -> Result<String> {
+        // The host's programs are the guest's, wherever they are (Go, say).
+        let folders = setup::program_path(tree)?;
+        let path = format!("PATH=$PATH:{}\n", quoted(&folders.to_string_lossy()));
         match self {
-            Job::Shell { command } => format!("{path}{command}\n"),
+            Job::Shell { command } => Ok(format!("{path}{command}\n")),
             Job::Tests { filter } => {
                 let words = [
                     &guests.to_string(),
@@ -152,7 +153,7 @@ impl<'a> Job<'a> {
                     filter,
                 ];
                 let words = words.map(quoted).join(" ");
-                format!("{path}run_tests {words}\n")
+                Ok(format!("{path}run_tests {words}\n"))
             }
         }
     }
