@@ -133,22 +133,28 @@ fn held(join: Join) {
     };
     pause(0.5);
     let (from, before) = sent(&desk);
-    desk.held(desk.sent(0.0, 1.5).expect("a rate"), R4M, "what it sends");
+    desk.keeps(
+        || desk.sent(0.0, 1.5).expect("a rate"),
+        R4M,
+        "what it sends",
+    );
     let (to, after) = sent(&desk);
     let counted = (after - before) as f64 * 8e9 / (to - from) as f64;
     desk.held(counted, R4M, "what is counted, once");
     let _receives = container.run(&network, &Tcp::connect(down, 3).sink());
-    desk.held(arrives(&network, 1.5), R8M, "what it receives");
+    desk.keeps(|| arrives(&network, 1.5), R8M, "what it receives");
     desk.types("set container:web --up none --down none --both 4mbit");
     pause(1.0);
-    let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
-    let from = sys::now_ns();
-    let arrived = arrives(&network, 0.0);
-    let to = sys::now_ns();
-    let record = tap.stop(&desk.world.server().ns).expect("a record");
-    record.sound().expect("sound");
-    let sent = record.rate(wire::inbound, from, to);
-    desk.held(arrived + sent, R4M, "both in sum");
+    let sum = || {
+        let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a meter");
+        let from = sys::now_ns();
+        let arrived = arrives(&network, 0.0);
+        let to = sys::now_ns();
+        let record = tap.stop(&desk.world.server().ns).expect("a record");
+        record.sound().expect("sound");
+        arrived + record.rate(wire::inbound, from, to)
+    };
+    desk.keeps(sum, R4M, "both in sum");
     desk.types("clear container:web");
     desk.freed((0.1, 0.5), R4M, "a container without a limit");
 }
@@ -238,8 +244,8 @@ fn a_container_in_the_hosts_network_is_its_control_group_and_what_is_not_seen_is
     let host = desk.world.client();
     let inside = container.run(host, &Tcp::connect(to, 2).source());
     desk.types("set container:web --up 4mbit");
-    desk.held(
-        desk.sent(0.5, 1.5).expect("a rate"),
+    desk.keeps(
+        || desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "a container in the host's network",
     );

@@ -81,7 +81,11 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
     );
     // The last daemon is in command of what it found.
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    desk.held(desk.sent(0.5, 1.5).expect("a rate"), R4M, "lowered by it");
+    desk.keeps(
+        || desk.sent(0.5, 1.5).expect("a rate"),
+        R4M,
+        "lowered by it",
+    );
     desk.types("clear --all");
     desk.freed((0.1, 0.5), R8M, "cleared by it");
 }

@@ -72,15 +72,15 @@ fn a_unit_is_held_with_what_runs_in_it_and_what_comes_later() {
     let (_slice, unit) = unit("web");
     let _old = inside(&desk, &unit, &Tcp::connect(to, 2).source());
     desk.types(&format!("set unit:{} --up 4mbit", unit.name()));
-    desk.held(
-        desk.sent(0.5, 1.5).expect("a rate"),
+    desk.keeps(
+        || desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "what ran already",
     );
     let flood = Udp::source(desk.client(6001), to).rate(8_000_000);
     let _new = inside(&desk, &unit, &flood);
-    desk.held(
-        desk.sent(0.5, 1.5).expect("a rate"),
+    desk.keeps(
+        || desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "with what came later",
     );
@@ -105,8 +105,8 @@ fn mptcp_sockets_from_before_are_held_by_their_control_group() {
     let _before = traffic::eager(server, &ask).expect("who downloads");
     desk.types(&format!("set unit:{} --up 4mbit", unit.name()));
     let _after = traffic::eager(server, &ask).expect("who downloads");
-    desk.held(
-        desk.sent(0.5, 1.5).expect("a rate"),
+    desk.keeps(
+        || desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "MPTCP, connected and accepted",
     );
@@ -144,7 +144,7 @@ fn a_process_in_a_unit_in_a_slice_is_held_by_all_three() {
     desk.types(&format!("set pid:{} --up 2mbit", process.pid()));
     desk.types(&format!("set unit:{} --up 6mbit", unit.name()));
     desk.types(&format!("set cgroup:{} --up 12mbit", slice.path()));
-    let (record, from, until) = desk.record(0.7, 1.5).expect("a record");
+    let (record, from, until) = desk.record_of(6e6, 0.7, 1.5).expect("a record");
     let [a, b, c] = ports.map(|port| record.rate(to_port(port), from, until));
     desk.held(a, R2M, "the process");
     desk.held(a + b, R6M, "the unit");
@@ -192,7 +192,7 @@ fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
     // Each is larger than the one before, so it holds only if it wins.
     for (target, limit) in [(&user, R2M), (&unit, R4M), (&app, R6M)] {
         desk.types(&format!("set {target} --up {}", limit.text));
-        desk.held(desk.sent(0.7, 1.5).expect("a rate"), limit, target);
+        desk.keeps(|| desk.sent(0.7, 1.5).expect("a rate"), limit, target);
         let said = desk.types(&format!("explain {pid}")).stdout;
         assert!(
             said.contains(target.as_str()),
@@ -201,7 +201,7 @@ fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
     }
     // A process runs inside its executable's target.
     desk.types(&format!("set {pid} --up 4mbit"));
-    desk.held(desk.sent(0.5, 1.5).expect("a rate"), R4M, "the process");
+    desk.keeps(|| desk.sent(0.5, 1.5).expect("a rate"), R4M, "the process");
     let said = desk.types(&format!("explain {user}")).stdout;
     for wins in ["pid", "app", "unit"] {
         assert!(
@@ -228,7 +228,7 @@ fn what_runs_an_executable_is_held_old_and_new_and_nothing_else() {
     let _new = run(&flows);
     let free = Tcp::connect(other, 1).source().rate(12_000_000);
     let _free = traffic::eager(client, &free).expect("another program");
-    let (record, from, until) = desk.record(0.7, 1.5).expect("a record");
+    let (record, from, until) = desk.record_of(10e6, 0.7, 1.5).expect("a record");
     desk.held(
         record.rate(to_port(5001), from, until),
         R4M,
@@ -273,14 +273,18 @@ fn an_executable_of_an_overlay_is_known_again() {
         || traffic::eager_behind(desk.world.client(), &[], Some(&program), &flows).expect("it");
     let old = run();
     desk.types(&format!("set app:{} --up 4mbit", program.display()));
-    desk.held(
-        desk.sent(0.5, 1.5).expect("a rate"),
+    desk.keeps(
+        || desk.sent(0.5, 1.5).expect("a rate"),
         R4M,
         "what ran already",
     );
     drop(old);
     let _new = run();
-    desk.held(desk.sent(0.5, 1.5).expect("a rate"), R4M, "what came later");
+    desk.keeps(
+        || desk.sent(0.5, 1.5).expect("a rate"),
+        R4M,
+        "what came later",
+    );
 }
 
 #[test]
@@ -297,7 +301,7 @@ fn what_a_user_runs_is_held_old_and_new_and_nobody_elses() {
     let _new = as_user(&desk, ANN, &copy, &flows);
     let free = Tcp::connect(other, 1).source().rate(12_000_000);
     let _free = as_user(&desk, BOB, &copy, &free);
-    let (record, from, until) = desk.record(0.7, 1.5).expect("a record");
+    let (record, from, until) = desk.record_of(10e6, 0.7, 1.5).expect("a record");
     desk.held(record.rate(to_port(5001), from, until), R4M, "Ann");
     desk.free(record.rate(to_port(5002), from, until), R4M, "Bob");
 }
@@ -323,8 +327,8 @@ fn a_unit_that_is_made_anew_is_bound_again() {
         shown["degraded"] == serde_json::json!([])
     };
     assert!(soon(held), "{}", desk.target(&target));
-    desk.held(
-        desk.sent(0.7, 1.5).expect("a rate"),
+    desk.keeps(
+        || desk.sent(0.7, 1.5).expect("a rate"),
         R4M,
         "the unit made anew",
     );

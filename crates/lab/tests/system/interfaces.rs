@@ -176,8 +176,8 @@ fn what_a_macvlan_sends_is_counted_once_and_its_lower_link_keeps_its_classes() {
     };
     let before = counted();
     let tap = Tap::start(&desk.world.server().ns, "eth0").expect("a tap");
-    desk.held(
-        desk.sent(0.7, 1.5).expect("a rate"),
+    desk.keeps(
+        || desk.sent(0.7, 1.5).expect("a rate"),
         R8M,
         "sent through a macvlan",
     );
@@ -265,7 +265,11 @@ fn changes_beside_interfaces(rounds: usize) {
         times
     });
     assert!(times >= 3, "interfaces came and went {times} times only");
-    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R4M, "after all that");
+    desk.keeps(
+        || desk.sent(0.7, 1.5).expect("a rate"),
+        R4M,
+        "after all that",
+    );
     let shown = desk.target(&target);
     assert_eq!(shown["degraded"], serde_json::json!([]), "{shown}");
 }

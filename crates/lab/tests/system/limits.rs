@@ -148,11 +148,11 @@ fn a_limit_is_lowered_raised_and_lifted_under_way() {
     let program = traffic::eager(desk.world.client(), &flows).expect("a program");
     let pid = program.pid();
     desk.types(&format!("set pid:{pid} --up 12mbit"));
-    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R12M, "at first");
+    desk.keeps(|| desk.sent(0.7, 1.5).expect("a rate"), R12M, "at first");
     desk.types(&format!("set {pid} --up 4mbit"));
-    desk.held(desk.sent(0.5, 1.5).expect("a rate"), R4M, "lowered");
+    desk.keeps(|| desk.sent(0.5, 1.5).expect("a rate"), R4M, "lowered");
     desk.types(&format!("set {pid} --up 12mbit"));
-    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R12M, "raised");
+    desk.keeps(|| desk.sent(0.7, 1.5).expect("a rate"), R12M, "raised");
     desk.types(&format!("set {pid} --up none"));
     desk.freed((0.1, 0.5), R12M, "lifted");
 }
@@ -200,7 +200,7 @@ fn forty_nested_limits_stay_inside_a_small_one() {
         desk.types(&format!("set pid:{pid} --up 64kbit"));
     }
     // Each begins with a burst of its own, which is paid back before this.
-    desk.held(desk.sent(1.0, 1.5).expect("a rate"), R1M, "forty in one");
+    desk.keeps(|| desk.sent(1.0, 1.5).expect("a rate"), R1M, "forty in one");
 }
 
 #[test]

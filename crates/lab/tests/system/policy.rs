@@ -90,7 +90,7 @@ fn a_rule_waits_for_its_unit_and_holds_it_from_its_first_packet_on() {
     let flows = Tcp::connect(to, 2).source();
     let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\"", procs];
     let _program = traffic::eager_behind(desk.world.client(), &words, None, &flows).expect("it");
-    desk.held(desk.sent(0.7, 1.5).expect("a rate"), R4M, "the unit");
+    desk.keeps(|| desk.sent(0.7, 1.5).expect("a rate"), R4M, "the unit");
     // Beside the rule somebody may ask for less, and the smaller one holds. Root may lift both; then
     // reading the policy again brings the rule back.
     let up = || desk.target(&target)["effective"]["up"].clone();

@@ -20,7 +20,7 @@ fn limited(desk: &Desk) -> Running {
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
     let program = traffic::eager(desk.world.client(), &flows).expect("a program");
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
-    desk.held(desk.sent(0.5, 1.0).expect("a rate"), R4M, "at first");
+    desk.keeps(|| desk.sent(0.5, 1.0).expect("a rate"), R4M, "at first");
     program
 }
 
@@ -83,7 +83,7 @@ fn a_managed_link_that_lost_its_queue_gets_it_again() {
     let to = desk.sink(5001).expect("a sink");
     let flows = Tcp::connect(to, 2).source().rate(WANTED);
     let _program = traffic::eager(desk.world.client(), &flows).expect("a program");
-    desk.held(desk.sent(0.5, 1.0).expect("a rate"), R4M, "at first");
+    desk.keeps(|| desk.sent(0.5, 1.0).expect("a rate"), R4M, "at first");
     let ns = &desk.world.client().ns;
     ns.tc("qdisc del dev eth0 root")
         .expect("our queue was there");

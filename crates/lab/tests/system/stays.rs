@@ -42,15 +42,15 @@ fn a_stopped_daemon_leaves_its_limits_and_finds_them_again() {
         } else {
             desk.netnice.stop_daemon();
         }
-        desk.held(
-            desk.sent(0.3, 1.0).expect("a rate"),
+        desk.keeps(
+            || desk.sent(0.3, 1.0).expect("a rate"),
             R4M,
             "without a daemon",
         );
         desk.netnice.start_daemon().expect("it starts again");
         assert_eq!(before, standing(&desk), "after a restart");
-        desk.held(
-            desk.sent(0.3, 1.0).expect("a rate"),
+        desk.keeps(
+            || desk.sent(0.3, 1.0).expect("a rate"),
             R4M,
             "with a new daemon",
         );
@@ -74,7 +74,7 @@ fn what_another_version_has_left_is_laid_anew() {
     std::fs::write(&layout, "another").expect("root may");
     desk.netnice.start_daemon().expect("it starts all the same");
     assert_eq!(before, standing(&desk), "what was held is held");
-    desk.held(desk.sent(0.5, 1.0).expect("a rate"), R4M, "laid anew");
+    desk.keeps(|| desk.sent(0.5, 1.0).expect("a rate"), R4M, "laid anew");
     let log = desk.types("log").stdout;
     assert!(log.contains("another version"), "{log}");
     desk.types("clear --all");

@@ -71,7 +71,11 @@ fn a_limit_that_is_changed_on_the_screen_holds() {
     top.types("\x7f\x7f\x7fbit\r").expect("typed");
     wait(&top, "up 8 Mbit/s (1 MB/s)");
     assert_eq!(desk.target(&name)["effective"]["up"], 8_000_000);
-    desk.held(desk.sent(0.5, 1.0).expect("a rate"), R8M, "changed in top");
+    desk.keeps(
+        || desk.sent(0.5, 1.0).expect("a rate"),
+        R8M,
+        "changed in top",
+    );
     picture(&top, "changed.png");
 
     top.types("\r").expect("typed");

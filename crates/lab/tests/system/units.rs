@@ -111,7 +111,7 @@ fn a_unit_that_never_ran_is_held_by_its_drop_in_from_its_first_packet_on() {
         sent > 0 && sent <= MOST,
         "{sent} bytes in 200 ms, {MOST} at most"
     );
-    desk.held(desk.sent(0.5, 1.0).expect("a rate"), R4M, "the unit");
+    desk.keeps(|| desk.sent(0.5, 1.0).expect("a rate"), R4M, "the unit");
     // A file that changes is read by itself; one that makes no sense is said, and the unit keeps what it had.
     write("[X-Netnice]\nNetworkUpMax=2mbit\n");
     assert!(soon(|| up() == 2_000_000), "{}", desk.target(&target));
