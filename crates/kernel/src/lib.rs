@@ -10,6 +10,7 @@ pub mod device;
 pub mod direct;
 pub mod enforce;
 pub mod error;
+mod link;
 pub mod netlink;
 pub mod peer;
 pub mod plan;

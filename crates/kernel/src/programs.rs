@@ -25,7 +25,9 @@ use aya::{
     },
 };
 
-use crate::{abi, cgroup, device::Device, error::KernelError, netlink::Route, tc};
+use crate::{
+    abi, cgroup, device::Device, error::KernelError, link::detach_pinned, netlink::Route, tc,
+};
 
 /// The loaded programs and their maps.
 pub struct Programs {
@@ -290,7 +292,12 @@ impl Programs {
 
     /// Takes a program off an interface.
     pub fn detach(&mut self, route: &mut Route, index: u32, name: &str, hook: Hook) {
-        let _ = fs::remove_file(self.link_path(&hook.key(index)));
+        let pin = self.link_path(&hook.key(index));
+        if self.tcx {
+            // Removing the pin alone detaches it some time later, and attaching it again before then fails.
+            let _ = detach_pinned(&pin);
+        }
+        let _ = fs::remove_file(pin);
         if !self.tcx {
             take_filters_off(&self.folder, route, index, name, hook);
         }

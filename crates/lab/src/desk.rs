@@ -210,13 +210,25 @@ impl Desk {
         Proc::start(command).expect("sleep can be started")
     }
 
-    /// The same, again and again until at least `least` bit/s arrived in the window, for at most [`PATIENCE`]: a busy or
-    /// emulated machine may starve the senders for a while. The last record comes back in any case.
+    /// The same, again and again until at least `least` bit/s arrived in the window, see [`Desk::record_until`].
     pub fn record_of(&self, least: f64, settle: f64, span: f64) -> Result<(Record, u64, u64)> {
+        self.record_until(settle, span, |record, from, to| {
+            record.rate(wire::inbound, from, to) >= least
+        })
+    }
+
+    /// The same, again and again until `enough` is true of the record and its window, for at most [`PATIENCE`]: a busy
+    /// or emulated machine may starve the senders for a while. The last record comes back in any case.
+    pub fn record_until(
+        &self,
+        settle: f64,
+        span: f64,
+        enough: impl Fn(&Record, u64, u64) -> bool,
+    ) -> Result<(Record, u64, u64)> {
         let until = Instant::now() + PATIENCE;
         loop {
             let (record, from, to) = self.record(settle, span)?;
-            if record.rate(wire::inbound, from, to) >= least || Instant::now() > until {
+            if enough(&record, from, to) || Instant::now() > until {
                 return Ok((record, from, to));
             }
         }

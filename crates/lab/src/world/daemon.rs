@@ -1,5 +1,6 @@
 //! The netnice of one world: its daemon, and the command line that talks to it.
 
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -99,8 +100,9 @@ impl Netnice {
     fn wait_ready(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
-            let socket = self.runtime.join("netnice.sock").exists();
-            if socket && self.run(&["show", "--json"])?.status == 0 {
+            // A daemon that was killed leaves its socket: `netnice` would find nobody there, and start a daemon of its own.
+            let listens = UnixStream::connect(self.runtime.join("netnice.sock")).is_ok();
+            if listens && self.run(&["show", "--json"])?.status == 0 {
                 return Ok(());
             }
             let daemon = self.daemon.as_mut().context("the daemon was started")?;
