@@ -117,8 +117,8 @@ impl Step {
     }
 
     /// Runs it with both outputs on one pipe (so that their order is kept), hands each line to `line`
-    /// and shows it. The status comes back unjudged.
-    pub fn watch(mut self, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
+    /// and shows it behind `prefix`. The status comes back unjudged.
+    pub fn watch(mut self, prefix: &str, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
         self.show();
         let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
         self.command.stdout(writer.try_clone()?).stderr(writer);
@@ -132,7 +132,7 @@ impl Step {
         let mut bytes = Vec::new();
         while reader.read_until(b'\n', &mut bytes)? > 0 {
             let text = String::from_utf8_lossy(&bytes);
-            print!("{text}");
+            println!("{prefix}{}", text.trim_end_matches(['\r', '\n']));
             line(text.trim_end());
             bytes.clear();
         }

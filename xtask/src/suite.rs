@@ -230,7 +230,7 @@ fn documentation(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Re
         .args(["test", "--workspace", "--doc", "--no-fail-fast", "--"])
         .args(filter);
     let mut tests = Vec::new();
-    let status = step.watch(|line| tests.extend(documentation_test(line)))?;
+    let status = step.watch("", |line| tests.extend(documentation_test(line)))?;
     if !status.success() && tests.iter().all(|test| test.outcome != Outcome::Failed) {
         results.add_broken("documentation");
     }

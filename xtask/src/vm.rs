@@ -304,7 +304,8 @@ fn boot(assets: &Assets, share: &Share, number: usize) -> Result<Ended> {
         .args(["--exec".to_owned(), format!("sh /mnt/inside.sh {number}")])
         .env("PATH", assets.path()?)
         .no_input();
-    let emulator = step.status()?;
+    // Through a pipe: vng opens its outputs anew, and guests that share a file would write over each other's lines.
+    let emulator = step.watch(&format!("{number} | "), |_| {})?;
     Ok(Ended {
         emulator,
         guest: share.status(number),
