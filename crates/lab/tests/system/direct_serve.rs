@@ -79,9 +79,13 @@ impl Asking {
     fn start(world: &World) -> Result<Asking> {
         let file = world.folder().join("latency");
         std::fs::write(&file, [])?;
-        let script = format!("mount --bind \"$0\" {DEVICE} && exec \"$@\"");
-        let words = ["unshare", "--mount", "sh", "-c", &script].map(str::to_owned);
-        let words = [&words[..], &[file.display().to_string()]].concat();
+        // Nothing of this may reach other namespaces. In a chroot the root is no mount, and its mounts are its own.
+        let script = format!(
+            "mount --make-rslave / 2>/dev/null; mount --bind \"$0\" {DEVICE} && exec \"$@\""
+        );
+        let words = "unshare --mount --propagation unchanged sh -c".split(' ');
+        let words = words.map(str::to_owned).chain([script]);
+        let words: Vec<String> = words.chain([file.display().to_string()]).collect();
         let driver = Driver::start_behind(world, &words, "--stay")?;
         Ok(Asking { driver, file })
     }
