@@ -260,7 +260,7 @@ impl Desk {
 
     /// Fails unless more than `limit` clearly arrives at the server over `span` seconds, some time after `settle` seconds
     /// from now: windows follow each other until one shows it, for at most [`PATIENCE`]. A flow that is still held to
-    /// the limit never shows it. Who is free sends as fast as the machine goes, so the device itself counts: the meter
+    /// the limit never shows it. A free program sends as fast as the machine, so the device counts: the meter
     /// would lose packets.
     pub fn freed(&self, (settle, span): (f64, f64), limit: Rate, what: &str) {
         let read = || {

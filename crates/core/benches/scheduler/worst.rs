@@ -66,7 +66,7 @@ impl Counted {
     }
 }
 
-/// Counts the instructions of these calls, of which the last is the median; nothing without valgrind.
+/// Counts the instructions of these calls; the last one is the median call. `None` without valgrind.
 fn counted(name: &str, calls: &[usize]) -> Option<Counted> {
     let median = calls.last().copied().unwrap_or(0);
     let counts = instructions::of_calls(name, calls)?;

@@ -100,7 +100,7 @@ impl Netnice {
     fn wait_ready(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
-            // A daemon that was killed leaves its socket: `netnice` would find nobody there, and start a daemon of its own.
+            // A killed daemon leaves its socket. `netnice` would find no daemon behind it, and start one.
             let listens = UnixStream::connect(self.runtime.join("netnice.sock")).is_ok();
             if listens && self.run(&["show", "--json"])?.status == 0 {
                 return Ok(());
