@@ -435,6 +435,13 @@ impl Running {
         self.report(REPORT)
     }
 
+    /// Waits until its direct flow has ended by itself, and returns why.
+    pub fn closed(&mut self, within: Duration) -> Result<String> {
+        let said = self.proc.next_json("closed", within)?;
+        let why = said["closed"].as_str();
+        why.map(str::to_owned).context("why a flow ended is a text")
+    }
+
     /// Waits for it to end by itself and returns its report.
     pub fn report(mut self, within: Duration) -> Result<Report> {
         let value = self.proc.next_json("started_ns", within)?;

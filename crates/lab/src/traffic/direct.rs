@@ -1,7 +1,7 @@
 //! A program on the direct path: sends under a contract, receives, or answers, by the stack and not by the kernel.
 //!
 //! What it reports as sent has left the driver: packets are counted as they come back, and those that did not leave are
-//! among the refused, by the reason.
+//! among the refused, by the reason. A flow that ends by itself is told at once, as `{"closed": why}`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -89,6 +89,7 @@ pub fn main(args: &DirectArgs) -> Result<()> {
         };
         if let Err(error) = end {
             counts.refused_for(&error.to_string());
+            println!("{}", serde_json::json!({"closed": error.to_string()}));
         }
     });
     live(&life, &tally, || 0)

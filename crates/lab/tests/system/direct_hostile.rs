@@ -21,8 +21,6 @@ const LINK: u64 = 1_000_000_000;
 const GOOD: u16 = 6001;
 const VICTIM: u16 = 6002;
 const SENDER: u16 = 5000;
-/// Of the driver's time, in millionths, for the flow that is flooded.
-const SHARE: u32 = 100_000;
 
 /// What the daemon gives each flow.
 const DAEMONS_SHARE: u32 = 500_000;
@@ -271,12 +269,12 @@ struct Run {
     cut: u64,
 }
 
-/// With a flood, at least one of `part` frames of the good flow must come to it, without one all of them.
-fn flood(seconds: u64, flooded: bool, part: u64) -> Result<Run> {
+/// With a flood, at least one in so many frames of the good flow must come to it, without one all of them.
+fn flood(seconds: u64, flooded: bool, leeway: &Leeway) -> Result<Run> {
     let world = World::pair(Pair::default())?;
     let mut direct = Direct::new(&world, wire(LINK, Nanos(0))?, Mode::Native)?;
     let good = direct.listener(&world, GOOD, None)?;
-    let share = Share::new(SHARE, Nanos::from_millis(1));
+    let share = Share::new(leeway.share, Nanos::from_millis(1));
     let victim = direct.listener(&world, VICTIM, Some(share))?;
     let talker: Talker = direct.talker(SENDER, "cell pcr=20mbit,cdvt=500us")?;
     let (good, victim) = (
@@ -304,7 +302,7 @@ fn flood(seconds: u64, flooded: bool, part: u64) -> Result<Run> {
     let life = sys::now_ns() - driving.began;
     let mut driven = driving.end()?;
     talking.end()?;
-    let least = if flooded { count / part } else { count };
+    let least = if flooded { count / leeway.part } else { count };
     lost_nothing(&good, &mut driven, least)?;
     let record = tap.stop(&world.server().ns)?;
     let is_ours = |flow: &netnice_lab::wire::Flow| {
@@ -344,8 +342,10 @@ fn flood(seconds: u64, flooded: bool, part: u64) -> Result<Run> {
     Ok(run)
 }
 
-/// How far off it may be.
+/// How far off it may be, and for which share.
 struct Leeway {
+    /// Of the driver's time, in millionths, for the flow that is flooded.
+    share: u32,
     /// Of how many frames of the good flow one must come to it beside the flood. The others may be lost in the card's
     /// rings where the machine stops the driver for milliseconds.
     part: u64,
@@ -358,8 +358,8 @@ struct Leeway {
 }
 
 fn flooded(seconds: u64, leeway: &Leeway) -> Result<()> {
-    let alone = flood(seconds, false, 1)?;
-    let beside = flood(seconds, true, leeway.part)?;
+    let alone = flood(seconds, false, leeway)?;
+    let beside = flood(seconds, true, leeway)?;
     let off = beside.rate / alone.rate - 1.0;
     ensure!(
         off >= -leeway.rate,
@@ -371,7 +371,7 @@ fn flooded(seconds: u64, leeway: &Leeway) -> Result<()> {
         "{} packets are no flood: they did not use up its share",
         beside.came
     );
-    let (took, share) = (beside.work - alone.work, f64::from(SHARE) / 1e6);
+    let (took, share) = (beside.work - alone.work, f64::from(leeway.share) / 1e6);
     println!(
         "the flood of {:.0} k packets/s takes {:.2} % of a processor in the driver; its share is {:.1} %",
         beside.came as f64 / seconds as f64 / 1e3,
@@ -534,8 +534,10 @@ fn a_million_malformed_frames() {
 fn a_flooded_flow_pays_for_itself() {
     world::begin().expect("a clean machine");
     // What the driver takes, and how much a sender sends, depends on what else the machine does:
-    // the long form judges it. Here the flood must not starve the sender.
+    // the long form judges it. Here the flood must not starve the sender, and the share is one that
+    // any machine's flood uses up.
     let leeway = Leeway {
+        share: 10_000,
         part: BESIDE_A_FLOOD,
         rate: 0.5,
         processor: None,
@@ -549,6 +551,7 @@ fn a_flooded_flow_pays_for_itself() {
 fn a_flooded_flow_pays_for_itself_to_the_percent() {
     world::begin().expect("a clean machine");
     let leeway = Leeway {
+        share: 100_000,
         part: 1,
         rate: 0.01,
         processor: Some(0.02),

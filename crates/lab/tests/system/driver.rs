@@ -446,6 +446,9 @@ fn frames(rig: &mut Rig, filling: Option<u32>) -> Result<FramesDoc> {
     Ok(frames)
 }
 
+/// Programs until the driver's own tables have their size.
+const WARM: usize = 75;
+
 fn kills(loops: usize, mode: &str) -> Result<()> {
     let mut rig = rig(&format!("--stay --mode {mode}"))?;
     let mut good = rig.program()?;
@@ -455,7 +458,8 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
     let asked = flow(&rig.world, &good, PORT + 1, Some(PEER))?;
     let mut before = None;
     for k in 0..loops {
-        if k == loops / 10 {
+        // What is made once, and grows until it is large enough, is there by then.
+        if k == (loops / 10).max(WARM) {
             before = Some(holdings(rig.driver.pid())?);
         }
         let mut program = rig.program()?;

@@ -20,7 +20,8 @@ enum Way {
     Script,
 }
 
-/// A desk with a program `probe`, which prints its words and the limit that holds for it.
+/// A desk with a program `probe`, which prints its words and the limit that holds for it. A prompt does not wait
+/// for a daemon that is slow to answer, so it asks up to three times.
 struct Shells {
     /// A limit that stays, so that the kernel's part is not loaded anew for each case.
     _standing: Proc,
@@ -34,7 +35,8 @@ impl Shells {
         let netnice = binary("netnice").expect("built");
         let text = format!(
             "#!/bin/sh\nout=\nfor w; do out=\"$out<$w>\"; done\n\
-             echo \"$out$({} shell-prompt)\"\n\
+             for try in 1 2 3; do said=$({} shell-prompt); [ \"$said\" ] && break; done\n\
+             echo \"$out$said\"\n\
              case $1 in -) cat ;; stay) exec sleep 60 ;; esac\n",
             netnice.display()
         );

@@ -122,7 +122,7 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
         .ip("route add 10.99.0.1/32 via 10.77.0.2 dev eth0")?;
     let there = server.ns.enter(|| Ok(UdpSocket::bind(far)?))?;
     let shell = Shell::start(&stage.world)?;
-    let program = source(&stage, "eth0", far)?;
+    let mut program = source(&stage, "eth0", far)?;
     arrives(&there, "the first link")?;
     shell.goes_on("a flow was opened beside it")?;
 
@@ -132,9 +132,9 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
     await_it("the flow is closed: its way leads elsewhere", || {
         Ok(flow_of(&stage, &program)?.is_none().then_some(()))
     })?;
-    let report = program.stop()?;
-    let why = format!("{:?}", report.refused);
+    let why = program.closed(PATIENCE)?;
     ensure!(why.contains("eth1"), "where it leads: {why}");
+    drop(program);
     let moved = source(&stage, "eth1", far)?;
     arrives(&there, "the other link")?;
     drop(moved);
@@ -142,7 +142,7 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
 
     let near = at(server, Family::V4, 9);
     let there = server.ns.enter(|| Ok(UdpSocket::bind(near)?))?;
-    let program = source(&stage, "eth0", near)?;
+    let mut program = source(&stage, "eth0", near)?;
     arrives(&there, "the first link again")?;
     client.ns.ip("link set eth0 down")?;
     client.ns.ip("link set eth0 up")?;
@@ -156,8 +156,8 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
     await_it("the flow has ended with its driver", || {
         Ok(flow_of(&stage, &program)?.is_none().then_some(()))
     })?;
-    let report = program.stop()?;
-    ensure!(!report.refused.is_empty(), "the program is told");
+    program.closed(PATIENCE)?;
+    drop(program);
     shell.goes_on("the driver was killed")?;
     let _again = source(&stage, "eth0", near)?;
     arrives(&there, "another driver")?;
