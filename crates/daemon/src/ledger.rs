@@ -18,11 +18,10 @@
 //!        any more      degraded                           packets wait: remnant ────┘ or 60 s
 //! ```
 
-pub mod direct;
+pub mod part;
 pub mod place;
 mod remnant;
-#[cfg(test)]
-mod tests;
+pub mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,12 +39,6 @@ pub use remnant::Remnant;
 
 use crate::denied::Denied;
 
-/// The policy file as one who claims: a user number that no user has.
-pub const POLICY: Claimant = Claimant {
-    uid: u32::MAX,
-    privileged: true,
-};
-
 /// All that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
@@ -55,7 +48,7 @@ pub struct Ledger {
     slots: BTreeMap<u32, TargetId>,
     remnants: BTreeMap<TargetId, Remnant>,
     /// What the direct path has of each link; not kept over a restart, for its drivers know.
-    parts: BTreeMap<IfName, direct::Part>,
+    parts: BTreeMap<IfName, part::Part>,
     next_id: u32,
 }
 
@@ -357,12 +350,6 @@ impl Ledger {
         self.admit(slot, claims, now_ns)
     }
 
-    /// Takes back what `by` has asked; of root, all that anybody has.
-    pub fn take_back(&mut self, slot: TargetId, by: Claimant, now_ns: u64) -> Result<(), Denied> {
-        let claims = self.at(slot)?.claims.clear(by)?;
-        self.admit(slot, claims, now_ns)
-    }
-
     /// Puts claims in the place of those that are there.
     pub fn admit(&mut self, slot: TargetId, claims: Claims, now_ns: u64) -> Result<(), Denied> {
         kernel_path_support(claims.effective())?;
@@ -425,6 +412,7 @@ impl Ledger {
     }
 
     /// Tells what a link carries now, whatever was promised, and admits all anew: what no longer fits is degraded.
+    #[cfg(test)]
     pub fn relink(&mut self, managed: Managed) {
         self.links.insert(managed.link.name.clone(), managed);
         self.readmit();

@@ -24,23 +24,23 @@ use tokio::sync::mpsc;
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
-use crate::clerk::doctor::item;
-use crate::clerk::{Clerk, Named, Record};
 use crate::clock::Now;
-use crate::containers::Engines;
-use crate::direct;
-use crate::direct::drivers::Drivers;
-use crate::direct::network::{KernelNetwork, Network};
-use crate::direct::tell::What;
-use crate::direct::{Asked, Caller, Flows};
-use crate::enforce::Host;
-use crate::enforce::kernel::KernelHost;
-use crate::metrics::serve::{self, Address, Scrape};
+use crate::event_loop::sources::{Ends, Folders, Links, Ways};
+
+use crate::flows::drivers::Drivers;
+use crate::flows::network::{KernelNetwork, Network};
+use crate::flows::reports::What;
+use crate::flows::{Asked, Caller, Flows};
+use crate::host::Host;
+use crate::host::containers::Engines;
+use crate::host::kernel::KernelHost;
+use crate::meter::metrics::serve::{self, Address, Scrape};
+use crate::policy::units;
 use crate::runtime::Runtime;
 use crate::server::{Ask, Server};
+use crate::service::doctor::item;
+use crate::service::{Clerk, Named, Record};
 use crate::state::{StateError, Store};
-use crate::units;
-use crate::watch::{Ends, Folders, Links, Ways};
 
 /// How the daemon is started.
 #[derive(Clone, Debug)]
@@ -130,7 +130,7 @@ pub fn examine() -> DoctorReport {
     let found = probe::probe();
     let items = found.iter().map(item);
     DoctorReport {
-        items: items.chain(direct::tell::examine()).collect(),
+        items: items.chain(crate::flows::reports::examine()).collect(),
     }
 }
 

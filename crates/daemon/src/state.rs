@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::ledger::Ledger;
-use crate::undo::Undos;
+use crate::ledger::undo::Undos;
 
 /// Where the state is kept.
 #[derive(Debug)]

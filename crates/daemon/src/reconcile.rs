@@ -1,0 +1,4 @@
+//! What is desired against what is there.
+
+pub mod ancestry;
+pub mod desired;

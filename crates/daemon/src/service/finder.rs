@@ -1,0 +1,292 @@
+//! What targets are made of: finding it on the machine, and taking it into a draft.
+
+use std::collections::BTreeSet;
+
+use netnice_api::Found;
+use netnice_core::admission::TargetId;
+use netnice_core::target::Target;
+
+use super::{Clerk, Draft, Named};
+use crate::authority;
+use crate::denied::Denied;
+use crate::host::{Act, Host, Process};
+use crate::ledger::{Body, Newcomer, Place};
+use crate::peer::Peer;
+use crate::reconcile::ancestry;
+
+/// The act that binds what was found, once the target has a number.
+pub(super) type Bind = Box<dyn FnOnce(u32) -> Act>;
+
+impl<H: Host> Clerk<H> {
+    /// The process that a request means, if the peer may limit it. It is read by number; that its pidfd still lives
+    /// when all is done makes sure that it was this process which was read.
+    pub(super) fn named(
+        &mut self,
+        peer: &Peer,
+        named: Option<&Named>,
+        number: Option<u32>,
+    ) -> Result<Process, Denied> {
+        let Some(named) = named else {
+            return Err(Denied::BadUsage(
+                "a process is meant by a pidfd, and none came with the request".to_owned(),
+            ));
+        };
+        if let Some(number) = number.filter(|number| *number != named.pid) {
+            return Err(Denied::BadUsage(format!(
+                "the request names process {number}, its pidfd is of process {}",
+                named.pid
+            )));
+        }
+        let gone = || Denied::Failed(format!("process {} does not exist (any more)", named.pid));
+        let process = self.host.process(named.pid).ok_or_else(gone)?;
+        if !(named.lives)() {
+            return Err(gone());
+        }
+        authority::may_limit_process(peer, &process)?;
+        Ok(process)
+    }
+
+    /// Takes a process in as the first of a target.
+    pub(super) fn open_process(
+        &mut self,
+        draft: &mut Draft,
+        target: Target,
+        process: &Process,
+        only: bool,
+    ) -> Result<TargetId, Denied> {
+        let inside = self.inside_process(process, only)?;
+        let slot = draft.ledger.open(Newcomer {
+            target,
+            body: Body::Processes {
+                roots: vec![process.root],
+                only,
+            },
+            place: self.place_of(process),
+            inside: inside.clone(),
+        })?;
+        let id = draft.ledger.get(slot).map_or(0, |held| held.id);
+        draft.acts.push(adopt(id, process, only, inside));
+        Ok(slot)
+    }
+
+    /// Takes one more process into a target of processes. What contains the target is what contains all of them.
+    pub(super) fn join_as(
+        &mut self,
+        draft: &mut Draft,
+        slot: TargetId,
+        process: &Process,
+        only: bool,
+    ) -> Result<(), Denied> {
+        let Some(held) = draft.ledger.get(slot) else {
+            return Ok(());
+        };
+        let id = held.id;
+        let Body::Processes { roots, .. } = &held.body else {
+            return Ok(());
+        };
+        let mut roots = roots.clone();
+        let place = self.place_of(process);
+        let around = place.own;
+        let place = match roots.is_empty() {
+            true => place,
+            false if roots.contains(&process.root) => held.place.clone(),
+            false => draft.ledger.joined(slot, &place),
+        };
+        if !roots.contains(&process.root) {
+            roots.push(process.root);
+        }
+        draft
+            .ledger
+            .rebody(slot, Body::Processes { roots, only }, place);
+        let mut keep = self.inside_process(process, only)?;
+        keep.remove(&id);
+        draft.ledger.contain(slot, &keep, around);
+        draft.acts.push(adopt(id, process, only, keep));
+        Ok(())
+    }
+
+    fn place_of(&mut self, process: &Process) -> Place {
+        Place {
+            uid: Some(process.uid),
+            ..self.host.place(process.root.pid)
+        }
+    }
+
+    /// The held targets that a process contains.
+    fn inside_process(&mut self, process: &Process, only: bool) -> Result<BTreeSet<u32>, Denied> {
+        if only {
+            return Ok(BTreeSet::new());
+        }
+        let family = self.host.family(process.root.pid);
+        self.inside_family(&family, Some(process.root.pid))
+    }
+
+    /// The held targets that lie wholly inside a family. `newcomer` is the process that it descends from.
+    fn inside_family(
+        &mut self,
+        family: &BTreeSet<u32>,
+        newcomer: Option<u32>,
+    ) -> Result<BTreeSet<u32>, Denied> {
+        // Whatever lies inside has a member inside; and where all are of what is around, nothing does.
+        let around = newcomer.map_or(0, |pid| self.host.membership(pid).0);
+        let mixed = family.iter().any(|pid| {
+            let (own, _) = self.host.membership(*pid);
+            own != around && own != 0
+        });
+        if !mixed {
+            return Ok(BTreeSet::new());
+        }
+        let members = self.host.members()?;
+        Ok(ancestry::inside(&self.ledger, &members, family, newcomer))
+    }
+
+    /// The slot of a target that is no process: as it is held under this name or another, or opened now.
+    pub(super) fn slot_of_thing(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+    ) -> Result<TargetId, Denied> {
+        if let Some(held) = draft.ledger.find(target) {
+            return Ok(held.entry.id);
+        }
+        let found = self.find_thing(target)?;
+        self.slot_of_found(draft, target, found)
+    }
+
+    /// The same for a target that may wait for what is not there.
+    pub(super) fn seat_of(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+    ) -> Result<TargetId, Denied> {
+        if let Some(held) = draft.ledger.find(target) {
+            return Ok(held.entry.id);
+        }
+        let absent = match self.find_thing(target) {
+            Ok(found) => return self.slot_of_found(draft, target, found),
+            Err(absent) => absent,
+        };
+        let body = match target {
+            Target::Name(_) => Body::Processes {
+                roots: Vec::new(),
+                only: false,
+            },
+            Target::App(_) => Body::App(None),
+            Target::Cgroup(_) | Target::Unit(_) | Target::Container(_) => Body::Cgroup(None),
+            Target::Pid(_) | Target::User(_) | Target::Flow(_) | Target::Direct(_) => {
+                return Err(absent);
+            }
+        };
+        draft.ledger.open(Newcomer {
+            target: target.clone(),
+            body,
+            place: Place::default(),
+            inside: BTreeSet::new(),
+        })
+    }
+
+    fn slot_of_found(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+        (body, place, bind): (Body, Place, Bind),
+    ) -> Result<TargetId, Denied> {
+        if let Some(held) = draft.ledger.find_alias(&body) {
+            return Ok(held.entry.id);
+        }
+        let inside = match body {
+            Body::App(Some(key)) => {
+                let family = self.host.running(key);
+                self.inside_family(&family, None)?
+            }
+            _ => BTreeSet::new(),
+        };
+        let slot = draft.ledger.open(Newcomer {
+            target: target.clone(),
+            body,
+            place,
+            inside,
+        })?;
+        let id = draft.ledger.get(slot).map_or(0, |held| held.id);
+        draft.acts.push(bind(id));
+        Ok(slot)
+    }
+
+    /// Tells what a target is made of, whether or not it is held.
+    pub(super) fn find(&mut self, text: &str) -> Result<Found, Denied> {
+        let target: Target = text.parse()?;
+        let body = match &target {
+            Target::Pid(pid) => {
+                let gone = || Denied::Failed(format!("process {} does not exist", pid.get()));
+                let process = self.host.process(pid.get()).ok_or_else(gone)?;
+                return Ok(Found::Processes(vec![process.root.pid]));
+            }
+            Target::Name(_) => self.lookup(&target)?.body.clone(),
+            other => self.find_thing(other)?.0,
+        };
+        made_of(&body, &target).ok_or_else(|| Denied::Failed(format!("{target} is not there now")))
+    }
+
+    /// Finds what a target that is no process is made of, where it is, and how it is bound.
+    pub(super) fn find_thing(&mut self, target: &Target) -> Result<(Body, Place, Bind), Denied> {
+        let nowhere = Place::default();
+        let bound = match target {
+            Target::App(path) => {
+                let path = path.to_string();
+                let key = self.host.app(&path)?;
+                let bind: Bind = Box::new(move |id| Act::BindApp { id, path });
+                return Ok((Body::App(Some(key)), nowhere, bind));
+            }
+            Target::User(name) => {
+                let uid = self.host.user(name.as_str())?;
+                let bind: Bind = Box::new(move |id| Act::BindUser { id, uid });
+                return Ok((Body::User(uid), nowhere, bind));
+            }
+            Target::Unit(name) => self.host.unit(name.as_str())?,
+            Target::Cgroup(path) => self.host.cgroup(path.as_str())?,
+            Target::Container(name) => self.host.container(name.as_str())?,
+            Target::Pid(_) | Target::Name(_) => {
+                return Err(Denied::BadUsage(format!("{target} is made of processes")));
+            }
+            Target::Flow(_) | Target::Direct(_) => {
+                return Err(Denied::BadUsage(format!(
+                    "{target} is of the direct path: flows are opened, changed and closed by their programs; \
+                     netnice show and explain tell of them"
+                )));
+            }
+        };
+        let place = Place {
+            cgroup: Some(bound.path.clone()),
+            ..nowhere
+        };
+        let body = Body::Cgroup(Some(bound.clone()));
+        Ok((
+            body,
+            place,
+            Box::new(move |id| Act::BindCgroup { id, bound }),
+        ))
+    }
+}
+
+/// What a target is made of, if it is there; of processes those that it was made with.
+pub(super) fn made_of(body: &Body, target: &Target) -> Option<Found> {
+    match (body, target) {
+        (Body::Processes { roots, .. }, _) => {
+            let pids = roots.iter().map(|root| root.pid).collect();
+            Some(Found::Processes(pids))
+        }
+        (Body::Cgroup(bound), _) => bound.as_ref().map(|b| Found::Cgroup(b.path.clone())),
+        (Body::User(uid), _) => Some(Found::User(*uid)),
+        (Body::App(Some(_)), Target::App(path)) => Some(Found::App(path.to_string())),
+        (Body::App(_), _) => None,
+    }
+}
+
+fn adopt(id: u32, process: &Process, only: bool, keep: BTreeSet<u32>) -> Act {
+    Act::Adopt {
+        id,
+        pid: process.root.pid,
+        only,
+        keep,
+    }
+}
