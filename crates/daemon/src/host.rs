@@ -1,12 +1,14 @@
-//! Where promises meet the machine.
+//! The machine: who exists on it, what is in force, and what was counted.
 //!
-//! The clerk knows contracts and slots; what they are made of on this machine (processes, control groups, interfaces,
-//! classes) it asks and tells a [`Host`]. There is one for the Linux kernel ([`kernel::KernelHost`]); tests put a
-//! machine of their own in its place, on which processes are born and die at will and any step can fail.
+//! The other parts know contracts and slots. What these are made of (processes, control groups, interfaces, classes) they
+//! ask of three narrow traits, and take no more of them than they need:
 //!
-//! A change is installed in three steps: what leaves is released ([`Act::Release`] and the unbinding acts), classes
-//! and limits are made as desired ([`Host::apply`]), what comes is taken in. [`install`] does them, and where one
-//! fails it takes back those that were done.
+//! - [`Inventory`]: who and what exists;
+//! - [`Enforcer`]: apply, act, audit;
+//! - [`Meter`]: read the counts.
+//!
+//! [`kernel::KernelHost`] is the Linux kernel. Tests use a machine of their own, on which processes start and end at will
+//! and any step can fail.
 
 pub mod containers;
 pub mod kernel;
@@ -151,8 +153,8 @@ impl Act {
     }
 }
 
-/// The machine.
-pub trait Host {
+/// Who and what exists on the machine: processes, executables, control groups, users, interfaces. Asking changes nothing.
+pub trait Inventory {
     /// The process of this number.
     fn process(&mut self, pid: u32) -> Option<Process>;
     /// What is around a process.
@@ -173,12 +175,6 @@ pub trait Host {
     fn unit(&mut self, name: &str) -> Result<Bound, Denied>;
     /// The control group of a container, by name or id.
     fn container(&mut self, name: &str) -> Result<Bound, Denied>;
-    /// Says which targets are containers, with the control group of each that runs; tells how they are joined to this
-    /// namespace.
-    fn house(
-        &mut self,
-        groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, Denied>;
     /// The names of the units that have a control group.
     fn running_units(&mut self) -> BTreeSet<String>;
     /// The number of a user.
@@ -187,123 +183,63 @@ pub trait Host {
     fn interfaces(&mut self) -> Result<Vec<Interface>, Denied>;
     /// The speed that the driver of an interface reports.
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied>;
+    /// The sockets of these processes, of those that run a program or are in a control group or below it, or those that
+    /// a user has made.
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied>;
+}
 
+/// What is in force: classes, limits, and whose packets they hold. Everything that changes the kernel is here.
+pub trait Enforcer {
     /// Makes the kernel's classes equal to what is desired, or leaves them as they were.
     fn apply(&mut self, desired: &Desired) -> Result<(), Denied>;
-    /// What [`Host::apply`] would do, in words.
+    /// What [`Enforcer::apply`] would do, in words.
     fn preview(&mut self, desired: &Desired) -> Vec<String>;
+    /// Carries out one act; tells what was found, and the act that takes it back.
+    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied>;
     /// Tells the kernel the control groups that, when they are made, are a target's from the start: by path, or by the
     /// last name alone for one that is in nothing but slices.
     fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied>;
-    /// Carries out one act; tells what was found, and the act that takes it back.
-    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied>;
-    /// Reads all counts.
-    fn sample(&mut self) -> Result<Sample, Denied>;
+    /// Says which targets are containers, with the control group of each that runs; tells how they are joined to this
+    /// namespace.
+    fn house(
+        &mut self,
+        groups: &BTreeMap<u32, Option<String>>,
+    ) -> Result<BTreeMap<u32, Housing>, Denied>;
+    /// Shares out anew what is left over on managed links.
+    fn balance(&mut self, now: Instant) -> Result<(), Denied>;
     /// Looks at the interfaces anew, and repairs what is not as it was installed.
     fn reconcile(&mut self) -> Result<(), Denied>;
     /// What is not as it was installed.
     fn audit(&mut self) -> Result<Vec<String>, Denied>;
+    /// Forgets members that have ended without being seen to.
+    fn forget_dead(&mut self) -> Result<(), Denied>;
+    /// What an earlier daemon has left in force.
+    fn found(&mut self) -> Result<Found, Denied>;
+    /// Whether anything is in force.
+    fn is_enforcing(&self) -> bool;
     /// What queues in the leaves: `fq_codel` or `sparse+bulk`.
     fn leaf(&self) -> &'static str;
     /// The interfaces on which packets are looked at.
     fn attached(&self) -> Vec<String>;
     /// How they are looked at: `tcx` or `clsact`.
     fn attachment(&self) -> &'static str;
-    /// Whether anything is in force.
-    fn is_enforcing(&self) -> bool;
-    /// Forgets members that have ended without being seen to.
-    fn forget_dead(&mut self) -> Result<(), Denied>;
-    /// What an earlier daemon has left in force.
-    fn found(&mut self) -> Result<Found, Denied>;
-    /// Shares out anew what is left over on managed links.
-    fn balance(&mut self, now: Instant) -> Result<(), Denied>;
-    /// Bytes that the classes of a link had sent when [`Host::balance`] looked last.
-    fn sent_on(&self, link: &str) -> Option<u64>;
     /// The classes that hold packets of a target back.
     fn whereabouts(&self, id: u32) -> Vec<Whereabouts>;
     /// What this kernel offers.
     fn probe(&mut self) -> Vec<Finding>;
-    /// The sockets of these processes, of those that run a program or are in a control group or below it, or those that
-    /// a user has made.
-    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied>;
+}
+
+/// What was counted.
+pub trait Meter {
+    /// Reads all counts.
+    fn sample(&mut self) -> Result<Sample, Denied>;
     /// What has passed the interfaces.
     fn seen(&mut self) -> Result<Seen, Denied>;
+    /// Bytes that the classes of a link had sent when [`Enforcer::balance`] looked last.
+    fn sent_on(&self, link: &str) -> Option<u64>;
 }
 
-/// A change that is in force and can be taken back until it is kept.
-#[derive(Debug)]
-pub struct Installed {
-    undo: Vec<Act>,
-    /// What was found when processes were taken in.
-    pub adoption: Adoption,
-}
+/// A whole machine.
+pub trait Host: Inventory + Enforcer + Meter {}
 
-/// Carries out a change; where a step fails, takes back those that were done.
-pub fn install<H: Host>(
-    host: &mut H,
-    before: &Desired,
-    after: &Desired,
-    acts: &[Act],
-) -> Result<Installed, Denied> {
-    let mut installed = Installed {
-        undo: Vec::new(),
-        adoption: Adoption::default(),
-    };
-    let result = steps(host, before, after, acts, &mut installed);
-    if let Err(error) = result {
-        installed.take_back(host, before);
-        return Err(error);
-    }
-    Ok(installed)
-}
-
-fn steps<H: Host>(
-    host: &mut H,
-    before: &Desired,
-    after: &Desired,
-    acts: &[Act],
-    installed: &mut Installed,
-) -> Result<(), Denied> {
-    let mut carry_out = |host: &mut H, act: &Act| -> Result<(), Denied> {
-        let (found, undo) = host.act(act)?;
-        installed.undo.push(undo);
-        let sum = &mut installed.adoption;
-        sum.processes += found.processes;
-        sum.sockets += found.sockets;
-        sum.shared_listeners += found.shared_listeners;
-        sum.hidden_mptcp += found.hidden_mptcp;
-        Ok(())
-    };
-    for act in acts.iter().filter(|act| act.releases()) {
-        carry_out(host, act)?;
-    }
-    if before != after {
-        host.apply(after)?;
-    }
-    for act in acts.iter().filter(|act| !act.releases()) {
-        carry_out(host, act)?;
-    }
-    Ok(())
-}
-
-impl Installed {
-    /// Puts back what was in force before.
-    pub fn take_back<H: Host>(self, host: &mut H, before: &Desired) {
-        let undo = self.undo;
-        let (leaving, coming): (Vec<Act>, Vec<Act>) =
-            undo.into_iter().rev().partition(Act::releases);
-        for act in &leaving {
-            complain(host.act(act).map(drop));
-        }
-        complain(host.apply(before));
-        for act in &coming {
-            complain(host.act(act).map(drop));
-        }
-    }
-}
-
-fn complain(result: Result<(), Denied>) {
-    if let Err(error) = result {
-        tracing::error!(%error, "could not put back what was in force before");
-    }
-}
+impl<T: Inventory + Enforcer + Meter> Host for T {}

@@ -2,3 +2,4 @@
 
 pub mod ancestry;
 pub mod desired;
+pub mod install;

@@ -38,7 +38,7 @@ use netnice_kernel::plan::Desired;
 
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::host::{self, Act, Host};
+use crate::host::{Act, Host};
 use crate::journal::Journal;
 use crate::ledger::undo::Undos;
 use crate::ledger::{Body, Closed, Held, Ledger};
@@ -50,6 +50,7 @@ use crate::peer::Peer;
 use crate::policy::Policy;
 use crate::policy::units::Units;
 use crate::reconcile::desired::{awaited, desired};
+use crate::reconcile::install;
 use crate::state::Store;
 
 pub use start::Record;
@@ -262,11 +263,11 @@ impl<H: Host> Clerk<H> {
         let after = self.wanted(&draft.ledger);
         // Sockets may carry the numbers that a draft gave out, also of one that is thrown away.
         self.ledger.skip_ids(draft.ledger.next_id());
-        let mut installed = host::install(&mut self.host, &before, &after, &draft.acts);
+        let mut installed = install::install(&mut self.host, &before, &after, &draft.acts);
         if installed.is_err() && self.host.audit().is_ok_and(|faults| !faults.is_empty()) {
             // Somebody has just removed what the change was to build on.
             self.host.reconcile()?;
-            installed = host::install(&mut self.host, &before, &after, &draft.acts);
+            installed = install::install(&mut self.host, &before, &after, &draft.acts);
         }
         let installed = installed?;
         let kept = still(&mut self.host).and_then(|()| self.keep(&draft));

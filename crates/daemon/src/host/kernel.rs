@@ -13,7 +13,7 @@ use netnice_kernel::plan::{Desired, Leaves};
 use netnice_kernel::probe::{self, Finding};
 use netnice_kernel::{KernelError, device, process, speed, traffic};
 
-use super::{Act, Host, Interface, Members, Process, Seen};
+use super::{Act, Enforcer, Interface, Inventory, Members, Meter, Process, Seen};
 use crate::denied::Denied;
 use crate::host::containers::Engines;
 use crate::ledger::{AppKey, Bound, Place, Root};
@@ -69,7 +69,7 @@ impl From<KernelError> for Denied {
     }
 }
 
-impl Host for KernelHost {
+impl Inventory for KernelHost {
     fn process(&mut self, pid: u32) -> Option<Process> {
         let facts = process::facts(pid)?;
         Some(Process {
@@ -166,13 +166,6 @@ impl Host for KernelHost {
         })
     }
 
-    fn house(
-        &mut self,
-        groups: &BTreeMap<u32, Option<String>>,
-    ) -> Result<BTreeMap<u32, Housing>, Denied> {
-        Ok(self.kernel.house(groups)?)
-    }
-
     fn running_units(&mut self) -> BTreeSet<String> {
         cgroup::units()
     }
@@ -207,6 +200,29 @@ impl Host for KernelHost {
         })
     }
 
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied> {
+        let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
+        let mut all = listed.map_err(KernelError::from)?;
+        let pids = match of {
+            netnice_api::Found::User(uid) => {
+                all.retain(|connection| connection.uid == *uid);
+                return Ok(all);
+            }
+            netnice_api::Found::Processes(pids) => pids.clone(),
+            netnice_api::Found::App(path) => {
+                let key = self.app(path)?;
+                self.running(key).into_iter().collect()
+            }
+            netnice_api::Found::Cgroup(path) => cgroup::processes(&cgroup::find(path)?),
+        };
+        let sockets = pids.into_iter().flat_map(process::sockets);
+        let theirs: BTreeSet<u64> = sockets.map(|(_, inode)| inode).collect();
+        all.retain(|connection| theirs.contains(&connection.inode));
+        Ok(all)
+    }
+}
+
+impl Enforcer for KernelHost {
     fn apply(&mut self, desired: &Desired) -> Result<(), Denied> {
         let interfaces = self.interfaces()?;
         let mut desired = desired.clone();
@@ -219,10 +235,6 @@ impl Host for KernelHost {
 
     fn preview(&mut self, desired: &Desired) -> Vec<String> {
         self.kernel.preview(desired)
-    }
-
-    fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied> {
-        Ok(self.kernel.await_cgroups(names)?)
     }
 
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied> {
@@ -302,8 +314,20 @@ impl Host for KernelHost {
         })
     }
 
-    fn sample(&mut self) -> Result<Sample, Denied> {
-        Ok(self.kernel.sample()?)
+    fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied> {
+        Ok(self.kernel.await_cgroups(names)?)
+    }
+
+    fn house(
+        &mut self,
+        groups: &BTreeMap<u32, Option<String>>,
+    ) -> Result<BTreeMap<u32, Housing>, Denied> {
+        Ok(self.kernel.house(groups)?)
+    }
+
+    fn balance(&mut self, now: Instant) -> Result<(), Denied> {
+        self.kernel.balance(now)?;
+        Ok(())
     }
 
     fn reconcile(&mut self) -> Result<(), Denied> {
@@ -312,6 +336,19 @@ impl Host for KernelHost {
 
     fn audit(&mut self) -> Result<Vec<String>, Denied> {
         Ok(self.kernel.audit()?)
+    }
+
+    fn forget_dead(&mut self) -> Result<(), Denied> {
+        self.kernel.forget_dead()?;
+        Ok(())
+    }
+
+    fn found(&mut self) -> Result<Found, Denied> {
+        Ok(self.kernel.found()?)
+    }
+
+    fn is_enforcing(&self) -> bool {
+        self.kernel.is_enforcing()
     }
 
     fn leaf(&self) -> &'static str {
@@ -329,28 +366,6 @@ impl Host for KernelHost {
         self.kernel.attachment()
     }
 
-    fn is_enforcing(&self) -> bool {
-        self.kernel.is_enforcing()
-    }
-
-    fn forget_dead(&mut self) -> Result<(), Denied> {
-        self.kernel.forget_dead()?;
-        Ok(())
-    }
-
-    fn found(&mut self) -> Result<Found, Denied> {
-        Ok(self.kernel.found()?)
-    }
-
-    fn balance(&mut self, now: Instant) -> Result<(), Denied> {
-        self.kernel.balance(now)?;
-        Ok(())
-    }
-
-    fn sent_on(&self, link: &str) -> Option<u64> {
-        self.kernel.sent_on(link)
-    }
-
     fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {
         self.kernel.whereabouts(id)
     }
@@ -358,26 +373,11 @@ impl Host for KernelHost {
     fn probe(&mut self) -> Vec<Finding> {
         probe::probe()
     }
+}
 
-    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied> {
-        let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
-        let mut all = listed.map_err(KernelError::from)?;
-        let pids = match of {
-            netnice_api::Found::User(uid) => {
-                all.retain(|connection| connection.uid == *uid);
-                return Ok(all);
-            }
-            netnice_api::Found::Processes(pids) => pids.clone(),
-            netnice_api::Found::App(path) => {
-                let key = self.app(path)?;
-                self.running(key).into_iter().collect()
-            }
-            netnice_api::Found::Cgroup(path) => cgroup::processes(&cgroup::find(path)?),
-        };
-        let sockets = pids.into_iter().flat_map(process::sockets);
-        let theirs: BTreeSet<u64> = sockets.map(|(_, inode)| inode).collect();
-        all.retain(|connection| theirs.contains(&connection.inode));
-        Ok(all)
+impl Meter for KernelHost {
+    fn sample(&mut self) -> Result<Sample, Denied> {
+        Ok(self.kernel.sample()?)
     }
 
     fn seen(&mut self) -> Result<Seen, Denied> {
@@ -386,5 +386,9 @@ impl Host for KernelHost {
         Ok(interfaces
             .filter_map(|i| Some((i.name, *passed.get(&i.index)?)))
             .collect())
+    }
+
+    fn sent_on(&self, link: &str) -> Option<u64> {
+        self.kernel.sent_on(link)
     }
 }

@@ -13,8 +13,8 @@ use netnice_core::units::{Instant, Nanos};
 
 use super::{Clerk, Named};
 use crate::clock::Now;
-use crate::host::Host;
 use crate::host::machine::Machine;
+use crate::host::{Enforcer, Inventory};
 use crate::ledger::{AppKey, Held};
 use crate::peer::Peer;
 
