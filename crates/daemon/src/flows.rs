@@ -13,9 +13,9 @@
 //!
 //! # One writer
 //! [`Flows`] is a state machine without waiting: requests, words of drivers and changes of the network go in; calls to
-//! drivers come out ([`Flows::take_orders`]), and answers go to whoever asked. What is promised on a link is in the clerk's
-//! ledger as one part for all flows of it, so that neither path promises what the other has; see [`admit`] and
-//! [`split`]. A driver goes on without the daemon; the next daemon asks it what it has, and admits that again.
+//! drivers come out ([`Flows::take_orders`]), and answers go to whoever asked. What is promised on a link is in the ledger
+//! as one part for all flows of it, so that neither path promises what the other has; see [`admission`], [`division`] and
+//! [`promises`], the only way from here to the rest of the daemon. A driver goes on without the daemon; the next daemon asks it what it has, and admits that again.
 //!
 //! # Terms
 //! - A *lane* is a link with a driver. A *session* is a connection that has attached to a lane.
@@ -33,6 +33,7 @@ mod messages;
 pub mod network;
 mod open_flow;
 mod ports;
+pub mod promises;
 mod replies;
 pub mod reports;
 mod routes;

@@ -20,6 +20,7 @@ mod host;
 mod journal;
 mod ledger;
 mod meter;
+mod page;
 mod peer;
 mod policy;
 mod reconcile;

@@ -9,22 +9,21 @@ use netnice_core::units::{Amount, Instant};
 use super::admission::{self, Room};
 use super::division::{Used, Whole};
 use super::network::Network;
+use super::promises::Promises;
 use super::{Flow, Flows, Pending};
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::host::Host;
 use crate::ledger::part::Part;
-use crate::service::Clerk;
 
 impl<N: Network> Flows<N> {
     /// What a link has for direct flows now.
-    pub(super) fn room<H: Host>(
+    pub(super) fn room(
         &self,
-        clerk: &Clerk<H>,
+        promises: &impl Promises,
         link: &IfName,
         mtu: u32,
     ) -> Result<Room, Denied> {
-        let managed = clerk.managed(link.as_str()).ok_or_else(|| {
+        let managed = promises.link(link).ok_or_else(|| {
             Denied::NotAdmitted(format!(
                 "refused: {link} is not a managed link: netnice link {link} --rate R makes it one"
             ))
@@ -34,7 +33,7 @@ impl<N: Network> Flows<N> {
                 "refused: {link} has no sending rate: netnice link {link} --rate R gives it one"
             )));
         }
-        let (each, promised) = clerk.promised_to_targets(&managed);
+        let (each, promised) = promises.promised_to_targets(&managed);
         Room::on(&managed, promised, mtu).ok_or_else(|| {
             let mut text = format!(
                 "refused: nothing of {link} is left for direct flows: {promised:#} of it are promised"
@@ -47,9 +46,9 @@ impl<N: Network> Flows<N> {
     }
 
     /// Whether a flow that is in the book (as opened, or changed from `before`) fits; if so the link is divided anew.
-    pub(super) fn admit<H: Host>(
+    pub(super) fn admit(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         link: &IfName,
         number: u32,
         before: Option<&Contract>,
@@ -59,16 +58,16 @@ impl<N: Network> Flows<N> {
             return Ok(());
         };
         let mtu = self.nic_of(link)?.mtu;
-        let room = self.room(clerk, link, mtu)?;
+        let room = self.room(promises, link, mtu)?;
         let held = self.promises(link, Some(number));
         let present = self.lanes.get(link).and_then(|lane| lane.need);
         let shrinks = before.is_some_and(admission::is_promised);
         let present = present.filter(|_| !shrinks);
         let need = match room.admit(&held, &flow.contract, present) {
             Ok(need) => need,
-            Err(misfit) => return Err(self.misfit(clerk, &room, &flow, &misfit)),
+            Err(misfit) => return Err(self.misfit(promises, &room, &flow, &misfit)),
         };
-        self.divide(clerk, link, room, Some(need), now)
+        self.divide(promises, link, room, Some(need), now)
     }
 
     /// Promises of a link's flows but for one.
@@ -80,9 +79,9 @@ impl<N: Network> Flows<N> {
     }
 
     /// Why a flow does not fit, for the person who asked.
-    fn misfit<H: Host>(
+    fn misfit(
         &self,
-        clerk: &Clerk<H>,
+        promises: &impl Promises,
         room: &Room,
         flow: &Flow,
         misfit: &Misfit,
@@ -96,13 +95,13 @@ impl<N: Network> Flows<N> {
         let row = |word: &str, text: String| format!("\n  {word:<11} {text}");
         let mut text =
             format!("refused: flow:{number} asks {contract} on {link}, which does not fit");
-        let managed = clerk.managed(link.as_str());
+        let managed = promises.link(link);
         let source = managed.as_ref().and_then(|m| m.capacity(Direction::Up));
         let source = source.map_or_else(String::new, |s| format!(", {}", s.source));
         text.push_str(&row("link", format!("{link} up {}{source}", room.capacity)));
         let mut holders: Vec<String> = Vec::new();
         if let Some(managed) = &managed {
-            let (each, _) = clerk.promised_to_targets(managed);
+            let (each, _) = promises.promised_to_targets(managed);
             holders.extend(
                 each.iter()
                     .map(|(who, amount)| format!("{who}  {amount} up on {link}")),
@@ -135,9 +134,9 @@ impl<N: Network> Flows<N> {
     }
 
     /// Divides a link anew: what shrinks does so first. Without flows all of it is the classes'.
-    fn divide<H: Host>(
+    fn divide(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         link: &IfName,
         room: Room,
         need: Option<netnice_core::units::Rate>,
@@ -148,8 +147,8 @@ impl<N: Network> Flows<N> {
         };
         let Some(need) = need.filter(|_| lane.count > 0) else {
             (lane.split, lane.need, lane.seen, lane.tree_after) = (None, None, None, None);
-            clerk.set_part(link, None)?;
-            clerk.heal(now);
+            promises.set_part(link, None)?;
+            promises.heal(now);
             return Ok(());
         };
         let whole = Whole {
@@ -163,13 +162,13 @@ impl<N: Network> Flows<N> {
         };
         lane.need = Some(need);
         lane.room = Some(room);
-        self.apply(clerk, link, split, now)
+        self.apply(promises, link, split, now)
     }
 
     /// Gives each side its part.
-    pub(super) fn apply<H: Host>(
+    pub(super) fn apply(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         link: &IfName,
         split: super::Split,
         now: Now,
@@ -188,7 +187,7 @@ impl<N: Network> Flows<N> {
             _ => split.tree,
         };
         let part = Part { need, flows, tree };
-        clerk.set_part(link, Some(part))?;
+        promises.set_part(link, Some(part))?;
         if lane.split == Some(split) {
             return Ok(());
         }
@@ -207,18 +206,20 @@ impl<N: Network> Flows<N> {
     }
 
     /// The driver has shrunk: the classes may grow.
-    pub(super) fn rewired<H: Host>(&mut self, clerk: &mut Clerk<H>, link: &IfName, now: Now) {
+    pub(super) fn rewired(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
         let Some(lane) = self.lanes.get_mut(link) else {
             return;
         };
         let Some(tree) = lane.tree_after.take() else {
             return;
         };
-        let part = clerk.ledger().part(link).copied();
+        let part = promises.part(link);
         if let Some(part) = part
-            && let Err(denied) = clerk.set_part(link, Some(Part { tree, ..part }))
+            && let Err(denied) = promises.set_part(link, Some(Part { tree, ..part }))
         {
-            clerk.say(now, &format!("dividing {link}: {denied}"));
+            promises
+                .journal()
+                .warn(now, &format!("dividing {link}: {denied}"));
         }
     }
 
@@ -277,26 +278,28 @@ impl<N: Network> Flows<N> {
     }
 
     /// Flows of a link have gone, or what the link is has changed: is all still kept, and is there room for what was not?
-    pub(super) fn settle<H: Host>(&mut self, clerk: &mut Clerk<H>, link: &IfName, now: Now) {
+    pub(super) fn settle(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
         if !self.lanes.contains_key(link) {
             return;
         }
         let mtu = self.nic_of(link).map_or(1_500, |nic| nic.mtu);
-        let settled = match self.room(clerk, link, mtu) {
+        let settled = match self.room(promises, link, mtu) {
             Ok(room) => {
                 let need = self.fit(link, &room, now);
-                self.divide(clerk, link, room, need, now)
+                self.divide(promises, link, room, need, now)
             }
             Err(denied) => {
                 self.degrade_all(link, &denied.to_string(), now);
                 if let Some(lane) = self.lanes.get_mut(link) {
                     (lane.room, lane.split, lane.need) = (None, None, None);
                 }
-                clerk.set_part(link, None)
+                promises.set_part(link, None)
             }
         };
         if let Err(denied) = settled {
-            clerk.say(now, &format!("dividing {link}: {denied}"));
+            promises
+                .journal()
+                .warn(now, &format!("dividing {link}: {denied}"));
         }
     }
 
@@ -364,24 +367,25 @@ impl<N: Network> Flows<N> {
     }
 
     /// Looks at all links anew: one may carry something else now, or targets may be promised something else.
-    pub fn settle_all<H: Host>(&mut self, clerk: &mut Clerk<H>, now: Now) {
+    pub fn settle_all(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.lanes.keys().cloned().collect();
         for link in links {
-            self.follow_discards(clerk, &link, now);
+            self.follow_discards(promises, &link, now);
             let lane = self.lanes.get(&link).filter(|lane| lane.count > 0);
             let Some(known) = lane.map(|lane| lane.room) else {
                 continue;
             };
             let mtu = self.nic_of(&link).map_or(1_500, |nic| nic.mtu);
-            if self.room(clerk, &link, mtu).ok() != known {
-                self.settle(clerk, &link, now);
+            if self.room(promises, &link, mtu).ok() != known {
+                self.settle(promises, &link, now);
             }
         }
     }
 
     /// Tells a driver what it is to throw away, if that is another than it was told.
-    pub(super) fn follow_discards<H: Host>(&mut self, clerk: &Clerk<H>, link: &IfName, now: Now) {
-        let (Some(patterns), Some(lane)) = (clerk.discards(link), self.lanes.get_mut(link)) else {
+    pub(super) fn follow_discards(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
+        let (Some(patterns), Some(lane)) = (promises.discards(link), self.lanes.get_mut(link))
+        else {
             return;
         };
         if lane.mode.is_empty() || lane.discards.as_deref() == Some(patterns) {
@@ -410,14 +414,14 @@ impl<N: Network> Flows<N> {
     }
 
     /// What flows have sent: what one path leaves is lent to the other.
-    pub(super) fn totals<H: Host>(
+    pub(super) fn totals(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         link: &IfName,
         totals: TotalsDoc,
         now: Now,
     ) {
-        let by_classes = clerk.sent_by_classes(link);
+        let by_classes = promises.sent_by_classes(link);
         let Some(lane) = self.lanes.get_mut(link) else {
             return;
         };
@@ -452,9 +456,11 @@ impl<N: Network> Flows<N> {
         };
         let next = whole.next(split, used);
         if next != split
-            && let Err(denied) = self.apply(clerk, link, next, now)
+            && let Err(denied) = self.apply(promises, link, next, now)
         {
-            clerk.say(now, &format!("dividing {link}: {denied}"));
+            promises
+                .journal()
+                .warn(now, &format!("dividing {link}: {denied}"));
         }
     }
 }

@@ -10,7 +10,7 @@ use netnice_kernel::card::{Attached, Card, Queues};
 use netnice_kernel::direct::MAX_QUEUES;
 
 use crate::flows::open_flow::RECEIVE_SHARE;
-use crate::service::explain::Page;
+use crate::page::Page;
 
 /// What a flow speaks, between whom.
 pub(super) fn speaks(speaks: &Speaks) -> String {

@@ -10,36 +10,35 @@ use netnice_core::sched::Service;
 use netnice_kernel::routes::Neighbour;
 
 use super::network::Network;
+use super::promises::Promises;
 use super::{Before, Flow, Flows, Pending, Reply, Station, Waiting, Wanted, admission, refuse};
 use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::host::Host;
 use crate::peer::Peer;
 use crate::server::Told;
-use crate::service::Clerk;
 
 impl<N: Network> Flows<N> {
-    pub(super) fn open<H: Host>(
+    pub(super) fn open(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         session: u64,
         open: OpenFlow,
         reply: Reply,
         now: Now,
     ) {
-        let flow = match self.new_flow(clerk, session, open) {
+        let flow = match self.new_flow(promises, session, open) {
             Ok(flow) => flow,
             Err(denied) => return refuse(reply, denied),
         };
         let Station::Toward { via, .. } = flow.station else {
-            return self.open_at_driver(clerk, flow, reply, now);
+            return self.open_at_driver(promises, flow, reply, now);
         };
         match self.station(&flow, via) {
             Ok(Neighbour::Known(mac)) => {
                 let mut flow = flow;
                 flow.station = flow.station.at(Some(mac));
-                self.open_at_driver(clerk, flow, reply, now);
+                self.open_at_driver(promises, flow, reply, now);
             }
             Ok(_) => {
                 let index = self.index_of(&flow);
@@ -59,14 +58,14 @@ impl<N: Network> Flows<N> {
     }
 
     /// A flow as it would be, with its ports held.
-    fn new_flow<H: Host>(
+    fn new_flow(
         &mut self,
-        clerk: &Clerk<H>,
+        promises: &impl Promises,
         session: u64,
         open: OpenFlow,
     ) -> Result<Flow, Denied> {
         let session = self.sessions.get(&session).ok_or_else(not_attached)?;
-        clerk.may_go_direct(&session.peer)?;
+        promises.may_use(&session.peer)?;
         let (peer, link) = (session.peer.clone(), session.link.clone());
         let program = session.program.ok_or_else(not_attached)?;
         let most = session.flows;
@@ -111,16 +110,16 @@ impl<N: Network> Flows<N> {
     }
 
     /// All is known: is it admitted, and does the driver take it?
-    pub(super) fn open_at_driver<H: Host>(
+    pub(super) fn open_at_driver(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         flow: Flow,
         reply: Reply,
         now: Now,
     ) {
         let (link, number) = (flow.link.clone(), flow.number);
         self.enrol(flow.clone());
-        if let Err(denied) = self.admit(clerk, &link, number, None, now) {
+        if let Err(denied) = self.admit(promises, &link, number, None, now) {
             self.forget_flow(number);
             return refuse(reply, denied);
         }
@@ -163,9 +162,9 @@ impl<N: Network> Flows<N> {
         }))
     }
 
-    pub(super) fn change<H: Host>(
+    pub(super) fn change(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         session: u64,
         asked: &ChangeFlow,
         reply: Reply,
@@ -186,7 +185,7 @@ impl<N: Network> Flows<N> {
             .get(&asked.flow)
             .and_then(|flow| flow.degraded.clone());
         self.set_contract(asked.flow, after, None);
-        if let Err(denied) = self.admit(clerk, &link, asked.flow, Some(&before), now) {
+        if let Err(denied) = self.admit(promises, &link, asked.flow, Some(&before), now) {
             self.set_contract(asked.flow, before, degraded);
             return refuse(reply, denied);
         }

@@ -11,18 +11,17 @@ use netnice_core::contract::{Contract, IfName};
 
 use super::driver::Heard;
 use super::network::Network;
+use super::promises::Promises;
 use super::{
     Before, Call, Flow, Flows, Order, Pending, Program, Reply, Station, admission, refuse,
 };
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::host::Host;
 use crate::server::Told;
-use crate::service::Clerk;
 
 impl<N: Network> Flows<N> {
     /// Something was heard of a driver.
-    pub fn heard<H: Host>(&mut self, clerk: &mut Clerk<H>, link: &IfName, heard: Heard, now: Now) {
+    pub fn heard(&mut self, promises: &mut impl Promises, link: &IfName, heard: Heard, now: Now) {
         match heard {
             Heard::Came => {
                 if let Some(lane) = self.lanes.get_mut(link) {
@@ -32,17 +31,17 @@ impl<N: Network> Flows<N> {
             Heard::Said(DriverWord::Answer { id, answer }, fds) => {
                 let known = self.calls.get(&id).is_some_and(|call| call.link == *link);
                 if let Some(call) = self.calls.remove(&id).filter(|_| known) {
-                    self.answered(clerk, call, answer, fds, now);
+                    self.answered(promises, call, answer, fds, now);
                 }
             }
-            Heard::Said(DriverWord::Event(event), _) => self.happened(clerk, link, event, now),
-            Heard::Ended(why) => self.ended(clerk, link, &why, now),
+            Heard::Said(DriverWord::Event(event), _) => self.happened(promises, link, event, now),
+            Heard::Ended(why) => self.ended(promises, link, &why, now),
         }
     }
 
-    fn answered<H: Host>(
+    fn answered(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         call: Call,
         answer: DriverAnswer,
         fds: Vec<OwnedFd>,
@@ -51,13 +50,13 @@ impl<N: Network> Flows<N> {
         let link = call.link;
         match (call.what, answer) {
             (Pending::Detach { program }, _) => {
-                self.forget_program(clerk, &link, program, None, now);
+                self.forget_program(promises, &link, program, None, now);
             }
             (Pending::Attach { session, reply, .. }, answer) => {
                 self.attached(&link, session, reply, answer, fds, now);
             }
             (Pending::Open { flow, reply }, answer) => {
-                self.answered_open(clerk, *flow, reply, answer, now);
+                self.answered_open(promises, *flow, reply, answer, now);
             }
             (
                 Pending::Change {
@@ -67,22 +66,24 @@ impl<N: Network> Flows<N> {
                 },
                 answer,
             ) => {
-                self.answered_change(clerk, &link, (flow, *before), reply, answer, now);
+                self.answered_change(promises, &link, (flow, *before), reply, answer, now);
             }
             (Pending::Close { flow, reply }, _) => {
                 self.forget_flow(flow);
-                self.settle(clerk, &link, now);
+                self.settle(promises, &link, now);
                 if let Some(reply) = reply {
                     super::sessions::done(reply);
                 }
             }
-            (Pending::Wire, DriverAnswer::Done) => self.rewired(clerk, &link, now),
+            (Pending::Wire, DriverAnswer::Done) => self.rewired(promises, &link, now),
             (Pending::Discard, DriverAnswer::Done) => {}
             (Pending::Wire | Pending::Discard, other) => {
-                clerk.say(now, &format!("the driver of {link}: {}", failed(&other)));
+                promises
+                    .journal()
+                    .warn(now, &format!("the driver of {link}: {}", failed(&other)));
             }
             (Pending::Adopt, DriverAnswer::Census(census)) => {
-                self.adopt(clerk, &link, *census, now);
+                self.adopt(promises, &link, *census, now);
             }
             (Pending::Tell(tickets), answer) => {
                 let census = match answer {
@@ -90,11 +91,11 @@ impl<N: Network> Flows<N> {
                     _ => None,
                 };
                 self.tickets.take(&tickets, census);
-                self.tell_ready(clerk, now);
+                self.tell_ready(promises, now);
                 self.take_census(&link, now);
             }
             (Pending::Totals, DriverAnswer::Totals(totals)) => {
-                self.totals(clerk, &link, totals, now);
+                self.totals(promises, &link, totals, now);
             }
             (Pending::Totals, _) => {
                 if let Some(lane) = self.lanes.get_mut(&link) {
@@ -109,9 +110,9 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    fn answered_change<H: Host>(
+    fn answered_change(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         link: &IfName,
         (flow, before): (u32, Before),
         reply: Reply,
@@ -120,10 +121,10 @@ impl<N: Network> Flows<N> {
     ) {
         if !matches!(answer, DriverAnswer::Done) {
             self.change_back(flow, before, now);
-            self.settle(clerk, link, now);
+            self.settle(promises, link, now);
             return refuse(reply, failed(&answer));
         }
-        self.settle(clerk, link, now);
+        self.settle(promises, link, now);
         let flow = self.flows.get(&flow);
         let done = netnice_api::Done {
             contract: flow.map(|flow| flow.contract.to_string()),
@@ -185,9 +186,9 @@ impl<N: Network> Flows<N> {
         });
     }
 
-    fn answered_open<H: Host>(
+    fn answered_open(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         flow: Flow,
         reply: Reply,
         answer: DriverAnswer,
@@ -200,7 +201,7 @@ impl<N: Network> Flows<N> {
         } = answer
         else {
             self.forget_flow(flow.number);
-            self.settle(clerk, &flow.link, now);
+            self.settle(promises, &flow.link, now);
             return refuse(reply, failed(&answer));
         };
         let Some(known) = self.flows.get_mut(&flow.number) else {
@@ -226,48 +227,48 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    fn happened<H: Host>(
+    fn happened(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         link: &IfName,
         event: DriverEvent,
         now: Now,
     ) {
         match event {
             DriverEvent::Gone { program } => {
-                self.forget_program(clerk, link, program, None, now);
+                self.forget_program(promises, link, program, None, now);
             }
             DriverEvent::Expelled { program, why } => {
                 let known = self.lanes.get(link);
                 let known = known.and_then(|lane| lane.programs.get(&program));
                 let (pid, name) = known.map_or((0, ""), |known| (known.pid, &known.name));
-                clerk.say(
+                promises.journal().warn(
                     now,
                     &format!("process {pid} ({name}) was expelled from {link}: {why}"),
                 );
                 let why = format!("expelled: {why}");
-                self.forget_program(clerk, link, program, Some(&why), now);
+                self.forget_program(promises, link, program, Some(&why), now);
             }
             DriverEvent::Lost { why } => {
                 let why = format!("the driver of {link} ends: {why}");
-                self.ended(clerk, link, &why, now);
+                self.ended(promises, link, &why, now);
                 self.orders.push(Order::Leave(link.clone()));
             }
         }
     }
 
     /// A driver is gone: all that it had is closed, and who waits for it is told.
-    fn ended<H: Host>(&mut self, clerk: &mut Clerk<H>, link: &IfName, why: &str, now: Now) {
+    fn ended(&mut self, promises: &mut impl Promises, link: &IfName, why: &str, now: Now) {
         let Some(lane) = self.lanes.get(link) else {
             return;
         };
         let was_idle = lane.here && lane.count == 0;
         if !was_idle {
-            clerk.say(now, why);
+            promises.journal().warn(now, why);
         }
         let programs: Vec<u32> = lane.programs.keys().copied().collect();
         for program in programs {
-            self.forget_program(clerk, link, program, Some(why), now);
+            self.forget_program(promises, link, program, Some(why), now);
         }
         let mut again = Vec::new();
         for call in self.take_calls(link) {
@@ -278,7 +279,7 @@ impl<N: Network> Flows<N> {
                     reply,
                     again: Some(ask),
                 } if was_idle => again.push((session, reply, ask)),
-                what => self.give_up(clerk, what, Denied::Failed(why.to_owned()), now),
+                what => self.give_up(promises, what, Denied::Failed(why.to_owned()), now),
             }
         }
         // Flows whose opening was under way are in no program's list.
@@ -296,11 +297,13 @@ impl<N: Network> Flows<N> {
             .retain(|number, session| session.link != *link || awaited.contains(number));
         let untold = self.lanes.remove(link).map(|lane| lane.await_census);
         self.tickets.take(&untold.unwrap_or_default(), None);
-        self.tell_ready(clerk, now);
-        if let Err(denied) = clerk.set_part(link, None) {
-            clerk.say(now, &format!("giving {link} back to its classes: {denied}"));
+        self.tell_ready(promises, now);
+        if let Err(denied) = promises.set_part(link, None) {
+            promises
+                .journal()
+                .warn(now, &format!("giving {link} back to its classes: {denied}"));
         }
-        clerk.heal(now);
+        promises.heal(now);
         for (session, reply, ask) in again {
             let (start, ask, handle) = *ask;
             if !self.lanes.contains_key(link) {
@@ -324,7 +327,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// What a driver has that was there before us, or has just been started.
-    fn adopt<H: Host>(&mut self, clerk: &mut Clerk<H>, link: &IfName, census: CensusDoc, now: Now) {
+    fn adopt(&mut self, promises: &mut impl Promises, link: &IfName, census: CensusDoc, now: Now) {
         let nic = self.nic(link).ok();
         let Some(lane) = self.lanes.get_mut(link) else {
             return;
@@ -336,9 +339,9 @@ impl<N: Network> Flows<N> {
         lane.discards = (census.discards == 0).then(Vec::new);
         for program in &census.programs {
             let known = lane.programs.entry(program.program);
-            known.or_insert_with(|| of_before(clerk, program));
+            known.or_insert_with(|| of_before(promises, program));
         }
-        self.follow_discards(clerk, link, now);
+        self.follow_discards(promises, link, now);
         let mut found: Vec<DriverFlowDoc> = census.flows;
         found.sort_by_key(|doc| doc.setup.number);
         let mut adopted = 0;
@@ -348,23 +351,23 @@ impl<N: Network> Flows<N> {
                     && (flow.at_driver == Some(doc.flow) || flow.number == doc.setup.number)
             });
             if !known {
-                self.adopt_flow(clerk, link, doc, now);
+                self.adopt_flow(promises, link, doc, now);
                 adopted += 1;
             }
         }
         if adopted > 0 {
-            clerk.note(
+            promises.journal().note(
                 now,
                 format!("{adopted} direct flows of {link} were there before, and stay"),
             );
             self.look_at_ways = true;
-            self.settle(clerk, link, now);
+            self.settle(promises, link, now);
         }
     }
 
-    fn adopt_flow<H: Host>(
+    fn adopt_flow(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         link: &IfName,
         doc: DriverFlowDoc,
         now: Now,
@@ -384,7 +387,9 @@ impl<N: Network> Flows<N> {
         };
         let (station, ports) = self.hold_again(&peer, link, &setup);
         let ports = ports.unwrap_or_else(|denied| {
-            clerk.say(now, &format!("flow:{number} goes on, but {denied}"));
+            promises
+                .journal()
+                .warn(now, &format!("flow:{number} goes on, but {denied}"));
             Vec::new()
         });
         let granted = setup.granted.unwrap_or_else(|| setup.contract.clone());
@@ -417,11 +422,11 @@ impl<N: Network> Flows<N> {
     }
 
     /// All flows are closed, and drivers end.
-    pub fn clear<H: Host>(&mut self, clerk: &mut Clerk<H>, now: Now) {
+    pub fn clear(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.lanes.keys().cloned().collect();
         for link in links {
             self.call(&link, DriverRequest::Stop, None, Pending::Nothing, now);
-            self.ended(clerk, &link, "all was cleared", now);
+            self.ended(promises, &link, "all was cleared", now);
         }
     }
 
@@ -437,8 +442,8 @@ impl<N: Network> Flows<N> {
 }
 
 /// A program that an earlier daemon attached.
-fn of_before<H: Host>(clerk: &mut Clerk<H>, doc: &ProgramDoc) -> Program {
-    let process = clerk.host().process(doc.pid);
+fn of_before(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
+    let process = promises.process(doc.pid);
     Program {
         pid: doc.pid,
         uid: process.as_ref().map_or(0, |process| process.uid),

@@ -19,15 +19,14 @@ use netnice_core::target::Target;
 use netnice_core::units::{Amount, Instant, Nanos};
 
 use super::network::Network;
+use super::promises::Promises;
 use super::{Flow, Flows, Pending, Reply, Station, messages, refuse};
 use crate::authority::user;
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::host::Host;
+use crate::page::Page;
 use crate::peer::Peer;
 use crate::server::Told;
-use crate::service::Clerk;
-use crate::service::explain::Page;
 
 /// Answers that wait for drivers.
 #[derive(Default)]
@@ -48,7 +47,7 @@ struct Ticket {
 /// What drivers told, by their links. One telling may be for many answers.
 type Census = BTreeMap<IfName, Rc<CensusDoc>>;
 
-/// What is to be answered, as far as the clerk knows.
+/// What is to be answered, as far as the service knows.
 pub enum What {
     /// The state; of one target, if one was named.
     Show(ShowDoc, Option<Target>),
@@ -91,10 +90,10 @@ impl Tickets {
 }
 
 impl<N: Network> Flows<N> {
-    /// Answers with what is known of flows beside what the clerk knows.
-    pub fn tell<H: Host>(
+    /// Answers with what is known of flows beside what the service knows.
+    pub fn tell(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         peer: Peer,
         what: What,
         reply: Reply,
@@ -124,7 +123,7 @@ impl<N: Network> Flows<N> {
                 }
             }
         }
-        self.tell_ready(clerk, now);
+        self.tell_ready(promises, now);
     }
 
     /// Asks a driver for its census if answers wait for it, now that none is under way.
@@ -142,7 +141,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Answers what waits for nobody any more.
-    pub(super) fn tell_ready<H: Host>(&mut self, clerk: &mut Clerk<H>, now: Now) {
+    pub(super) fn tell_ready(&mut self, promises: &mut impl Promises, now: Now) {
         for ticket in self.tickets.ready() {
             let Ticket {
                 peer,
@@ -165,7 +164,7 @@ impl<N: Network> Flows<N> {
                     let _ = reply.send(Told::from(Response::Shown(doc)));
                 }
                 What::Explain(target, known) => {
-                    match self.explain(clerk, &peer, &target, known, &census) {
+                    match self.explain(promises, &peer, &target, known, &census) {
                         Ok(page) => {
                             let _ = reply.send(Told::from(Response::Explained(page)));
                         }
@@ -224,9 +223,9 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    fn explain<H: Host>(
+    fn explain(
         &self,
-        clerk: &Clerk<H>,
+        promises: &impl Promises,
         peer: &Peer,
         target: &Target,
         known: Option<Explained>,
@@ -235,7 +234,7 @@ impl<N: Network> Flows<N> {
         let counts = Counts::of(census);
         let mut page = Page::after(known.clone().unwrap_or_default());
         if let Target::Direct(link) = target {
-            self.explain_link(clerk, link, census.get(link).map(Rc::as_ref), &mut page)?;
+            self.explain_link(promises, link, census.get(link).map(Rc::as_ref), &mut page)?;
             return Ok(page.into());
         }
         let mut flows = self.told_to(peer).filter(|flow| self.is_of(flow, target));
@@ -313,9 +312,9 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    fn explain_link<H: Host>(
+    fn explain_link(
         &self,
-        clerk: &Clerk<H>,
+        promises: &impl Promises,
         link: &IfName,
         census: Option<&CensusDoc>,
         page: &mut Page,
@@ -338,7 +337,7 @@ impl<N: Network> Flows<N> {
             &messages::mode(&lane.mode, lane.why_not_native.as_deref()),
         );
         if let (Some(split), Some(need)) = (lane.split, lane.need) {
-            let part = clerk.ledger().part(link);
+            let part = promises.part(link);
             let tree = part.map_or(split.tree, |part| part.tree);
             page.row(
                 "has",
@@ -375,17 +374,12 @@ impl<N: Network> Flows<N> {
 
 impl<N: Network> Flows<N> {
     /// What the direct path finds here, and what it uses.
-    pub fn doctor<H: Host>(&mut self, clerk: &Clerk<H>) -> Vec<DoctorItem> {
+    pub fn doctor(&mut self, promises: &impl Promises) -> Vec<DoctorItem> {
         let mut items = vec![
             messages::program(&super::driver::program()),
             messages::af_xdp(self.network.af_xdp()),
         ];
-        let links: Vec<IfName> = clerk
-            .ledger()
-            .links()
-            .map(|m| m.link.name.clone())
-            .collect();
-        for link in links {
+        for link in promises.links() {
             let lane = self.lanes.get(&link).filter(|lane| lane.here);
             let used = lane.map(|lane| {
                 let programs = messages::many(lane.programs.len(), "program");

@@ -18,16 +18,15 @@ use netnice_kernel::routes::{Change, Kind, Neighbour};
 use super::network::{Network, Nic};
 use super::open_flow::{end, hop};
 use super::ports::Want;
+use super::promises::Promises;
 use super::{Flow, Flows, Station, Wanted, endpoint, refuse, replies};
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::host::Host;
 use crate::peer::Peer;
-use crate::service::Clerk;
 
 impl<N: Network> Flows<N> {
     /// Something has changed; [`Flows::look`] is to be called soon.
-    pub fn ways_changed<H: Host>(&mut self, clerk: &mut Clerk<H>, changes: &[Change], now: Now) {
+    pub fn ways_changed(&mut self, promises: &mut impl Promises, changes: &[Change], now: Now) {
         if self.lanes.is_empty() {
             return;
         }
@@ -37,7 +36,7 @@ impl<N: Network> Flows<N> {
                 Change::Neighbour { index, station } => self.look_at_station(*index, *station, now),
             }
         }
-        self.look_at_stations(clerk, now);
+        self.look_at_stations(promises, now);
     }
 
     /// Whether ways are to be looked at.
@@ -78,7 +77,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Whether a station that is waited for has answered.
-    pub(super) fn look_at_stations<H: Host>(&mut self, clerk: &mut Clerk<H>, now: Now) {
+    pub(super) fn look_at_stations(&mut self, promises: &mut impl Promises, now: Now) {
         for waiting in std::mem::take(&mut self.waiting) {
             let known = self.network.neighbour(waiting.index, waiting.via);
             let silent = match known {
@@ -93,7 +92,7 @@ impl<N: Network> Flows<N> {
                             flow.station = flow.station.at(Some(mac));
                             let there = self.sessions.contains_key(&session);
                             match there {
-                                true => self.open_at_driver(clerk, *flow, reply, now),
+                                true => self.open_at_driver(promises, *flow, reply, now),
                                 false => self.give_back_of(&flow),
                             }
                         }
@@ -197,7 +196,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Looks at interfaces, and at the ways of all flows.
-    pub(super) fn look_at_all_ways<H: Host>(&mut self, clerk: &mut Clerk<H>, now: Now) {
+    pub(super) fn look_at_all_ways(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.lanes.keys().cloned().collect();
         for link in links {
             let before = self.lanes.get(&link).and_then(|lane| lane.nic);
@@ -218,20 +217,14 @@ impl<N: Network> Flows<N> {
                 // No way leads over a link that is down; when it is up again they are looked at.
                 continue;
             };
-            self.look_at_ways_of(clerk, &link, nic, now);
+            self.look_at_ways_of(promises, &link, nic, now);
             if before.is_some_and(|before| before.mtu != nic.mtu) {
-                self.settle(clerk, &link, now);
+                self.settle(promises, &link, now);
             }
         }
     }
 
-    fn look_at_ways_of<H: Host>(
-        &mut self,
-        clerk: &mut Clerk<H>,
-        link: &IfName,
-        nic: Nic,
-        now: Now,
-    ) {
+    fn look_at_ways_of(&mut self, promises: &mut impl Promises, link: &IfName, nic: Nic, now: Now) {
         let theirs: Vec<(u32, Station, u32)> = self
             .flows
             .values()
@@ -248,7 +241,7 @@ impl<N: Network> Flows<N> {
             let way = match known.get(&(host, from)) {
                 Some(way) => *way,
                 None => {
-                    let way = match self.way_now(clerk, link, nic, number, now) {
+                    let way = match self.way_now(promises, link, nic, number, now) {
                         Found::Way(hop) => Some(hop),
                         Found::None => None,
                         Found::Closed => continue,
@@ -273,9 +266,9 @@ impl<N: Network> Flows<N> {
     }
 
     /// The way of a flow as it is now; closes one whose way leads elsewhere.
-    fn way_now<H: Host>(
+    fn way_now(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         link: &IfName,
         nic: Nic,
         number: u32,
@@ -300,7 +293,9 @@ impl<N: Network> Flows<N> {
             let other = other.unwrap_or_else(|| "another link".to_owned());
             let why =
                 format!("its way leads over {other} now, not over {link}: open it again there");
-            clerk.note(now, format!("flow:{number} is closed: {why}"));
+            promises
+                .journal()
+                .note(now, format!("flow:{number} is closed: {why}"));
             if let Some(flow) = self.flows.get(&number).cloned() {
                 self.close_flow(&flow, &why, None, now);
                 // Of one that is being opened that is the answer.

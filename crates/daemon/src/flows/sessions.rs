@@ -6,19 +6,18 @@ use netnice_api::{Done, Response};
 use netnice_core::contract::IfName;
 
 use super::driver::Start;
+use super::promises::Promises;
 use super::{Asked, Caller, Flows, Lane, Order, Pending, Reply, Session, refuse};
-use crate::authority::user;
+use crate::authority::{self, user};
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::flows::network::{Network, Nic};
-use crate::host::Host;
 use crate::peer::Peer;
 use crate::server::Told;
-use crate::service::{Clerk, Named};
 
 impl<N: Network> Flows<N> {
     /// Takes a request of a program.
-    pub fn handle<H: Host>(&mut self, clerk: &mut Clerk<H>, asked: Asked, now: Now) {
+    pub fn handle(&mut self, promises: &mut impl Promises, asked: Asked, now: Now) {
         let Asked {
             peer,
             guest,
@@ -29,7 +28,7 @@ impl<N: Network> Flows<N> {
         let number = guest.number;
         match request {
             DirectRequest::Attach(attach) => {
-                let session = self.may_attach(clerk, &peer, &guest, caller.as_ref(), &attach);
+                let session = self.may_attach(promises, &peer, &guest, caller.as_ref(), &attach);
                 match (session, caller) {
                     (Ok((session, start)), Some(caller)) => {
                         self.attach(session, start, caller, &attach, reply, now);
@@ -38,9 +37,9 @@ impl<N: Network> Flows<N> {
                     (Err(denied), _) => refuse(reply, denied),
                 }
             }
-            DirectRequest::Open(open) => self.open(clerk, number, open, reply, now),
+            DirectRequest::Open(open) => self.open(promises, number, open, reply, now),
             DirectRequest::Change(change) => {
-                self.change(clerk, number, &change, reply, now);
+                self.change(promises, number, &change, reply, now);
             }
             DirectRequest::Close(close) => self.close(number, close.flow, reply, now),
             DirectRequest::NextHop(asked) => self.next_hop(number, asked.to, reply, now),
@@ -69,31 +68,26 @@ impl<N: Network> Flows<N> {
     }
 
     /// The session that an attachment would make, how its link's driver is started, and the link's card.
-    fn may_attach<H: Host>(
+    fn may_attach(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         peer: &Peer,
         guest: &crate::server::Guest,
         caller: Option<&Caller>,
         attach: &Attach,
     ) -> Result<(Session, (Start, Nic)), Denied> {
-        clerk.may_go_direct(peer)?;
+        promises.may_use(peer)?;
         let caller = caller.ok_or_else(no_caller)?;
         if self.sessions.contains_key(&guest.number) {
             return Err(Denied::BadUsage(
                 "this connection has attached already: one for each link".to_owned(),
             ));
         }
-        let named = Named {
-            pid: caller.pid,
-            lives: Box::new(|| true),
-        };
-        let process = clerk.program(peer, &named)?;
+        let gone = || Denied::Failed(format!("process {} does not exist (any more)", caller.pid));
+        let process = promises.process(caller.pid).ok_or_else(gone)?;
+        authority::may_limit_process(peer, &process)?;
         if !(caller.lives)() {
-            return Err(Denied::Failed(format!(
-                "process {} does not exist (any more)",
-                caller.pid
-            )));
+            return Err(gone());
         }
         if !self.network.is_here(caller.pid) {
             return Err(Denied::NotPermitted(format!(
@@ -101,14 +95,14 @@ impl<N: Network> Flows<N> {
                 caller.pid
             )));
         }
-        let link = which_link(clerk, attach.iface.as_deref())?;
+        let link = which_link(promises, attach.iface.as_deref())?;
         self.within_limits(peer, attach)?;
         let nic = self.nic(&link)?;
-        let room = self.room(clerk, &link, nic.mtu)?;
+        let room = self.room(promises, &link, nic.mtu)?;
         let start = Start {
             rate: room.least().bits_per_second(),
             overhead: room.overhead(),
-            keep_awake: clerk.keeps_awake(),
+            keep_awake: promises.keeps_awake(),
         };
         let session = Session {
             guest: guest.clone(),
@@ -219,9 +213,9 @@ impl<N: Network> Flows<N> {
     }
 
     /// A program is gone, with its flows.
-    pub(super) fn forget_program<H: Host>(
+    pub(super) fn forget_program(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         link: &IfName,
         program: u32,
         why: Option<&str>,
@@ -252,14 +246,13 @@ impl<N: Network> Flows<N> {
             }
             self.sessions.remove(&session);
         }
-        self.settle(clerk, link, now);
+        self.settle(promises, link, now);
     }
 }
 
 /// The link that is meant: one that is managed.
-fn which_link<H: Host>(clerk: &Clerk<H>, named: Option<&str>) -> Result<IfName, Denied> {
-    let mut managed: Vec<IfName> = Vec::new();
-    managed.extend(clerk.ledger().links().map(|m| m.link.name.clone()));
+fn which_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, Denied> {
+    let managed = promises.links();
     let refused = |text: String| Err(Denied::NotAdmitted(format!("refused: {text}")));
     match (named, managed.as_slice()) {
         (Some(name), all) => {

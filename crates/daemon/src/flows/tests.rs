@@ -17,6 +17,7 @@ use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::routes::Change;
 use tokio::sync::{mpsc, oneshot};
 
+use super::promises::Promises;
 use super::*;
 use crate::host::machine::Machine;
 use crate::service::{Clerk, Named};
@@ -29,7 +30,7 @@ const ANN: Peer = Peer {
 
 /// A daemon's two halves, a driver, and the world around them.
 struct Stage {
-    clerk: Clerk<Machine>,
+    service: Clerk<Machine>,
     flows: Flows<FakeNetwork>,
     driver: Driver,
     /// The driver answers.
@@ -68,7 +69,7 @@ impl Stage {
         machine.interfaces.insert("eth0".to_owned(), true);
         machine.interfaces.insert("eth1".to_owned(), true);
         Stage {
-            clerk: Clerk::new(machine, None),
+            service: Clerk::new(machine, None),
             flows: Flows::new(FakeNetwork::default()),
             driver: Driver::default(),
             answers: true,
@@ -103,8 +104,8 @@ impl Stage {
             pid,
             lives: Box::new(|| true),
         });
-        let answer = self.clerk.handle(&Peer::ROOT, &request, named, self.now);
-        self.flows.settle_all(&mut self.clerk, self.now);
+        let answer = self.service.handle(&Peer::ROOT, &request, named, self.now);
+        self.flows.settle_all(&mut self.service, self.now);
         self.pump();
         answer
     }
@@ -161,7 +162,7 @@ impl Stage {
             }),
             reply,
         };
-        self.flows.handle(&mut self.clerk, asked, self.now);
+        self.flows.handle(&mut self.service, asked, self.now);
         self.pump();
         answer
     }
@@ -216,7 +217,7 @@ impl Stage {
                     }
                     Order::Leave(_) | Order::Watch(_) => continue,
                 };
-                self.flows.heard(&mut self.clerk, &link, heard, self.now);
+                self.flows.heard(&mut self.service, &link, heard, self.now);
             }
         }
     }
@@ -232,21 +233,21 @@ impl Stage {
         self.answers = true;
         for (link, call) in std::mem::take(&mut self.unanswered) {
             let heard = self.answer(&call);
-            self.flows.heard(&mut self.clerk, &link, heard, self.now);
+            self.flows.heard(&mut self.service, &link, heard, self.now);
             self.pump();
         }
     }
 
     fn pass(&mut self, time: Nanos) {
         self.now.monotonic = self.now.monotonic.after(time);
-        self.flows.look(&mut self.clerk, self.now);
+        self.flows.look(&mut self.service, self.now);
         self.pump();
     }
 
     fn changed(&mut self, change: Change) {
         self.flows
-            .ways_changed(&mut self.clerk, &[change], self.now);
-        self.flows.look(&mut self.clerk, self.now);
+            .ways_changed(&mut self.service, &[change], self.now);
+        self.flows.look(&mut self.service, self.now);
         self.pump();
     }
 
@@ -257,13 +258,13 @@ impl Stage {
             ..self.flows.network.clone()
         };
         self.flows = Flows::new(paper);
-        self.clerk.set_part(&eth0(), None).expect("given back");
+        self.service.set_part(&eth0(), None).expect("given back");
         self.flows.find(&eth0(), self.now);
         self.pump();
     }
 
     fn part(&self) -> Option<crate::ledger::part::Part> {
-        self.clerk.ledger().part(&eth0()).copied()
+        self.service.ledger().part(&eth0()).copied()
     }
 }
 

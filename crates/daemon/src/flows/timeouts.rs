@@ -17,32 +17,31 @@ use netnice_core::contract::IfName;
 use netnice_core::units::Nanos;
 
 use super::network::Network;
+use super::promises::Promises;
 use super::{Before, Flows, Pending, refuse, sessions};
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::host::Host;
-use crate::service::Clerk;
 
 impl<N: Network> Flows<N> {
     /// Gives up what has waited too long, looks whether stations have answered, and at ways if something was heard of them.
-    pub fn look<H: Host>(&mut self, clerk: &mut Clerk<H>, now: Now) {
-        self.look_at_stations(clerk, now);
+    pub fn look(&mut self, promises: &mut impl Promises, now: Now) {
+        self.look_at_stations(promises, now);
         if std::mem::take(&mut self.look_at_ways) {
-            self.look_at_all_ways(clerk, now);
+            self.look_at_all_ways(promises, now);
         }
         let late = self.calls.iter();
         let late = late.filter(|(_, call)| call.until <= now.monotonic);
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
         for id in late {
-            self.is_late(clerk, id, now);
+            self.is_late(promises, id, now);
         }
         if self.tickets.expire(now.monotonic) {
-            self.tell_ready(clerk, now);
+            self.tell_ready(promises, now);
         }
     }
 
     /// A call has not been answered in time.
-    fn is_late<H: Host>(&mut self, clerk: &mut Clerk<H>, id: u64, now: Now) {
+    fn is_late(&mut self, promises: &mut impl Promises, id: u64, now: Now) {
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };
@@ -70,18 +69,18 @@ impl<N: Network> Flows<N> {
                 }
                 let frees = matches!(what, Pending::Open { .. } | Pending::Change { .. });
                 let why = Denied::Failed(format!("the driver of {link} does not answer"));
-                self.give_up(clerk, what, why, now);
+                self.give_up(promises, what, why, now);
                 if frees {
-                    self.settle(clerk, &link, now);
+                    self.settle(promises, &link, now);
                 }
             }
         }
     }
 
     /// Nobody waits for the answer to a call any more.
-    pub(super) fn give_up<H: Host>(
+    pub(super) fn give_up(
         &mut self,
-        clerk: &mut Clerk<H>,
+        promises: &mut impl Promises,
         what: Pending,
         why: Denied,
         now: Now,
@@ -111,7 +110,7 @@ impl<N: Network> Flows<N> {
             }
             Pending::Tell(tickets) => {
                 self.tickets.take(&tickets, None);
-                self.tell_ready(clerk, now);
+                self.tell_ready(promises, now);
             }
             Pending::Detach { .. }
             | Pending::Wire

@@ -12,6 +12,7 @@ use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
 use crate::ledger::{Body, Held, Place};
+use crate::page::Page;
 use crate::peer::POLICY;
 use crate::policy::rule_title;
 use crate::reconcile::desired;
@@ -238,46 +239,6 @@ impl<H: Host> Clerk<H> {
     }
 }
 
-/// Lines of a label and a text.
-#[derive(Default)]
-pub(crate) struct Page {
-    lines: Vec<String>,
-}
-
-impl Page {
-    /// What follows what is told already.
-    pub(crate) fn after(told: Explained) -> Page {
-        Page { lines: told.lines }
-    }
-
-    /// Adds a text, on as many lines as it takes.
-    pub(crate) fn row(&mut self, label: &str, text: &str) {
-        let mut line = format!("{label:<LABEL$}");
-        let mut width = 0;
-        for word in text.split_whitespace() {
-            let needs = word.chars().count();
-            if width > 0 && LABEL + width + 1 + needs > COLUMNS {
-                self.lines.push(line);
-                line = " ".repeat(LABEL);
-                width = 0;
-            }
-            if width > 0 {
-                line.push(' ');
-                width += 1;
-            }
-            line.push_str(word);
-            width += needs;
-        }
-        self.lines.push(line);
-    }
-}
-
-impl From<Page> for Explained {
-    fn from(page: Page) -> Explained {
-        Explained { lines: page.lines }
-    }
-}
-
 /// A contract with both forms of its rates.
 fn said(contract: &Contract) -> String {
     let rate = |word: &str, rate: Option<Rate>| rate.map(|rate| format!("{word} {rate}"));
@@ -415,8 +376,3 @@ fn not_covered(held: &Held) -> Vec<&'static str> {
 fn rough(time: Nanos) -> Nanos {
     Nanos::from_secs(time.0.div_ceil(1_000_000_000))
 }
-
-/// Width of a label.
-const LABEL: usize = 11;
-/// Width of a line.
-const COLUMNS: usize = 80;

@@ -1,22 +1,22 @@
-//! The clerk's side of the direct path: what its flow manager asks of the ledger, of the class trees, and of the machine.
+//! What the service does for flows: see [`Promises`].
 
 use netnice_api::direct::Term;
 use netnice_core::contract::{Direction, IfName};
 use netnice_core::link::Link;
 use netnice_core::units::Amount;
 
-use super::{Clerk, Named};
+use super::Clerk;
 use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
+use crate::flows::promises::Promises;
 use crate::host::{Host, Process};
+use crate::journal::Journal;
 use crate::ledger::part::Part;
 use crate::peer::Peer;
 
-impl<H: Host> Clerk<H> {
-    /// Whether a peer may have direct flows at all. Where the policy cannot be read nobody knows, so those may whom it cannot
-    /// keep out.
-    pub fn may_go_direct(&self, peer: &Peer) -> Result<(), Denied> {
+impl<H: Host> Promises for Clerk<H> {
+    fn may_use(&self, peer: &Peer) -> Result<(), Denied> {
         match (&self.policy_fault, self.policy.direct_users) {
             (Some(_), _) if !self.policy_read => authority::may_manage(
                 peer,
@@ -30,31 +30,31 @@ impl<H: Host> Clerk<H> {
         }
     }
 
-    /// Whether drivers keep processors awake while packets leave that have a moment to leave at.
-    pub fn keeps_awake(&self) -> bool {
+    fn keeps_awake(&self) -> bool {
         self.policy.direct_awake
     }
 
-    /// What a link's driver is to throw away. None: nobody knows, for the policy cannot be read.
-    pub fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]> {
+    fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]> {
         let known = self.policy_read || self.policy_fault.is_none();
         let rule = self.policy.links.iter().find(|rule| rule.name == *link);
         known.then(|| rule.map_or(&[][..], |rule| &rule.discard))
     }
 
-    /// The process that asks for flows, if the peer may act for it.
-    pub fn program(&mut self, peer: &Peer, named: &Named) -> Result<Process, Denied> {
-        self.named(peer, Some(named), None)
+    fn process(&mut self, pid: u32) -> Option<Process> {
+        self.host.process(pid)
     }
 
-    /// A managed link.
-    pub fn managed(&self, name: &str) -> Option<Link> {
-        let managed = self.ledger.link(name)?;
+    fn links(&self) -> Vec<IfName> {
+        let links = self.ledger.links();
+        links.map(|managed| managed.link.name.clone()).collect()
+    }
+
+    fn link(&self, name: &IfName) -> Option<Link> {
+        let managed = self.ledger.link(name.as_str())?;
         Some(managed.link.clone())
     }
 
-    /// What is promised to targets of the kernel path for sending on a link, each and together.
-    pub fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount) {
+    fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount) {
         let [together, _] = self.ledger.promised_to_targets(link);
         let usable = link.usable(Direction::Up);
         let each = self.ledger.held().filter_map(|held| {
@@ -66,9 +66,11 @@ impl<H: Host> Clerk<H> {
         (each.collect(), together)
     }
 
-    /// Says what the direct path has of a link, and gives the rest to the kernel's classes. It is not written down: the
-    /// next daemon asks the drivers.
-    pub fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied> {
+    fn part(&self, link: &IfName) -> Option<Part> {
+        self.ledger.part(link).copied()
+    }
+
+    fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied> {
         let same_tree = {
             let tree = |part: Option<&Part>| part.map(|part| part.tree);
             tree(self.ledger.part(link)) == tree(part.as_ref())
@@ -85,13 +87,11 @@ impl<H: Host> Clerk<H> {
         Ok(())
     }
 
-    /// Bytes that the kernel's classes have sent on a link so far, of all who use it.
-    pub fn sent_by_classes(&self, link: &IfName) -> Option<u64> {
+    fn sent_by_classes(&self, link: &IfName) -> Option<u64> {
         self.host.sent_on(link.as_str())
     }
 
-    /// Admits again what was degraded, if there is room now: the direct path has given some back.
-    pub fn heal(&mut self, now: Now) {
+    fn heal(&mut self, now: Now) {
         let degraded = self.ledger.held().any(|held| held.refused.is_some());
         if degraded {
             let draft = self.draft_by_itself();
@@ -100,14 +100,15 @@ impl<H: Host> Clerk<H> {
         }
     }
 
+    fn journal(&mut self) -> &mut Journal {
+        &mut self.journal
+    }
+}
+
+#[cfg(test)]
+impl<H: Host> Clerk<H> {
     /// A link carries something else from now on, whatever was promised.
-    #[cfg(test)]
     pub fn force_link(&mut self, managed: crate::ledger::Managed) {
         self.ledger.relink(managed);
-    }
-
-    /// Notes something for `netnice log`.
-    pub fn note(&mut self, now: Now, text: String) {
-        self.journal.note(now, text);
     }
 }

@@ -25,7 +25,7 @@ fn both_parts_are_the_link_and_what_one_leaves_the_other_gets() {
     for _ in 0..10 {
         let tree = stage.part().expect("a part").tree;
         sent += tree.bits_per_second() / 8 / 5;
-        stage.clerk.host().sent.insert("eth0".to_owned(), sent);
+        stage.service.host().sent.insert("eth0".to_owned(), sent);
         stage.now.monotonic = stage.now.monotonic.after(Nanos::from_millis(200));
         stage.flows.balance(stage.now);
         stage.pump();
@@ -36,7 +36,7 @@ fn both_parts_are_the_link_and_what_one_leaves_the_other_gets() {
     for _ in 0..10 {
         let tree = stage.part().expect("a part").tree;
         sent += tree.bits_per_second() / 8 / 5;
-        stage.clerk.host().sent.insert("eth0".to_owned(), sent);
+        stage.service.host().sent.insert("eth0".to_owned(), sent);
         stage.driver.totals.sent_bytes += stage.driver.rate / 8 / 5;
         stage.now.monotonic = stage.now.monotonic.after(Nanos::from_millis(200));
         stage.flows.balance(stage.now);
@@ -67,12 +67,12 @@ fn the_classes_grow_after_the_driver_has_shrunk() {
     };
     let applied = stage
         .flows
-        .apply(&mut stage.clerk, &eth0(), split, stage.now);
+        .apply(&mut stage.service, &eth0(), split, stage.now);
     applied.expect("applied");
     stage.pump();
     let tree = |stage: &Stage| stage.part().expect("a part").tree;
     assert_eq!(tree(&stage), before, "not before the driver says so");
-    stage.flows.rewired(&mut stage.clerk, &eth0(), stage.now);
+    stage.flows.rewired(&mut stage.service, &eth0(), stage.now);
     assert_eq!(tree(&stage), mbit(60));
 }
 

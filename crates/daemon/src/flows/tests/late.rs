@@ -107,7 +107,7 @@ fn the_classes_grow_however_late_the_driver_says_that_it_has_shrunk() {
     };
     let applied = stage
         .flows
-        .apply(&mut stage.clerk, &eth0(), split, stage.now);
+        .apply(&mut stage.service, &eth0(), split, stage.now);
     applied.expect("applied");
     stage.pump();
     stage.pass(STALL);
@@ -156,7 +156,7 @@ fn what_is_asked_of_a_flow_before_its_end_is_heard_changes_no_other() {
     let heard = Heard::Said(event, Vec::new());
     stage
         .flows
-        .heard(&mut stage.clerk, &eth0(), heard, stage.now);
+        .heard(&mut stage.service, &eth0(), heard, stage.now);
     stage.pump();
     assert_eq!(stage.driver.flows, before);
     assert_eq!(stage.flows.flows.len(), 1);

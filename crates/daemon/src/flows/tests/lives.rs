@@ -185,7 +185,7 @@ fn a_driver_that_ends_closes_all_and_the_next_attachment_starts_one_anew() {
     let heard = Heard::Ended("the driver of eth0 has ended".to_owned());
     stage
         .flows
-        .heard(&mut stage.clerk, &eth0(), heard, stage.now);
+        .heard(&mut stage.service, &eth0(), heard, stage.now);
     match seat.heard().as_slice() {
         [FlowNews::Ended { why }] => assert!(why.contains("has ended"), "{why}"),
         other => panic!("{other:?}"),
@@ -212,7 +212,7 @@ fn who_is_expelled_hears_by_which_rule_and_the_others_go_on() {
     let why = "R12: the cursor went back".to_owned();
     let event = DriverWord::Event(DriverEvent::Expelled { program, why });
     stage.flows.heard(
-        &mut stage.clerk,
+        &mut stage.service,
         &eth0(),
         Heard::Said(event, Vec::new()),
         stage.now,
@@ -250,7 +250,7 @@ fn a_daemon_that_starts_anew_keeps_flows_that_are_there() {
     let program = *stage.driver.programs.keys().next().expect("it is there");
     let event = DriverWord::Event(DriverEvent::Gone { program });
     stage.flows.heard(
-        &mut stage.clerk,
+        &mut stage.service,
         &eth0(),
         Heard::Said(event, Vec::new()),
         stage.now,
@@ -266,10 +266,15 @@ fn what_no_longer_fits_is_degraded_and_heals() {
     stage.opened(&seat, "10.0.0.2:1", "min 30mbit");
     stage.opened(&seat, "10.0.0.3:1", "min 50mbit");
     // The operator insists: a link of less, as after a restart with another driver.
-    let mut managed = stage.clerk.ledger().link("eth0").expect("managed").clone();
+    let mut managed = stage
+        .service
+        .ledger()
+        .link("eth0")
+        .expect("managed")
+        .clone();
     managed.link.up.as_mut().expect("a rate").rate = "60mbit".parse().expect("a rate");
-    stage.clerk.force_link(managed.clone());
-    stage.flows.settle_all(&mut stage.clerk, stage.now);
+    stage.service.force_link(managed.clone());
+    stage.flows.settle_all(&mut stage.service, stage.now);
     stage.pump();
     match seat.heard().as_slice() {
         [FlowNews::Degraded { flow: 2, why }] => assert!(why.contains("does not fit"), "{why}"),
@@ -288,8 +293,8 @@ fn what_no_longer_fits_is_degraded_and_heals() {
         ("min 30mbit", "none")
     );
     managed.link.up.as_mut().expect("a rate").rate = "100mbit".parse().expect("a rate");
-    stage.clerk.force_link(managed);
-    stage.flows.settle_all(&mut stage.clerk, stage.now);
+    stage.service.force_link(managed);
+    stage.flows.settle_all(&mut stage.service, stage.now);
     stage.pump();
     assert_eq!(told(&stage, 2), "min 50mbit");
 }
@@ -300,10 +305,15 @@ fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
     let seat = stage.program(&Peer::ROOT, 7);
     stage.opened(&seat, "10.0.0.2:1", "min 30mbit");
     stage.opened(&seat, "10.0.0.3:1", "min 50mbit up 60mbit");
-    let mut managed = stage.clerk.ledger().link("eth0").expect("managed").clone();
+    let mut managed = stage
+        .service
+        .ledger()
+        .link("eth0")
+        .expect("managed")
+        .clone();
     managed.link.up.as_mut().expect("a rate").rate = "60mbit".parse().expect("a rate");
-    stage.clerk.force_link(managed.clone());
-    stage.flows.settle_all(&mut stage.clerk, stage.now);
+    stage.service.force_link(managed.clone());
+    stage.flows.settle_all(&mut stage.service, stage.now);
     stage.pump();
     // A younger one fits, and keeps what it has.
     stage.opened(&seat, "10.0.0.4:1", "min 10mbit");
@@ -322,8 +332,8 @@ fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
     assert_eq!(known(&stage, 3), ("min 10mbit".to_owned(), false));
     assert_eq!(told(&stage, 2), "up 60mbit");
     managed.link.up.as_mut().expect("a rate").rate = "100mbit".parse().expect("a rate");
-    stage.clerk.force_link(managed);
-    stage.flows.settle_all(&mut stage.clerk, stage.now);
+    stage.service.force_link(managed);
+    stage.flows.settle_all(&mut stage.service, stage.now);
     stage.pump();
     assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), false));
     assert_eq!(told(&stage, 2), "up 60mbit min 50mbit");
@@ -394,7 +404,7 @@ fn who_attaches_while_a_driver_ends_for_want_of_flows_gets_the_next_one() {
     let heard = Heard::Ended("the driver of eth0 has ended".to_owned());
     stage
         .flows
-        .heard(&mut stage.clerk, &eth0(), heard, stage.now);
+        .heard(&mut stage.service, &eth0(), heard, stage.now);
     stage.pump();
     let told = answer.try_recv().expect("an answer").response;
     let attached = matches!(told, Response::Direct(DirectAnswer::Attached(_)));
@@ -407,7 +417,7 @@ fn clearing_all_ends_flows_and_drivers() {
     let mut stage = Stage::new();
     let mut seat = stage.program(&ANN, 8);
     stage.opened(&seat, "10.0.0.2:1", "");
-    stage.flows.clear(&mut stage.clerk, stage.now);
+    stage.flows.clear(&mut stage.service, stage.now);
     stage.pump();
     assert!(matches!(seat.heard().as_slice(), [FlowNews::Ended { .. }]));
     assert!(stage.flows.is_idle() && stage.flows.held_ports().is_empty());

@@ -111,7 +111,7 @@ fn users_are_kept_off_the_direct_path_where_the_policy_says_so() {
     let link = "\n[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
     let obey = |stage: &mut Stage, text: &str| {
         std::fs::write(&path, text).expect("a file");
-        stage.clerk.obey(&path, stage.now);
+        stage.service.obey(&path, stage.now);
         std::fs::remove_file(&path).expect("it was there");
     };
     // Nobody knows yet what the policy is.

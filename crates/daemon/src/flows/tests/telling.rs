@@ -12,7 +12,7 @@ fn explain(stage: &mut Stage, target: &str) -> oneshot::Receiver<Told> {
     let what = What::Explain(target, None);
     stage
         .flows
-        .tell(&mut stage.clerk, Peer::ROOT, what, reply, stage.now);
+        .tell(&mut stage.service, Peer::ROOT, what, reply, stage.now);
     stage.pump();
     answer
 }
@@ -54,9 +54,9 @@ fn a_driver_throws_away_what_the_policy_says_and_no_more() {
     let obey = |stage: &mut Stage, lines: &str| {
         let link = "[[link]]\nname = \"eth0\"\nrate = \"100mbit\"\n";
         std::fs::write(&path, format!("{link}{lines}")).expect("a file");
-        stage.clerk.obey(&path, stage.now);
+        stage.service.obey(&path, stage.now);
         std::fs::remove_file(&path).expect("it was there");
-        stage.flows.settle_all(&mut stage.clerk, stage.now);
+        stage.flows.settle_all(&mut stage.service, stage.now);
         stage.pump();
     };
     obey(&mut stage, "discard = [\"12=0800\", \"12=88cc\"]");
@@ -102,7 +102,9 @@ fn of_one_driver_one_census_is_under_way_and_the_next_is_for_all_who_came_meanwh
         assert_eq!(stage.unanswered.len(), 1, "{:?}", stage.unanswered);
         let (link, call) = stage.unanswered.remove(0);
         let heard = stage.answer(&call);
-        stage.flows.heard(&mut stage.clerk, &link, heard, stage.now);
+        stage
+            .flows
+            .heard(&mut stage.service, &link, heard, stage.now);
         stage.pump();
         let now = asks.iter_mut().map(oneshot::Receiver::try_recv);
         assert_eq!(now.filter(Result::is_ok).count(), told);
@@ -139,7 +141,7 @@ fn who_waits_for_the_next_census_hears_of_the_drivers_end() {
     let ended = driver::Heard::Ended("it was killed".to_owned());
     stage
         .flows
-        .heard(&mut stage.clerk, &eth0(), ended, stage.now);
+        .heard(&mut stage.service, &eth0(), ended, stage.now);
     for ask in &mut asks {
         let told = words(&ask.try_recv().expect("an answer").response);
         assert!(told.contains("flow:1 is not open"), "{told}");
