@@ -16,6 +16,7 @@ pub mod kernel;
 pub mod machine;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 use netnice_core::units::{Instant, Rate};
 use netnice_kernel::connections::Connection;
@@ -150,6 +151,31 @@ impl Act {
                 | Act::UnbindCgroup { .. }
                 | Act::UnbindUser { .. }
         )
+    }
+}
+
+impl fmt::Display for Act {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Act::Adopt { pid, only, .. } => match only {
+                true => write!(f, "take in process {pid}"),
+                false => write!(f, "take in process {pid} and its descendants"),
+            },
+            Act::Readopt { members } => write!(f, "take in {} processes", members.len()),
+            Act::Release { heirs } => match heirs.len() {
+                1 => f.write_str("let its processes go"),
+                targets => write!(f, "let the processes of {targets} targets go"),
+            },
+            Act::BindApp { path, .. } => write!(f, "take in what runs {path}"),
+            Act::UnbindApp { path, .. } => write!(f, "let go what runs {path}"),
+            Act::BindCgroup { bound, .. } => write!(f, "take in control group {}", bound.path),
+            Act::UnbindCgroup { bound, .. } => match bound {
+                Some(bound) => write!(f, "let go control group {}", bound.path),
+                None => f.write_str("wait for a control group no longer"),
+            },
+            Act::BindUser { uid, .. } => write!(f, "take in user {uid}"),
+            Act::UnbindUser { uid, .. } => write!(f, "let go user {uid}"),
+        }
     }
 }
 

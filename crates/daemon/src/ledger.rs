@@ -271,6 +271,17 @@ impl Ledger {
         })
     }
 
+    /// What is promised for sending on a link to each target that names it.
+    pub fn promised_to_each(&self, link: &Link) -> impl Iterator<Item = (String, Amount)> {
+        let usable = link.usable(Direction::Up);
+        self.held().filter_map(move |held| {
+            let contract = &held.entry.contract;
+            let on = contract.on().is_some_and(|on| *on == link.name);
+            let min = contract.link_min(Direction::Up, usable.filter(|_| on)?)??;
+            Some((held.entry.target.to_string(), min.into()))
+        })
+    }
+
     /// What contains a target, from the inside out.
     pub fn around(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
         let mut next = self.held.get(&slot).and_then(|held| held.entry.parent);
@@ -684,4 +695,19 @@ impl Held {
         self.entry.contract = asked.without_guarantees();
         self.refused = Some(why);
     }
+}
+
+/// A managed link in words.
+pub fn describe_link(link: &Link) -> String {
+    let mut text = format!("{} is managed", link.name);
+    for direction in Direction::ALL {
+        if let Some(capacity) = link.capacity(direction) {
+            let word = direction.word();
+            text.push_str(&format!(", {word} {} ({})", capacity.rate, capacity.source));
+            if let Some(usable) = link.usable(direction).filter(|u| *u != capacity.rate) {
+                text.push_str(&format!(", {usable:#} of it can be promised"));
+            }
+        }
+    }
+    text
 }

@@ -10,6 +10,7 @@
 //!   waits in a class of a target around it.
 
 pub mod history;
+mod measured;
 pub mod metrics;
 mod rates;
 
@@ -18,6 +19,7 @@ use netnice_core::meter::{Flow, Meter};
 use netnice_core::units::{Bytes, Rate};
 use netnice_kernel::enforce::{DirectionCounts, TargetCounts};
 
+pub use measured::Measured;
 pub use rates::Rates;
 
 /// The counters of one target.

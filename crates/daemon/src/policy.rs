@@ -21,7 +21,10 @@
 //! The file is read as a whole or not at all. What cannot be understood is said with file, line and reason.
 
 mod discard;
+mod rules;
 pub mod units;
+
+pub use rules::Rules;
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -36,10 +36,11 @@ use crate::host::kernel::KernelHost;
 use crate::host::{Enforcer, Host};
 use crate::meter::metrics::serve::{self, Address, Scrape};
 use crate::policy::units;
+use crate::reconcile::Record;
 use crate::runtime::Runtime;
 use crate::server::{Ask, Server};
 use crate::service::doctor::item;
-use crate::service::{Clerk, Named, Record};
+use crate::service::{Named, Service};
 use crate::state::{StateError, Store};
 
 /// How the daemon is started.
@@ -106,21 +107,21 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     let kernel = Kernel::open(folder, probe::leaves()).during("open the kernel's side")?;
     let swept = kernel.was_swept();
     let host = KernelHost::new(kernel, options.engines()).during("open the kernel's side")?;
-    let mut clerk = Clerk::new(host, Some(store));
+    let mut service = Service::new(host, Some(store));
     if swept {
-        clerk.say(
+        service.say(
             Now::read(),
             "what was in force was of another version of netniced: it is laid anew",
         );
     }
-    clerk.start(record, Now::read());
-    clerk.look_for_units(units::search_path());
-    clerk.obey(&options.policy, Now::read());
+    service.start(record, Now::read());
+    service.look_for_units(units::search_path());
+    service.obey(&options.policy, Now::read());
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .during("start the runtime")?;
-    LocalSet::new().block_on(&executor, live(options, clerk))?;
+    LocalSet::new().block_on(&executor, live(options, service))?;
     runtime.leave();
     Ok(())
 }
@@ -153,14 +154,14 @@ fn read(store: &Store) -> Result<Record, RunError> {
     }
 }
 
-async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), RunError> {
+async fn live(options: &Options, mut service: Service<KernelHost>) -> Result<(), RunError> {
     let mut terminate = signal(SignalKind::terminate()).during("hear signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).during("hear signals")?;
     let mut hangup = signal(SignalKind::hangup()).during("hear signals")?;
     let mut ticks = every(TICK);
     let mut balances = every(BALANCE);
     let mut links = Links::open(
-        clerk
+        service
             .host()
             .numbers()
             .during("find out who the daemon is to netlink")?,
@@ -194,66 +195,66 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
     drivers.find(&mut flows, Now::read());
     let mut ways_at: Option<Instant> = None;
     loop {
-        listen_to_ends(&mut clerk, &mut ends);
+        listen_to_ends(&mut service, &mut ends);
         let flows_due = flows.next_due().map(from_monotonic);
-        let due = clerk.next_due().map(from_monotonic);
-        let has_links = clerk.ledger().links().next().is_some();
+        let due = service.next_due().map(from_monotonic);
+        let has_links = service.ledger().links().next().is_some();
         tokio::select! {
             biased;
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
-            _ = hangup.recv() => clerk.obey(&options.policy, Now::read()),
-            () = at(due) => clerk.expire(Now::read()),
+            _ = hangup.recv() => service.obey(&options.policy, Now::read()),
+            () = at(due) => service.expire(Now::read()),
             () = at(sweep_at) => {
                 sweep_at = None;
-                clerk.tidy(Now::read());
+                service.tidy(Now::read());
             }
             () = at(units_at) => {
                 units_at = None;
-                clerk.look_at_units(Now::read());
-                unit_files.watch(clerk.unit_folders());
+                service.look_at_units(Now::read());
+                unit_files.watch(service.unit_folders());
             }
             () = at(look_at) => {
                 look_at = None;
-                clerk.repair(true, Now::read());
+                service.repair(Now::read());
             }
             _ = balances.tick(), if has_links => {
-                clerk.balance(Now::read());
+                service.balance(Now::read());
                 flows.balance(Now::read());
             }
             _ = ticks.tick() => {
-                clerk.tick(Now::read());
+                service.tick(Now::read());
                 flows.tick(Now::read());
-                folders.watch(&group_folders(&clerk));
-                unit_files.watch(clerk.unit_folders());
+                folders.watch(&group_folders(&service));
+                unit_files.watch(service.unit_folders());
             }
-            Some(ask) = asks.recv() => answer(&mut clerk, &mut flows, ask),
+            Some(ask) = asks.recv() => answer(&mut service, &mut flows, ask),
             Some((link, connection, heard)) = from_drivers.recv() => {
                 if drivers.is_present(&link, connection) {
-                    flows.heard(&mut clerk, &link, heard, Now::read());
+                    flows.heard(&mut service, &link, heard, Now::read());
                 }
             }
             Some(session) = left.recv() => flows.left(session, Now::read()),
-            () = at(flows_due) => flows.look(&mut clerk, Now::read()),
+            () = at(flows_due) => flows.look(&mut service, Now::read()),
             () = at(ways_at) => {
                 ways_at = None;
-                flows.look(&mut clerk, Now::read());
+                flows.look(&mut service, Now::read());
             }
             heard = ways.changed(), if !flows.is_idle() => {
                 let changes = heard.during("listen to netlink any more")?;
-                flows.ways_changed(&mut clerk, &changes, Now::read());
+                flows.ways_changed(&mut service, &changes, Now::read());
                 if flows.wants_look() {
                     ways_at.get_or_insert(Instant::now() + LINKS_SETTLE);
                 }
             }
             Some(scrape) = scrapes.recv() => {
                 // Who has gone meanwhile misses the page.
-                let _ = scrape.send(clerk.metrics(Now::read()));
+                let _ = scrape.send(service.metrics(Now::read()));
             }
             heard = links.changed() => {
                 heard.during("listen to netlink any more")?;
                 // A container that starts is held from its first packet on if its interface is seen to at once.
-                clerk.house();
+                service.house();
                 look_at.get_or_insert(Instant::now() + LINKS_SETTLE);
             }
             heard = folders.changed() => {
@@ -271,7 +272,7 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
             () = &mut listening => break,
         }
         // Whatever happened may have changed what a link carries, or what is promised on it.
-        flows.settle_all(&mut clerk, Now::read());
+        flows.settle_all(&mut service, Now::read());
         drivers.obey(flows.take_orders());
     }
     tracing::info!("stopping; what is in force stays in force");
@@ -297,7 +298,7 @@ fn listen(path: &Path) -> io::Result<Server> {
     }
 }
 
-fn answer<H: Host, N: Network>(clerk: &mut Clerk<H>, flows: &mut Flows<N>, ask: Ask) {
+fn answer<H: Host, N: Network>(service: &mut Service<H>, flows: &mut Flows<N>, ask: Ask) {
     let now = Now::read();
     let Ask {
         peer,
@@ -322,21 +323,21 @@ fn answer<H: Host, N: Network>(clerk: &mut Clerk<H>, flows: &mut Flows<N>, ask: 
             caller,
             reply,
         };
-        return flows.handle(clerk, asked, now);
+        return flows.handle(service, asked, now);
     }
     let named = named.map(|(handle, pid)| Named {
         pid,
         lives: Box::new(move || handle.lives()),
     });
     if matches!(&request, Request::Clear(clear) if clears_flows(&peer, clear)) {
-        flows.clear(clerk, now);
+        flows.clear(service, now);
     }
-    let mut response = clerk.handle(&peer, &request, named, now);
+    let mut response = service.handle(&peer, &request, named, now);
     if let Response::Doctor(report) = &mut response {
-        report.items.extend(flows.doctor(clerk));
+        report.items.extend(flows.doctor(service));
     }
     match told_with_flows(&request, &response) {
-        Some(what) if !flows.is_idle() => flows.tell(clerk, peer, what, reply, now),
+        Some(what) if !flows.is_idle() => flows.tell(service, peer, what, reply, now),
         // A peer that has gone meanwhile misses its answer; what was done stays done.
         _ => drop(reply.send(response.into())),
     }
@@ -347,7 +348,7 @@ fn clears_flows(peer: &crate::peer::Peer, clear: &Clear) -> bool {
     peer.uid == 0 && matches!(clear.what, ClearWhat::All) && !clear.dry_run
 }
 
-/// What is told of flows too: what the clerk answers is a part of it.
+/// What is told of flows too: what the service answers is a part of it.
 fn told_with_flows(request: &Request, response: &Response) -> Option<What> {
     let named = |text: &str| text.parse::<Target>().ok();
     match (request, response) {
@@ -370,8 +371,8 @@ fn told_with_flows(request: &Request, response: &Response) -> Option<What> {
 }
 
 /// Listens to ends while programs are loaded that tell of them.
-fn listen_to_ends(clerk: &mut Clerk<KernelHost>, ends: &mut Option<Ends>) {
-    let host = clerk.host();
+fn listen_to_ends(service: &mut Service<KernelHost>, ends: &mut Option<Ends>) {
+    let host = service.host();
     if !host.is_enforcing() {
         *ends = None;
     } else if ends.is_none() {
@@ -390,7 +391,7 @@ async fn ended(ends: &mut Option<Ends>) -> std::io::Result<()> {
 }
 
 /// The folders in which held control groups come and go.
-fn group_folders(clerk: &Clerk<KernelHost>) -> BTreeSet<PathBuf> {
+fn group_folders(service: &Service<KernelHost>) -> BTreeSet<PathBuf> {
     let Ok(root) = cgroup::root() else {
         return BTreeSet::new();
     };
@@ -398,7 +399,7 @@ fn group_folders(clerk: &Clerk<KernelHost>) -> BTreeSet<PathBuf> {
         let above = path.rsplit_once('/').map_or("", |(above, _)| above);
         root.join(above.trim_start_matches('/'))
     };
-    clerk.group_paths().into_iter().map(above).collect()
+    service.group_paths().into_iter().map(above).collect()
 }
 
 async fn at(when: Option<Instant>) {
@@ -419,7 +420,7 @@ fn from_monotonic(at: netnice_core::units::Instant) -> Instant {
     Instant::now() + at.since(Now::read().monotonic).into()
 }
 
-/// How often the clerk looks at what changes by itself.
+/// How often the service looks at what changes by itself.
 const TICK: Duration = Duration::from_secs(1);
 /// How often it is looked at who is busy on managed links. What an idle target leaves is lent at once; this sets by which
 /// weights.
@@ -430,5 +431,5 @@ const FILES_SETTLE: Duration = Duration::from_millis(200);
 const LINKS_SETTLE: Duration = Duration::from_millis(50);
 /// An end is told just before its process leaves the map, and many end together.
 const ENDS_SETTLE: Duration = Duration::from_millis(20);
-/// Requests that wait for the clerk; more of them wait in their connections.
+/// Requests that wait for the service; more of them wait in their connections.
 const WAITING: usize = 64;

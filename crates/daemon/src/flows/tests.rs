@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::promises::Promises;
 use super::*;
 use crate::host::machine::Machine;
-use crate::service::{Clerk, Named};
+use crate::service::{Named, Service};
 use fake::{Driver, FakeNetwork};
 
 const ANN: Peer = Peer {
@@ -30,7 +30,7 @@ const ANN: Peer = Peer {
 
 /// A daemon's two halves, a driver, and the world around them.
 struct Stage {
-    service: Clerk<Machine>,
+    service: Service<Machine>,
     flows: Flows<FakeNetwork>,
     driver: Driver,
     /// The driver answers.
@@ -69,7 +69,7 @@ impl Stage {
         machine.interfaces.insert("eth0".to_owned(), true);
         machine.interfaces.insert("eth1".to_owned(), true);
         Stage {
-            service: Clerk::new(machine, None),
+            service: Service::new(machine, None),
             flows: Flows::new(FakeNetwork::default()),
             driver: Driver::default(),
             answers: true,

@@ -6,16 +6,15 @@ use netnice_core::claims::Claim;
 use netnice_core::contract::IfName;
 use netnice_core::target::Target;
 
-use super::rollback::Terms;
-use super::{Clerk, Draft};
 use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
 use crate::ledger::undo::{Cleared, Undo};
-use crate::ledger::{Held, Managed};
+use crate::ledger::{Ledger, Managed};
 use crate::peer::Peer;
 use crate::policy::rule_title;
+use crate::reconcile::{Draft, Reconciler, Terms};
 
 /// What was taken back, to be given back if it was for a time.
 #[derive(Default)]
@@ -25,128 +24,112 @@ struct Taken {
     messages: Vec<String>,
 }
 
-impl<H: Host> Clerk<H> {
-    pub(super) fn clear(&mut self, peer: &Peer, clear: &Clear, now: Now) -> Result<Done, Denied> {
-        let terms = Terms {
-            confirm_ns: clear.confirm_ns,
-            for_ns: clear.for_ns,
-            until: clear.until,
-        };
-        self.check_terms(terms)?;
-        let mut draft = self.draft();
-        let mut taken = Taken::default();
-        match &clear.what {
-            ClearWhat::All => self.clear_all(&mut draft, &mut taken, peer, now)?,
-            ClearWhat::Target(text) => {
-                let target: Target = text.parse()?;
-                let slot = self.lookup(&target)?.entry.id;
-                taken.take_back(&mut draft, slot, peer, now)?;
-            }
+/// Takes back what the peer has asked of a target, or of all.
+pub(super) fn clear<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    peer: &Peer,
+    clear: &Clear,
+    now: Now,
+) -> Result<Done, Denied> {
+    let terms = Terms {
+        confirm_ns: clear.confirm_ns,
+        for_ns: clear.for_ns,
+        until: clear.until,
+    };
+    reconciler.check_terms(terms)?;
+    let mut draft = reconciler.draft();
+    let mut taken = Taken::default();
+    match &clear.what {
+        ClearWhat::All => clear_all(&reconciler.books.ledger, &mut draft, &mut taken, peer, now)?,
+        ClearWhat::Target(text) => {
+            let target: Target = text.parse()?;
+            let slot = reconciler.finder().lookup(&target)?.entry.id;
+            taken.take_back(&mut draft, slot, peer, now)?;
         }
-        let Taken {
-            targets,
-            links,
-            messages,
-        } = taken;
-        if clear.dry_run {
-            let steps = self.preview(&draft);
-            return Ok(Done {
-                plan: Some(messages.into_iter().chain(steps).collect()),
-                ..Done::default()
-            });
-        }
-        self.forget_ended(&mut draft);
-        if terms.is_lasting() {
-            // What was cleared for a time, and is now for good, does not come back.
-            match (&clear.what, peer.uid) {
-                (ClearWhat::All, 0) => draft.undos.forget_all(),
-                (_, uid) => draft.undos.forget_cleared(|one, claim| {
-                    let same = |target: &Cleared| target.target == one.target;
-                    targets.iter().any(same) && (uid == 0 || claim.by.uid == uid)
-                }),
-            }
-        }
-        let confirm = match targets.is_empty() && links.is_empty() {
-            true => None,
-            false => draft.wait(terms, peer, Undo::Cleared { targets, links }, now),
-        };
-        self.install(draft, |_| Ok(()))?;
-        if matches!(clear.what, ClearWhat::All) && peer.uid == 0 {
-            self.notices.clear();
-        }
-        let who = authority::user(peer.uid);
-        for message in &messages {
-            self.journal.note(now, format!("{who}: {message}"));
-        }
-        Ok(Done {
-            messages: messages.into_iter().chain(terms.remarks()).collect(),
-            confirm,
+    }
+    let Taken {
+        targets,
+        links,
+        messages,
+    } = taken;
+    if clear.dry_run {
+        let steps = reconciler.preview(&draft);
+        return Ok(Done {
+            plan: Some(messages.into_iter().chain(steps).collect()),
             ..Done::default()
-        })
+        });
     }
+    reconciler.forget_ended(&mut draft);
+    if terms.is_lasting() {
+        // What was cleared for a time, and is now for good, does not come back.
+        match (&clear.what, peer.uid) {
+            (ClearWhat::All, 0) => draft.undos.forget_all(),
+            (_, uid) => draft.undos.forget_cleared(|one, claim| {
+                let same = |target: &Cleared| target.target == one.target;
+                targets.iter().any(same) && (uid == 0 || claim.by.uid == uid)
+            }),
+        }
+    }
+    let confirm = match targets.is_empty() && links.is_empty() {
+        true => None,
+        false => draft.wait(terms, peer, Undo::Cleared { targets, links }, now),
+    };
+    reconciler.install(draft)?;
+    let who = authority::user(peer.uid);
+    for message in &messages {
+        reconciler.journal.note(now, format!("{who}: {message}"));
+    }
+    Ok(Done {
+        messages: messages.into_iter().chain(terms.remarks()).collect(),
+        confirm,
+        ..Done::default()
+    })
+}
 
-    /// All that the caller may clear; of root everything, links and what is left over too.
-    fn clear_all(
-        &self,
-        draft: &mut Draft,
-        taken: &mut Taken,
-        peer: &Peer,
-        now: Now,
-    ) -> Result<(), Denied> {
-        let mut slots: Vec<TargetId> = self.ledger.held().map(|held| held.entry.id).collect();
-        // Inner ones first, so that nothing is moved that goes anyway.
-        slots.sort_by_key(|slot| std::cmp::Reverse(self.ledger.around(*slot).count()));
-        let mut cleared = 0;
-        for slot in slots {
-            match taken.take_back(draft, slot, peer, now) {
-                Ok(()) => cleared += 1,
-                Err(Denied::NotPermitted(_)) if peer.uid != 0 => {}
-                Err(denied) => return Err(denied),
-            }
+/// All that the caller may clear; of root everything, links and what is left over too.
+fn clear_all(
+    present: &Ledger,
+    draft: &mut Draft,
+    taken: &mut Taken,
+    peer: &Peer,
+    now: Now,
+) -> Result<(), Denied> {
+    let mut slots: Vec<TargetId> = present.held().map(|held| held.entry.id).collect();
+    // Inner ones first, so that nothing is moved that goes anyway.
+    slots.sort_by_key(|slot| std::cmp::Reverse(present.around(*slot).count()));
+    let mut cleared = 0;
+    for slot in slots {
+        match taken.take_back(draft, slot, peer, now) {
+            Ok(()) => cleared += 1,
+            Err(Denied::NotPermitted(_)) if peer.uid != 0 => {}
+            Err(denied) => return Err(denied),
         }
-        taken.messages = vec![count(cleared, "target", "cleared")];
-        if peer.uid != 0 {
-            return Ok(());
-        }
-        let names: Vec<IfName> = self.ledger.links().map(|m| m.link.name.clone()).collect();
-        for name in &names {
-            taken
-                .links
-                .extend(draft.ledger.link(name.as_str()).cloned());
-            draft.ledger.unmanage(name)?;
-            draft.undos.forget_link(name);
-        }
-        if !names.is_empty() {
-            taken
-                .messages
-                .push(count(names.len(), "link", "given back"));
-        }
-        let left = draft.ledger.remnants().filter(|left| left.found).count();
-        if left > 0 {
-            taken
-                .messages
-                .push(count(left, "limit", "of a lost state lifted"));
-        }
-        draft.ledger.forget_remnants();
-        Ok(())
     }
-
-    /// The held target that a person means, under whatever name it is held.
-    pub(super) fn lookup(&mut self, target: &Target) -> Result<&Held, Denied> {
-        let id = match self.ledger.find(target) {
-            Some(held) => Some(held.id),
-            None => self
-                .find_thing(target)
-                .ok()
-                .and_then(|(body, ..)| self.ledger.find_alias(&body))
-                .map(|held| held.id),
-        };
-        id.and_then(|id| self.ledger.by_id(id)).ok_or_else(|| {
-            Denied::Failed(format!(
-                "nothing is set for {target}; `netnice show` lists what is"
-            ))
-        })
+    taken.messages = vec![count(cleared, "target", "cleared")];
+    if peer.uid != 0 {
+        return Ok(());
     }
+    let names: Vec<IfName> = present.links().map(|m| m.link.name.clone()).collect();
+    for name in &names {
+        taken
+            .links
+            .extend(draft.ledger.link(name.as_str()).cloned());
+        draft.ledger.unmanage(name)?;
+        draft.undos.forget_link(name);
+    }
+    if !names.is_empty() {
+        taken
+            .messages
+            .push(count(names.len(), "link", "given back"));
+    }
+    let left = draft.ledger.remnants().filter(|left| left.found).count();
+    if left > 0 {
+        taken
+            .messages
+            .push(count(left, "limit", "of a lost state lifted"));
+    }
+    draft.ledger.forget_remnants();
+    Ok(())
 }
 
 impl Taken {

@@ -5,40 +5,48 @@ use netnice_core::units::{Instant, Nanos};
 use netnice_kernel::enforce::MOST_INTERFACES;
 use netnice_kernel::probe::{Finding, Standing};
 
-use super::Clerk;
+use super::view::View;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
+use crate::policy::Rules;
 
-/// What was found when the kernel was last looked at.
+/// What is remembered for the doctor.
 #[derive(Default)]
-pub(super) struct Looked {
+pub(super) struct Findings {
+    /// What a person should know who asks.
+    pub(super) notices: Vec<String>,
+    /// What this kernel offers, when it was looked at last, and when that was.
+    offers: Vec<DoctorItem>,
     at: Option<Instant>,
-    items: Vec<DoctorItem>,
 }
 
-impl<H: Host> Clerk<H> {
-    pub(super) fn doctor(&mut self, now: Now) -> Result<DoctorReport, Denied> {
+impl<H: Host> View<'_, H> {
+    /// What is well and what is not.
+    pub(super) fn doctor(
+        &mut self,
+        findings: &mut Findings,
+        rules: &Rules,
+        now: Now,
+    ) -> Result<DoctorReport, Denied> {
         let fresh = |at: Instant| now.monotonic.since(at) < FRESH;
-        if !self.looked.at.is_some_and(fresh) {
-            self.looked = Looked {
-                at: Some(now.monotonic),
-                items: self.host.probe().iter().map(item).collect(),
-            };
+        if !findings.at.is_some_and(fresh) {
+            findings.at = Some(now.monotonic);
+            findings.offers = self.machine.probe().iter().map(item).collect();
         }
-        let mut items = self.looked.items.clone();
+        let mut items = findings.offers.clone();
         items.push(self.service());
-        for notice in &self.notices {
+        for notice in &findings.notices {
             items.push(bad("lost state", notice, "netnice clear --all, by root"));
         }
-        if let Some(fault) = &self.policy_fault {
+        if let Some(fault) = &rules.fault {
             let hint = "mend the file, then netnice reload";
             items.push(bad("policy", fault, hint));
         }
-        for fault in self.unit_faults.values() {
+        for fault in rules.unit_faults.values() {
             items.push(bad("unit file", fault, "mend the file"));
         }
-        if let Some(given_up) = &self.repairs.given_up {
+        if let Some(given_up) = &self.standing.repairs.given_up {
             items.push(bad(
                 "repair",
                 given_up,
@@ -51,13 +59,13 @@ impl<H: Host> Clerk<H> {
 
     /// What this daemon does now.
     fn service(&self) -> DoctorItem {
-        let held = self.ledger.held().count();
-        let links = self.ledger.links().count();
-        let detail = match self.host.is_enforcing() {
+        let held = self.ledger().held().count();
+        let links = self.ledger().links().count();
+        let detail = match self.machine.is_enforcing() {
             true => format!(
                 "{held} targets and {links} managed links, by {} on {}",
-                self.host.attachment(),
-                self.host.attached().join(", ")
+                self.machine.attachment(),
+                self.machine.attached().join(", ")
             ),
             false => "nothing is in force, so nothing is loaded".to_owned(),
         };
@@ -65,7 +73,7 @@ impl<H: Host> Clerk<H> {
     }
 
     fn links_and_targets(&mut self) -> Result<Vec<DoctorItem>, Denied> {
-        let interfaces = self.host.interfaces()?;
+        let interfaces = self.machine.interfaces()?;
         let many = (interfaces.len() > MOST_INTERFACES).then(|| {
             let detail = format!(
                 "there are {} in this network namespace and there is room for {MOST_INTERFACES}: changes are refused, \
@@ -75,14 +83,14 @@ impl<H: Host> Clerk<H> {
             let hint = "remove some, or move them to another namespace; ip link lists them";
             bad("interfaces", &detail, hint)
         });
-        let links = self.ledger.links().flat_map(|managed| {
+        let links = self.ledger().links().flat_map(|managed| {
             let faults = self.link_faults(managed, &interfaces);
             faults
                 .into_iter()
                 .map(|fault| bad("link", &format!("{}: {fault}", managed.link.name), ""))
         });
         let targets = self
-            .ledger
+            .ledger()
             .held()
             .filter_map(|held| {
                 let why = held.refused.as_ref()?;

@@ -6,7 +6,7 @@ use netnice_core::target::Target;
 use netnice_core::units::{Nanos, Rate};
 use netnice_kernel::enforce::{Housing, Whereabouts};
 
-use super::Clerk;
+use super::view::View;
 use crate::authority::user;
 use crate::clock::Now;
 use crate::denied::Denied;
@@ -17,30 +17,30 @@ use crate::peer::POLICY;
 use crate::policy::rule_title;
 use crate::reconcile::desired;
 
-impl<H: Host> Clerk<H> {
+impl<H: Host> View<'_, H> {
     pub(super) fn explain(&mut self, text: &str, now: Now) -> Result<Explained, Denied> {
         let target: Target = text.parse()?;
         let Target::Pid(pid) = target else {
-            let held = self.lookup(&target)?.clone();
+            let held = self.finder().lookup(&target)?.clone();
             let mut page = Page::default();
             self.explain_into(&held, &mut page, now)?;
             return Ok(page.into());
         };
-        let place = self.host.place(pid.get());
-        if let Some(held) = self.ledger.find(&target).cloned() {
+        let place = self.machine.place(pid.get());
+        if let Some(held) = self.ledger().find(&target).cloned() {
             let mut page = Page::default();
             self.explain_into(&held, &mut page, now)?;
             self.rivals(&held, &place, &mut page);
             return Ok(page.into());
         }
-        let process = self.host.process(pid.get());
+        let process = self.machine.process(pid.get());
         let name = process
             .ok_or_else(|| {
                 Denied::Failed(format!("process {pid} does not exist", pid = pid.get()))
             })?
             .name;
         let mut page = Page::default();
-        let Some(holder) = self.ledger.at_place(&place).cloned() else {
+        let Some(holder) = self.ledger().at_place(&place).cloned() else {
             page.row("process", &format!("{target} ({name}) is held by nothing"));
             return Ok(page.into());
         };
@@ -63,7 +63,7 @@ impl<H: Host> Clerk<H> {
             };
             page.row("asked", &format!("{} by {who}", claim.contract));
         }
-        for waiting in self.undos.iter() {
+        for waiting in self.books.undos.iter() {
             if let crate::ledger::undo::Undo::Claim { id, change } = &waiting.undo
                 && *id == held.id
             {
@@ -78,16 +78,16 @@ impl<H: Host> Clerk<H> {
                 page.row("then", &format!("{change} {when}"));
             }
         }
-        page.row("holds", &said(&held.effective(&self.ledger)));
+        page.row("holds", &said(&held.effective(self.ledger())));
         let nested = held.entry.parent.is_some();
-        for outer in self.ledger.around(held.entry.id) {
+        for outer in self.ledger().around(held.entry.id) {
             let text = format!(
                 "{}: {}, holds too",
                 outer.entry.target, outer.entry.contract
             );
             page.row("inside", &text);
         }
-        for inner in self.ledger.children(held.entry.id) {
+        for inner in self.ledger().children(held.entry.id) {
             let text = format!("{}: {}", inner.entry.target, inner.entry.contract);
             page.row("contains", &text);
         }
@@ -96,7 +96,7 @@ impl<H: Host> Clerk<H> {
         for line in crossing(&held.entry.target, nested) {
             page.row("crossing", &line);
         }
-        let interfaces = self.host.interfaces()?;
+        let interfaces = self.machine.interfaces()?;
         for fault in self.target_faults(held, &interfaces) {
             page.row("degraded", &fault.replace('\n', ";"));
         }
@@ -111,7 +111,7 @@ impl<H: Host> Clerk<H> {
         let target = &held.entry.target;
         let what = match &held.body {
             Body::Processes { roots, only } => {
-                let members = self.host.members()?;
+                let members = self.machine.members()?;
                 let count = members.values().filter(|(own, _)| *own == held.id).count();
                 let from: Vec<String> = roots.iter().map(|root| root.pid.to_string()).collect();
                 let those = match only {
@@ -132,7 +132,7 @@ impl<H: Host> Clerk<H> {
                 key.inode
             ),
             Body::App(None) => "no file is there now".to_owned(),
-            Body::Cgroup(Some(bound)) => match self.housings.get(&held.id) {
+            Body::Cgroup(Some(bound)) => match self.standing.housings.get(&held.id) {
                 Some(housing) => housed(housing, &bound.path),
                 None => format!("sockets that were made in control group {}", bound.path),
             },
@@ -147,22 +147,22 @@ impl<H: Host> Clerk<H> {
 
     /// By which programs and classes a target is served.
     fn served(&mut self, held: &Held, contract: &Contract, page: &mut Page) {
-        if !self.host.is_enforcing() {
+        if !self.machine.is_enforcing() {
             return;
         }
-        let attached = self.host.attached();
+        let attached = self.machine.attached();
         let text = format!(
             "eBPF at {} of {}; owners are known by process, executable, control group, user",
-            self.host.attachment(),
+            self.machine.attachment(),
             attached.join(", ")
         );
         page.row("found by", &text);
-        for place in self.host.whereabouts(held.id) {
+        for place in self.machine.whereabouts(held.id) {
             page.row("passes", &passes(&place, contract.both().is_some()));
         }
         page.row(
             "queues",
-            match self.host.leaf() {
+            match self.machine.leaf() {
                 "fq_codel" => "fq_codel in each class: a small flow does not wait behind a large one",
                 _ => "two in each class, one for small flows and one for large: a small flow does not wait",
             },
@@ -174,7 +174,7 @@ impl<H: Host> Clerk<H> {
                 &format!("{burst} at full speed, one packet at least"),
             );
         }
-        let Some(managed) = desired::link_of(&self.ledger, contract) else {
+        let Some(managed) = desired::link_of(self.ledger(), contract) else {
             return;
         };
         let link = &managed.link;
@@ -211,7 +211,7 @@ impl<H: Host> Clerk<H> {
     /// specific.
     fn rivals(&self, winner: &Held, place: &Place, page: &mut Page) {
         let around: Vec<u32> = self
-            .ledger
+            .ledger()
             .around(winner.entry.id)
             .map(|held| held.id)
             .collect();
@@ -225,7 +225,7 @@ impl<H: Host> Clerk<H> {
             _ => false,
         };
         let rivals = self
-            .ledger
+            .ledger()
             .held()
             .filter(claims_it)
             .filter(|held| held.id != winner.id && !around.contains(&held.id));

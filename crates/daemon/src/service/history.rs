@@ -4,24 +4,24 @@ use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::target::Target;
 use netnice_core::units::Nanos;
 
-use super::Clerk;
+use super::view::View;
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::host::Host;
+use crate::host::Inventory;
 use crate::ledger::Held;
 use crate::meter::history::{Point, Step};
 
-impl<H: Host> Clerk<H> {
+impl<H: Inventory> View<'_, H> {
     pub(super) fn past(
         &mut self,
         asked: &netnice_api::History,
         now: Now,
     ) -> Result<HistoryDoc, Denied> {
         let mut held: Vec<Held> = match &asked.target {
-            None => self.ledger.held().cloned().collect(),
+            None => self.ledger().held().cloned().collect(),
             Some(text) => match text.parse()? {
                 target @ Target::Pid(pid) => self.of_process(&target, pid.get())?,
-                target => vec![self.lookup(&target)?.clone()],
+                target => vec![self.finder().lookup(&target)?.clone()],
             },
         };
         held.sort_by_cached_key(|held| held.entry.target.to_string());
@@ -34,13 +34,13 @@ impl<H: Host> Clerk<H> {
         let most = MOST_TOLD / held.len().max(1);
         let since = |point: &Point| now.monotonic.since(point.at);
         let target = |held: &Held| {
-            let points = self.history.of(held.id, step).into_iter();
+            let points = self.measured.history.of(held.id, step).into_iter();
             let points: Vec<Point> = points.filter(|point| since(point) < last).collect();
             let from = points.len().saturating_sub(most);
             self.told(held, &points[from..])
         };
         // All were read at the same time.
-        let read_at = self.history.read_at().unwrap_or(now.monotonic);
+        let read_at = self.measured.history.read_at().unwrap_or(now.monotonic);
         let ago = now.monotonic.since(read_at);
         Ok(HistoryDoc {
             version: HistoryDoc::VERSION,
@@ -54,7 +54,7 @@ impl<H: Host> Clerk<H> {
     }
 
     fn told(&self, held: &Held, points: &[Point]) -> TargetHistory {
-        let effective = held.effective(&self.ledger);
+        let effective = held.effective(self.ledger());
         let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
         let column = |of: &dyn Fn(&Point) -> u64| points.iter().map(of).collect::<Vec<u64>>();
         let rate = |bytes: u64, point: &Point| {

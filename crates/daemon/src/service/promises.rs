@@ -1,11 +1,11 @@
 //! What the service does for flows: see [`Promises`].
 
 use netnice_api::direct::Term;
-use netnice_core::contract::{Direction, IfName};
+use netnice_core::contract::IfName;
 use netnice_core::link::Link;
 use netnice_core::units::Amount;
 
-use super::Clerk;
+use super::Service;
 use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
@@ -15,100 +15,77 @@ use crate::journal::Journal;
 use crate::ledger::part::Part;
 use crate::peer::Peer;
 
-impl<H: Host> Promises for Clerk<H> {
+impl<H: Host> Promises for Service<H> {
     fn may_use(&self, peer: &Peer) -> Result<(), Denied> {
-        match (&self.policy_fault, self.policy.direct_users) {
-            (Some(_), _) if !self.policy_read => authority::may_manage(
+        match (self.rules.is_unknown(), self.rules.policy.direct_users) {
+            (true, _) => authority::may_manage(
                 peer,
                 "the direct path of a host whose policy is not in force",
             ),
-            (_, false) => authority::may_manage(
+            (false, false) => authority::may_manage(
                 peer,
                 "the direct path of this host (direct_users = false in its policy)",
             ),
-            (_, true) => Ok(()),
+            (false, true) => Ok(()),
         }
     }
 
     fn keeps_awake(&self) -> bool {
-        self.policy.direct_awake
+        self.rules.policy.direct_awake
     }
 
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]> {
-        let known = self.policy_read || self.policy_fault.is_none();
-        let rule = self.policy.links.iter().find(|rule| rule.name == *link);
+        let rule = self.rules.of_link(link);
+        let known = !self.rules.is_unknown();
         known.then(|| rule.map_or(&[][..], |rule| &rule.discard))
     }
 
     fn process(&mut self, pid: u32) -> Option<Process> {
-        self.host.process(pid)
+        self.reconciler.host.process(pid)
     }
 
     fn links(&self) -> Vec<IfName> {
-        let links = self.ledger.links();
+        let links = self.reconciler.books.ledger.links();
         links.map(|managed| managed.link.name.clone()).collect()
     }
 
     fn link(&self, name: &IfName) -> Option<Link> {
-        let managed = self.ledger.link(name.as_str())?;
+        let managed = self.reconciler.books.ledger.link(name.as_str())?;
         Some(managed.link.clone())
     }
 
     fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount) {
-        let [together, _] = self.ledger.promised_to_targets(link);
-        let usable = link.usable(Direction::Up);
-        let each = self.ledger.held().filter_map(|held| {
-            let contract = &held.entry.contract;
-            let on = contract.on().is_some_and(|on| *on == link.name);
-            let min = contract.link_min(Direction::Up, usable.filter(|_| on)?)??;
-            Some((held.entry.target.to_string(), min.into()))
-        });
+        let ledger = &self.reconciler.books.ledger;
+        let [together, _] = ledger.promised_to_targets(link);
+        let each = ledger.promised_to_each(link);
         (each.collect(), together)
     }
 
     fn part(&self, link: &IfName) -> Option<Part> {
-        self.ledger.part(link).copied()
+        self.reconciler.books.ledger.part(link).copied()
     }
 
     fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied> {
-        let same_tree = {
-            let tree = |part: Option<&Part>| part.map(|part| part.tree);
-            tree(self.ledger.part(link)) == tree(part.as_ref())
-        };
-        let before = self.ledger.set_part(link, part);
-        if same_tree || self.ledger.link(link.as_str()).is_none() {
-            return Ok(());
-        }
-        let wanted = self.wanted(&self.ledger);
-        if let Err(denied) = self.host.apply(&wanted) {
-            self.ledger.set_part(link, before);
-            return Err(denied);
-        }
-        Ok(())
+        self.reconciler.set_part(link, part)
     }
 
     fn sent_by_classes(&self, link: &IfName) -> Option<u64> {
-        self.host.sent_on(link.as_str())
+        self.reconciler.host.sent_on(link.as_str())
     }
 
     fn heal(&mut self, now: Now) {
-        let degraded = self.ledger.held().any(|held| held.refused.is_some());
-        if degraded {
-            let draft = self.draft_by_itself();
-            let healed = self.install(draft, |_| Ok(())).map(drop);
-            self.journal.judge(now, "admitting again", healed);
-        }
+        self.reconciler.heal(now);
     }
 
     fn journal(&mut self) -> &mut Journal {
-        &mut self.journal
+        &mut self.reconciler.journal
     }
 }
 
 #[cfg(test)]
-impl<H: Host> Clerk<H> {
+impl<H: Host> Service<H> {
     /// A link carries something else from now on, whatever was promised.
     pub fn force_link(&mut self, managed: crate::ledger::Managed) {
-        self.ledger.relink(managed);
+        self.reconciler.books.ledger.relink(managed);
     }
 }

@@ -1,4 +1,4 @@
-//! The clerk on a machine of paper.
+//! The service on a machine of paper.
 
 mod model;
 mod pages;
@@ -11,7 +11,7 @@ mod watching;
 use netnice_api::{Clear, ClearWhat, LinkChange, Request, Response, Set, Show, ShowDoc};
 use netnice_core::units::{Instant, Nanos};
 
-use super::{Clerk, Named};
+use super::{Named, Service};
 use crate::clock::Now;
 use crate::host::machine::Machine;
 use crate::host::{Enforcer, Inventory};
@@ -23,9 +23,9 @@ const ANN: Peer = Peer {
     privileged: false,
 };
 
-/// A clerk and its machine, at a time.
+/// A service and its machine, at a time.
 struct Desk {
-    clerk: Clerk<Machine>,
+    service: Service<Machine>,
     now: Now,
 }
 
@@ -37,7 +37,7 @@ impl Desk {
         machine.interfaces.insert("eth0".to_owned(), true);
         machine.interfaces.insert("lo".to_owned(), true);
         Desk {
-            clerk: Clerk::new(machine, None),
+            service: Service::new(machine, None),
             now: Now {
                 monotonic: Instant(0).after(Nanos::from_secs(100)),
                 wall_ns: 1,
@@ -46,12 +46,12 @@ impl Desk {
     }
 
     fn machine(&mut self) -> &mut Machine {
-        self.clerk.host()
+        self.service.host()
     }
 
     fn pass(&mut self, seconds: u64) {
         self.now.monotonic = self.now.monotonic.after(Nanos::from_secs(seconds));
-        self.clerk.tick(self.now);
+        self.service.tick(self.now);
     }
 
     fn ask(&mut self, peer: &Peer, request: Request, pid: Option<u32>) -> Response {
@@ -60,7 +60,7 @@ impl Desk {
             pid,
             lives: Box::new(move || alive == Some(true)),
         });
-        self.clerk.handle(peer, &request, named, self.now)
+        self.service.handle(peer, &request, named, self.now)
     }
 
     fn set_as(&mut self, peer: &Peer, target: &str, change: &str) -> Response {
@@ -134,28 +134,32 @@ impl Desk {
 
     fn held(&self, target: &str) -> Option<Held> {
         let target = target.parse().expect(target);
-        self.clerk.ledger.find(&target).cloned()
+        self.service.ledger().find(&target).cloned()
     }
 
     /// What a target lies in, by name.
     fn parent(&self, target: &str) -> Option<String> {
         let held = self.held(target).expect(target);
-        let parent = self.clerk.ledger.get(held.entry.parent?)?;
+        let parent = self.service.ledger().get(held.entry.parent?)?;
         Some(parent.entry.target.to_string())
     }
 
     /// The name of the target that a process belongs to by descent.
     fn own(&mut self, pid: u32) -> Option<String> {
         let id = self.machine().own(pid);
-        let held = self.clerk.ledger.by_id(id)?;
+        let held = self.service.ledger().by_id(id)?;
         Some(held.entry.target.to_string())
     }
 
     /// That the machine does what the ledger says.
     fn check(&mut self) {
-        self.clerk.ledger.invariants();
-        let wanted = self.clerk.wanted(&self.clerk.ledger);
-        assert_eq!(self.clerk.host.force.desired, wanted);
+        self.service.ledger().invariants();
+        let wanted = self
+            .service
+            .reconciler
+            .standing
+            .wanted(self.service.ledger());
+        assert_eq!(self.service.reconciler.host.force.desired, wanted);
     }
 }
 

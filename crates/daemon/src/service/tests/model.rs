@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::ledger::Body;
-use crate::service::Record;
+use crate::reconcile::Record;
 use crate::state::State;
 
 #[derive(Clone, Debug)]
@@ -178,32 +178,32 @@ impl World {
     /// A change that may fail: if it does, nothing is otherwise than before.
     fn change(&mut self, fails: Option<usize>, change: impl FnOnce(&mut Desk) -> Response) {
         let force = self.desk.machine().force.clone();
-        let mut ledger = self.desk.clerk.ledger.clone();
+        let mut ledger = self.desk.service.ledger().clone();
         self.desk.machine().fails_in = fails;
         let answer = change(&mut self.desk);
         self.desk.machine().fails_in = None;
         if !matches!(answer, Response::Done(_)) {
             assert_eq!(self.desk.machine().force, force, "{answer:?}");
-            ledger.skip_ids(self.desk.clerk.ledger.next_id());
-            assert_eq!(self.desk.clerk.ledger, ledger, "{answer:?}");
+            ledger.skip_ids(self.desk.service.ledger().next_id());
+            assert_eq!(*self.desk.service.ledger(), ledger, "{answer:?}");
         }
     }
 
     /// `kill -9` and a new daemon.
     fn restart(&mut self) {
         let state = State {
-            ledger: self.desk.clerk.ledger.clone(),
+            ledger: self.desk.service.ledger().clone(),
             undos: Default::default(),
         };
         let held = |desk: &Desk| -> Vec<_> {
-            let held = desk.clerk.ledger.held();
+            let held = desk.service.ledger().held();
             held.map(|h| (h.id, h.entry.clone())).collect()
         };
         let before = held(&self.desk);
         let force = self.desk.machine().force.clone();
-        let mut clerk = Clerk::new(self.desk.machine().clone(), None);
-        clerk.start(Record::Whole(Box::new(state)), self.desk.now);
-        self.desk.clerk = clerk;
+        let mut service = Service::new(self.desk.machine().clone(), None);
+        service.start(Record::Whole(Box::new(state)), self.desk.now);
+        self.desk.service = service;
         assert_eq!(before, held(&self.desk), "a restart changes nothing");
         assert_eq!(self.desk.machine().force, force);
     }
@@ -217,7 +217,7 @@ impl World {
     /// The living family of a process that a target was made of is in that target, or in one inside it; but for those
     /// who have joined a name, and their families.
     fn families_are_held(&mut self) {
-        let held: Vec<Held> = self.desk.clerk.ledger.held().cloned().collect();
+        let held: Vec<Held> = self.desk.service.ledger().held().cloned().collect();
         let is_pid = |held: &Held| held.entry.target.to_string().starts_with("pid:");
         let roots = |held: &Held| match &held.body {
             Body::Processes { roots, .. } => roots.clone(),
@@ -239,7 +239,7 @@ impl World {
                 let own = self.desk.machine().own(pid);
                 let inner = held.iter().find(|held| held.id == own);
                 let inner = inner.expect("a member of what is held");
-                let mut around = self.desk.clerk.ledger.around(inner.entry.id);
+                let mut around = self.desk.service.ledger().around(inner.entry.id);
                 let inside = inner.id == target.id || around.any(|outer| outer.id == target.id);
                 assert!(
                     inside || joined.contains(&pid),
@@ -252,12 +252,12 @@ impl World {
     }
 
     fn promises_fit(&mut self) {
-        let ledger = &self.desk.clerk.ledger;
+        let ledger = &self.desk.service.ledger();
         let link = ledger.link("eth0").expect("managed").link.clone();
         let [up, _] = ledger.promised(&link);
         assert!(up <= Amount::from(link.usable(Direction::Up).expect("a rate")));
         let mut slots = BTreeSet::new();
-        for target in &self.desk.clerk.host.force.desired.targets {
+        for target in &self.desk.service.reconciler.host.force.desired.targets {
             assert!(slots.insert(target.slot), "a slot is used once");
         }
     }
@@ -270,7 +270,7 @@ proptest! {
         let mut world = World::new();
         for event in &events {
             world.happen(event);
-            world.desk.clerk.tidy(world.desk.now);
+            world.desk.service.tidy(world.desk.now);
             world.check();
         }
         ok(world.desk.clear("all"));

@@ -3,7 +3,7 @@
 use netnice_api::{Doctor, DoctorReport, Explain, Find, Found, Status};
 
 use super::*;
-use crate::service::Record;
+use crate::reconcile::Record;
 
 fn explain(desk: &mut Desk, target: &str) -> String {
     let target = target.to_owned();
@@ -132,10 +132,10 @@ fn doctor_says_what_a_person_should_look_at() {
     let link = report.items.iter().find(|item| item.name == "link");
     assert!(link.expect("told").detail.contains("eth0 is gone"));
     let machine = desk.machine().clone();
-    let mut clerk = Clerk::new(machine, None);
-    clerk.start(Record::Lost("the state is damaged".to_owned()), desk.now);
+    let mut service = Service::new(machine, None);
+    service.start(Record::Lost("the state is damaged".to_owned()), desk.now);
     let mut next = Desk {
-        clerk,
+        service,
         now: desk.now,
     };
     let lost = |desk: &mut Desk| {

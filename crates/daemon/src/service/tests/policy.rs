@@ -40,7 +40,7 @@ fn rules_hold_change_and_go_with_the_file() {
     let mut desk = Desk::new();
     desk.machine().groups.insert("/s/web.service".to_owned(), 7);
     let file = File::new("hold", WEB);
-    desk.clerk.obey(&file.0, desk.now);
+    desk.service.obey(&file.0, desk.now);
     let held = desk.held("unit:web").expect("in force");
     assert_eq!(held.rule.as_deref(), Some("web"));
     assert_eq!(desk.show().targets[0].contract.set_by["up"], 0);
@@ -57,7 +57,7 @@ fn rules_hold_change_and_go_with_the_file() {
     ok(reload(&mut desk));
     assert_eq!(up(&mut desk), Some(1_000_000));
     ok(desk.clear("unit:web"));
-    assert!(desk.clerk.ledger.is_empty());
+    assert!(desk.service.ledger().is_empty());
     desk.check();
 }
 
@@ -71,12 +71,15 @@ fn a_reload_is_all_or_nothing() {
     };
     let text = format!("{link}{}{}", min("web", "60mbit"), min("b", "40mbit"));
     let file = File::new("all", &text);
-    desk.clerk.obey(&file.0, desk.now);
+    desk.service.obey(&file.0, desk.now);
     let shown = desk.show();
     let held = |shown: &ShowDoc| shown.links[0].up.as_ref().expect("up").held;
     assert_eq!(held(&shown), 100_000_000);
     assert!(shown.targets[0].degraded[0].contains("not there"));
-    let before = (desk.machine().force.clone(), desk.clerk.ledger.entries());
+    let before = (
+        desk.machine().force.clone(),
+        desk.service.ledger().entries(),
+    );
     let user = "[[rule]]\nname = \"u\"\nmatch = \"user:who\"\nup = \"1mbit\"\n";
     for (text, word) in [
         (
@@ -94,7 +97,10 @@ fn a_reload_is_all_or_nothing() {
             other => panic!("{other:?}"),
         };
         assert!(said.contains(word), "{word}: {said}");
-        let after = (desk.machine().force.clone(), desk.clerk.ledger.entries());
+        let after = (
+            desk.machine().force.clone(),
+            desk.service.ledger().entries(),
+        );
         assert_eq!(before, after, "{said}");
     }
     // What stands in the way only on the way does not: the two swap, and the link shrinks with them.
@@ -105,7 +111,7 @@ fn a_reload_is_all_or_nothing() {
     assert_eq!(held(&desk.show()), 90_000_000);
     file.write("");
     ok(reload(&mut desk));
-    assert!(desk.clerk.ledger.is_empty());
+    assert!(desk.service.ledger().is_empty());
     desk.check();
 }
 
@@ -118,7 +124,7 @@ fn the_first_rule_of_a_target_wins_under_whatever_name() {
         .replace("unit:web", "cgroup:/s/web.service")
         .replace("4mbit", "1mbit");
     let file = File::new("first", &format!("{WEB}{second}"));
-    desk.clerk.obey(&file.0, desk.now);
+    desk.service.obey(&file.0, desk.now);
     assert_eq!(desk.show().targets.len(), 1);
     assert_eq!(desk.show().targets[0].effective.up, Some(4_000_000));
     let done = ok(reload(&mut desk));
@@ -130,7 +136,7 @@ fn a_rule_waits_for_its_name_and_stays_when_the_last_one_ends() {
     let mut desk = Desk::new();
     let rule = "[[rule]]\nname = \"b\"\nmatch = \"name:build\"\nup = \"4mbit\"\n";
     let file = File::new("name", rule);
-    desk.clerk.obey(&file.0, desk.now);
+    desk.service.obey(&file.0, desk.now);
     desk.pass(1);
     desk.machine().spawn(10, 1000);
     ok(desk.run_named(&ANN, "build", 10, ""));
@@ -155,11 +161,11 @@ fn a_file_that_makes_no_sense_leaves_what_was_in_force_and_the_daemon_serving() 
     desk.machine().groups.insert("/s/web.service".to_owned(), 7);
     desk.machine().spawn(10, 0);
     let file = File::new("sense", WEB);
-    desk.clerk.obey(&file.0, desk.now);
+    desk.service.obey(&file.0, desk.now);
     file.write("[[rule]\n");
-    desk.clerk.obey(&file.0, desk.now);
+    desk.service.obey(&file.0, desk.now);
     assert!(desk.held("unit:web").is_some());
-    assert!(desk.clerk.policy_fault.is_some());
+    assert!(desk.service.rules.fault.is_some());
     ok(desk.set("pid:10", "up 1mbit"));
     let by_ann = desk.ask(&ANN, Request::Reload(Reload {}), None);
     assert!(refused(by_ann).contains("root"));
@@ -177,7 +183,7 @@ fn the_short_form_means_what_the_policy_says() {
     assert_eq!(short(&mut desk, "both 4mbit"), "both 4mbit");
     ok(desk.clear("all"));
     let file = File::new("short", "input_meter = false\n");
-    desk.clerk.obey(&file.0, desk.now);
+    desk.service.obey(&file.0, desk.now);
     assert_eq!(short(&mut desk, "both 4mbit"), "up 4mbit");
     assert_eq!(short(&mut desk, "both none"), "none");
 }

@@ -3,25 +3,25 @@
 use netnice_kernel::traffic::Passed;
 
 use super::*;
-use crate::service::Record;
+use crate::reconcile::Record;
 use crate::state::{State, Store};
 
 /// A new daemon on the same machine, which reads what the old one has written.
 fn next(desk: &mut Desk, record: Record, change: impl FnOnce(&mut Machine)) -> Desk {
     let mut machine = desk.machine().clone();
     change(&mut machine);
-    let mut clerk = Clerk::new(machine, None);
-    clerk.start(record, desk.now);
+    let mut service = Service::new(machine, None);
+    service.start(record, desk.now);
     Desk {
-        clerk,
+        service,
         now: desk.now,
     }
 }
 
 fn written(desk: &Desk) -> State {
     State {
-        ledger: desk.clerk.ledger.clone(),
-        undos: desk.clerk.undos.clone(),
+        ledger: desk.service.ledger().clone(),
+        undos: desk.service.reconciler.books.undos.clone(),
     }
 }
 
@@ -177,7 +177,7 @@ fn a_link_that_somebody_took_is_said_and_does_not_stop_the_rest() {
     ok(desk.link("eth0", "100mbit", ""));
     ok(desk.set("pid:10", "min 4mbit"));
     desk.machine().foreign.insert("eth0".to_owned());
-    desk.clerk.repair(true, desk.now);
+    desk.service.repair(desk.now);
     let shown = desk.show();
     assert!(!shown.links[0].installed);
     assert!(
@@ -187,7 +187,7 @@ fn a_link_that_somebody_took_is_said_and_does_not_stop_the_rest() {
     ok(desk.set("pid:10", "up 9mbit"));
     desk.check();
     desk.machine().foreign.clear();
-    desk.clerk.repair(true, desk.now);
+    desk.service.repair(desk.now);
     assert!(desk.show().links[0].installed);
     desk.check();
 }
@@ -235,7 +235,7 @@ fn what_was_set_for_a_time_ends_though_nothing_can_be_written() {
     std::fs::create_dir_all(&folder).expect("a folder");
     let store = || Store::new(&folder, "this boot", 7);
     let mut desk = Desk::new();
-    desk.clerk = Clerk::new(desk.machine().clone(), Some(store()));
+    desk.service = Service::new(desk.machine().clone(), Some(store()));
     desk.machine().spawn(10, 0);
     desk.machine().spawn(11, 0);
     let terms = |set: &mut Set| set.for_ns = Some(10_000_000_000);
@@ -252,7 +252,12 @@ fn what_was_set_for_a_time_ends_though_nothing_can_be_written() {
     assert!(desk.held("pid:11").is_none(), "it has ended");
     desk.check();
     let said = |desk: &Desk| {
-        let lines = desk.clerk.journal.read(desk.now, None, None).into_iter();
+        let lines = desk
+            .service
+            .reconciler
+            .journal
+            .read(desk.now, None, None)
+            .into_iter();
         lines
             .filter(|line| line.text.contains("writing down"))
             .count()

@@ -217,7 +217,7 @@ fn a_number_that_was_used_again_is_another_target() {
     desk.machine().exit(10);
     desk.machine().spawn(10, 0);
     ok(desk.set("pid:10", "up 2mbit"));
-    let held: Vec<Held> = desk.clerk.ledger.held().cloned().collect();
+    let held: Vec<Held> = desk.service.ledger().held().cloned().collect();
     assert_eq!(held.len(), 2);
     assert_eq!(desk.machine().own(11), held[0].id);
     assert_eq!(desk.machine().own(10), held[1].id);
@@ -242,13 +242,13 @@ fn a_process_that_ends_meanwhile_leaves_nothing() {
     let before = desk.machine().force.clone();
     let request = Request::Set(set);
     let answer = desk
-        .clerk
+        .service
         .handle(&Peer::ROOT, &request, Some(named), desk.now);
     assert!(failed(answer).contains("ended meanwhile"));
     assert_eq!(desk.machine().force, before);
-    assert!(desk.clerk.ledger.is_empty());
+    assert!(desk.service.ledger().is_empty());
     assert!(
-        desk.clerk.ledger.next_id() > 1,
+        desk.service.ledger().next_id() > 1,
         "its number is not given again"
     );
 }
@@ -268,7 +268,7 @@ fn a_limit_of_ones_own_is_no_way_out_of_the_one_around_it() {
     assert_eq!(desk.own(11).as_deref(), Some("pid:10"));
     desk.machine().exit(11);
     desk.pass(5);
-    assert!(desk.clerk.ledger.held().next().is_none());
+    assert!(desk.service.ledger().held().next().is_none());
 }
 
 #[test]
@@ -455,7 +455,10 @@ fn every_step_that_fails_leaves_all_as_it_was() {
     ];
     for (n, change) in changes.iter().enumerate() {
         for k in 0.. {
-            let before = (desk.machine().force.clone(), desk.clerk.ledger.entries());
+            let before = (
+                desk.machine().force.clone(),
+                desk.service.ledger().entries(),
+            );
             desk.machine().fails_in = Some(k);
             let answer = change(&mut desk);
             if desk.machine().fails_in.take().is_some() {
@@ -463,7 +466,10 @@ fn every_step_that_fails_leaves_all_as_it_was() {
                 break;
             }
             assert!(failed(answer).contains("says no"), "change {n}, step {k}");
-            let after = (desk.machine().force.clone(), desk.clerk.ledger.entries());
+            let after = (
+                desk.machine().force.clone(),
+                desk.service.ledger().entries(),
+            );
             assert_eq!(before, after, "change {n}, step {k}");
             assert!(k < 20, "it must be done some time");
         }
@@ -583,9 +589,9 @@ fn what_is_asked_while_something_is_cleared_for_a_time_stays() {
         clear(&mut desk, &format!("pid:{pid}"));
         desk.machine().exit(pid);
     }
-    assert!(desk.clerk.undos.iter().count() < 3);
+    assert!(desk.service.reconciler.books.undos.iter().count() < 3);
     ok(desk.clear("all"));
-    assert_eq!(desk.clerk.undos.iter().count(), 0);
+    assert_eq!(desk.service.reconciler.books.undos.iter().count(), 0);
     desk.check();
 }
 
@@ -641,7 +647,7 @@ fn showing_a_process_shows_what_holds_it() {
 fn a_dry_run_tells_and_changes_nothing() {
     let mut desk = Desk::new();
     desk.machine().spawn(10, 0);
-    let before = (desk.machine().force.clone(), desk.clerk.ledger.clone());
+    let before = (desk.machine().force.clone(), desk.service.ledger().clone());
     let dry = |set: &mut Set| {
         set.dry_run = true;
         set.confirm_ns = Some(1_000_000_000);
@@ -649,9 +655,9 @@ fn a_dry_run_tells_and_changes_nothing() {
     let done = ok(desk.set_with(&Peer::ROOT, "pid:10", "up 4mbit", Some(10), dry));
     assert_eq!(done.effective.as_deref(), Some("up 4mbit"));
     assert!(done.plan.is_some_and(|plan| !plan.is_empty()));
-    let after = (desk.machine().force.clone(), desk.clerk.ledger.clone());
+    let after = (desk.machine().force.clone(), desk.service.ledger().clone());
     assert_eq!(before, after);
-    assert_eq!(desk.clerk.next_due(), None);
+    assert_eq!(desk.service.next_due(), None);
 }
 
 #[test]
@@ -679,7 +685,7 @@ fn what_is_not_understood_is_said_and_nothing_changes() {
     desk.machine().spawn(11, 0);
     let other = desk.set_with(&Peer::ROOT, "pid:10", "up 1mbit", Some(11), |_| {});
     assert!(failed(other).contains("pidfd is of process 11"));
-    assert!(desk.clerk.ledger.is_empty());
+    assert!(desk.service.ledger().is_empty());
 }
 
 #[test]

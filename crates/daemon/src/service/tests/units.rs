@@ -12,10 +12,10 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str, desk: &mut Desk) -> Folder {
-        let name = format!("netnice-clerk-{}-{name}", std::process::id());
+        let name = format!("netnice-service-{}-{name}", std::process::id());
         let folder = Folder(std::env::temp_dir().join(name));
         fs::create_dir_all(&folder.0).expect("a folder");
-        desk.clerk.look_for_units(vec![folder.0.clone()]);
+        desk.service.look_for_units(vec![folder.0.clone()]);
         folder
     }
 
@@ -50,7 +50,7 @@ fn sections_hold_change_and_go_with_their_files_and_the_policy_file_wins() {
     folder.unit("b.service", "NetworkUpMax=5mbit");
     let rule = "[[rule]]\nname = \"b\"\nmatch = \"unit:b\"\nup = \"1mbit\"\n";
     let policy = folder.policy(rule);
-    desk.clerk.obey(&policy, desk.now);
+    desk.service.obey(&policy, desk.now);
     assert_eq!(up(&desk, "unit:a.service"), Some(4_000_000));
     assert_eq!(up(&desk, "unit:b.service"), Some(1_000_000));
     let awaited = desk.machine().awaited.clone();
@@ -58,7 +58,7 @@ fn sections_hold_change_and_go_with_their_files_and_the_policy_file_wins() {
     // By itself only what stands in unit files changes.
     folder.policy("");
     folder.unit("a.service", "NetworkUpMax=2mbit");
-    desk.clerk.look_at_units(desk.now);
+    desk.service.look_at_units(desk.now);
     assert_eq!(up(&desk, "unit:a.service"), Some(2_000_000));
     assert_eq!(up(&desk, "unit:b.service"), Some(1_000_000));
     let done = ok(desk.ask(&Peer::ROOT, Request::Reload(Reload {}), None));
@@ -66,17 +66,17 @@ fn sections_hold_change_and_go_with_their_files_and_the_policy_file_wins() {
     // What root has cleared stays cleared while its section does not change.
     ok(desk.clear("unit:a"));
     folder.unit("b.service", "NetworkUpMax=6mbit");
-    desk.clerk.look_at_units(desk.now);
+    desk.service.look_at_units(desk.now);
     assert_eq!(up(&desk, "unit:a.service"), None);
     assert_eq!(up(&desk, "unit:b.service"), Some(6_000_000));
     folder.unit("a.service", "NetworkUpMax=3mbit");
-    desk.clerk.look_at_units(desk.now);
+    desk.service.look_at_units(desk.now);
     assert_eq!(up(&desk, "unit:a.service"), Some(3_000_000));
     for file in ["a.service", "b.service"] {
         fs::remove_file(folder.0.join(file)).expect("it goes");
     }
-    desk.clerk.look_at_units(desk.now);
-    assert!(desk.clerk.ledger.is_empty());
+    desk.service.look_at_units(desk.now);
+    assert!(desk.service.ledger().is_empty());
     desk.check();
 }
 
@@ -87,11 +87,11 @@ fn a_section_that_is_wrong_or_does_not_fit_is_its_units_alone() {
     ok(desk.link("eth0", "100mbit", ""));
     folder.unit("a.service", "NetworkUpMax=4mbit");
     folder.unit("b.service", "NetworkUpMin=90mbit\nNetworkLink=eth0");
-    desk.clerk.look_at_units(desk.now);
+    desk.service.look_at_units(desk.now);
     folder.unit("a.service", "NetworkUpMax=fast");
     folder.unit("c.service", "NetworkUpMin=20mbit\nNetworkLink=eth0");
     folder.unit("d.service", "NetworkUpMax=7mbit");
-    desk.clerk.look_at_units(desk.now);
+    desk.service.look_at_units(desk.now);
     assert_eq!(
         up(&desk, "unit:a.service"),
         Some(4_000_000),
@@ -99,14 +99,14 @@ fn a_section_that_is_wrong_or_does_not_fit_is_its_units_alone() {
     );
     assert_eq!(up(&desk, "unit:d.service"), Some(7_000_000));
     assert!(desk.held("unit:b.service").is_some() && desk.held("unit:c.service").is_none());
-    let faults: Vec<&String> = desk.clerk.unit_faults.values().collect();
+    let faults: Vec<&String> = desk.service.rules.unit_faults.values().collect();
     assert!(
         faults[0].contains("a.service:2") && faults[1].contains("does not fit"),
         "{faults:?}"
     );
     // Room for it.
     fs::remove_file(folder.0.join("b.service")).expect("it goes");
-    desk.clerk.look_at_units(desk.now);
+    desk.service.look_at_units(desk.now);
     assert!(desk.held("unit:c.service").is_some());
     desk.check();
 }

@@ -20,7 +20,7 @@ fn watch(desk: &mut Desk, within_ms: u64) -> WatchDoc {
 
 /// So many bytes were sent by each target until now, one packet each 1000.
 fn sent(desk: &mut Desk, bytes: u64) {
-    let ids: Vec<u32> = desk.clerk.ledger().held().map(|held| held.id).collect();
+    let ids: Vec<u32> = desk.service.ledger().held().map(|held| held.id).collect();
     let mut counts = TargetCounts::default();
     counts.directions[0] = DirectionCounts {
         offered_packets: bytes / 1000,

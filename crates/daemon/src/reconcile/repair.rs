@@ -1,26 +1,28 @@
 //! Repair: interfaces come and go, and other programs delete what they do not know.
 //!
-//! Whatever changes on links and qdiscs without our doing makes the clerk look. New interfaces get the programs, links
+//! Whatever changes on links and qdiscs without our doing makes the daemon look. New interfaces get the programs, links
 //! that came back get their classes. Where something of ours is missing it is put back, at once the first time, and
-//! then with longer and longer pauses; after [`TRIES`] within [`WINDOW`] somebody clearly wants it gone, and the clerk
+//! then with longer and longer pauses; after [`TRIES`] within [`WINDOW`] somebody clearly wants it gone, and the daemon
 //! says so instead of fighting.
 
 use netnice_core::units::{Instant, Nanos};
 
-use super::Clerk;
+use super::Reconciler;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
 
 /// How often something had to be put back.
 #[derive(Debug, Default)]
-pub(super) struct Repairs {
+pub struct Repairs {
     /// When, within the last [`WINDOW`].
     recent: Vec<Instant>,
     /// When a repair is due that had to wait.
     due: Option<Instant>,
     /// Why nothing is repaired any more.
     pub given_up: Option<String>,
+    /// Things that were put back since the daemon was started.
+    pub total: u64,
 }
 
 /// Whether something may be put back now.
@@ -34,7 +36,10 @@ enum Verdict {
 impl Repairs {
     /// Somebody has changed what should be in force: a new start.
     pub fn forgive(&mut self) {
-        *self = Repairs::default();
+        *self = Repairs {
+            total: self.total,
+            ..Repairs::default()
+        };
     }
 
     fn judge(&mut self, now: Instant) -> Verdict {
@@ -57,7 +62,7 @@ impl Repairs {
     }
 }
 
-impl<H: Host> Clerk<H> {
+impl<H: Host> Reconciler<H> {
     /// Looks at what is ours in the kernel, and puts back what is missing. If something was `heard` of interfaces,
     /// looks at those too.
     pub fn repair(&mut self, heard: bool, now: Now) {
@@ -69,44 +74,47 @@ impl<H: Host> Clerk<H> {
             Err(denied) => vec![denied.to_string()],
         };
         if faults.is_empty() {
-            if self.repairs.given_up.take().is_some() {
+            if self.standing.repairs.given_up.take().is_some() {
                 self.journal.note(now, "all is there again");
             }
-            if heard || !self.broken.is_empty() {
-                self.look_around(now);
+            if heard || !self.standing.broken.is_empty() {
+                self.put_back(now);
             }
             return;
         }
-        match self.repairs.judge(now.monotonic) {
+        match self.standing.repairs.judge(now.monotonic) {
             Verdict::Later => {}
             Verdict::Never => {
-                if self.repairs.given_up.is_none() {
+                if self.standing.repairs.given_up.is_none() {
                     let text = format!(
                         "somebody keeps removing what is netnice's ({}): put back {TRIES} times within {WINDOW}, not \
                          any more; find out who, then change anything with netnice to try again",
                         faults.join("; ")
                     );
                     self.journal.warn(now, text.clone());
-                    self.repairs.given_up = Some(text);
+                    self.standing.repairs.given_up = Some(text);
                 }
             }
             Verdict::Now => {
                 for fault in &faults {
                     self.journal.warn(now, format!("{fault}: putting it back"));
-                    self.tally.repairs += 1;
+                    self.standing.repairs.total += 1;
                 }
-                self.look_around(now);
+                self.put_back(now);
             }
         }
     }
 
     /// Whether a repair that had to wait is due.
     pub fn repair_is_due(&self, now: Now) -> bool {
-        self.repairs.due.is_some_and(|due| due <= now.monotonic)
+        self.standing
+            .repairs
+            .due
+            .is_some_and(|due| due <= now.monotonic)
     }
 
     /// Lets the kernel room look anew, and applies what is wanted to what came back.
-    fn look_around(&mut self, now: Now) {
+    fn put_back(&mut self, now: Now) {
         if let Err(denied) = self.host.reconcile() {
             tracing::debug!(%denied, "reconciling");
         }
@@ -115,8 +123,8 @@ impl<H: Host> Clerk<H> {
 
     /// Applies all that is wanted. A link that stands in the way is left out, and said to be broken.
     pub(super) fn apply_all(&mut self, now: Now) {
-        let before = std::mem::take(&mut self.broken);
-        let wanted = self.wanted(&self.ledger);
+        let before = std::mem::take(&mut self.standing.broken);
+        let wanted = self.standing.wanted(&self.books.ledger);
         if before.is_empty() && wanted == netnice_kernel::plan::Desired::default() {
             return;
         }
@@ -153,7 +161,7 @@ impl<H: Host> Clerk<H> {
                 .warn(now, format!("link {name} cannot be served: {text}"));
         }
         if let Ok(name) = name.parse() {
-            self.broken.insert(name, text);
+            self.standing.broken.insert(name, text);
         }
     }
 }

@@ -3,25 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_core::admission::TargetId;
-use netnice_core::contract::Direction;
 use netnice_core::target::Target;
 
-use super::Clerk;
+use super::Reconciler;
 use crate::clock::Now;
 use crate::denied::Denied;
-use crate::host::{Act, Host, Seen};
+use crate::host::{Act, Host};
 use crate::ledger::{Body, Held, Place};
-use crate::meter;
 use crate::peer::POLICY;
 
-impl<H: Host> Clerk<H> {
-    /// Looks at everything that changes by itself. To be called each second.
-    pub fn tick(&mut self, now: Now) {
-        // First, while `now` is the time of the counters: what follows may take long, and rates are counters over time.
-        if self.ledger.held().next().is_some() || self.ledger.links().next().is_some() {
-            let measured = self.measure(now);
-            self.journal.judge(now, "measuring", measured);
-        }
+impl<H: Host> Reconciler<H> {
+    /// Looks at all that ends or comes anew on the machine. To be called each second.
+    pub fn look_around(&mut self, now: Now) {
         self.expire(now);
         let looked = self
             .sweep(now)
@@ -30,12 +23,6 @@ impl<H: Host> Clerk<H> {
         self.journal.judge(now, "looking around", looked);
         self.write_again(now);
         self.house();
-        if self.other_instances_run() {
-            self.look_at_units(now);
-        }
-        if self.repair_is_due(now) || self.rates.is_time_to_audit(now.monotonic) {
-            self.repair(false, now);
-        }
     }
 
     /// Lets go of what has ended, and binds what was made anew. To be called when something of that was heard.
@@ -52,12 +39,12 @@ impl<H: Host> Clerk<H> {
             (Body::Cgroup(None), _) => held.place.cgroup.clone(),
             _ => None,
         };
-        self.ledger.held().filter_map(path).collect()
+        self.books.ledger.held().filter_map(path).collect()
     }
 
     /// Shares out anew what is left over on managed links. To be called a few times a second while there are any.
     pub fn balance(&mut self, now: Now) {
-        if self.ledger.links().next().is_none() {
+        if self.books.ledger.links().next().is_none() {
             return;
         }
         let shared = self.host.balance(now.monotonic);
@@ -70,16 +57,19 @@ impl<H: Host> Clerk<H> {
             Body::Processes { roots, .. } => !roots.is_empty(),
             _ => false,
         };
-        if self.ledger.held().find(of_processes).is_none() {
+        if self.books.ledger.held().find(of_processes).is_none() {
             return Ok(Vec::new());
         }
         let mut own: Vec<u32> = self.host.members()?.values().map(|(own, _)| *own).collect();
         own.sort_unstable();
         own.dedup();
         // A target lives as long as one inside it: its limit holds for that one too.
-        let around = own.into_iter().flat_map(|id| self.ledger.descent(Some(id)));
+        let around = own
+            .into_iter()
+            .flat_map(|id| self.books.ledger.descent(Some(id)));
         let alive: BTreeSet<u32> = around.collect();
         Ok(self
+            .books
             .ledger
             .held()
             .filter(of_processes)
@@ -89,7 +79,7 @@ impl<H: Host> Clerk<H> {
     }
 
     /// Lets go of process targets whose last member has ended.
-    pub fn sweep(&mut self, now: Now) -> Result<(), Denied> {
+    fn sweep(&mut self, now: Now) -> Result<(), Denied> {
         let ended = self.ended()?;
         if ended.is_empty() {
             return Ok(());
@@ -113,7 +103,7 @@ impl<H: Host> Clerk<H> {
                 draft.ledger.linger(&closed, now.monotonic);
             }
         }
-        self.install(draft, |_| Ok(()))?;
+        self.install(draft)?;
         for name in names {
             self.journal.note(now, format!("{name} has ended"));
         }
@@ -122,7 +112,7 @@ impl<H: Host> Clerk<H> {
 
     /// Lets go of what was left over of ended targets, once nothing of it moves any more.
     fn age(&mut self, now: Now) -> Result<(), Denied> {
-        if self.ledger.remnants().all(|left| left.found) {
+        if self.books.ledger.remnants().all(|left| left.found) {
             return Ok(());
         }
         let sample = self.host.sample()?;
@@ -140,17 +130,18 @@ impl<H: Host> Clerk<H> {
             traffic.get(&id).copied().unwrap_or_default()
         });
         match went {
-            true => self.install(draft, |_| Ok(())).map(drop),
+            true => self.install(draft).map(drop),
             false => {
-                self.ledger = draft.ledger;
+                self.books.ledger = draft.ledger;
                 Ok(())
             }
         }
     }
 
     /// Binds anew what was made anew: a control group of the same path, another file at an executable's path.
-    pub fn rebind(&mut self, now: Now) -> Result<(), Denied> {
+    pub(super) fn rebind(&mut self, now: Now) -> Result<(), Denied> {
         let things: Vec<Held> = self
+            .books
             .ledger
             .held()
             .filter(|held| matches!(held.body, Body::App(_) | Body::Cgroup(_)))
@@ -189,7 +180,7 @@ impl<H: Host> Clerk<H> {
             }
             let there = !matches!(is, Body::App(None) | Body::Cgroup(None));
             draft.ledger.rebody(slot, is, place);
-            self.install(draft, |_| Ok(()))?;
+            self.install(draft)?;
             let what = if there { "was made anew" } else { "is gone" };
             let text = format!("{} {what}; its contract stays", held.entry.target);
             self.journal.note(now, text);
@@ -211,33 +202,5 @@ impl<H: Host> Clerk<H> {
             (Target::Unit(name), _) => Body::Cgroup(self.host.unit(name.as_str()).ok()),
             _ => held.body.clone(),
         }
-    }
-
-    /// Reads all counts, for rates and for what they say of the links.
-    pub(super) fn measure(&mut self, now: Now) -> Result<(), Denied> {
-        let sample = self.host.sample()?;
-        let meters: Vec<_> = self
-            .ledger
-            .held()
-            .map(|held| {
-                let counts = sample.targets.get(&held.id).copied().unwrap_or_default();
-                (held.id, meter::meter(&counts, &held.entry.contract))
-            })
-            .collect();
-        self.rates.targets(now.monotonic, &meters);
-        self.history.take(now.monotonic, &meters);
-        let links: Vec<_> = self
-            .ledger
-            .links()
-            .map(|managed| {
-                let usable = managed.link.usable(Direction::Down);
-                (managed.link.name.to_string(), usable)
-            })
-            .collect();
-        if !links.is_empty() {
-            let seen: Seen = self.host.seen()?;
-            self.rates.links(now.monotonic, &seen, &links);
-        }
-        Ok(())
     }
 }

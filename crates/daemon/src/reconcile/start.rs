@@ -19,7 +19,7 @@ use netnice_core::units::{Bytes, Rate};
 use netnice_kernel::enforce::Found;
 use netnice_kernel::plan::{self, Limit, MAX_SLOT};
 
-use super::Clerk;
+use super::Reconciler;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::{Act, Host};
@@ -37,28 +37,31 @@ pub enum Record {
     Lost(String),
 }
 
-impl<H: Host> Clerk<H> {
-    /// Takes over from an earlier daemon. To be called once, before any request.
-    pub fn start(&mut self, record: Record, now: Now) {
+impl<H: Host> Reconciler<H> {
+    /// Takes over from an earlier daemon. To be called once, before any request. Tells what a person should know.
+    pub fn start(&mut self, record: Record, now: Now) -> Option<String> {
         let enforcing = self.host.is_enforcing();
-        match record {
+        let notice = match record {
             Record::Whole(state) => {
-                self.ledger = state.ledger;
-                self.undos = state.undos;
+                self.books.ledger = state.ledger;
+                self.books.undos = state.undos;
                 // A change that was under way may have given out numbers that were not written down.
-                self.ledger
-                    .skip_ids(self.ledger.next_id() + u32::from(MAX_SLOT));
+                self.books
+                    .ledger
+                    .skip_ids(self.books.ledger.next_id() + u32::from(MAX_SLOT));
+                None
             }
-            Record::None if !enforcing => return,
-            Record::None => self.take_found("there is no state file".to_owned(), now),
-            Record::Lost(why) => self.take_found(why, now),
-        }
+            Record::None if !enforcing => return None,
+            Record::None => Some(self.take_found("there is no state file".to_owned(), now)),
+            Record::Lost(why) => Some(self.take_found(why, now)),
+        };
         if let Err(denied) = self.go_on(enforcing, now) {
             self.journal.warn(
                 now,
                 format!("not all of what was in force is so again: {denied}"),
             );
         }
+        notice
     }
 
     fn go_on(&mut self, enforcing: bool, now: Now) -> Result<(), Denied> {
@@ -69,13 +72,14 @@ impl<H: Host> Clerk<H> {
         }
         let mut acts = Vec::new();
         if !enforcing {
-            for held in self.ledger.held().cloned().collect::<Vec<_>>() {
+            for held in self.books.ledger.held().cloned().collect::<Vec<_>>() {
                 acts.extend(self.take_in(&held));
             }
         }
-        self.ledger.look_anew(now.monotonic);
-        self.ledger.readmit();
+        self.books.ledger.look_anew(now.monotonic);
+        self.books.ledger.readmit();
         let degraded: Vec<String> = self
+            .books
             .ledger
             .held()
             .filter_map(|held| {
@@ -104,7 +108,7 @@ impl<H: Host> Clerk<H> {
         self.house();
         let draft = self.draft();
         self.keep(&draft)?;
-        let held = self.ledger.held().count();
+        let held = self.books.ledger.held().count();
         if held > 0 {
             self.journal
                 .note(now, format!("{held} targets found and kept"));
@@ -115,9 +119,9 @@ impl<H: Host> Clerk<H> {
     /// Lets go of process targets without processes, before anything is admitted again.
     fn end_dead(&mut self, now: Now) -> Result<(), Denied> {
         for slot in self.ended()? {
-            if let Some(closed) = self.ledger.close(slot) {
-                self.undos.forget_target(closed.held.id);
-                self.ledger.linger(&closed, now.monotonic);
+            if let Some(closed) = self.books.ledger.close(slot) {
+                self.books.undos.forget_target(closed.held.id);
+                self.books.ledger.linger(&closed, now.monotonic);
                 self.journal
                     .note(now, format!("{} has ended", closed.held.entry.target));
             }
@@ -131,7 +135,8 @@ impl<H: Host> Clerk<H> {
         strangers.sort_unstable();
         strangers.dedup();
         let known = |id: &u32| {
-            self.ledger.by_id(*id).is_some() || self.ledger.remnants().any(|left| left.id == *id)
+            self.books.ledger.by_id(*id).is_some()
+                || self.books.ledger.remnants().any(|left| left.id == *id)
         };
         strangers.retain(|id| *id != 0 && !known(id));
         if strangers.is_empty() {
@@ -148,7 +153,7 @@ impl<H: Host> Clerk<H> {
     fn around_stranger(&self, found: &Found, id: u32) -> Option<u32> {
         let mut slot = found.targets.iter().find(|(of, _)| *of == id)?.1;
         for _ in 0..MAX_DEPTH {
-            let held = TargetId::new(slot).and_then(|slot| self.ledger.get(slot));
+            let held = TargetId::new(slot).and_then(|slot| self.books.ledger.get(slot));
             match held.map(|held| (held.id, &held.body)) {
                 Some((around, Body::Processes { .. })) if around != id => return Some(around),
                 _ => {}
@@ -174,7 +179,7 @@ impl<H: Host> Clerk<H> {
                     id,
                     pid: root.pid,
                     only: *only,
-                    keep: self.ledger.held().map(|h| h.id).collect(),
+                    keep: self.books.ledger.held().map(|h| h.id).collect(),
                 })
                 .collect(),
             (Body::App(Some(_)), Target::App(path)) => {
@@ -191,7 +196,7 @@ impl<H: Host> Clerk<H> {
     }
 
     /// Keeps in force what is found in the kernel without a record.
-    fn take_found(&mut self, why: String, now: Now) {
+    fn take_found(&mut self, why: String, now: Now) -> String {
         let found = self.host.found().unwrap_or_else(|denied| {
             self.journal.warn(
                 now,
@@ -200,7 +205,7 @@ impl<H: Host> Clerk<H> {
             Found::default()
         });
         let limits = found.limits.len();
-        self.ledger = ledger_of(&found);
+        self.books.ledger = ledger_of(&found);
         let text = match limits {
             0 => why,
             _ => format!(
@@ -208,8 +213,8 @@ impl<H: Host> Clerk<H> {
                  `netnice clear --all` by root lifts them"
             ),
         };
-        self.notices.push(text.clone());
-        self.journal.warn(now, text);
+        self.journal.warn(now, text.clone());
+        text
     }
 }
 

@@ -1,98 +1,23 @@
-//! Changes that are taken back by themselves, and the confirmation that keeps them.
+//! Changes that are taken back by themselves: when their time is over, or their process has ended.
 
 use std::collections::BTreeSet;
 
-use netnice_api::{Confirm, Done, Until};
+use netnice_api::Until;
 use netnice_core::admission::TargetId;
 use netnice_core::claims::Claims;
-use netnice_core::contract::{Change, Contract};
-use netnice_core::target::Target;
-use netnice_core::units::{Instant, Nanos};
+use netnice_core::contract::Contract;
+use netnice_core::units::Instant;
 
-use super::{Clerk, Draft};
-use crate::authority;
+use super::{Draft, Reconciler, Terms};
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
 use crate::ledger::undo::{self, Cleared, Undo, Waiting};
-use crate::ledger::{Body, Managed, Root};
-use crate::peer::Peer;
+use crate::ledger::{Body, Managed, Root, describe_link};
 
-/// For how long a change was asked.
-#[derive(Clone, Copy)]
-pub(super) struct Terms {
-    pub confirm_ns: Option<u64>,
-    pub for_ns: Option<u64>,
-    pub until: Option<Until>,
-}
-
-impl Terms {
-    /// Whether the change lasts.
-    pub fn is_lasting(self) -> bool {
-        self.confirm_ns.is_none() && self.for_ns.is_none() && self.until.is_none()
-    }
-
-    /// Refuses times that are none.
-    pub fn check(self) -> Result<(), Denied> {
-        let longest = Nanos::MAX;
-        for (option, time) in [("--confirm", self.confirm_ns), ("--for", self.for_ns)] {
-            match time {
-                Some(0) => {
-                    return Err(Denied::BadUsage(format!("{option}: the time is zero")));
-                }
-                Some(time) if time > longest.0 => {
-                    return Err(Denied::BadUsage(format!(
-                        "{option}: {} is longer than the longest time, {longest}",
-                        Nanos(time)
-                    )));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Draft {
-    /// Lets `undo` wait as long as was asked; tells the number to confirm.
-    pub(super) fn wait(&mut self, terms: Terms, peer: &Peer, undo: Undo, now: Now) -> Option<u64> {
-        let mut push = |time: Option<u64>, confirmable| {
-            let at = now.monotonic.after(Nanos(time?));
-            let by = peer.claimant();
-            Some(self.undos.push(at, confirmable, by, undo.clone()))
-        };
-        push(terms.for_ns, false);
-        let number = push(terms.confirm_ns, true);
-        if let Some(Until { pid, started }) = terms.until {
-            let root = Root { pid, started };
-            self.undos.push_until(root, peer.claimant(), undo);
-        }
-        number
-    }
-
-    /// Notes that a claim on a target is changed: what waited for the same clauses does so no longer, and the change
-    /// itself waits if it was made for a time.
-    pub(super) fn wait_for_claim(
-        &mut self,
-        (id, target): (u32, &Target),
-        terms: Terms,
-        peer: &Peer,
-        change: &Change,
-        before: &Contract,
-        now: Now,
-    ) -> Option<u64> {
-        let first = self.undos.supersede(id, target, peer.claimant(), change);
-        if terms.is_lasting() {
-            return None;
-        }
-        let change = undo::merged(&undo::inverse(change, before), &first);
-        self.wait(terms, peer, Undo::Claim { id, change }, now)
-    }
-}
-
-impl<H: Host> Clerk<H> {
+impl<H: Host> Reconciler<H> {
     /// Refuses terms that make no sense.
-    pub(super) fn check_terms(&mut self, terms: Terms) -> Result<(), Denied> {
+    pub fn check_terms(&mut self, terms: Terms) -> Result<(), Denied> {
         terms.check()?;
         match terms.until {
             Some(Until { pid, started }) if !self.lives(Root { pid, started }) => {
@@ -105,7 +30,7 @@ impl<H: Host> Clerk<H> {
     }
 
     /// Forgets what was cleared for a time of processes that have ended since.
-    pub(super) fn forget_ended(&mut self, draft: &mut Draft) {
+    pub fn forget_ended(&mut self, draft: &mut Draft) {
         let roots: BTreeSet<Root> = draft.undos.cleared_roots().collect();
         let ended: Vec<Root> = roots.into_iter().filter(|r| !self.lives(*r)).collect();
         let has_ended = |cleared: &Cleared| match &cleared.body {
@@ -121,48 +46,29 @@ impl<H: Host> Clerk<H> {
         self.host.process(root.pid).is_some_and(|p| p.root == root)
     }
 
-    pub(super) fn confirm(
-        &mut self,
-        peer: &Peer,
-        confirm: &Confirm,
-        now: Now,
-    ) -> Result<Done, Denied> {
-        let mut draft = self.draft();
-        let may = |waiting: &Waiting| peer.uid == 0 || waiting.by.uid == peer.uid;
-        let number = confirm.id;
-        draft.undos.confirm(number, may).ok_or_else(|| {
-            Denied::Failed(format!(
-                "no change of yours waits to be confirmed as {number}; it may have been taken back already, \
-                 `netnice log` tells"
-            ))
-        })?;
-        self.install(draft, |_| Ok(()))?;
-        let who = authority::user(peer.uid);
-        self.journal
-            .note(now, format!("{who} confirmed change {number}"));
-        Ok(Done {
-            messages: vec![format!("change {number} is kept")],
-            ..Done::default()
-        })
-    }
-
     /// When the next change is to be taken back.
     pub fn next_due(&self) -> Option<Instant> {
-        self.undos.earliest()
+        self.books.undos.earliest()
     }
 
     /// Takes back the changes whose time has come.
     pub fn expire(&mut self, now: Now) {
         // Many may wait for the end of one.
-        let awaited: BTreeSet<Root> = self.undos.awaited().collect();
+        let awaited: BTreeSet<Root> = self.books.undos.awaited().collect();
         let ended = awaited.into_iter().filter(|root| !self.lives(*root));
         let ended: Vec<Root> = ended.collect();
-        if ended.is_empty() && self.undos.earliest().is_none_or(|at| at > now.monotonic) {
+        if ended.is_empty()
+            && self
+                .books
+                .undos
+                .earliest()
+                .is_none_or(|at| at > now.monotonic)
+        {
             return;
         }
-        let mut rest = self.undos.clone();
+        let mut rest = self.books.undos.clone();
         let due = rest.due(now.monotonic, &ended);
-        self.undos = rest;
+        self.books.undos = rest;
         for waiting in due {
             let why = match (waiting.until, waiting.confirmable) {
                 (Some(_), _) => "was made until a process ended",
@@ -211,7 +117,7 @@ impl<H: Host> Clerk<H> {
             Undo::Link { name, before } => match before {
                 Some(managed) => {
                     draft.ledger.manage(managed.link.clone(), managed.by)?;
-                    super::link::describe(&managed.link)
+                    describe_link(&managed.link)
                 }
                 None => {
                     draft.ledger.unmanage(&name)?;
@@ -220,7 +126,7 @@ impl<H: Host> Clerk<H> {
             },
             Undo::Cleared { targets, links } => return Ok(self.bring_back(targets, links, now)),
         };
-        self.install(draft, |_| Ok(()))?;
+        self.install(draft)?;
         Ok(what)
     }
 
@@ -242,7 +148,7 @@ impl<H: Host> Clerk<H> {
                 true => Ok(()),
                 false => draft.ledger.manage(managed.link, managed.by),
             };
-            let result = result.and_then(|()| self.install(draft, |_| Ok(())));
+            let result = result.and_then(|()| self.install(draft));
             tell(name, result.map(|_| true));
         }
         // What was cleared last was around the others.
@@ -275,7 +181,7 @@ impl<H: Host> Clerk<H> {
         let claims = Claims::restore(claims)?;
         draft.ledger.admit(slot, claims, now.wall_ns)?;
         draft.ledger.set_rule(slot, cleared.rule);
-        self.install(draft, |_| Ok(()))?;
+        self.install(draft)?;
         Ok(true)
     }
 
@@ -286,7 +192,7 @@ impl<H: Host> Clerk<H> {
         cleared: &Cleared,
     ) -> Result<Option<TargetId>, Denied> {
         let Body::Processes { roots, only } = &cleared.body else {
-            return self.seat_of(draft, &cleared.target).map(Some);
+            return self.finder().seat_of(draft, &cleared.target).map(Some);
         };
         let mut slot = None;
         for root in roots {
@@ -296,10 +202,15 @@ impl<H: Host> Clerk<H> {
             slot = Some(match slot {
                 None => match draft.ledger.find_process(*root) {
                     Some(held) => held.entry.id,
-                    None => self.open_process(draft, cleared.target.clone(), &process, *only)?,
+                    None => self.finder().open_process(
+                        draft,
+                        cleared.target.clone(),
+                        &process,
+                        *only,
+                    )?,
                 },
                 Some(slot) => {
-                    self.join_as(draft, slot, &process, *only)?;
+                    self.finder().join_as(draft, slot, &process, *only)?;
                     slot
                 }
             });

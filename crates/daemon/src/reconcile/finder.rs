@@ -6,48 +6,29 @@ use netnice_api::Found;
 use netnice_core::admission::TargetId;
 use netnice_core::target::Target;
 
-use super::{Clerk, Draft, Named};
-use crate::authority;
+use super::{Draft, ancestry};
 use crate::denied::Denied;
-use crate::host::{Act, Host, Process};
-use crate::ledger::{Body, Newcomer, Place};
-use crate::peer::Peer;
-use crate::reconcile::ancestry;
+use crate::host::{Act, Inventory, Process};
+use crate::ledger::{Body, Held, Ledger, Newcomer, Place};
 
 /// The act that binds what was found, once the target has a number.
-pub(super) type Bind = Box<dyn FnOnce(u32) -> Act>;
+type Bind = Box<dyn FnOnce(u32) -> Act>;
 
-impl<H: Host> Clerk<H> {
-    /// The process that a request means, if the peer may limit it. It is read by number; that its pidfd still lives
-    /// when all is done makes sure that it was this process which was read.
-    pub(super) fn named(
-        &mut self,
-        peer: &Peer,
-        named: Option<&Named>,
-        number: Option<u32>,
-    ) -> Result<Process, Denied> {
-        let Some(named) = named else {
-            return Err(Denied::BadUsage(
-                "a process is meant by a pidfd, and none came with the request".to_owned(),
-            ));
-        };
-        if let Some(number) = number.filter(|number| *number != named.pid) {
-            return Err(Denied::BadUsage(format!(
-                "the request names process {number}, its pidfd is of process {}",
-                named.pid
-            )));
-        }
-        let gone = || Denied::Failed(format!("process {} does not exist (any more)", named.pid));
-        let process = self.host.process(named.pid).ok_or_else(gone)?;
-        if !(named.lives)() {
-            return Err(gone());
-        }
-        authority::may_limit_process(peer, &process)?;
-        Ok(process)
+/// See the module.
+pub struct Finder<'a, I> {
+    machine: &'a mut I,
+    /// What is held now.
+    ledger: &'a Ledger,
+}
+
+impl<'a, I: Inventory> Finder<'a, I> {
+    /// On this machine, beside what is held now.
+    pub fn new(machine: &'a mut I, ledger: &'a Ledger) -> Finder<'a, I> {
+        Finder { machine, ledger }
     }
 
     /// Takes a process in as the first of a target.
-    pub(super) fn open_process(
+    pub fn open_process(
         &mut self,
         draft: &mut Draft,
         target: Target,
@@ -70,7 +51,7 @@ impl<H: Host> Clerk<H> {
     }
 
     /// Takes one more process into a target of processes. What contains the target is what contains all of them.
-    pub(super) fn join_as(
+    pub fn join_as(
         &mut self,
         draft: &mut Draft,
         slot: TargetId,
@@ -108,7 +89,7 @@ impl<H: Host> Clerk<H> {
     fn place_of(&mut self, process: &Process) -> Place {
         Place {
             uid: Some(process.uid),
-            ..self.host.place(process.root.pid)
+            ..self.machine.place(process.root.pid)
         }
     }
 
@@ -117,7 +98,7 @@ impl<H: Host> Clerk<H> {
         if only {
             return Ok(BTreeSet::new());
         }
-        let family = self.host.family(process.root.pid);
+        let family = self.machine.family(process.root.pid);
         self.inside_family(&family, Some(process.root.pid))
     }
 
@@ -128,20 +109,20 @@ impl<H: Host> Clerk<H> {
         newcomer: Option<u32>,
     ) -> Result<BTreeSet<u32>, Denied> {
         // Whatever lies inside has a member inside; and where all are of what is around, nothing does.
-        let around = newcomer.map_or(0, |pid| self.host.membership(pid).0);
+        let around = newcomer.map_or(0, |pid| self.machine.membership(pid).0);
         let mixed = family.iter().any(|pid| {
-            let (own, _) = self.host.membership(*pid);
+            let (own, _) = self.machine.membership(*pid);
             own != around && own != 0
         });
         if !mixed {
             return Ok(BTreeSet::new());
         }
-        let members = self.host.members()?;
-        Ok(ancestry::inside(&self.ledger, &members, family, newcomer))
+        let members = self.machine.members()?;
+        Ok(ancestry::inside(self.ledger, &members, family, newcomer))
     }
 
     /// The slot of a target that is no process: as it is held under this name or another, or opened now.
-    pub(super) fn slot_of_thing(
+    pub fn slot_of_thing(
         &mut self,
         draft: &mut Draft,
         target: &Target,
@@ -154,11 +135,7 @@ impl<H: Host> Clerk<H> {
     }
 
     /// The same for a target that may wait for what is not there.
-    pub(super) fn seat_of(
-        &mut self,
-        draft: &mut Draft,
-        target: &Target,
-    ) -> Result<TargetId, Denied> {
+    pub fn seat_of(&mut self, draft: &mut Draft, target: &Target) -> Result<TargetId, Denied> {
         if let Some(held) = draft.ledger.find(target) {
             return Ok(held.entry.id);
         }
@@ -196,7 +173,7 @@ impl<H: Host> Clerk<H> {
         }
         let inside = match body {
             Body::App(Some(key)) => {
-                let family = self.host.running(key);
+                let family = self.machine.running(key);
                 self.inside_family(&family, None)?
             }
             _ => BTreeSet::new(),
@@ -212,13 +189,30 @@ impl<H: Host> Clerk<H> {
         Ok(slot)
     }
 
+    /// The held target that a person means, under whatever name it is held.
+    pub fn lookup(&mut self, target: &Target) -> Result<&'a Held, Denied> {
+        let id = match self.ledger.find(target) {
+            Some(held) => Some(held.id),
+            None => self
+                .find_thing(target)
+                .ok()
+                .and_then(|(body, ..)| self.ledger.find_alias(&body))
+                .map(|held| held.id),
+        };
+        id.and_then(|id| self.ledger.by_id(id)).ok_or_else(|| {
+            Denied::Failed(format!(
+                "nothing is set for {target}; `netnice show` lists what is"
+            ))
+        })
+    }
+
     /// Tells what a target is made of, whether or not it is held.
-    pub(super) fn find(&mut self, text: &str) -> Result<Found, Denied> {
+    pub fn find(&mut self, text: &str) -> Result<Found, Denied> {
         let target: Target = text.parse()?;
         let body = match &target {
             Target::Pid(pid) => {
                 let gone = || Denied::Failed(format!("process {} does not exist", pid.get()));
-                let process = self.host.process(pid.get()).ok_or_else(gone)?;
+                let process = self.machine.process(pid.get()).ok_or_else(gone)?;
                 return Ok(Found::Processes(vec![process.root.pid]));
             }
             Target::Name(_) => self.lookup(&target)?.body.clone(),
@@ -228,23 +222,23 @@ impl<H: Host> Clerk<H> {
     }
 
     /// Finds what a target that is no process is made of, where it is, and how it is bound.
-    pub(super) fn find_thing(&mut self, target: &Target) -> Result<(Body, Place, Bind), Denied> {
+    pub fn find_thing(&mut self, target: &Target) -> Result<(Body, Place, Bind), Denied> {
         let nowhere = Place::default();
         let bound = match target {
             Target::App(path) => {
                 let path = path.to_string();
-                let key = self.host.app(&path)?;
+                let key = self.machine.app(&path)?;
                 let bind: Bind = Box::new(move |id| Act::BindApp { id, path });
                 return Ok((Body::App(Some(key)), nowhere, bind));
             }
             Target::User(name) => {
-                let uid = self.host.user(name.as_str())?;
+                let uid = self.machine.user(name.as_str())?;
                 let bind: Bind = Box::new(move |id| Act::BindUser { id, uid });
                 return Ok((Body::User(uid), nowhere, bind));
             }
-            Target::Unit(name) => self.host.unit(name.as_str())?,
-            Target::Cgroup(path) => self.host.cgroup(path.as_str())?,
-            Target::Container(name) => self.host.container(name.as_str())?,
+            Target::Unit(name) => self.machine.unit(name.as_str())?,
+            Target::Cgroup(path) => self.machine.cgroup(path.as_str())?,
+            Target::Container(name) => self.machine.container(name.as_str())?,
             Target::Pid(_) | Target::Name(_) => {
                 return Err(Denied::BadUsage(format!("{target} is made of processes")));
             }
@@ -269,7 +263,7 @@ impl<H: Host> Clerk<H> {
 }
 
 /// What a target is made of, if it is there; of processes those that it was made with.
-pub(super) fn made_of(body: &Body, target: &Target) -> Option<Found> {
+pub fn made_of(body: &Body, target: &Target) -> Option<Found> {
     match (body, target) {
         (Body::Processes { roots, .. }, _) => {
             let pids = roots.iter().map(|root| root.pid).collect();
