@@ -1,10 +1,12 @@
-//! The service on a machine of paper.
+//! The service on a machine for tests.
 
 mod model;
+mod nesting;
 mod pages;
 mod policy;
 mod restarts;
 mod scenarios;
+mod timed;
 mod units;
 mod watching;
 
