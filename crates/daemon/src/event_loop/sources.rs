@@ -1,198 +1,244 @@
-//! Watching: what changes on this machine without our doing, heard of at once.
-//!
-//! - **Route netlink** tells of interfaces, qdiscs, classes and filters. What our own sockets asked for is passed over.
-//! - **inotify** tells of control groups that come and go beside those that are held (a unit that is restarted gets a new
-//!   group; the kernel's side has taken it for the unit's when it was made), and of unit files.
-//! - **The exit ring** of the eBPF programs tells of members that end.
-//!
-//! All of them may lose events, so the clerk also looks by itself each second.
+//! Where events come from. This is the only place that waits for several things at once.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::path::PathBuf;
+use std::path::Path;
+use std::pin::Pin;
 
-use netnice_kernel::enforce::Exits;
-use netnice_kernel::netlink::Listener;
-use netnice_kernel::routes;
-use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
-use tokio::io::unix::AsyncFd;
+use listenfd::ListenFd;
+use netnice_kernel::routes::Change;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::task::spawn_local;
+use tokio::time::sleep;
 
-/// Hears of changes on interfaces and qdiscs.
-pub struct Links {
-    listener: AsyncFd<Listener>,
-    /// The sockets whose changes are our own.
-    ours: Vec<u32>,
+use super::Settings;
+use super::failure::{During, RunError};
+use super::listeners::{Ends, Folders, Links, Ways};
+use super::timers::{Timer, Timers};
+use crate::clock::Now;
+use crate::flows::driver;
+use crate::flows::drivers::{Drivers, FromDrivers};
+use crate::host::Enforcer;
+use crate::host::kernel::KernelHost;
+use crate::meter::metrics::serve::{self, Scrape};
+use crate::server::{Ask, Server};
+
+/// Something that happened.
+pub enum Event {
+    /// The daemon is to end.
+    Stop,
+    /// The policy is to be read again.
+    ReadPolicy,
+    /// A timer went off.
+    Due(Timer),
+    /// A request came.
+    Asked(Box<Ask>),
+    /// A page of metrics is wanted.
+    Scraped(Scrape),
+    /// A driver came, said something or ended.
+    Driver(driver::From),
+    /// The connection of a program with flows has ended.
+    Left(u64),
+    /// Routes or next hops have changed.
+    Routes(Vec<Change>),
+    /// Somebody else has changed interfaces, qdiscs or filters.
+    Links,
+    /// Control groups came or went.
+    Groups,
+    /// Unit files were written.
+    UnitFiles,
+    /// Members of targets have ended.
+    Ended,
 }
 
-impl Links {
-    /// Begins to listen; changes that these sockets ask for are passed over.
-    pub fn open(ours: Vec<u32>) -> io::Result<Links> {
-        Ok(Links {
-            listener: watched(Listener::open(&[GROUP_LINK, GROUP_TC])?)?,
-            ours,
-        })
+impl Event {
+    /// Its kind, for the log.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Event::Stop => "stop",
+            Event::ReadPolicy => "read the policy",
+            Event::Due(timer) => timer.name(),
+            Event::Asked(_) => "request",
+            Event::Scraped(_) => "metrics",
+            Event::Driver(_) => "driver",
+            Event::Left(_) => "end of a connection",
+            Event::Routes(_) => "change of routes",
+            Event::Links => "change of interfaces",
+            Event::Groups => "change of control groups",
+            Event::UnitFiles => "change of unit files",
+            Event::Ended => "end of a process",
+        }
+    }
+}
+
+/// All sources.
+pub struct Sources {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    /// Serves the socket; ends when it cannot any more.
+    listening: Pin<Box<dyn Future<Output = ()>>>,
+    asks: mpsc::Receiver<Ask>,
+    scrapes: mpsc::Receiver<Scrape>,
+    drivers: FromDrivers,
+    left: UnboundedReceiver<u64>,
+    routes: Ways,
+    links: Links,
+    /// The folders in which held control groups come and go.
+    pub groups: Folders,
+    /// The folders of unit files.
+    pub unit_files: Folders,
+    /// Listened to while programs are loaded that tell of ends.
+    ends: Option<Ends>,
+}
+
+impl Sources {
+    /// Opens all of them, and so begins to serve. Changes on interfaces that the sockets of these numbers ask for are the
+    /// daemon's own. The connections to drivers are made through what comes with it.
+    pub async fn open(
+        settings: &Settings<'_>,
+        own: Vec<u32>,
+    ) -> Result<(Sources, Drivers), RunError> {
+        let terminate = signal(SignalKind::terminate()).during("hear signals")?;
+        let interrupt = signal(SignalKind::interrupt()).during("hear signals")?;
+        let hangup = signal(SignalKind::hangup()).during("hear signals")?;
+        let links = Links::open(own).during("listen to netlink")?;
+        let groups = Folders::open().during("watch folders")?;
+        let unit_files = Folders::open_for_files().during("watch unit files")?;
+        let (to_service, asks) = mpsc::channel::<Ask>(WAITING);
+        let path = settings.runtime.socket();
+        let server = listen(&path).during(&format!("listen at {}", path.display()))?;
+        tracing::info!(socket = %path.display(), "serving");
+        // Tells a service manager, where one asked to be told; nobody else hears it.
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+        let listening = Box::pin(async move { server.serve(to_service).await });
+        let (to_page, scrapes) = mpsc::channel::<Scrape>(WAITING);
+        if let Some(address) = settings.metrics {
+            let what = format!("serve metrics at {}", address.0);
+            let listener = serve::listen(address).await.during(&what)?;
+            tracing::info!(address = %address.0, "serving metrics");
+            spawn_local(serve::serve(listener, to_page));
+        }
+        let routes = Ways::open().during("listen to netlink")?;
+        let (calls, drivers, left) = Drivers::new(settings.runtime.path());
+        let sources = Sources {
+            terminate,
+            interrupt,
+            hangup,
+            listening,
+            asks,
+            scrapes,
+            drivers,
+            left,
+            routes,
+            links,
+            groups,
+            unit_files,
+            ends: None,
+        };
+        Ok((sources, calls))
     }
 
-    /// Waits until somebody else has changed something.
-    pub async fn changed(&mut self) -> io::Result<()> {
+    /// Listens to ends while programs are loaded that tell of them.
+    pub fn follow_ends(&mut self, host: &mut KernelHost) {
+        if !host.is_enforcing() {
+            self.ends = None;
+        } else if self.ends.is_none() {
+            match host.take_exits() {
+                Ok(exits) => self.ends = Ends::new(exits).ok(),
+                Err(error) => tracing::debug!(%error, "ends are seen each second only"),
+            }
+        }
+    }
+
+    /// Waits for the next event. Where several are there, signals come first, then what is due, then requests.
+    ///
+    /// # Errors
+    /// A source fails for good.
+    pub async fn next(
+        &mut self,
+        timers: &mut Timers,
+        follow_routes: bool,
+    ) -> Result<Event, RunError> {
         loop {
-            let mut ready = self.listener.readable_mut().await?;
-            let ours = &self.ours;
-            match ready.try_io(|listener| listener.get_mut().read()) {
-                Ok(Ok(messages)) => {
-                    if messages.iter().any(|message| !ours.contains(&message.by)) {
-                        return Ok(());
-                    }
+            let event = tokio::select! {
+                biased;
+                _ = self.terminate.recv() => Event::Stop,
+                _ = self.interrupt.recv() => Event::Stop,
+                _ = self.hangup.recv() => Event::ReadPolicy,
+                () = earliest(timers) => match timers.take_due(Now::read().monotonic) {
+                    Some(timer) => Event::Due(timer),
+                    None => continue,
+                },
+                Some(ask) = self.asks.recv() => Event::Asked(Box::new(ask)),
+                Some(heard) = self.drivers.recv() => Event::Driver(heard),
+                Some(session) = self.left.recv() => Event::Left(session),
+                changes = self.routes.changed(), if follow_routes => {
+                    Event::Routes(changes.during("listen to netlink any more")?)
                 }
-                // More has happened than the kernel could keep for us.
-                Ok(Err(error)) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => {
-                    return Ok(());
+                Some(scrape) = self.scrapes.recv() => Event::Scraped(scrape),
+                heard = self.links.changed() => {
+                    heard.during("listen to netlink any more")?;
+                    Event::Links
                 }
-                Ok(Err(error)) => return Err(error),
-                Err(_would_block) => {}
-            }
-        }
-    }
-}
-
-/// Hears of changes of ways and stations.
-pub struct Ways(AsyncFd<routes::Heard>);
-
-impl Ways {
-    /// Begins to listen.
-    pub fn open() -> io::Result<Ways> {
-        watched(routes::Heard::open()?).map(Ways)
-    }
-
-    /// Waits until something has changed; tells what.
-    pub async fn changed(&mut self) -> io::Result<Vec<routes::Change>> {
-        loop {
-            let mut ready = self.0.readable_mut().await?;
-            match ready.try_io(|heard| heard.get_mut().read()) {
-                Ok(Ok(changes)) => return Ok(changes),
-                Ok(Err(error)) => return Err(error),
-                Err(_would_block) => {}
-            }
-        }
-    }
-}
-
-/// Hears of members that end.
-pub struct Ends(AsyncFd<Exits>);
-
-impl Ends {
-    /// Begins to listen.
-    pub fn new(exits: Exits) -> io::Result<Ends> {
-        watched(exits).map(Ends)
-    }
-
-    /// Waits until a member of a process target has ended.
-    pub async fn ended(&mut self) -> io::Result<()> {
-        loop {
-            let mut ready = self.0.readable_mut().await?;
-            let ends = ready.get_inner_mut().read();
-            ready.clear_ready();
-            if ends.iter().any(|end| end.own != 0) {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Hears of folders that come and go.
-pub struct Folders {
-    what: AddWatchFlags,
-    inotify: AsyncFd<Handle>,
-    watched: BTreeMap<PathBuf, WatchDescriptor>,
-}
-
-struct Handle(Inotify);
-
-impl AsRawFd for Handle {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-impl Folders {
-    /// Begins to listen for what comes and goes, in no folder yet.
-    pub fn open() -> io::Result<Folders> {
-        Folders::listen(AddWatchFlags::empty())
-    }
-
-    /// Begins to listen for what comes, goes or is written, in no folder yet.
-    pub fn open_for_files() -> io::Result<Folders> {
-        Folders::listen(AddWatchFlags::IN_CLOSE_WRITE)
-    }
-
-    fn listen(more: AddWatchFlags) -> io::Result<Folders> {
-        let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
-        Ok(Folders {
-            what: AddWatchFlags::IN_CREATE
-                | AddWatchFlags::IN_DELETE
-                | AddWatchFlags::IN_MOVE
-                | AddWatchFlags::IN_ONLYDIR
-                | more,
-            inotify: watched(Handle(inotify))?,
-            watched: BTreeMap::new(),
-        })
-    }
-
-    /// Watches in these folders and no others. A folder that cannot be watched is left out.
-    pub fn watch(&mut self, folders: &BTreeSet<PathBuf>) {
-        let inotify = &self.inotify.get_ref().0;
-        self.watched.retain(|folder, watch| {
-            let stays = folders.contains(folder);
-            if !stays {
-                let _ = inotify.rm_watch(*watch);
-            }
-            stays
-        });
-        for folder in folders {
-            if self.watched.contains_key(folder) {
-                continue;
-            }
-            if let Ok(watch) = inotify.add_watch(folder, self.what) {
-                self.watched.insert(folder.clone(), watch);
-            }
-        }
-    }
-
-    /// Waits until something in a watched folder has come or gone.
-    pub async fn changed(&mut self) -> io::Result<()> {
-        loop {
-            let mut ready = self.inotify.readable_mut().await?;
-            let read =
-                ready.try_io(|handle| handle.get_ref().0.read_events().map_err(io::Error::from));
-            match read {
-                Ok(Ok(events)) => {
-                    // A watched folder that is gone can be watched anew when it is there again.
-                    for event in &events {
-                        if event.mask.contains(AddWatchFlags::IN_IGNORED) {
-                            self.watched.retain(|_, watch| *watch != event.wd);
-                        }
-                    }
-                    return Ok(());
+                heard = self.groups.changed() => {
+                    heard.during("watch folders any more")?;
+                    Event::Groups
                 }
-                Ok(Err(error)) => return Err(error),
-                Err(_would_block) => {}
+                heard = self.unit_files.changed() => {
+                    heard.during("watch unit files any more")?;
+                    Event::UnitFiles
+                }
+                heard = ended(&mut self.ends) => {
+                    heard.during("hear of ends any more")?;
+                    Event::Ended
+                }
+                () = &mut self.listening => Event::Stop,
+            };
+            return Ok(event);
+        }
+    }
+}
+
+/// Waits for the earliest timer.
+async fn earliest(timers: &Timers) {
+    match timers.next() {
+        None => std::future::pending().await,
+        Some(at) => {
+            let now = Now::read().monotonic;
+            if at > now {
+                sleep(at.since(now).into()).await;
             }
         }
     }
 }
 
-/// Lets the executor watch a descriptor.
-#[expect(
-    deprecated,
-    reason = "the other constructors are unsafe, for types whose descriptor changes while it is watched; those here \
-              own theirs and keep it"
-)]
-fn watched<T: AsRawFd>(inner: T) -> io::Result<AsyncFd<T>> {
-    AsyncFd::new(inner)
+async fn ended(ends: &mut Option<Ends>) -> io::Result<()> {
+    match ends {
+        Some(ends) => ends.ended().await,
+        None => std::future::pending().await,
+    }
 }
 
-/// `RTNLGRP_LINK` and `RTNLGRP_TC`.
-const GROUP_LINK: u32 = 1;
-const GROUP_TC: u32 = 4;
+/// Our own socket, or the one that a service manager listens on for us.
+fn listen(path: &Path) -> io::Result<Server> {
+    let handed = ListenFd::from_env().take_unix_listener(0)?;
+    match handed {
+        None => Server::bind(path),
+        Some(listener) => {
+            let name = listener.local_addr()?;
+            if name.as_pathname() != Some(path) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("the socket that was handed over is {name:?}, another one"),
+                ));
+            }
+            Server::take_over(listener)
+        }
+    }
+}
+
+/// Requests that wait for the service; more of them wait in their connections.
+const WAITING: usize = 64;
