@@ -219,7 +219,7 @@ impl<N: Network> Flows<N> {
         {
             promises
                 .journal()
-                .warn(now, &format!("dividing {link}: {denied}"));
+                .warn(now, format!("dividing {link}: {denied}"));
         }
     }
 
@@ -299,7 +299,7 @@ impl<N: Network> Flows<N> {
         if let Err(denied) = settled {
             promises
                 .journal()
-                .warn(now, &format!("dividing {link}: {denied}"));
+                .warn(now, format!("dividing {link}: {denied}"));
         }
     }
 
@@ -460,7 +460,7 @@ impl<N: Network> Flows<N> {
         {
             promises
                 .journal()
-                .warn(now, &format!("dividing {link}: {denied}"));
+                .warn(now, format!("dividing {link}: {denied}"));
         }
     }
 }

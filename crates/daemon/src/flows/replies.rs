@@ -80,7 +80,7 @@ impl<N: Network> Flows<N> {
             (Pending::Wire | Pending::Discard, other) => {
                 promises
                     .journal()
-                    .warn(now, &format!("the driver of {link}: {}", failed(&other)));
+                    .warn(now, format!("the driver of {link}: {}", failed(&other)));
             }
             (Pending::Adopt, DriverAnswer::Census(census)) => {
                 self.adopt(promises, &link, *census, now);
@@ -244,7 +244,7 @@ impl<N: Network> Flows<N> {
                 let (pid, name) = known.map_or((0, ""), |known| (known.pid, &known.name));
                 promises.journal().warn(
                     now,
-                    &format!("process {pid} ({name}) was expelled from {link}: {why}"),
+                    format!("process {pid} ({name}) was expelled from {link}: {why}"),
                 );
                 let why = format!("expelled: {why}");
                 self.forget_program(promises, link, program, Some(&why), now);
@@ -301,7 +301,7 @@ impl<N: Network> Flows<N> {
         if let Err(denied) = promises.set_part(link, None) {
             promises
                 .journal()
-                .warn(now, &format!("giving {link} back to its classes: {denied}"));
+                .warn(now, format!("giving {link} back to its classes: {denied}"));
         }
         promises.heal(now);
         for (session, reply, ask) in again {
@@ -389,7 +389,7 @@ impl<N: Network> Flows<N> {
         let ports = ports.unwrap_or_else(|denied| {
             promises
                 .journal()
-                .warn(now, &format!("flow:{number} goes on, but {denied}"));
+                .warn(now, format!("flow:{number} goes on, but {denied}"));
             Vec::new()
         });
         let granted = setup.granted.unwrap_or_else(|| setup.contract.clone());
