@@ -17,7 +17,7 @@ use netnice_core::contract::Change;
 use netnice_core::target::Target;
 
 use crate::denied::Denied;
-use crate::enforce::Process;
+use crate::host::Process;
 use crate::peer::Peer;
 
 /// Whether a peer may name these clauses at all.
@@ -82,7 +82,7 @@ pub fn may_manage(peer: &Peer, what: &str) -> Result<(), Denied> {
 pub fn user(uid: u32) -> String {
     match uid {
         0 => "root".to_owned(),
-        uid if uid == crate::ledger::POLICY.uid => "the policy file".to_owned(),
+        uid if uid == crate::peer::POLICY.uid => "the policy file".to_owned(),
         uid => format!("user {uid}"),
     }
 }

@@ -68,7 +68,7 @@ impl From<Refusal> for Denied {
 impl From<ClaimError> for Denied {
     fn from(error: ClaimError) -> Denied {
         let text = error.to_string().replace(
-            &format!("user {}", crate::ledger::POLICY.uid),
+            &format!("user {}", crate::peer::POLICY.uid),
             "the policy file",
         );
         match error {

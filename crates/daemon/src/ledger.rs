@@ -18,33 +18,29 @@
 //!        any more      degraded                           packets wait: remnant ────┘ or 60 s
 //! ```
 
-pub mod direct;
+mod held;
+mod invariants;
+mod links;
+pub mod part;
 pub mod place;
 mod remnant;
-#[cfg(test)]
-mod tests;
+pub mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netnice_core::admission::{self, Entry, Grant, TargetId};
+use netnice_core::admission::{self, Entry, TargetId};
 use netnice_core::claims::{Claimant, Claims};
-use netnice_core::contract::{Change, Contract, Direction, IfName, kernel_path_support};
-use netnice_core::link::Link;
+use netnice_core::contract::{Change, Contract, IfName, kernel_path_support};
 use netnice_core::target::Target;
-use netnice_core::units::{Amount, Rate};
 use netnice_kernel::plan::MAX_SLOT;
 
+pub use held::{AppKey, Body, Bound, Closed, Held, Newcomer, Root};
+pub use links::{Managed, describe_link};
 use place::Containers;
 pub use place::Place;
 pub use remnant::Remnant;
 
 use crate::denied::Denied;
-
-/// The policy file as one who claims: a user number that no user has.
-pub const POLICY: Claimant = Claimant {
-    uid: u32::MAX,
-    privileged: true,
-};
 
 /// All that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,106 +51,8 @@ pub struct Ledger {
     slots: BTreeMap<u32, TargetId>,
     remnants: BTreeMap<TargetId, Remnant>,
     /// What the direct path has of each link; not kept over a restart, for its drivers know.
-    parts: BTreeMap<IfName, direct::Part>,
+    parts: BTreeMap<IfName, part::Part>,
     next_id: u32,
-}
-
-/// A managed link.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Managed {
-    /// What it carries.
-    pub link: Link,
-    /// The user who said so.
-    pub by: u32,
-}
-
-/// A target that is held.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Its slot, its name, what contains it, and what is in force for it.
-    pub entry: Entry,
-    /// Its number in the kernel's maps.
-    pub id: u32,
-    /// What it is made of.
-    pub body: Body,
-    /// What is around it.
-    pub place: Place,
-    /// Who asked for what.
-    pub claims: Claims,
-    /// Why its guarantees are not in force, if they do not fit any more.
-    pub refused: Option<String>,
-    /// The policy rule that asks for it, if one does.
-    pub rule: Option<String>,
-    /// When it was changed last, nanoseconds since 1970.
-    pub changed_ns: u64,
-}
-
-/// What a target is made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
-    /// Processes: those that were named, and (unless `only`) what descends from them.
-    Processes {
-        /// The named ones that were there when they were named.
-        roots: Vec<Root>,
-        /// Whether living descendants were left out.
-        only: bool,
-    },
-    /// What runs an executable; none while there is no file at its path.
-    App(Option<AppKey>),
-    /// A control group and all below it.
-    Cgroup(Option<Bound>),
-    /// What a user's processes do.
-    User(u32),
-}
-
-/// A process: its number, and when it was started, in clock ticks since boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Root {
-    /// Its number.
-    pub pid: u32,
-    /// When it was started.
-    pub started: u64,
-}
-
-/// An executable file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AppKey {
-    /// Its inode.
-    pub inode: u64,
-    /// Its device, in the kernel's form.
-    pub dev: u32,
-}
-
-/// A control group that is there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// Its path below the root of cgroup2.
-    pub path: String,
-    /// The kernel's number of it.
-    pub id: u64,
-}
-
-/// A target that is about to be held.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Newcomer {
-    /// Who it is.
-    pub target: Target,
-    /// What it is made of.
-    pub body: Body,
-    /// What is around it.
-    pub place: Place,
-    /// Numbers of the held targets that lie wholly inside it; only of processes and executables, for the others the
-    /// places tell.
-    pub inside: BTreeSet<u32>,
-}
-
-/// A target that is no longer held.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Closed {
-    /// As it was held.
-    pub held: Held,
-    /// Number of the process target that its members fall to.
-    pub heir: Option<u32>,
 }
 
 impl Default for Ledger {
@@ -184,18 +82,6 @@ impl Ledger {
     /// The held target of a number.
     pub fn by_id(&self, id: u32) -> Option<&Held> {
         self.held.get(self.slots.get(&id)?)
-    }
-
-    /// The managed links, by name.
-    pub fn links(&self) -> impl Iterator<Item = &Managed> {
-        self.links.values()
-    }
-
-    /// A managed link.
-    pub fn link(&self, name: &str) -> Option<&Managed> {
-        self.links
-            .values()
-            .find(|managed| managed.link.name.as_str() == name)
     }
 
     /// Whether nothing is held, managed or left over.
@@ -242,40 +128,6 @@ impl Ledger {
     pub fn entries(&self) -> Vec<Entry> {
         let held = self.held.values().map(|held| held.entry.clone());
         held.chain(self.part_entries()).collect()
-    }
-
-    /// The managed links, as admission wants them.
-    pub fn capacities(&self) -> Vec<Link> {
-        self.links
-            .values()
-            .map(|managed| managed.link.clone())
-            .collect()
-    }
-
-    /// What is promised on a link, up and down, to outermost targets and to the direct path.
-    pub fn promised(&self, link: &Link) -> [Amount; 2] {
-        let [up, down] = self.promised_to_targets(link);
-        [[up, self.needed(&link.name)].into_iter().sum(), down]
-    }
-
-    /// What is promised on a link to targets that nothing with a promise on it contains, up and down.
-    pub fn promised_to_targets(&self, link: &Link) -> [Amount; 2] {
-        let own = |held: &Held, direction| {
-            let on = held.entry.contract.on().is_some_and(|on| *on == link.name);
-            let usable = link.usable(direction).filter(|_| on)?;
-            held.entry.contract.link_min(direction, usable).flatten()
-        };
-        Direction::ALL.map(|direction| {
-            let outermost = |held: &&Held| {
-                let mut around = self.around(held.entry.id);
-                around.all(|outer| own(outer, direction).is_none())
-            };
-            let amounts = self.held.values().filter(outermost);
-            amounts
-                .filter_map(|held| own(held, direction))
-                .map(Amount::from)
-                .sum()
-        })
     }
 
     /// What contains a target, from the inside out.
@@ -357,12 +209,6 @@ impl Ledger {
         self.admit(slot, claims, now_ns)
     }
 
-    /// Takes back what `by` has asked; of root, all that anybody has.
-    pub fn take_back(&mut self, slot: TargetId, by: Claimant, now_ns: u64) -> Result<(), Denied> {
-        let claims = self.at(slot)?.claims.clear(by)?;
-        self.admit(slot, claims, now_ns)
-    }
-
     /// Puts claims in the place of those that are there.
     pub fn admit(&mut self, slot: TargetId, claims: Claims, now_ns: u64) -> Result<(), Denied> {
         kernel_path_support(claims.effective())?;
@@ -409,27 +255,6 @@ impl Ledger {
         Some(Closed { held, heir })
     }
 
-    /// Manages a link, or changes what it carries; refused if what is promised would not fit.
-    pub fn manage(&mut self, link: Link, by: u32) -> Result<(), Denied> {
-        let grant = admission::admit_link(&self.capacities(), &self.entries(), link)?;
-        let link = grant.into_link();
-        self.links.insert(link.name.clone(), Managed { link, by });
-        Ok(())
-    }
-
-    /// Gives a link back; refused while something is promised on it.
-    pub fn unmanage(&mut self, name: &IfName) -> Result<(), Denied> {
-        admission::admit_unmanage(&self.capacities(), &self.entries(), name)?;
-        self.links.remove(name);
-        Ok(())
-    }
-
-    /// Tells what a link carries now, whatever was promised, and admits all anew: what no longer fits is degraded.
-    pub fn relink(&mut self, managed: Managed) {
-        self.links.insert(managed.link.name.clone(), managed);
-        self.readmit();
-    }
-
     /// Admits everything anew, the eldest first, as after a restart. What does not fit stays, with its limits, and is
     /// said to be degraded.
     pub fn readmit(&mut self) {
@@ -474,11 +299,6 @@ impl Ledger {
         self.next_id = self.next_id.max(held.id.saturating_add(1));
         self.slots.insert(held.id, held.entry.id);
         self.held.insert(held.entry.id, held);
-    }
-
-    /// Takes in a link as it was managed before a restart.
-    pub fn restore_link(&mut self, managed: Managed) {
-        self.links.insert(managed.link.name.clone(), managed);
     }
 
     /// Changes what a target is made of: a process has joined, a control group was made anew.
@@ -585,115 +405,5 @@ impl Ledger {
                     "refused: {MAX_SLOT} targets are held, which is as many as there is room for; clear some first"
                 ))
             })
-    }
-
-    /// What must hold between any two requests.
-    pub fn invariants(&self) {
-        if let Some(fault) = self.fault() {
-            panic!("the ledger contradicts itself: {fault}");
-        }
-    }
-
-    /// What is wrong with the ledger, if anything is.
-    pub fn fault(&self) -> Option<String> {
-        let mut ids = BTreeSet::new();
-        for (slot, held) in &self.held {
-            let name = &held.entry.target;
-            if *slot != held.entry.id {
-                return Some(format!("{name} stands in slot {slot}, not in its own"));
-            }
-            if slot.get() > MAX_SLOT {
-                return Some(format!("{name} stands in slot {slot}, beyond {MAX_SLOT}"));
-            }
-            if !ids.insert(held.id) || held.id >= self.next_id || held.id == 0 {
-                return Some(format!(
-                    "{name} has number {}, which was not given to it",
-                    held.id
-                ));
-            }
-            if self.slots.get(&held.id) != Some(slot) {
-                return Some(format!("{name} is not found by its number"));
-            }
-            let mut chain = vec![*slot];
-            let mut next = held.entry.parent;
-            while let Some(parent) = next {
-                if chain.contains(&parent) {
-                    return Some(format!("{name} contains itself"));
-                }
-                chain.push(parent);
-                match self.held.get(&parent) {
-                    Some(outer) => next = outer.entry.parent,
-                    None => return Some(format!("{name} lies in slot {parent}, which is empty")),
-                }
-            }
-        }
-        self.remnants.iter().find_map(|(slot, remnant)| {
-            let alone = *slot == remnant.slot
-                && slot.get() <= MAX_SLOT
-                && !self.held.contains_key(slot)
-                && remnant.id < self.next_id
-                && ids.insert(remnant.id);
-            (!alone).then(|| format!("what is left in slot {slot} is not alone there"))
-        })
-    }
-}
-
-impl Body {
-    /// The same thing while it is not there.
-    pub fn without(&self) -> Body {
-        match self {
-            Body::Processes { only, .. } => Body::Processes {
-                roots: Vec::new(),
-                only: *only,
-            },
-            Body::App(_) => Body::App(None),
-            Body::Cgroup(_) => Body::Cgroup(None),
-            Body::User(uid) => Body::User(*uid),
-        }
-    }
-}
-
-impl Held {
-    /// What holds: what was admitted, together with the limits of what is around.
-    pub fn effective(&self, ledger: &Ledger) -> Contract {
-        let mut change = self.entry.contract.as_change();
-        let smaller = |own: Option<Rate>, outer: Option<Rate>| match (own, outer) {
-            (Some(own), Some(outer)) => Some(own.min(outer)),
-            (one, other) => one.or(other),
-        };
-        let (mut up, mut down, mut both) = (
-            self.entry.contract.up(),
-            self.entry.contract.down(),
-            self.entry.contract.both(),
-        );
-        for outer in ledger.around(self.entry.id) {
-            up = smaller(up, outer.entry.contract.up());
-            down = smaller(down, outer.entry.contract.down());
-            both = smaller(both, outer.entry.contract.both());
-        }
-        let set = |rate: Option<Rate>| rate.map(netnice_core::contract::Setting::Set);
-        (change.up, change.down, change.both) = (set(up), set(down), set(both));
-        Contract::default()
-            .apply(&change)
-            .unwrap_or_else(|_| self.entry.contract.clone())
-    }
-
-    /// The uid of the processes that it is made of, if it is made of one user's.
-    pub fn owner(&self) -> Option<u32> {
-        match self.body {
-            Body::Processes { .. } => self.place.uid,
-            _ => None,
-        }
-    }
-
-    fn granted(&mut self, grant: Grant) {
-        self.entry = grant.into_entry();
-        self.refused = None;
-    }
-
-    fn degrade(&mut self, why: String) {
-        let asked = self.claims.effective();
-        self.entry.contract = asked.without_guarantees();
-        self.refused = Some(why);
     }
 }

@@ -11,30 +11,24 @@
 //! on a draft of the [`ledger`], lets [`enforce`] install it, and only then takes the draft for the truth.
 #![forbid(unsafe_code)]
 
-pub mod authority;
-pub mod clerk;
-pub mod clock;
-pub mod containers;
-pub mod denied;
-pub mod desired;
-pub mod direct;
-pub mod enforce;
-pub mod history;
-pub mod journal;
-pub mod ledger;
-pub mod lineage;
-pub mod measure;
-pub mod metrics;
-pub mod peer;
-pub mod policy;
-pub mod run;
-pub mod runtime;
-pub mod server;
-pub mod state;
-pub mod undo;
-pub mod units;
-pub mod watch;
+mod authority;
+mod clock;
+mod denied;
+mod event_loop;
+mod flows;
+mod host;
+mod journal;
+mod ledger;
+mod meter;
+mod page;
+mod peer;
+mod policy;
+mod reconcile;
+mod run;
+mod runtime;
+mod server;
+mod service;
+mod state;
 
-pub use denied::Denied;
-pub use metrics::serve::{Address, AddressError};
+pub use meter::metrics::serve::{Address, AddressError};
 pub use run::{Options, examine, run};

@@ -21,6 +21,10 @@
 //! The file is read as a whole or not at all. What cannot be understood is said with file, line and reason.
 
 mod discard;
+mod rules;
+pub mod units;
+
+pub use rules::Rules;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -36,8 +40,8 @@ use netnice_core::units::Rate;
 use serde::Deserialize;
 use toml::Spanned;
 
-use crate::containers::not_served;
-use crate::units::SECTION;
+use crate::host::containers::not_served;
+use crate::policy::units::SECTION;
 
 /// What the file asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]

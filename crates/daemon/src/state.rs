@@ -9,6 +9,7 @@
 //!   {"version": 1, "checksum": "9ae0daaf", "state": {…}}
 //! ```
 
+mod books;
 mod doc;
 
 use std::fs::{self, File};
@@ -19,7 +20,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::ledger::Ledger;
-use crate::undo::Undos;
+use crate::ledger::undo::Undos;
+
+pub use books::Books;
 
 /// Where the state is kept.
 #[derive(Debug)]

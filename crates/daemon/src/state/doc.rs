@@ -8,8 +8,8 @@ use netnice_core::units::{Bytes, Instant, Rate};
 use serde::{Deserialize, Serialize};
 
 use super::State;
+use crate::ledger::undo::{Cleared, Undo, Undos, Waiting};
 use crate::ledger::{AppKey, Body, Bound, Held, Ledger, Managed, Place, Remnant, Root};
-use crate::undo::{Cleared, Undo, Undos, Waiting};
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -5,8 +5,8 @@ use netnice_core::link::{Capacity, CapacitySource, Link};
 use netnice_core::units::{Bytes, Instant};
 
 use super::*;
+use crate::ledger::undo::{Cleared, Undo};
 use crate::ledger::{Body, Bound, Managed, Newcomer, Place, Root};
-use crate::undo::{Cleared, Undo};
 
 /// A state with something of everything in it.
 fn state() -> State {

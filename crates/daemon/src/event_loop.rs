@@ -1,0 +1,204 @@
+//! What happens, one event after the other: there is one thread, one queue, one table of timers, and one sleep.
+//!
+//! ```text
+//!   signals ─────────────┐
+//!   timers ──────────────┤                  ┌─> service: requests, policy, repair, sweep
+//!   requests, metrics ───┼─> Event ─> handle┤
+//!   drivers, programs ───┤                  └─> flows: what programs ask, what drivers say ──> calls to drivers
+//!   netlink, inotify ────┤                        │
+//!   ends of processes ───┘                        └── settled with the ledger after each event
+//! ```
+//!
+//! Connections have tasks of their own, which read and write and hand in whole requests; nothing that they do changes any
+//! state. An event is handled at a `now`, which goes down as an argument. An event that takes longer than [`LONG`] is said
+//! in the log, because it held up all others.
+
+mod failure;
+mod listeners;
+mod requests;
+mod sources;
+mod timers;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use netnice_api::RuntimeDir;
+use netnice_core::units::Nanos;
+use netnice_kernel::cgroup;
+use sd_notify::NotifyState;
+
+pub use failure::{During, RunError};
+
+use crate::clock::Now;
+use crate::flows::Flows;
+use crate::flows::drivers::Drivers;
+use crate::flows::network::KernelNetwork;
+use crate::host::kernel::KernelHost;
+use crate::meter::metrics::serve::Address;
+use crate::service::Service;
+use sources::{Event, Sources};
+use timers::{Timer, Timers};
+
+/// How the daemon serves.
+pub struct Settings<'a> {
+    /// Its runtime folder.
+    pub runtime: &'a RuntimeDir,
+    /// The policy file.
+    pub policy: &'a Path,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<Address>,
+}
+
+/// Serves until the daemon is told to stop.
+///
+/// # Errors
+/// A source of events cannot be opened, or fails for good.
+pub async fn run(
+    settings: &Settings<'_>,
+    mut service: Service<KernelHost>,
+) -> Result<(), RunError> {
+    let numbers = service.host().numbers();
+    let own = numbers.during("find out who the daemon is to netlink")?;
+    let (sources, drivers) = Sources::open(settings, own).await?;
+    let network = KernelNetwork::open().during("ask about ways")?;
+    let mut daemon = Daemon {
+        service,
+        flows: Flows::new(network),
+        drivers,
+        sources,
+        timers: Timers::default(),
+        policy: settings.policy.to_owned(),
+    };
+    daemon.serve().await?;
+    tracing::info!("stopping; what is in force stays in force");
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    Ok(())
+}
+
+/// All that an event can concern.
+struct Daemon {
+    service: Service<KernelHost>,
+    flows: Flows<KernelNetwork>,
+    drivers: Drivers,
+    sources: Sources,
+    timers: Timers,
+    /// The policy file.
+    policy: PathBuf,
+}
+
+impl Daemon {
+    async fn serve(&mut self) -> Result<(), RunError> {
+        self.drivers.find(&mut self.flows, Now::read());
+        self.timers.set(Timer::Tick, Some(Now::read().monotonic));
+        loop {
+            self.set_timers();
+            self.sources.follow_ends(self.service.host());
+            let follow_routes = !self.flows.is_idle();
+            let event = self.sources.next(&mut self.timers, follow_routes).await?;
+            if let Event::Stop = event {
+                return Ok(());
+            }
+            let (kind, began) = (event.kind(), Now::read());
+            self.handle(event, began);
+            // Whatever happened may have changed what a link carries, or what is promised on it.
+            self.flows.settle_all(&mut self.service, Now::read());
+            self.drivers.obey(self.flows.take_orders());
+            let took = Now::read().monotonic.since(began.monotonic);
+            if took > LONG {
+                tracing::warn!(event = kind, %took, "one event held up all others");
+            }
+        }
+    }
+
+    /// Sets the timers that follow from what waits.
+    fn set_timers(&mut self) {
+        let has_links = self.service.ledger().links().next().is_some();
+        let now = Now::read().monotonic;
+        self.timers.repeat_while(has_links, Timer::Balance, now);
+        self.timers.set(Timer::Rollback, self.service.next_due());
+        self.timers.set(Timer::Flows, self.flows.next_due());
+    }
+
+    fn handle(&mut self, event: Event, now: Now) {
+        match event {
+            Event::Stop => {}
+            Event::ReadPolicy => self.service.obey(&self.policy, now),
+            Event::Due(timer) => self.is_due(timer, now),
+            Event::Asked(ask) => requests::answer(&mut self.service, &mut self.flows, *ask, now),
+            Event::Scraped(scrape) => {
+                // Who has gone meanwhile misses the page.
+                let _ = scrape.send(self.service.metrics(now));
+            }
+            Event::Driver((link, connection, heard)) => {
+                if self.drivers.is_present(&link, connection) {
+                    self.flows.heard(&mut self.service, &link, heard, now);
+                }
+            }
+            Event::Left(session) => self.flows.left(session, now),
+            Event::Routes(changes) => {
+                self.flows.ways_changed(&mut self.service, &changes, now);
+                if self.flows.wants_look() {
+                    self.soon(Timer::Routes, LINKS_SETTLE, now);
+                }
+            }
+            Event::Links => {
+                // A container that starts is held from its first packet on if its interface is seen to at once.
+                self.service.house();
+                self.soon(Timer::Repair, LINKS_SETTLE, now);
+            }
+            Event::Groups => self.soon(Timer::Sweep, Nanos(0), now),
+            Event::UnitFiles => self.soon(Timer::UnitFiles, FILES_SETTLE, now),
+            Event::Ended => self.soon(Timer::Sweep, ENDS_SETTLE, now),
+        }
+    }
+
+    fn is_due(&mut self, timer: Timer, now: Now) {
+        match timer {
+            Timer::Rollback => self.service.expire(now),
+            Timer::Sweep => self.service.tidy(now),
+            Timer::UnitFiles => {
+                self.service.look_at_units(now);
+                self.sources.unit_files.watch(self.service.unit_folders());
+            }
+            Timer::Repair => self.service.repair(now),
+            Timer::Balance => {
+                self.service.balance(now);
+                self.flows.balance(Now::read());
+            }
+            Timer::Tick => {
+                self.service.tick(now);
+                self.flows.tick(Now::read());
+                self.sources.groups.watch(&group_folders(&self.service));
+                self.sources.unit_files.watch(self.service.unit_folders());
+            }
+            Timer::Flows | Timer::Routes => self.flows.look(&mut self.service, now),
+        }
+    }
+
+    /// Something is to be done when a burst of changes may be over.
+    fn soon(&mut self, timer: Timer, settle: Nanos, now: Now) {
+        self.timers
+            .set_unless_set(timer, now.monotonic.after(settle));
+    }
+}
+
+/// The folders in which held control groups come and go.
+fn group_folders(service: &Service<KernelHost>) -> BTreeSet<PathBuf> {
+    let Ok(root) = cgroup::root() else {
+        return BTreeSet::new();
+    };
+    let above = |path: String| {
+        let above = path.rsplit_once('/').map_or("", |(above, _)| above);
+        root.join(above.trim_start_matches('/'))
+    };
+    service.group_paths().into_iter().map(above).collect()
+}
+
+/// An event that takes longer keeps people waiting.
+const LONG: Nanos = Nanos::from_millis(100);
+/// Files are written in several steps, and many at once.
+const FILES_SETTLE: Nanos = Nanos::from_millis(200);
+/// Changes on interfaces come in bursts.
+const LINKS_SETTLE: Nanos = Nanos::from_millis(50);
+/// An end is told just before its process leaves the map, and many end together.
+const ENDS_SETTLE: Nanos = Nanos::from_millis(20);

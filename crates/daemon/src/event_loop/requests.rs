@@ -1,0 +1,91 @@
+//! One request's way: what is about flows goes to [`Flows`], all else to the [`Service`]; and some answers are of both.
+
+use netnice_api::{Clear, ClearWhat, Request, Response};
+use netnice_core::target::Target;
+use netnice_kernel::process::PidFd;
+
+use crate::clock::Now;
+use crate::flows::network::Network;
+use crate::flows::reports::What;
+use crate::flows::{Asked, Caller, Flows};
+use crate::host::Host;
+use crate::peer::Peer;
+use crate::server::Ask;
+use crate::service::{Named, Service};
+
+/// Answers a request, or sees to it that it is answered.
+pub fn answer<H: Host, N: Network>(
+    service: &mut Service<H>,
+    flows: &mut Flows<N>,
+    ask: Ask,
+    now: Now,
+) {
+    let Ask {
+        peer,
+        request,
+        fd,
+        guest,
+        reply,
+    } = ask;
+    let named = fd.and_then(PidFd::received);
+    if let Request::Direct(request) = request {
+        let caller = named.and_then(|(handle, pid)| {
+            Some(Caller {
+                pid,
+                handle: handle.duplicate().ok()?,
+                lives: Box::new(move || handle.lives()),
+            })
+        });
+        let asked = Asked {
+            peer,
+            guest,
+            request,
+            caller,
+            reply,
+        };
+        return flows.handle(service, asked, now);
+    }
+    let named = named.map(|(handle, pid)| Named {
+        pid,
+        lives: Box::new(move || handle.lives()),
+    });
+    if matches!(&request, Request::Clear(clear) if clears_flows(&peer, clear)) {
+        flows.clear(service, now);
+    }
+    let mut response = service.handle(&peer, &request, named, now);
+    if let Response::Doctor(report) = &mut response {
+        report.items.extend(flows.doctor(service));
+    }
+    match told_with_flows(&request, &response) {
+        Some(what) if !flows.is_idle() => flows.tell(service, peer, what, reply, now),
+        // A peer that has gone meanwhile misses its answer; what was done stays done.
+        _ => drop(reply.send(response.into())),
+    }
+}
+
+/// Whether all is to be cleared, by root: flows too.
+fn clears_flows(peer: &Peer, clear: &Clear) -> bool {
+    peer.uid == 0 && matches!(clear.what, ClearWhat::All) && !clear.dry_run
+}
+
+/// What is told of flows too: what the service answers is a part of it.
+fn told_with_flows(request: &Request, response: &Response) -> Option<What> {
+    let named = |text: &str| text.parse::<Target>().ok();
+    match (request, response) {
+        (Request::Show(show), Response::Shown(doc)) => {
+            let target = show.target.as_deref().and_then(named);
+            Some(What::Show(doc.clone(), target))
+        }
+        (Request::Explain(explain), answer) => {
+            let target = named(&explain.target)?;
+            let known = match answer {
+                Response::Explained(known) => Some(known.clone()),
+                _ => None,
+            };
+            let of_flows = matches!(target, Target::Flow(_) | Target::Direct(_));
+            (of_flows || (known.is_some() && matches!(target, Target::Pid(_))))
+                .then_some(What::Explain(target, known))
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,244 @@
+//! Where events come from. This is the only place that waits for several things at once.
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+
+use listenfd::ListenFd;
+use netnice_kernel::routes::Change;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::task::spawn_local;
+use tokio::time::sleep;
+
+use super::Settings;
+use super::failure::{During, RunError};
+use super::listeners::{Ends, Folders, Links, Ways};
+use super::timers::{Timer, Timers};
+use crate::clock::Now;
+use crate::flows::driver;
+use crate::flows::drivers::{Drivers, FromDrivers};
+use crate::host::Enforcer;
+use crate::host::kernel::KernelHost;
+use crate::meter::metrics::serve::{self, Scrape};
+use crate::server::{Ask, Server};
+
+/// Something that happened.
+pub enum Event {
+    /// The daemon is to end.
+    Stop,
+    /// The policy is to be read again.
+    ReadPolicy,
+    /// A timer went off.
+    Due(Timer),
+    /// A request came.
+    Asked(Box<Ask>),
+    /// A page of metrics is wanted.
+    Scraped(Scrape),
+    /// A driver came, said something or ended.
+    Driver(driver::From),
+    /// The connection of a program with flows has ended.
+    Left(u64),
+    /// Routes or next hops have changed.
+    Routes(Vec<Change>),
+    /// Somebody else has changed interfaces, qdiscs or filters.
+    Links,
+    /// Control groups came or went.
+    Groups,
+    /// Unit files were written.
+    UnitFiles,
+    /// Members of targets have ended.
+    Ended,
+}
+
+impl Event {
+    /// Its kind, for the log.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Event::Stop => "stop",
+            Event::ReadPolicy => "read the policy",
+            Event::Due(timer) => timer.name(),
+            Event::Asked(_) => "request",
+            Event::Scraped(_) => "metrics",
+            Event::Driver(_) => "driver",
+            Event::Left(_) => "end of a connection",
+            Event::Routes(_) => "change of routes",
+            Event::Links => "change of interfaces",
+            Event::Groups => "change of control groups",
+            Event::UnitFiles => "change of unit files",
+            Event::Ended => "end of a process",
+        }
+    }
+}
+
+/// All sources.
+pub struct Sources {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    /// Serves the socket; ends when it cannot any more.
+    listening: Pin<Box<dyn Future<Output = ()>>>,
+    asks: mpsc::Receiver<Ask>,
+    scrapes: mpsc::Receiver<Scrape>,
+    drivers: FromDrivers,
+    left: UnboundedReceiver<u64>,
+    routes: Ways,
+    links: Links,
+    /// The folders in which held control groups come and go.
+    pub groups: Folders,
+    /// The folders of unit files.
+    pub unit_files: Folders,
+    /// Listened to while programs are loaded that tell of ends.
+    ends: Option<Ends>,
+}
+
+impl Sources {
+    /// Opens all of them, and so begins to serve. Changes on interfaces that the sockets of these numbers ask for are the
+    /// daemon's own. The connections to drivers are made through what comes with it.
+    pub async fn open(
+        settings: &Settings<'_>,
+        own: Vec<u32>,
+    ) -> Result<(Sources, Drivers), RunError> {
+        let terminate = signal(SignalKind::terminate()).during("hear signals")?;
+        let interrupt = signal(SignalKind::interrupt()).during("hear signals")?;
+        let hangup = signal(SignalKind::hangup()).during("hear signals")?;
+        let links = Links::open(own).during("listen to netlink")?;
+        let groups = Folders::open().during("watch folders")?;
+        let unit_files = Folders::open_for_files().during("watch unit files")?;
+        let (to_service, asks) = mpsc::channel::<Ask>(WAITING);
+        let path = settings.runtime.socket();
+        let server = listen(&path).during(&format!("listen at {}", path.display()))?;
+        tracing::info!(socket = %path.display(), "serving");
+        // Tells a service manager, where one asked to be told; nobody else hears it.
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+        let listening = Box::pin(async move { server.serve(to_service).await });
+        let (to_page, scrapes) = mpsc::channel::<Scrape>(WAITING);
+        if let Some(address) = settings.metrics {
+            let what = format!("serve metrics at {}", address.0);
+            let listener = serve::listen(address).await.during(&what)?;
+            tracing::info!(address = %address.0, "serving metrics");
+            spawn_local(serve::serve(listener, to_page));
+        }
+        let routes = Ways::open().during("listen to netlink")?;
+        let (calls, drivers, left) = Drivers::new(settings.runtime.path());
+        let sources = Sources {
+            terminate,
+            interrupt,
+            hangup,
+            listening,
+            asks,
+            scrapes,
+            drivers,
+            left,
+            routes,
+            links,
+            groups,
+            unit_files,
+            ends: None,
+        };
+        Ok((sources, calls))
+    }
+
+    /// Listens to ends while programs are loaded that tell of them.
+    pub fn follow_ends(&mut self, host: &mut KernelHost) {
+        if !host.is_enforcing() {
+            self.ends = None;
+        } else if self.ends.is_none() {
+            match host.take_exits() {
+                Ok(exits) => self.ends = Ends::new(exits).ok(),
+                Err(error) => tracing::debug!(%error, "ends are seen each second only"),
+            }
+        }
+    }
+
+    /// Waits for the next event. Where several are there, signals come first, then what is due, then requests.
+    ///
+    /// # Errors
+    /// A source fails for good.
+    pub async fn next(
+        &mut self,
+        timers: &mut Timers,
+        follow_routes: bool,
+    ) -> Result<Event, RunError> {
+        loop {
+            let event = tokio::select! {
+                biased;
+                _ = self.terminate.recv() => Event::Stop,
+                _ = self.interrupt.recv() => Event::Stop,
+                _ = self.hangup.recv() => Event::ReadPolicy,
+                () = earliest(timers) => match timers.take_due(Now::read().monotonic) {
+                    Some(timer) => Event::Due(timer),
+                    None => continue,
+                },
+                Some(ask) = self.asks.recv() => Event::Asked(Box::new(ask)),
+                Some(heard) = self.drivers.recv() => Event::Driver(heard),
+                Some(session) = self.left.recv() => Event::Left(session),
+                changes = self.routes.changed(), if follow_routes => {
+                    Event::Routes(changes.during("listen to netlink any more")?)
+                }
+                Some(scrape) = self.scrapes.recv() => Event::Scraped(scrape),
+                heard = self.links.changed() => {
+                    heard.during("listen to netlink any more")?;
+                    Event::Links
+                }
+                heard = self.groups.changed() => {
+                    heard.during("watch folders any more")?;
+                    Event::Groups
+                }
+                heard = self.unit_files.changed() => {
+                    heard.during("watch unit files any more")?;
+                    Event::UnitFiles
+                }
+                heard = ended(&mut self.ends) => {
+                    heard.during("hear of ends any more")?;
+                    Event::Ended
+                }
+                () = &mut self.listening => Event::Stop,
+            };
+            return Ok(event);
+        }
+    }
+}
+
+/// Waits for the earliest timer.
+async fn earliest(timers: &Timers) {
+    match timers.next() {
+        None => std::future::pending().await,
+        Some(at) => {
+            let now = Now::read().monotonic;
+            if at > now {
+                sleep(at.since(now).into()).await;
+            }
+        }
+    }
+}
+
+async fn ended(ends: &mut Option<Ends>) -> io::Result<()> {
+    match ends {
+        Some(ends) => ends.ended().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Our own socket, or the one that a service manager listens on for us.
+fn listen(path: &Path) -> io::Result<Server> {
+    let handed = ListenFd::from_env().take_unix_listener(0)?;
+    match handed {
+        None => Server::bind(path),
+        Some(listener) => {
+            let name = listener.local_addr()?;
+            if name.as_pathname() != Some(path) {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("the socket that was handed over is {name:?}, another one"),
+                ));
+            }
+            Server::take_over(listener)
+        }
+    }
+}
+
+/// Requests that wait for the service; more of them wait in their connections.
+const WAITING: usize = 64;

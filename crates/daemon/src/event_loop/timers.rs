@@ -1,0 +1,154 @@
+//! All deadlines of the daemon, in one table: there is one sleep, until the earliest.
+//!
+//! A timer is set at most once at a time. Those that belong to a burst of changes are set by the first of the burst and
+//! not moved by the rest ([`Timers::set_unless_set`]), so a burst that does not end cannot put them off.
+
+use std::collections::BTreeMap;
+
+use netnice_core::units::{Instant, Nanos};
+
+/// What is to be done at some time. Where several are due, the first in this order is done first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Timer {
+    /// Take back the changes whose time is over.
+    Rollback,
+    /// Let go of what has ended, and bind what was made anew.
+    Sweep,
+    /// Read unit files again.
+    UnitFiles,
+    /// Look at interfaces, and at what is ours on them.
+    Repair,
+    /// Share out anew what is left over on managed links.
+    Balance,
+    /// Look at what changes by itself.
+    Tick,
+    /// Give up what flows have waited for too long.
+    Flows,
+    /// Look at the routes of flows again.
+    Routes,
+}
+
+impl Timer {
+    /// Its name in the log.
+    pub fn name(self) -> &'static str {
+        match self {
+            Timer::Rollback => "rollback",
+            Timer::Sweep => "sweep",
+            Timer::UnitFiles => "unit files",
+            Timer::Repair => "repair",
+            Timer::Balance => "balance",
+            Timer::Tick => "tick",
+            Timer::Flows => "flows",
+            Timer::Routes => "routes",
+        }
+    }
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub struct Timers {
+    at: BTreeMap<Timer, Instant>,
+}
+
+impl Timers {
+    /// Sets a timer, wherever it was; none: it is not set any more.
+    pub fn set(&mut self, timer: Timer, at: Option<Instant>) {
+        match at {
+            Some(at) => drop(self.at.insert(timer, at)),
+            None => drop(self.at.remove(&timer)),
+        }
+    }
+
+    /// Sets a timer that is not set.
+    pub fn set_unless_set(&mut self, timer: Timer, at: Instant) {
+        self.at.entry(timer).or_insert(at);
+    }
+
+    /// Has a timer go off now and again while `wanted`: the first time at once.
+    pub fn repeat_while(&mut self, wanted: bool, timer: Timer, now: Instant) {
+        match wanted {
+            true => self.set_unless_set(timer, now),
+            false => self.set(timer, None),
+        }
+    }
+
+    /// The earliest.
+    pub fn next(&self) -> Option<Instant> {
+        self.at.values().min().copied()
+    }
+
+    /// Takes out one that is due. One that comes again is set for the next time.
+    pub fn take_due(&mut self, now: Instant) -> Option<Timer> {
+        let mut due = self.at.iter().filter(|(_, at)| **at <= now);
+        let timer = due.next().map(|(timer, _)| *timer)?;
+        self.set(timer, period(timer).map(|period| now.after(period)));
+        Some(timer)
+    }
+}
+
+/// How often a timer goes off that comes again.
+fn period(timer: Timer) -> Option<Nanos> {
+    match timer {
+        Timer::Tick => Some(TICK),
+        Timer::Balance => Some(BALANCE),
+        _ => None,
+    }
+}
+
+/// How often the service looks at what changes by itself.
+const TICK: Nanos = Nanos::from_secs(1);
+/// How often it is looked at who is busy on managed links. What an idle target leaves is lent at once; this sets by which
+/// weights.
+const BALANCE: Nanos = Nanos::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Instant {
+        Instant(0).after(Nanos::from_millis(millis))
+    }
+
+    #[test]
+    fn of_those_that_are_due_the_first_in_order_goes_off_first() {
+        let mut timers = Timers::default();
+        assert_eq!(timers.next(), None);
+        timers.set(Timer::Routes, Some(at(10)));
+        timers.set(Timer::Rollback, Some(at(20)));
+        timers.set(Timer::Sweep, Some(at(30)));
+        assert_eq!(timers.next(), Some(at(10)));
+        assert_eq!(timers.take_due(at(9)), None);
+        assert_eq!(timers.take_due(at(20)), Some(Timer::Rollback));
+        assert_eq!(timers.take_due(at(20)), Some(Timer::Routes));
+        assert_eq!(timers.take_due(at(20)), None, "each goes off once");
+        timers.set(Timer::Sweep, None);
+        assert_eq!(timers.next(), None);
+    }
+
+    #[test]
+    fn a_burst_does_not_put_its_timer_off() {
+        let mut timers = Timers::default();
+        timers.set_unless_set(Timer::Repair, at(50));
+        timers.set_unless_set(Timer::Repair, at(90));
+        assert_eq!(timers.take_due(at(50)), Some(Timer::Repair));
+        timers.set_unless_set(Timer::Repair, at(90));
+        assert_eq!(timers.next(), Some(at(90)));
+    }
+
+    #[test]
+    fn what_comes_again_does_so_a_period_after_it_went_off_and_not_in_a_row() {
+        let mut timers = Timers::default();
+        timers.repeat_while(true, Timer::Tick, at(0));
+        assert_eq!(timers.take_due(at(0)), Some(Timer::Tick));
+        timers.repeat_while(true, Timer::Tick, at(1));
+        assert_eq!(timers.next(), Some(at(1_000)));
+        assert_eq!(timers.take_due(at(5_300)), Some(Timer::Tick));
+        assert_eq!(
+            timers.next(),
+            Some(at(6_300)),
+            "what was missed is not made up"
+        );
+        timers.repeat_while(false, Timer::Tick, at(5_301));
+        assert_eq!(timers.next(), None);
+    }
+}

@@ -1,0 +1,257 @@
+//! Whether a contract fits on a link that both paths use. Pure.
+//!
+//! # The split
+//! Of a link's rate C the kernel's classes need what is promised to targets, and [`FOR_THE_TREE`] of C at least: who logs in from
+//! afar to see why the link is full must get through. What is left, C − K, is the most that the direct path can have. What it
+//! *needs* is the least rate R at which its scheduler keeps all promises, deadlines included ([`Transmitter::carries`]); with a
+//! slower driver packets would be in each other's way for longer. R is looked for on a grid of [`STEPS`], and is
+//! [`FOR_FLOWS`] of C at least, so that best effort alone gets through as well. Between R and C − K lies what the two
+//! paths lend each other ([`super::division`]).
+//!
+//! A slice is a part of the *link*: at a driver that has R of C, the same bytes take C/R as long, so the driver is told a slice
+//! that is longer by that ([`scaled`]).
+
+use netnice_api::driver::{AHEAD_NS, SHORTEST};
+use netnice_core::admission::timing::{Fault, Instead, Misfit, Promise, Sizes, Transmitter};
+use netnice_core::contract::{Cell, Change, Contract, Direction, Setting, Slice};
+use netnice_core::link::Link;
+use netnice_core::sched::{Guarantee, Service, Wire};
+use netnice_core::units::{Amount, Bytes, Nanos, Rate};
+
+/// A link as far as direct flows go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// What the link sends.
+    pub capacity: Rate,
+    /// What the kernel's classes keep in any case.
+    pub tree: Rate,
+    /// The most that the direct path can have.
+    pub most: Rate,
+    overhead: Bytes,
+    longest: Bytes,
+}
+
+impl Room {
+    /// On a link with so much promised to targets of the kernel path. None: it has no sending rate, or all of it is promised.
+    pub fn on(link: &Link, promised: Amount, mtu: u32) -> Option<Room> {
+        let capacity = link.usable(Direction::Up)?;
+        let bits = capacity.bits_per_second();
+        let tree = Rate::new((bits / FOR_THE_TREE).max(promised.0)).unwrap_or(Rate::MIN);
+        let most = Rate::new(bits.saturating_sub(tree.bits_per_second()))?;
+        let room = Room {
+            capacity,
+            tree,
+            most,
+            overhead: link.overhead,
+            longest: Bytes(u64::from(mtu) + ETHERNET),
+        };
+        (most >= room.least()).then_some(room)
+    }
+
+    /// What flows get however little is promised to them.
+    pub fn least(&self) -> Rate {
+        let bits = self.capacity.bits_per_second() / FOR_FLOWS;
+        Rate::new(bits).unwrap_or(Rate::MIN)
+    }
+
+    /// Bytes that the wire adds to each packet.
+    pub fn overhead(&self) -> u64 {
+        self.overhead.0
+    }
+
+    /// The least rate at which all of these are kept.
+    pub fn need(&self, contracts: &[Contract]) -> Result<Rate, Fault> {
+        let carries = |rate: Rate| self.carries(rate, contracts);
+        if contracts.is_empty() {
+            return Ok(self.least());
+        }
+        carries(self.most)?;
+        let step = |n: u64| {
+            let bits = u128::from(self.most.bits_per_second()) * u128::from(n) / u128::from(STEPS);
+            Rate::new(bits as u64)
+                .unwrap_or(Rate::MIN)
+                .max(self.least())
+        };
+        let (mut low, mut high) = (1, STEPS);
+        while low < high && contracts.len() <= MOST_TRIED {
+            let middle = low + (high - low) / 2;
+            match carries(step(middle)) {
+                Ok(()) => high = middle,
+                Err(_) => low = middle + 1,
+            }
+        }
+        Ok(step(high))
+    }
+
+    /// The rate that is needed with one more; `now` is what is needed without it.
+    pub fn admit(
+        &self,
+        held: &[Contract],
+        asked: &Contract,
+        now: Option<Rate>,
+    ) -> Result<Rate, Misfit> {
+        let now = now.unwrap_or(self.least()).max(self.least());
+        if now <= self.most && promised(asked).is_none() {
+            return Ok(now);
+        }
+        let all: Vec<Contract> = held.iter().chain([asked]).cloned().collect();
+        // Where many are promised something, one test is dear enough: often one more fits into what is needed already.
+        if all.len() > MOST_TRIED && now <= self.most && self.carries(now, &all).is_ok() {
+            return Ok(now);
+        }
+        self.need(&all).map_err(|fault| Misfit {
+            instead: self.instead(held, asked),
+            fault,
+        })
+    }
+
+    fn carries(&self, rate: Rate, contracts: &[Contract]) -> Result<(), Fault> {
+        let promises: Result<Vec<Promise>, Fault> = contracts
+            .iter()
+            .filter_map(|contract| self.promise(rate, contract))
+            .collect();
+        self.transmitter(rate, contracts.len()).carries(&promises?)
+    }
+
+    fn transmitter(&self, rate: Rate, flows: usize) -> Transmitter {
+        let wire = Wire {
+            rate,
+            overhead: self.overhead,
+            ahead: Nanos(AHEAD_NS),
+            horizon: Nanos(0),
+            longest: self.longest,
+        };
+        let flows = u32::try_from(flows).unwrap_or(u32::MAX);
+        Transmitter::of(&wire, self.longest, flows)
+    }
+
+    /// What is promised by a contract at a driver of this rate. None: nothing is.
+    fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, Fault>> {
+        // Rates do not count what the wire adds, so a flow of short packets asks more of the link than of long ones.
+        let sizes = Sizes::new(Bytes(SHORTEST), self.longest)?;
+        let (guarantee, max) = match promised(contract)? {
+            Asked::Rate(min) => return Some(Ok(Promise::Min(min, sizes))),
+            Asked::Guarantee(guarantee, max) => (guarantee, max),
+        };
+        Some(Ok(match (guarantee, max) {
+            (Guarantee::Slice { slice, .. }, _) => match scaled(slice, self.capacity, rate) {
+                Some(slice) => Promise::Slice(slice, sizes),
+                None => {
+                    return Some(Err(Fault::Share {
+                        millionths: 1_000_001,
+                    }));
+                }
+            },
+            (Guarantee::Cell(cell), _) => Promise::Cell(cell, sizes),
+            (Guarantee::Channel(channel), None) => Promise::Channel(channel),
+            (Guarantee::Channel(channel), Some((rate, burst))) => {
+                Promise::Limited(channel, rate, burst)
+            }
+        }))
+    }
+
+    /// The best of the kind that would fit.
+    fn instead(&self, held: &[Contract], asked: &Contract) -> Option<Instead> {
+        if held.len() > MOST_TRIED {
+            return None;
+        }
+        let promise = |contract| self.promise(self.most, contract);
+        let held: Option<Vec<Promise>> = held.iter().filter_map(promise).map(Result::ok).collect();
+        let (held, asked) = (held?, promise(asked)?.ok()?);
+        let transmitter = self.transmitter(self.most, held.len() + 1);
+        let Err(misfit) = transmitter.admit(&held, &asked) else {
+            return None;
+        };
+        let of_link = |slice: Nanos| {
+            let bits = u128::from(self.most.bits_per_second());
+            let nanos = u128::from(slice.0) * bits / u128::from(self.capacity.bits_per_second());
+            Instead::Slice(Nanos(nanos as u64))
+        };
+        match (misfit.instead, asked) {
+            (Some(Instead::Slice(slice)), _) => Some(of_link(slice)),
+            (None, Promise::Cell(cell, sizes)) => {
+                let all = |pcr: Rate| {
+                    let slower = Cell::new(pcr, cell.cdvt(), None).ok()?;
+                    let asked = Promise::Cell(slower, sizes);
+                    transmitter.admit(&held, &asked).is_ok().then_some(())
+                };
+                let sustained = cell.sustained().is_some();
+                largest(cell.pcr(), |rate| !sustained && all(rate).is_some()).map(Instead::Rate)
+            }
+            (other, _) => other,
+        }
+    }
+}
+
+/// What a contract asks the link to keep.
+enum Asked {
+    Rate(Rate),
+    Guarantee(Guarantee, Option<(Rate, Nanos)>),
+}
+
+fn promised(contract: &Contract) -> Option<Asked> {
+    match Service::of(contract).ok()? {
+        Service::Share { min, .. } => min.map(Asked::Rate),
+        Service::Slice { slice, weight } => {
+            Some(Asked::Guarantee(Guarantee::Slice { slice, weight }, None))
+        }
+        Service::Cell(cell) => Some(Asked::Guarantee(Guarantee::Cell(cell), None)),
+        Service::Channel(channel) => Some(Asked::Guarantee(Guarantee::Channel(channel), None)),
+        Service::Limited { guarantee, max } => Some(Asked::Guarantee(guarantee, Some(max))),
+    }
+}
+
+/// Whether a contract promises anything.
+pub fn is_promised(contract: &Contract) -> bool {
+    promised(contract).is_some()
+}
+
+/// What is left of a contract whose promise cannot be kept.
+pub fn best_effort(contract: &Contract) -> Contract {
+    let change = Change {
+        min: contract.min(Direction::Up).map(|_| Setting::Clear),
+        slice: contract.slice().map(|_| Setting::Clear),
+        cell: contract.cell().map(|_| Setting::Clear),
+        channel: contract.channel().map(|_| Setting::Clear),
+        ..Change::default()
+    };
+    contract.apply(&change).unwrap_or_default()
+}
+
+/// The slice that a driver with a part of the link is told. None: it would be longer than its period.
+pub fn scaled(slice: Slice, capacity: Rate, rate: Rate) -> Option<Slice> {
+    let (whole, part) = (capacity.bits_per_second(), rate.bits_per_second());
+    let time = (u128::from(slice.slice().0) * u128::from(whole)).div_ceil(u128::from(part));
+    let time = u64::try_from(time).ok()?;
+    Slice::new(Nanos(time), slice.period(), slice.extra()).ok()
+}
+
+/// The largest rate below one that does not fit which does, to a thousandth.
+fn largest(refused: Rate, fits: impl Fn(Rate) -> bool) -> Option<Rate> {
+    let (mut low, mut high) = (Rate::MIN.bits_per_second(), refused.bits_per_second());
+    if !fits(Rate::MIN) {
+        return None;
+    }
+    while high - low > high / 1000 + 1 {
+        let middle = low + (high - low) / 2;
+        match Rate::new(middle).is_some_and(&fits) {
+            true => low = middle,
+            false => high = middle,
+        }
+    }
+    Rate::new(low)
+}
+
+/// The kernel's classes keep one part in so many.
+const FOR_THE_TREE: u64 = 50;
+/// Direct flows have one part in so many while there are any.
+const FOR_FLOWS: u64 = 100;
+/// As finely is it found out what flows need.
+const STEPS: u64 = 64;
+/// With more promises than this each test takes its time: what they need is then not looked for, but taken for the most.
+const MOST_TRIED: usize = 512;
+/// Bytes of the header of layer 2.
+const ETHERNET: u64 = 14;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,361 @@
+//! Flows in words.
+
+use std::path::Path;
+
+use netnice_api::direct::Speaks;
+use netnice_api::driver::{DriverFlowDoc, FlowCounts, FramesDoc, SpentDoc};
+use netnice_api::{DoctorItem, Status};
+use netnice_core::units::Nanos;
+use netnice_kernel::card::{Attached, Card, Queues};
+use netnice_kernel::direct::MAX_QUEUES;
+
+use crate::flows::open_flow::RECEIVE_SHARE;
+use crate::page::Page;
+
+/// What a flow speaks, between whom.
+pub(super) fn speaks(speaks: &Speaks) -> String {
+    match speaks {
+        Speaks::Udp {
+            local,
+            remote: Some(remote),
+        } => format!("udp {local} > {remote}"),
+        Speaks::Udp {
+            local,
+            remote: None,
+        } => format!("udp {local} > any host"),
+        Speaks::Group { local, group } => format!("udp {local} > group {group}"),
+        Speaks::Protocol {
+            number,
+            local,
+            remote,
+            ..
+        } => match remote {
+            Some(remote) => format!("protocol {number} {local} > {remote}"),
+            None => format!("protocol {number} {local} > any host"),
+        },
+        Speaks::EtherType { number, .. } => format!("EtherType {number:#06x}"),
+    }
+}
+
+/// An address of layer 2.
+pub(super) fn mac(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+/// How a driver reaches its link.
+pub(super) fn mode(mode: &str, why_not_native: Option<&str>) -> String {
+    let text = match mode {
+        "native" => "native: AF_XDP, in the interface's own driver",
+        "generic" => "generic: AF_XDP behind the interface's driver, with one more copy",
+        "fallback" => "fallback: AF_PACKET, for AF_XDP is refused here",
+        other => other,
+    };
+    match why_not_native {
+        Some(why) => format!("{text} ({why})"),
+        None => text.to_owned(),
+    }
+}
+
+/// What was counted of a flow: sent, received, lost by whom and why, and how late.
+pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
+    page.row(
+        "sent",
+        &format!("{} packets, {} bytes", counts.sent, counts.sent_bytes),
+    );
+    let unsent = [
+        (
+            counts.forbidden,
+            "by the program's fault: its headers were not the flow's",
+        ),
+        (
+            counts.too_long,
+            "by the program's fault: longer than the way allows",
+        ),
+        (
+            counts.no_link,
+            "the link was down, or the next station did not answer",
+        ),
+    ];
+    for (count, why) in unsent.into_iter().filter(|(count, _)| *count > 0) {
+        page.row("not sent", &format!("{count} packets, {why}"));
+    }
+    page.row(
+        "received",
+        &format!(
+            "{} packets, {} delivered, {} bytes",
+            counts.received, counts.delivered, counts.delivered_bytes
+        ),
+    );
+    let lost = [
+        (counts.no_buffer, "by the program: it had no empty buffer"),
+        (counts.too_short, "by the program: its buffer was too short"),
+        (
+            counts.over_share,
+            "by the driver: the flow had taken what it may of its time",
+        ),
+    ];
+    for (count, why) in lost.into_iter().filter(|(count, _)| *count > 0) {
+        page.row("lost", &format!("{count} packets, {why}"));
+    }
+    if counts.out_of_order > 0 {
+        page.row(
+            "lost",
+            &format!(
+                "{} parts of datagrams, by the flow's own wish: one before them was missing",
+                counts.out_of_order
+            ),
+        );
+    }
+    if counts.receiving_ns > 0 {
+        page.row(
+            "takes",
+            &format!(
+                "{0} of the driver's time so far for what it received; it may take {1} % of it, and all flows together {1} %",
+                Nanos(counts.receiving_ns),
+                RECEIVE_SHARE / 10_000
+            ),
+        );
+    }
+    if let Some(mean) = counts.waited_sum.checked_div(counts.sent) {
+        page.row(
+            "waited",
+            &format!(
+                "{} on average, {} at most",
+                Nanos(mean),
+                Nanos(counts.waited_most)
+            ),
+        );
+    }
+    let late: Vec<String> = lateness(&counts.lateness);
+    if !late.is_empty() {
+        page.row("late", &late.join(", "));
+    }
+}
+
+/// What a driver's time went to.
+pub(super) fn time(spent: &SpentDoc) -> String {
+    format!(
+        "{} for what came in, {} for what was sent, {} before departures, so as to be in time",
+        Nanos(spent.receiving_ns),
+        Nanos(spent.sending_ns),
+        Nanos(spent.waiting_ns)
+    )
+}
+
+/// Who has a driver's frames, and how many of the flows' chunks it has.
+pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
+    let held: u64 = flows.iter().map(|flow| u64::from(flow.held)).sum();
+    let chunks: u64 = flows
+        .iter()
+        .map(|flow| u64::from(flow.setup.shape.chunks))
+        .sum();
+    format!(
+        "{} of {} free, {} with the kernel to be filled, {} to be sent, {} with the driver, and {held} of the flows' {chunks} chunks",
+        frames.free, frames.total, frames.filling, frames.sending, frames.driver
+    )
+}
+
+/// Processors are kept awake.
+pub(super) const AWAKE: &str =
+    "no processor falls asleep while packets of cell contracts leave (direct_awake of the policy)";
+
+/// Doorbells that were rung for nothing.
+pub(super) fn rung(unasked: u64) -> String {
+    format!(
+        "{unasked} times by programs while the driver was awake and had not asked for it (rule R52 of the ring)"
+    )
+}
+
+/// The histogram in four steps: by when half of the packets had left, and all but a few.
+fn lateness(histogram: &[u64]) -> Vec<String> {
+    let total: u64 = histogram.iter().sum();
+    if total == 0 {
+        return Vec::new();
+    }
+    let below = |k: usize| match k {
+        0..10 => format!("{} us", 1_u64 << k),
+        10..20 => format!("{} ms", (1_u64 << k) / 1_000),
+        _ => format!("{} s", (1_u64 << k.min(60)) / 1_000_000),
+    };
+    // The first step below which so many of a thousand are.
+    let step = |thousandths: u128| {
+        let mut seen = 0;
+        histogram.iter().position(|count| {
+            seen += u128::from(*count);
+            seen * 1_000 >= u128::from(total) * thousandths
+        })
+    };
+    let told = [
+        (500, "half"),
+        (990, "99 %"),
+        (999, "99.9 %"),
+        (1_000, "all"),
+    ];
+    told.into_iter()
+        .filter_map(|(thousandths, word)| Some((word, step(thousandths)?)))
+        .map(|(word, k)| format!("{word} less than {}", below(k)))
+        .collect()
+}
+
+/// So many of something.
+pub(super) fn many(count: usize, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+/// The driver's program.
+pub(super) fn program(path: &Path) -> DoctorItem {
+    match path.exists() {
+        true => item(
+            "direct path",
+            Status::Good,
+            format!("drivers are {}", path.display()),
+            None,
+        ),
+        false => item(
+            "direct path",
+            Status::Missing,
+            format!("there is no {}: direct flows are refused", path.display()),
+            Some("install netnice-driver beside netniced"),
+        ),
+    }
+}
+
+/// Whether AF_XDP is there.
+pub(super) fn af_xdp(found: Result<(), String>) -> DoctorItem {
+    match found {
+        Ok(()) => item(
+            "AF_XDP",
+            Status::Good,
+            "sockets of it can be made".to_owned(),
+            None,
+        ),
+        Err(why) => item(
+            "AF_XDP",
+            Status::Fallback,
+            format!("{why}: direct flows use AF_PACKET, which takes more time for each packet"),
+            Some("a kernel with CONFIG_XDP_SOCKETS"),
+        ),
+    }
+}
+
+/// What a managed link offers direct flows.
+pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem {
+    let mut text = vec![format!(
+        "{link}: {}",
+        used.unwrap_or_else(|| "no direct flows".to_owned())
+    )];
+    let (status, xdp) = match card.native {
+        Some(true) => (Status::Good, "its driver has XDP"),
+        Some(false) => (
+            Status::Fallback,
+            "its driver has no XDP, frames are looked at behind it",
+        ),
+        None => (
+            Status::Good,
+            "this kernel does not say whether its driver has XDP",
+        ),
+    };
+    text.push(xdp.to_owned());
+    text.push(
+        match card.attached {
+            Attached::No => "none is on it now",
+            Attached::Native => "XDP is on it now, in its driver",
+            Attached::Generic => "XDP is on it now, behind its driver",
+            Attached::Other => "XDP is on it now, in the card or in several places",
+        }
+        .to_owned(),
+    );
+    if card.zero_copy == Some(true) {
+        text.push("it could do without copies, which are not dispensed with here".to_owned());
+    }
+    let by_itself = match (card.paces, card.steers) {
+        (true, true) => "the card could pace frames and steer flows by itself",
+        (true, false) => "the card could pace frames by itself, and steers no flows",
+        (false, true) => "the card could steer flows to queues, and cannot pace frames",
+        (false, false) => "the card can neither pace frames nor steer flows",
+    };
+    text.push(by_itself.to_owned());
+    let mut hint = None;
+    let (status, queues) = match card.queues {
+        Some(Queues::Exactly(count)) if count > MAX_QUEUES => {
+            hint = Some(format!("ethtool -L {link} combined {MAX_QUEUES}"));
+            let text = format!("it has {count} receive queues, AF_XDP is used up to {MAX_QUEUES}");
+            (Status::Fallback, Some(text))
+        }
+        Some(Queues::Exactly(count)) => (
+            status,
+            Some(format!("frames come by {}", many(count as usize, "queue"))),
+        ),
+        _ => (status, None),
+    };
+    text.extend(queues);
+    item("direct link", status, text.join("; "), hint.as_deref())
+}
+
+fn item(name: &str, status: Status, detail: String, hint: Option<&str>) -> DoctorItem {
+    DoctorItem {
+        name: name.to_owned(),
+        status,
+        detail,
+        hint: hint.map(ToOwned::to_owned),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netnice_api::Explained;
+
+    use super::*;
+
+    /// What a page about such counts says, row by row.
+    fn told(counted: &FlowCounts) -> Vec<String> {
+        let mut page = Page::after(Explained::default());
+        counts(counted, &mut page);
+        Explained::from(page).lines
+    }
+
+    #[test]
+    fn what_is_lost_is_told_with_whose_doing_it_was() {
+        let counted = FlowCounts {
+            received: 9,
+            no_buffer: 2,
+            out_of_order: 3,
+            ..FlowCounts::default()
+        };
+        let told = told(&counted);
+        let lost: Vec<&String> = told.iter().filter(|row| row.contains("lost")).collect();
+        assert_eq!(lost.len(), 2, "{told:?}");
+        assert!(lost[0].contains("2 packets, by the program"), "{lost:?}");
+        assert!(lost[1].contains("3 parts of datagrams"), "{lost:?}");
+    }
+
+    #[test]
+    fn a_card_with_more_queues_than_sockets_is_told_what_to_type() {
+        let queues = |count| Card {
+            queues: Some(Queues::Exactly(count)),
+            ..Card::default()
+        };
+        let few = card("eth0", &queues(4), None);
+        assert!(few.detail.ends_with("frames come by 4 queues"), "{few:?}");
+        assert_eq!((few.status, few.hint), (Status::Good, None));
+        let many = card("eth0", &queues(MAX_QUEUES + 1), None);
+        assert_eq!(many.status, Status::Fallback);
+        assert_eq!(many.hint.as_deref(), Some("ethtool -L eth0 combined 64"));
+    }
+
+    #[test]
+    fn the_histogram_is_told_by_when_how_many_had_left() {
+        assert!(lateness(&[0, 0]).is_empty());
+        let told = lateness(&[500, 0, 489, 0, 0, 10, 0, 0, 0, 0, 1]);
+        let expected = [
+            "half less than 1 us",
+            "99 % less than 32 us",
+            "99.9 % less than 32 us",
+            "all less than 1 ms",
+        ];
+        assert_eq!(told, expected);
+    }
+}

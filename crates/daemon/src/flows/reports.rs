@@ -1,0 +1,429 @@
+//! What is told of direct flows: `netnice show` and `netnice explain`.
+//!
+//! Counts are the drivers', so an answer waits until each has told its census, for half a second at most: of a driver that
+//! is slower than that the flows are told without counts.
+//!
+//! A census takes a driver long where there are many flows, and anybody may ask for one. So of each driver one is under way, and who
+//! asks meanwhile gets the next, one for all of them: the one under way may be older than what they did before they asked.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use netnice_api::driver::DriverRequest;
+use netnice_api::driver::{CensusDoc, FlowCounts};
+use netnice_api::{
+    ContractDoc, DoctorItem, Explained, FlowCountersDoc, FlowDoc, Response, ShowDoc,
+};
+use netnice_core::contract::IfName;
+use netnice_core::target::Target;
+use netnice_core::units::{Amount, Instant, Nanos};
+
+use super::network::Network;
+use super::promises::Promises;
+use super::{Flow, Flows, Pending, Reply, Station, messages, refuse};
+use crate::authority::user;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::page::Page;
+use crate::peer::Peer;
+use crate::server::Told;
+
+/// Answers that wait for drivers.
+#[derive(Default)]
+pub(super) struct Tickets {
+    next: u64,
+    open: BTreeMap<u64, Ticket>,
+}
+
+struct Ticket {
+    peer: Peer,
+    what: What,
+    reply: Reply,
+    waits: usize,
+    census: Census,
+    until: Instant,
+}
+
+/// What drivers told, by their links. One telling may be for many answers.
+type Census = BTreeMap<IfName, Rc<CensusDoc>>;
+
+/// What is to be answered, as far as the service knows.
+pub enum What {
+    /// The state; of one target, if one was named.
+    Show(ShowDoc, Option<Target>),
+    /// How a target is served.
+    Explain(Target, Option<Explained>),
+}
+
+impl Tickets {
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.open.values().map(|ticket| ticket.until).min()
+    }
+
+    /// A driver has told its census, or will not.
+    pub(super) fn take(&mut self, tickets: &[u64], census: Option<(&IfName, CensusDoc)>) {
+        let census = census.map(|(link, census)| (link, Rc::new(census)));
+        for ticket in tickets {
+            if let Some(ticket) = self.open.get_mut(ticket) {
+                ticket.waits = ticket.waits.saturating_sub(1);
+                let told = census.iter();
+                let told = told.map(|(link, census)| ((*link).clone(), Rc::clone(census)));
+                ticket.census.extend(told);
+            }
+        }
+    }
+
+    /// Waits no longer for what has waited too long; true if there is any.
+    pub(super) fn expire(&mut self, now: Instant) -> bool {
+        let late = self.open.values_mut().filter(|ticket| ticket.until <= now);
+        late.map(|ticket| ticket.waits = 0).count() > 0
+    }
+
+    fn ready(&mut self) -> Vec<Ticket> {
+        let ready = self.open.iter().filter(|(_, ticket)| ticket.waits == 0);
+        let ready: Vec<u64> = ready.map(|(number, _)| *number).collect();
+        ready
+            .into_iter()
+            .filter_map(|number| self.open.remove(&number))
+            .collect()
+    }
+}
+
+impl<N: Network> Flows<N> {
+    /// Answers with what is known of flows beside what the service knows.
+    pub fn tell(
+        &mut self,
+        promises: &mut impl Promises,
+        peer: Peer,
+        what: What,
+        reply: Reply,
+        now: Now,
+    ) {
+        let here = self.lanes.iter().filter(|(_, lane)| lane.here);
+        let here: Vec<IfName> = here.map(|(link, _)| link.clone()).collect();
+        let number = self.tickets.next;
+        self.tickets.next += 1;
+        let ticket = Ticket {
+            peer,
+            what,
+            reply,
+            waits: here.len(),
+            census: BTreeMap::new(),
+            until: now.monotonic.after(PATIENCE),
+        };
+        self.tickets.open.insert(number, ticket);
+        for link in here {
+            if let Some(lane) = self.lanes.get_mut(&link) {
+                // A driver that stalls does not make it longer: who waited too long has been answered.
+                let open = &self.tickets.open;
+                lane.await_census.retain(|ticket| open.contains_key(ticket));
+                lane.await_census.push(number);
+                if !lane.asked_census {
+                    self.take_census(&link, now);
+                }
+            }
+        }
+        self.tell_ready(promises, now);
+    }
+
+    /// Asks a driver for its census if answers wait for it, now that none is under way.
+    pub(super) fn take_census(&mut self, link: &IfName, now: Now) {
+        let Some(lane) = self.lanes.get_mut(link) else {
+            return;
+        };
+        let mut tickets = std::mem::take(&mut lane.await_census);
+        tickets.retain(|ticket| self.tickets.open.contains_key(ticket));
+        lane.asked_census = !tickets.is_empty();
+        if lane.asked_census {
+            let what = Pending::Tell(tickets);
+            self.call(link, DriverRequest::Census, None, what, now);
+        }
+    }
+
+    /// Answers what waits for nobody any more.
+    pub(super) fn tell_ready(&mut self, promises: &mut impl Promises, now: Now) {
+        for ticket in self.tickets.ready() {
+            let Ticket {
+                peer,
+                what,
+                reply,
+                census,
+                ..
+            } = ticket;
+            let counts = Counts::of(&census);
+            match what {
+                What::Show(mut doc, target) => {
+                    let told = self.told_to(&peer).filter(|flow| match &target {
+                        None => true,
+                        Some(target) => self.is_of(flow, target),
+                    });
+                    doc.direct = told
+                        .take(MOST_TOLD)
+                        .map(|flow| self.flow_doc(flow, &counts, now))
+                        .collect();
+                    let _ = reply.send(Told::from(Response::Shown(doc)));
+                }
+                What::Explain(target, known) => {
+                    match self.explain(promises, &peer, &target, known, &census) {
+                        Ok(page) => {
+                            let _ = reply.send(Told::from(Response::Explained(page)));
+                        }
+                        Err(denied) => refuse(reply, denied),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The flows that a peer is told of: root and the group netnice of all, others of their own.
+    fn told_to<'a>(&'a self, peer: &'a Peer) -> impl Iterator<Item = &'a Flow> {
+        self.flows.values().filter(move |flow| {
+            let program = self.program_of(flow);
+            flow.at_driver.is_some()
+                && (peer.privileged || program.is_some_and(|program| program.uid == peer.uid))
+        })
+    }
+
+    fn program_of(&self, flow: &Flow) -> Option<&super::Program> {
+        self.lanes.get(&flow.link)?.programs.get(&flow.program)
+    }
+
+    fn is_of(&self, flow: &Flow, target: &Target) -> bool {
+        match target {
+            Target::Flow(number) => flow.number == *number,
+            Target::Direct(link) => flow.link == *link,
+            Target::Pid(pid) => self.program_of(flow).is_some_and(|p| p.pid == pid.get()),
+            _ => false,
+        }
+    }
+
+    fn flow_doc(&self, flow: &Flow, counts: &Counts<'_>, now: Now) -> FlowDoc {
+        let program = self.program_of(flow);
+        let lane = self.lanes.get(&flow.link);
+        let mut contract = ContractDoc::from(&flow.contract);
+        contract.on = Some(flow.link.to_string());
+        FlowDoc {
+            flow: format!("flow:{}", flow.number),
+            link: flow.link.to_string(),
+            mode: lane.map(|lane| lane.mode.clone()).unwrap_or_default(),
+            pid: program.map_or(0, |program| program.pid),
+            program: program
+                .map(|program| program.name.clone())
+                .unwrap_or_default(),
+            uid: program.map_or(0, |program| program.uid),
+            speaks: messages::speaks(&flow.speaks),
+            contract,
+            station: flow.station.mac().map(messages::mac),
+            mtu: flow.mtu,
+            degraded: flow.degraded.iter().cloned().collect(),
+            counters: FlowCountersDoc {
+                at_ns: now.monotonic.0,
+                counts: counts.of_flow(flow).cloned().unwrap_or_default(),
+            },
+        }
+    }
+
+    fn explain(
+        &self,
+        promises: &impl Promises,
+        peer: &Peer,
+        target: &Target,
+        known: Option<Explained>,
+        census: &Census,
+    ) -> Result<Explained, Denied> {
+        let counts = Counts::of(census);
+        let mut page = Page::after(known.clone().unwrap_or_default());
+        if let Target::Direct(link) = target {
+            self.explain_link(promises, link, census.get(link).map(Rc::as_ref), &mut page)?;
+            return Ok(page.into());
+        }
+        let mut flows = self.told_to(peer).filter(|flow| self.is_of(flow, target));
+        for flow in flows.by_ref().take(MOST_EXPLAINED) {
+            self.explain_flow(flow, &counts, &mut page);
+        }
+        let more = flows.count();
+        if more > 0 {
+            page.row(
+                "more",
+                &format!("{more} flows more; netnice show {target} lists them"),
+            );
+        }
+        let page = Explained::from(page);
+        match page.lines.is_empty() {
+            false => Ok(page),
+            true => Err(Denied::Failed(format!(
+                "{target} is not open; netnice show lists flows"
+            ))),
+        }
+    }
+
+    fn explain_flow(&self, flow: &Flow, counts: &Counts<'_>, page: &mut Page) {
+        let lane = self.lanes.get(&flow.link);
+        let who = self.program_of(flow).map_or_else(String::new, |program| {
+            format!(
+                "process {} ({}) of {}",
+                program.pid,
+                program.name,
+                user(program.uid)
+            )
+        });
+        page.row(
+            "flow",
+            &format!(
+                "flow:{}: {} on {}, {who}",
+                flow.number,
+                messages::speaks(&flow.speaks),
+                flow.link
+            ),
+        );
+        let asked = match flow.contract.is_empty() {
+            true => "best effort".to_owned(),
+            false => flow.contract.to_string(),
+        };
+        page.row("contract", &asked);
+        if let Some(why) = &flow.degraded {
+            page.row("degraded", &format!("served as best effort: {why}"));
+        }
+        let station = match flow.station {
+            Station::Any => "to whichever station the program names".to_owned(),
+            Station::Group(mac) => format!("to the group's station {}", messages::mac(mac)),
+            Station::Toward {
+                via,
+                mac: Some(mac),
+                ..
+            } => format!("to {via} at {}", messages::mac(mac)),
+            Station::Toward { via, mac: None, .. } => {
+                format!("{via} does not answer: packets come back unsent")
+            }
+        };
+        page.row(
+            "leaves",
+            &format!("{station}, packets up to {} bytes", flow.mtu),
+        );
+        if let Some(lane) = lane {
+            page.row(
+                "socket",
+                &messages::mode(&lane.mode, lane.why_not_native.as_deref()),
+            );
+        }
+        match counts.of_flow(flow) {
+            Some(counts) => messages::counts(counts, page),
+            None => page.row("counts", "its driver did not tell them in time"),
+        }
+    }
+
+    fn explain_link(
+        &self,
+        promises: &impl Promises,
+        link: &IfName,
+        census: Option<&CensusDoc>,
+        page: &mut Page,
+    ) -> Result<(), Denied> {
+        let Some(lane) = self.lanes.get(link) else {
+            return Err(Denied::Failed(format!(
+                "there are no direct flows on {link}, and no driver of it runs"
+            )));
+        };
+        page.row(
+            "driver",
+            &format!(
+                "of {link}: {} of {}",
+                messages::many(lane.count as usize, "flow"),
+                messages::many(lane.programs.len(), "program")
+            ),
+        );
+        page.row(
+            "socket",
+            &messages::mode(&lane.mode, lane.why_not_native.as_deref()),
+        );
+        if let (Some(split), Some(need)) = (lane.split, lane.need) {
+            let part = promises.part(link);
+            let tree = part.map_or(split.tree, |part| part.tree);
+            page.row(
+                "has",
+                &format!(
+                    "{} of the link, {} of it promised or kept for flows; the kernel's classes have {tree}",
+                    split.wire, need
+                ),
+            );
+            page.row("sends", &Amount(lane.sends).to_string());
+        }
+        let discards = lane.discards.as_ref().map_or(0, Vec::len);
+        if discards > 0 {
+            let patterns = messages::many(discards, "pattern");
+            page.row("discards", &format!("what fits {patterns} of the policy"));
+        }
+        for (why, count) in census.map(|c| c.discarded.as_slice()).unwrap_or_default() {
+            page.row("discarded", &format!("{count} received frames: {why}"));
+        }
+        if let Some(census) = census {
+            page.row("time", &messages::time(&census.spent));
+            if let Some(frames) = &census.frames {
+                page.row("frames", &messages::frames(frames, &census.flows));
+            }
+            if census.awake {
+                page.row("awake", messages::AWAKE);
+            }
+            if census.unasked > 0 {
+                page.row("rung", &messages::rung(census.unasked));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<N: Network> Flows<N> {
+    /// What the direct path finds here, and what it uses.
+    pub fn doctor(&mut self, promises: &impl Promises) -> Vec<DoctorItem> {
+        let mut items = vec![
+            messages::program(&super::driver::program()),
+            messages::af_xdp(self.network.af_xdp()),
+        ];
+        for link in promises.links() {
+            let lane = self.lanes.get(&link).filter(|lane| lane.here);
+            let used = lane.map(|lane| {
+                let programs = messages::many(lane.programs.len(), "program");
+                let flows = messages::many(lane.count as usize, "flow");
+                let mode = messages::mode(&lane.mode, lane.why_not_native.as_deref());
+                format!("{flows} of {programs}; {mode}")
+            });
+            if let Some(card) = self.network.card(link.as_str()) {
+                items.push(messages::card(link.as_str(), &card, used));
+            }
+        }
+        items
+    }
+}
+
+/// What the direct path would find, told without a daemon.
+pub fn examine() -> [DoctorItem; 2] {
+    let af_xdp = netnice_kernel::card::has_af_xdp().map_err(|error| error.to_string());
+    [
+        messages::program(&super::driver::program()),
+        messages::af_xdp(af_xdp),
+    ]
+}
+
+/// Counts by link and the driver's number.
+struct Counts<'a>(BTreeMap<(&'a IfName, u32), &'a FlowCounts>);
+
+impl Counts<'_> {
+    fn of(census: &Census) -> Counts<'_> {
+        let flows = census.iter().flat_map(|(link, census)| {
+            let flows = census.flows.iter();
+            flows.map(move |doc| ((link, doc.flow), &doc.counts))
+        });
+        Counts(flows.collect())
+    }
+
+    fn of_flow(&self, flow: &Flow) -> Option<&FlowCounts> {
+        self.0.get(&(&flow.link, flow.at_driver?)).copied()
+    }
+}
+
+/// So long an answer waits for drivers.
+const PATIENCE: Nanos = Nanos::from_millis(500);
+/// As many flows fit into an answer.
+const MOST_TOLD: usize = 10_000;
+/// And so many a person reads about.
+const MOST_EXPLAINED: usize = 20;

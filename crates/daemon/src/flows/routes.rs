@@ -1,0 +1,397 @@
+//! Ways and stations of open flows: followed while they change.
+//!
+//! What the kernel says of routes, addresses, interfaces and stations is heard ([`Flows::ways_changed`]) and looked up anew
+//! for the flows concerned; the driver writes the new station into frames, and the program is told. A flow whose way leads
+//! over another link is closed, and its program is told where: its memory belongs to the driver of the old link.
+//! Nobody else uses the stations of direct flows, so the kernel is told now and then that they are in use
+//! ([`USED`]): it asks them whether they are still there.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use netnice_api::direct::{FlowNews, Speaks};
+use netnice_api::driver::{DriverFlow, DriverRequest};
+use netnice_core::contract::IfName;
+use netnice_core::units::Nanos;
+use netnice_kernel::routes::{Change, Kind, Neighbour};
+
+use super::network::{Network, Nic};
+use super::open_flow::{end, hop};
+use super::ports::Want;
+use super::promises::Promises;
+use super::{Flow, Flows, Station, Wanted, endpoint, refuse, replies};
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::peer::Peer;
+
+impl<N: Network> Flows<N> {
+    /// Something has changed; [`Flows::look`] is to be called soon.
+    pub fn ways_changed(&mut self, promises: &mut impl Promises, changes: &[Change], now: Now) {
+        if self.lanes.is_empty() {
+            return;
+        }
+        for change in changes {
+            match change {
+                Change::Ways => self.look_at_ways = true,
+                Change::Neighbour { index, station } => self.look_at_station(*index, *station, now),
+            }
+        }
+        self.look_at_stations(promises, now);
+    }
+
+    /// Whether ways are to be looked at.
+    pub fn wants_look(&self) -> bool {
+        self.look_at_ways
+    }
+
+    /// Tells the kernel that stations are in use. To be called each second.
+    pub fn tick(&mut self, now: Now) {
+        if now.monotonic.since(self.used_stations_at) < USED {
+            return;
+        }
+        self.used_stations_at = now.monotonic;
+        let mut stations: BTreeMap<(u32, IpAddr), ()> = BTreeMap::new();
+        for flow in self.flows.values() {
+            let nic = self.lanes.get(&flow.link).and_then(|lane| lane.nic);
+            if let (Some(nic), Station::Toward { via, .. }) = (nic, flow.station) {
+                stations.insert((nic.index, via), ());
+            }
+        }
+        for (index, via) in stations.into_keys() {
+            if let Err(error) = self.network.solicit(index, via) {
+                tracing::debug!(%error, "a station cannot be asked for");
+            }
+        }
+    }
+
+    /// The interface of a lane, looked at now if it was not before.
+    pub(super) fn nic_of(&mut self, link: &IfName) -> Result<Nic, Denied> {
+        if let Some(nic) = self.lanes.get(link).and_then(|lane| lane.nic) {
+            return Ok(nic);
+        }
+        let nic = self.nic(link)?;
+        if let Some(lane) = self.lanes.get_mut(link) {
+            lane.nic = Some(nic);
+        }
+        Ok(nic)
+    }
+
+    /// Whether a station that is waited for has answered.
+    pub(super) fn look_at_stations(&mut self, promises: &mut impl Promises, now: Now) {
+        for waiting in std::mem::take(&mut self.waiting) {
+            let known = self.network.neighbour(waiting.index, waiting.via);
+            let silent = match known {
+                Ok(Neighbour::Known(mac)) => {
+                    match waiting.what {
+                        Wanted::Hop { mtu, reply } => hop(reply, mac, mtu),
+                        Wanted::Flow {
+                            session,
+                            mut flow,
+                            reply,
+                        } => {
+                            flow.station = flow.station.at(Some(mac));
+                            let there = self.sessions.contains_key(&session);
+                            match there {
+                                true => self.open_at_driver(promises, *flow, reply, now),
+                                false => self.give_back_of(&flow),
+                            }
+                        }
+                    }
+                    continue;
+                }
+                Ok(Neighbour::Silent) => true,
+                _ => waiting.until <= now.monotonic,
+            };
+            if !silent {
+                self.waiting.push(waiting);
+                continue;
+            }
+            let why = Denied::Failed(format!(
+                "{} does not answer: it is the next station on the way",
+                waiting.via
+            ));
+            match waiting.what {
+                Wanted::Hop { reply, .. } => refuse(reply, why),
+                Wanted::Flow { flow, reply, .. } => {
+                    self.give_back_of(&flow);
+                    refuse(reply, why);
+                }
+            }
+        }
+    }
+
+    /// A station may have another address now, or answer no more.
+    fn look_at_station(&mut self, index: u32, station: IpAddr, now: Now) {
+        let theirs: Vec<u32> = self
+            .flows
+            .values()
+            .filter(|flow| matches!(flow.station, Station::Toward { via, .. } if via == station))
+            .filter(|flow| {
+                self.lanes
+                    .get(&flow.link)
+                    .and_then(|l| l.nic)
+                    .is_some_and(|n| n.index == index)
+            })
+            .map(|flow| flow.number)
+            .collect();
+        if theirs.is_empty() {
+            return;
+        }
+        let mac = match self.network.neighbour(index, station) {
+            Ok(Neighbour::Known(mac)) => Some(mac),
+            Ok(Neighbour::Silent) => None,
+            // It is forgotten or being asked for: until it is known, the old address is as good as any.
+            Ok(Neighbour::Unknown) => {
+                let _ = self.network.solicit(index, station);
+                return;
+            }
+            _ => return,
+        };
+        for number in theirs {
+            self.move_to(number, |station| station.at(mac), None, now);
+        }
+    }
+
+    /// A flow has another station or MTU from now on.
+    fn move_to(
+        &mut self,
+        number: u32,
+        station: impl Fn(&Station) -> Station,
+        mtu: Option<u32>,
+        now: Now,
+    ) {
+        let Some(flow) = self.flows.get_mut(&number) else {
+            return;
+        };
+        let (was, was_mtu) = (flow.station, flow.mtu);
+        flow.station = station(&was);
+        flow.mtu = mtu.unwrap_or(was_mtu);
+        let flow = flow.clone();
+        if (flow.station.mac(), flow.mtu) == (was.mac(), was_mtu) {
+            return;
+        }
+        self.readdress(&flow, now);
+        if flow.station.mac() != was.mac() {
+            let mac = flow.station.mac();
+            self.tell_flow(number, FlowNews::NextHop { flow: number, mac });
+        }
+        if flow.mtu != was_mtu {
+            let mtu = flow.mtu;
+            self.tell_flow(number, FlowNews::Mtu { flow: number, mtu });
+        }
+    }
+
+    pub(super) fn readdress(&mut self, flow: &Flow, now: Now) {
+        // One that is being opened is told once it is open.
+        let Some(at_driver) = flow.at_driver else {
+            return;
+        };
+        let ask = DriverRequest::Readdress {
+            flow: at_driver,
+            next_hop: flow.station.mac(),
+            mtu: flow.mtu,
+        };
+        let link = flow.link.clone();
+        self.call(&link, ask, None, super::Pending::Nothing, now);
+    }
+
+    /// Looks at interfaces, and at the ways of all flows.
+    pub(super) fn look_at_all_ways(&mut self, promises: &mut impl Promises, now: Now) {
+        let links: Vec<IfName> = self.lanes.keys().cloned().collect();
+        for link in links {
+            let before = self.lanes.get(&link).and_then(|lane| lane.nic);
+            let nic = self.network.interface(link.as_str()).ok().flatten();
+            if let (Some(lane), Some(nic)) = (self.lanes.get_mut(&link), nic) {
+                lane.nic = Some(nic);
+            }
+            let up = nic.is_some_and(|nic| nic.up);
+            if before.is_some_and(|before| before.up != up) {
+                self.tell_lane(&link, &FlowNews::Link { up });
+                if let Some(lane) = self.lanes.get_mut(&link)
+                    && let Some(known) = &mut lane.nic
+                {
+                    known.up = up;
+                }
+            }
+            let Some(nic) = nic.filter(|nic| nic.up) else {
+                // No way leads over a link that is down; when it is up again they are looked at.
+                continue;
+            };
+            self.look_at_ways_of(promises, &link, nic, now);
+            if before.is_some_and(|before| before.mtu != nic.mtu) {
+                self.settle(promises, &link, now);
+            }
+        }
+    }
+
+    fn look_at_ways_of(&mut self, promises: &mut impl Promises, link: &IfName, nic: Nic, now: Now) {
+        let theirs: Vec<(u32, Station, u32)> = self
+            .flows
+            .values()
+            .filter(|flow| flow.link == *link && flow.closing.is_none())
+            .map(|flow| (flow.number, flow.station, flow.mtu))
+            .collect();
+        // Many flows lead to one host.
+        let mut known: BTreeMap<(IpAddr, IpAddr), Option<Hop>> = BTreeMap::new();
+        for (number, station, _) in theirs {
+            let Station::Toward { host, from, .. } = station else {
+                self.move_to(number, |station| *station, Some(nic.mtu), now);
+                continue;
+            };
+            let way = match known.get(&(host, from)) {
+                Some(way) => *way,
+                None => {
+                    let way = match self.way_now(promises, link, nic, number, now) {
+                        Found::Way(hop) => Some(hop),
+                        Found::None => None,
+                        Found::Closed => continue,
+                    };
+                    known.insert((host, from), way);
+                    way
+                }
+            };
+            match way {
+                Some(Hop { via, mac, mtu }) => {
+                    let station = Station::Toward {
+                        host,
+                        from,
+                        via,
+                        mac,
+                    };
+                    self.move_to(number, |_| station, Some(mtu), now);
+                }
+                None => self.move_to(number, |station| station.at(None), None, now),
+            }
+        }
+    }
+
+    /// The way of a flow as it is now; closes one whose way leads elsewhere.
+    fn way_now(
+        &mut self,
+        promises: &mut impl Promises,
+        link: &IfName,
+        nic: Nic,
+        number: u32,
+        now: Now,
+    ) -> Found {
+        let Some(Station::Toward {
+            host,
+            from,
+            via,
+            mac,
+        }) = self.flows.get(&number).map(|flow| flow.station)
+        else {
+            return Found::None;
+        };
+        let over = endpoint::is_link_local(host).then_some(nic.index);
+        let way = self.network.way(host, Some(from), over).ok().flatten();
+        let Some(way) = way.filter(|way| way.kind == Kind::Single) else {
+            return Found::None;
+        };
+        if way.index != nic.index {
+            let other = self.network.name(way.index).ok().flatten();
+            let other = other.unwrap_or_else(|| "another link".to_owned());
+            let why =
+                format!("its way leads over {other} now, not over {link}: open it again there");
+            promises
+                .journal()
+                .note(now, format!("flow:{number} is closed: {why}"));
+            if let Some(flow) = self.flows.get(&number).cloned() {
+                self.close_flow(&flow, &why, None, now);
+                // Of one that is being opened that is the answer.
+                if flow.at_driver.is_some() {
+                    self.tell_flow(number, FlowNews::Closed { flow: number, why });
+                }
+            }
+            return Found::Closed;
+        }
+        let mtu = endpoint::mtu(&way, nic);
+        let mac = match self.network.neighbour(nic.index, way.station) {
+            Ok(Neighbour::Known(known)) => Some(known),
+            // The old one, until another is known.
+            _ if way.station == via => mac,
+            _ => {
+                let _ = self.network.solicit(nic.index, way.station);
+                None
+            }
+        };
+        Found::Way(Hop {
+            via: way.station,
+            mac,
+            mtu,
+        })
+    }
+
+    /// Station and ports of a flow that was there before this daemon.
+    pub(super) fn hold_again(
+        &mut self,
+        peer: &Peer,
+        link: &IfName,
+        setup: &DriverFlow,
+    ) -> (Station, Result<Vec<SocketAddr>, Denied>) {
+        let nic = self.nic_of(link).ok();
+        let index = nic.map_or(0, |nic| nic.index);
+        let toward = |flows: &mut Flows<N>, host: IpAddr, from: IpAddr| {
+            let way = flows.network.way(host, Some(from), None).ok().flatten();
+            let via = way.map_or(host, |way| way.station);
+            let station = Station::Toward {
+                host,
+                from,
+                via,
+                mac: None,
+            };
+            replies::station_of(Some(station), setup.next_hop)
+        };
+        let mut wants = Vec::new();
+        let station = match &setup.speaks {
+            Speaks::Udp { local, remote } => {
+                wants.push((*local, false));
+                match remote {
+                    Some(remote) => toward(self, remote.ip(), local.ip()),
+                    None => Station::Any,
+                }
+            }
+            Speaks::Group { local, group } => {
+                wants.extend([(*local, false), (*group, true)]);
+                replies::station_of(None, setup.next_hop)
+            }
+            Speaks::Protocol {
+                local,
+                remote: Some(remote),
+                ..
+            } => toward(self, *remote, *local),
+            Speaks::Protocol { .. } | Speaks::EtherType { .. } => Station::Any,
+        };
+        let mut held = Vec::new();
+        for (at, group) in wants {
+            let end = if group { None } else { end(&setup.speaks) };
+            match self.hold(peer, Want { at, end, group }, index) {
+                Ok(at) => held.push(at),
+                Err(denied) => {
+                    self.give_back(&held, end);
+                    return (station, Err(denied));
+                }
+            }
+        }
+        (station, Ok(held))
+    }
+}
+
+/// Where packets go next.
+#[derive(Clone, Copy)]
+struct Hop {
+    via: IpAddr,
+    mac: Option<[u8; 6]>,
+    mtu: u32,
+}
+
+enum Found {
+    Way(Hop),
+    None,
+    Closed,
+}
+
+/// So long a station is waited for.
+pub(super) const PATIENCE: Nanos = Nanos::from_secs(1);
+/// So often the kernel is told that stations are in use.
+const USED: Nanos = Nanos::from_secs(5);

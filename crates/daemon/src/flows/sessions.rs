@@ -1,0 +1,308 @@
+//! Programs come and go: attaching to a link, and the end of a connection.
+
+use netnice_api::direct::{Attach, DirectRequest, FlowNews};
+use netnice_api::driver::DriverRequest;
+use netnice_api::{Done, Response};
+use netnice_core::contract::IfName;
+
+use super::driver::Start;
+use super::promises::Promises;
+use super::{Asked, Caller, Flows, Lane, Order, Pending, Reply, Session, refuse};
+use crate::authority::{self, user};
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::flows::network::{Network, Nic};
+use crate::peer::Peer;
+use crate::server::Told;
+
+impl<N: Network> Flows<N> {
+    /// Takes a request of a program.
+    pub fn handle(&mut self, promises: &mut impl Promises, asked: Asked, now: Now) {
+        let Asked {
+            peer,
+            guest,
+            request,
+            caller,
+            reply,
+        } = asked;
+        let number = guest.number;
+        match request {
+            DirectRequest::Attach(attach) => {
+                let session = self.may_attach(promises, &peer, &guest, caller.as_ref(), &attach);
+                match (session, caller) {
+                    (Ok((session, start)), Some(caller)) => {
+                        self.attach(session, start, caller, &attach, reply, now);
+                    }
+                    (Ok(_), None) => refuse(reply, no_caller()),
+                    (Err(denied), _) => refuse(reply, denied),
+                }
+            }
+            DirectRequest::Open(open) => self.open(promises, number, open, reply, now),
+            DirectRequest::Change(change) => {
+                self.change(promises, number, &change, reply, now);
+            }
+            DirectRequest::Close(close) => self.close(number, close.flow, reply, now),
+            DirectRequest::NextHop(asked) => self.next_hop(number, asked.to, reply, now),
+        }
+    }
+
+    /// A connection has ended: its program goes, and its flows with it.
+    pub fn left(&mut self, session: u64, now: Now) {
+        let Some(session) = self.sessions.remove(&session) else {
+            return;
+        };
+        // Of one that is being attached the answer is awaited and taken back.
+        if let Some(program) = session.program {
+            self.detach(&session.link, program, now);
+        }
+    }
+
+    pub(super) fn detach(&mut self, link: &IfName, program: u32, now: Now) {
+        for flow in self.flows.values_mut() {
+            if flow.link == *link && flow.program == program {
+                flow.closing = Some("the program is gone".to_owned());
+            }
+        }
+        let ask = DriverRequest::Detach { program };
+        self.call(link, ask, None, Pending::Detach { program }, now);
+    }
+
+    /// The session that an attachment would make, how its link's driver is started, and the link's card.
+    fn may_attach(
+        &mut self,
+        promises: &mut impl Promises,
+        peer: &Peer,
+        guest: &crate::server::Guest,
+        caller: Option<&Caller>,
+        attach: &Attach,
+    ) -> Result<(Session, (Start, Nic)), Denied> {
+        promises.may_use(peer)?;
+        let caller = caller.ok_or_else(no_caller)?;
+        if self.sessions.contains_key(&guest.number) {
+            return Err(Denied::BadUsage(
+                "this connection has attached already: one for each link".to_owned(),
+            ));
+        }
+        let gone = || Denied::Failed(format!("process {} does not exist (any more)", caller.pid));
+        let process = promises.process(caller.pid).ok_or_else(gone)?;
+        authority::may_limit_process(peer, &process)?;
+        if !(caller.lives)() {
+            return Err(gone());
+        }
+        if !self.network.is_here(caller.pid) {
+            return Err(Denied::NotPermitted(format!(
+                "process {} is in another network namespace than this daemon",
+                caller.pid
+            )));
+        }
+        let link = which_link(promises, attach.iface.as_deref())?;
+        self.within_limits(peer, attach)?;
+        let nic = self.nic(&link)?;
+        let room = self.room(promises, &link, nic.mtu)?;
+        let start = Start {
+            rate: room.least().bits_per_second(),
+            overhead: room.overhead(),
+            keep_awake: promises.keeps_awake(),
+        };
+        let session = Session {
+            guest: guest.clone(),
+            peer: peer.clone(),
+            link,
+            program: None,
+            pid: caller.pid,
+            name: process.name,
+            flows: attach.flows,
+            bytes: attach.bytes,
+        };
+        Ok((session, (start, nic)))
+    }
+
+    fn attach(
+        &mut self,
+        session: Session,
+        (start, nic): (Start, Nic),
+        caller: Caller,
+        attach: &Attach,
+        reply: Reply,
+        now: Now,
+    ) {
+        let link = session.link.clone();
+        let number = session.guest.number;
+        self.orders.push(Order::Watch(session.guest.clone()));
+        self.sessions.insert(number, session);
+        if !self.lanes.contains_key(&link) {
+            let lane = Lane {
+                nic: Some(nic),
+                ..Lane::new()
+            };
+            self.reach(&link, lane, Some(start.clone()), now);
+        }
+        let ask = DriverRequest::Attach {
+            pid: caller.pid,
+            flows: attach.flows,
+            bytes: attach.bytes,
+        };
+        let again = caller.handle.try_clone().ok();
+        let again = again.map(|handle| Box::new((start, ask.clone(), handle)));
+        let what = Pending::Attach {
+            session: number,
+            reply,
+            again,
+        };
+        self.call(&link, ask, Some(caller.handle), what, now);
+    }
+
+    /// Whether a user may have so much more.
+    fn within_limits(&self, peer: &Peer, attach: &Attach) -> Result<(), Denied> {
+        let most = if peer.privileged {
+            &MOST_OF_PRIVILEGED
+        } else {
+            &MOST_OF_USER
+        };
+        let uid = peer.uid;
+        let present = self.sessions.values().filter(|s| s.peer.uid == uid);
+        let (mut programs, mut flows, mut bytes) = (1, u64::from(attach.flows), attach.bytes);
+        for session in present {
+            programs += 1;
+            flows += u64::from(session.flows);
+            bytes = bytes.saturating_add(session.bytes);
+        }
+        // Those that an earlier daemon attached.
+        let programs_before = self.lanes.values().flat_map(|lane| lane.programs.values());
+        for program in programs_before.filter(|p| p.uid == uid && p.session.is_none()) {
+            programs += 1;
+            flows += u64::from(program.open);
+            bytes = bytes.saturating_add(program.bytes);
+        }
+        let who = user(uid);
+        let refuse = |what: &str, asked: u64, most: u64| {
+            Err(Denied::NotAdmitted(format!(
+                "refused: with this one {who} would have {asked} {what} on the direct path, more than the {most} allowed"
+            )))
+        };
+        if attach.flows == 0 || attach.bytes == 0 {
+            return Err(Denied::BadUsage(
+                "a program on the direct path asks for at least one flow, and for memory"
+                    .to_owned(),
+            ));
+        }
+        if programs > most.programs {
+            return refuse("programs", programs, most.programs);
+        }
+        if flows > most.flows {
+            return refuse("flows", flows, most.flows);
+        }
+        if bytes > most.bytes {
+            return refuse("bytes of buffers", bytes, most.bytes);
+        }
+        Ok(())
+    }
+
+    /// An interface, looked at anew.
+    pub(super) fn nic(&mut self, link: &IfName) -> Result<Nic, Denied> {
+        let found = self.network.interface(link.as_str())?;
+        let nic = found.ok_or_else(|| {
+            Denied::from(netnice_kernel::KernelError::NoInterface(link.to_string()))
+        })?;
+        if nic.mac.is_none() {
+            return Err(Denied::Failed(format!(
+                "{link} has no Ethernet address: the direct path speaks Ethernet"
+            )));
+        }
+        Ok(nic)
+    }
+
+    /// A program is gone, with its flows.
+    pub(super) fn forget_program(
+        &mut self,
+        promises: &mut impl Promises,
+        link: &IfName,
+        program: u32,
+        why: Option<&str>,
+        now: Now,
+    ) {
+        let theirs = |flow: &&super::Flow| flow.link == *link && flow.program == program;
+        let flows: Vec<u32> = self
+            .flows
+            .values()
+            .filter(theirs)
+            .map(|f| f.number)
+            .collect();
+        for flow in flows {
+            self.forget_flow(flow);
+        }
+        let gone = self
+            .lanes
+            .get_mut(link)
+            .and_then(|lane| lane.programs.remove(&program));
+        if let Some(session) = gone.and_then(|gone| gone.session) {
+            if let Some(why) = why {
+                self.tell_session(
+                    session,
+                    FlowNews::Ended {
+                        why: why.to_owned(),
+                    },
+                );
+            }
+            self.sessions.remove(&session);
+        }
+        self.settle(promises, link, now);
+    }
+}
+
+/// The link that is meant: one that is managed.
+fn which_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, Denied> {
+    let managed = promises.links();
+    let refused = |text: String| Err(Denied::NotAdmitted(format!("refused: {text}")));
+    match (named, managed.as_slice()) {
+        (Some(name), all) => {
+            let name: IfName = name.parse()?;
+            if all.contains(&name) {
+                return Ok(name);
+            }
+            refused(format!(
+                "{name} is not a managed link, and direct flows need one: netnice link {name} --rate R makes it one"
+            ))
+        }
+        (None, [only]) => Ok(only.clone()),
+        (None, []) => refused(
+            "direct flows need a managed link, and none is: netnice link IFACE --rate R makes one"
+                .to_owned(),
+        ),
+        (None, all) => {
+            let names: Vec<String> = all.iter().map(IfName::to_string).collect();
+            Err(Denied::BadUsage(format!(
+                "several links are managed ({}): say which one",
+                names.join(", ")
+            )))
+        }
+    }
+}
+
+fn no_caller() -> Denied {
+    Denied::BadUsage("the caller is meant by a pidfd, and none came with the request".to_owned())
+}
+
+/// The answer to what has no more to say.
+pub(super) fn done(reply: Reply) {
+    let _ = reply.send(Told::from(Response::Done(Done::default())));
+}
+
+struct Most {
+    programs: u64,
+    flows: u64,
+    bytes: u64,
+}
+
+/// What a user may have at a time.
+const MOST_OF_USER: Most = Most {
+    programs: 64,
+    flows: 4_096,
+    bytes: 1 << 30,
+};
+/// What root, and each member of the group netnice, may.
+const MOST_OF_PRIVILEGED: Most = Most {
+    programs: 1_024,
+    flows: 65_536,
+    bytes: 64 << 30,
+};

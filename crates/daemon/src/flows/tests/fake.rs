@@ -1,0 +1,301 @@
+//! A network and a driver that exist on paper.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use netnice_api::direct::Term;
+use netnice_api::driver::{
+    CensusDoc, DriverAnswer, DriverFlow, DriverFlowDoc, DriverRequest, FlowCounts, FramesDoc,
+    ProgramDoc, TotalsDoc,
+};
+use netnice_kernel::card::Card;
+use netnice_kernel::routes::{Kind, Neighbour, Way};
+
+use crate::denied::Denied;
+use crate::flows::network::{Network, Nic};
+
+/// Hosts 10.0.0.* are stations of eth0 (index 2), those of 10.1.* lie behind 10.0.0.1, those of 10.9.* on eth1.
+#[derive(Clone)]
+pub struct FakeNetwork {
+    /// What is known of stations.
+    pub stations: BTreeMap<IpAddr, Neighbour>,
+    /// Who was asked for.
+    pub solicited: Vec<IpAddr>,
+    /// What sockets have.
+    pub taken: BTreeSet<SocketAddr>,
+    /// Ways that lead over another interface than they did.
+    pub moved: BTreeMap<IpAddr, u32>,
+    /// eth0 is up.
+    pub up: bool,
+    /// Processes of other namespaces.
+    pub elsewhere: BTreeSet<u32>,
+    /// Groups that were joined.
+    pub joined: Vec<IpAddr>,
+    /// The last one that was chosen.
+    pub next_port: u16,
+}
+
+impl Default for FakeNetwork {
+    fn default() -> FakeNetwork {
+        let mac = |n: u8| Neighbour::Known([2, 0, 0, 0, 0, n]);
+        let host = |n: u8| IpAddr::from([10, 0, 0, n]);
+        FakeNetwork {
+            stations: (1..10).map(|n| (host(n), mac(n))).collect(),
+            solicited: Vec::new(),
+            taken: BTreeSet::new(),
+            moved: BTreeMap::new(),
+            up: true,
+            elsewhere: BTreeSet::new(),
+            joined: Vec::new(),
+            next_port: 40_000,
+        }
+    }
+}
+
+impl Network for FakeNetwork {
+    type Port = ();
+
+    fn interface(&mut self, name: &str) -> Result<Option<Nic>, Denied> {
+        let index = match name {
+            "eth0" => 2,
+            "eth1" => 3,
+            _ => return Ok(None),
+        };
+        Ok(Some(Nic {
+            index,
+            mac: Some([2, 0, 0, 0, 1, index as u8]),
+            mtu: 1500,
+            up: self.up,
+        }))
+    }
+
+    fn name(&mut self, index: u32) -> Result<Option<String>, Denied> {
+        Ok(Some(format!("eth{}", index - 2)))
+    }
+
+    fn way(
+        &mut self,
+        to: IpAddr,
+        _from: Option<IpAddr>,
+        over: Option<u32>,
+    ) -> Result<Option<Way>, Denied> {
+        let IpAddr::V4(v4) = to else { return Ok(None) };
+        let [first, second, third, last] = v4.octets();
+        let (index, station) = match (first, second, third, last) {
+            (10, 0, 0, 100) => (1, to),
+            (10, 0, 0, _) => (2, to),
+            (10, 1, ..) => (2, IpAddr::from([10, 0, 0, 1])),
+            (10, 9, ..) => (3, to),
+            _ if v4.is_multicast() => (over.unwrap_or(2), to),
+            _ => return Ok(None),
+        };
+        Ok(Some(Way {
+            kind: match () {
+                () if v4.is_multicast() => Kind::Group,
+                () if index == 1 => Kind::Local,
+                () => Kind::Single,
+            },
+            index: self.moved.get(&to).copied().unwrap_or(index),
+            source: Some([10, 0, 0, 100].into()),
+            station,
+            mtu: (second == 1).then_some(1400),
+        }))
+    }
+
+    fn neighbour(&mut self, _index: u32, station: IpAddr) -> Result<Neighbour, Denied> {
+        let known = self.stations.get(&station).copied();
+        Ok(known.unwrap_or(Neighbour::Unknown))
+    }
+
+    fn solicit(&mut self, _index: u32, station: IpAddr) -> Result<(), Denied> {
+        self.solicited.push(station);
+        Ok(())
+    }
+
+    fn hold(&mut self, at: SocketAddr) -> io::Result<((), SocketAddr)> {
+        if !at.ip().is_multicast()
+            && !at.ip().is_unspecified()
+            && at.ip().to_string() != "10.0.0.100"
+        {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        }
+        let mut at = at;
+        if at.port() == 0 {
+            self.next_port += 1;
+            at.set_port(self.next_port);
+        }
+        match self.taken.contains(&at) {
+            true => Err(io::ErrorKind::AddrInUse.into()),
+            false => Ok(((), at)),
+        }
+    }
+
+    fn join(&mut self, _port: &(), group: IpAddr, _index: u32) -> io::Result<()> {
+        self.joined.push(group);
+        Ok(())
+    }
+
+    fn first_port_for_all(&mut self) -> u16 {
+        1024
+    }
+
+    fn af_xdp(&mut self) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn card(&mut self, _name: &str) -> Option<Card> {
+        Some(Card {
+            native: Some(true),
+            ..Card::default()
+        })
+    }
+
+    fn is_here(&mut self, pid: u32) -> bool {
+        !self.elsewhere.contains(&pid)
+    }
+}
+
+/// A driver that does what it is told at once.
+#[derive(Default)]
+pub struct Driver {
+    /// How often it was started.
+    pub starts: usize,
+    /// Its programs: pid, by number.
+    pub programs: BTreeMap<u32, u32>,
+    /// Its flows.
+    pub flows: BTreeMap<u32, DriverFlow>,
+    /// Its rate.
+    pub rate: u64,
+    /// What it was told to throw away.
+    pub discards: Option<Vec<Vec<Term>>>,
+    /// What it says it has sent.
+    pub totals: TotalsDoc,
+    /// Why it takes no flow, if it does not.
+    pub refuses: Option<String>,
+    next: u32,
+}
+
+impl Driver {
+    /// Carries out a call.
+    pub fn answer(&mut self, ask: &DriverRequest) -> (DriverAnswer, Vec<OwnedFd>) {
+        self.next += 1;
+        let number = self.next;
+        let answer = match ask {
+            DriverRequest::Wire { rate, .. } => {
+                self.rate = *rate;
+                DriverAnswer::Done
+            }
+            DriverRequest::Attach { pid, .. } => {
+                self.programs.insert(number, *pid);
+                let fds = (0..3).map(|_| any_fd()).collect();
+                return (DriverAnswer::Attached { program: number }, fds);
+            }
+            DriverRequest::Detach { program } => {
+                self.programs.remove(program);
+                self.flows.retain(|_, flow| flow.program != *program);
+                DriverAnswer::Done
+            }
+            DriverRequest::Open(_) if self.refuses.is_some() => DriverAnswer::Failed {
+                why: self.refuses.clone().unwrap_or_default(),
+            },
+            DriverRequest::Open(flow) => {
+                self.flows.insert(number, (**flow).clone());
+                DriverAnswer::Opened {
+                    flow: number,
+                    slot: 0,
+                    offset: 0,
+                }
+            }
+            DriverRequest::Change {
+                flow,
+                contract,
+                granted,
+            } => match self.flows.get_mut(flow) {
+                Some(flow) => {
+                    (flow.contract, flow.granted) = (contract.clone(), granted.clone());
+                    DriverAnswer::Done
+                }
+                None => failed("no such flow"),
+            },
+            DriverRequest::Readdress {
+                flow,
+                next_hop,
+                mtu,
+            } => match self.flows.get_mut(flow) {
+                Some(flow) => {
+                    (flow.next_hop, flow.mtu) = (*next_hop, *mtu);
+                    DriverAnswer::Done
+                }
+                None => failed("no such flow"),
+            },
+            DriverRequest::Close { flow } => match self.flows.remove(flow) {
+                Some(_) => DriverAnswer::Closed(Box::default()),
+                None => failed("no such flow"),
+            },
+            DriverRequest::Census => DriverAnswer::Census(Box::new(self.census())),
+            DriverRequest::Totals => DriverAnswer::Totals(self.totals),
+            DriverRequest::Discard { patterns } => {
+                self.discards = Some(patterns.clone());
+                DriverAnswer::Done
+            }
+            DriverRequest::Stop => DriverAnswer::Done,
+        };
+        (answer, Vec::new())
+    }
+
+    fn census(&self) -> CensusDoc {
+        CensusDoc {
+            iface: "eth0".to_owned(),
+            mode: "native".to_owned(),
+            rate: self.rate,
+            programs: self
+                .programs
+                .iter()
+                .map(|(program, pid)| ProgramDoc {
+                    program: *program,
+                    pid: *pid,
+                    bytes: 1 << 20,
+                })
+                .collect(),
+            flows: self
+                .flows
+                .iter()
+                .map(|(flow, setup)| DriverFlowDoc {
+                    flow: *flow,
+                    setup: setup.clone(),
+                    counts: FlowCounts {
+                        sent: 5,
+                        ..FlowCounts::default()
+                    },
+                    held: 2,
+                })
+                .collect(),
+            discarded: vec![("checksum".to_owned(), 4)],
+            frames: Some(FramesDoc {
+                total: 100,
+                free: 20,
+                driver: 1,
+                filling: 70,
+                sending: 9,
+            }),
+            unasked: 11,
+            awake: true,
+            discards: self.discards.as_ref().map_or(0, |told| told.len() as u32),
+            ..CensusDoc::default()
+        }
+    }
+}
+
+fn failed(why: &str) -> DriverAnswer {
+    DriverAnswer::Failed {
+        why: why.to_owned(),
+    }
+}
+
+/// A descriptor of something.
+pub fn any_fd() -> OwnedFd {
+    File::open("/dev/null").expect("it is there").into()
+}

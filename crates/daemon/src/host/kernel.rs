@@ -1,0 +1,394 @@
+//! The Linux kernel as a [`Host`]: the only caller of the kernel room.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::units::{Instant, Rate};
+use netnice_kernel::cgroup::{self, Cgroup};
+use netnice_kernel::connections::{self, Connection};
+use netnice_kernel::enforce::{
+    Adoption, Exits, Found, Housing, Kernel, Membership, Sample, Whereabouts,
+};
+use netnice_kernel::netlink::Route;
+use netnice_kernel::plan::{Desired, Leaves};
+use netnice_kernel::probe::{self, Finding};
+use netnice_kernel::{KernelError, device, process, speed, traffic};
+
+use super::{Act, Enforcer, Interface, Inventory, Members, Meter, Process, Seen};
+use crate::denied::Denied;
+use crate::host::containers::Engines;
+use crate::ledger::{AppKey, Bound, Place, Root};
+
+/// The kernel of this machine, in this network namespace.
+pub struct KernelHost {
+    kernel: Kernel,
+    route: Route,
+    engines: Engines,
+}
+
+impl KernelHost {
+    /// Over an opened kernel room.
+    pub fn new(kernel: Kernel, engines: Engines) -> Result<KernelHost, KernelError> {
+        Ok(KernelHost {
+            kernel,
+            engines,
+            route: Route::open()?,
+        })
+    }
+
+    /// The numbers by which a listener knows the changes that are made here.
+    pub fn numbers(&self) -> Result<Vec<u32>, KernelError> {
+        Ok(vec![self.kernel.number()?, self.route.number()?])
+    }
+
+    /// Hears of members that end; to be taken once after something has come into force.
+    pub fn take_exits(&mut self) -> Result<Exits, KernelError> {
+        self.kernel.take_exits()
+    }
+
+    /// Takes back what a step did before it failed.
+    fn whole<T>(&mut self, result: Result<T, KernelError>, undo: &Act) -> Result<T, Denied> {
+        result.map_err(|error| {
+            if let Err(denied) = self.act(undo) {
+                tracing::error!(%denied, "a step that failed is not taken back");
+            }
+            error.into()
+        })
+    }
+
+    fn find_group(&mut self, bound: &Bound) -> Result<Cgroup, Denied> {
+        Ok(cgroup::find(&bound.path)?)
+    }
+}
+
+impl From<KernelError> for Denied {
+    fn from(error: KernelError) -> Denied {
+        match error {
+            KernelError::ForeignQdisc { .. } => Denied::NotAdmitted(format!("refused: {error}")),
+            _ => Denied::Failed(error.to_string()),
+        }
+    }
+}
+
+impl Inventory for KernelHost {
+    fn process(&mut self, pid: u32) -> Option<Process> {
+        let facts = process::facts(pid)?;
+        Some(Process {
+            root: Root {
+                pid,
+                started: process::started(pid)?,
+            },
+            uid: facts.uid,
+            dumpable: facts.dumpable,
+            name: facts.name,
+        })
+    }
+
+    fn place(&mut self, pid: u32) -> Place {
+        let membership = self.kernel.membership(pid);
+        let number = |id: u32| (id != 0).then_some(id);
+        Place {
+            own: number(membership.own),
+            app: number(membership.app),
+            cgroup: Kernel::cgroup_of(pid),
+            uid: process::facts(pid).map(|facts| facts.uid),
+        }
+    }
+
+    fn family(&mut self, pid: u32) -> BTreeSet<u32> {
+        process::family(pid).into_iter().collect()
+    }
+
+    fn running(&mut self, app: AppKey) -> BTreeSet<u32> {
+        let runs = |pid: &u32| {
+            process::executable(*pid)
+                .is_some_and(|key| key.inode == app.inode && key.dev == app.dev)
+        };
+        let running = process::all().into_iter().filter(runs);
+        running.flat_map(process::family).collect()
+    }
+
+    fn membership(&mut self, pid: u32) -> (u32, u32) {
+        let membership = self.kernel.membership(pid);
+        (membership.own, membership.app)
+    }
+
+    fn members(&mut self) -> Result<Members, Denied> {
+        let members = self.kernel.members()?.into_iter();
+        Ok(members.map(|(pid, p)| (pid, (p.own, p.app))).collect())
+    }
+
+    fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
+        let key = process::app(path).map_err(|error| {
+            Denied::Failed(format!(
+                "there is no program at {path} to be limited: {error}"
+            ))
+        })?;
+        Ok(AppKey {
+            inode: key.inode,
+            dev: key.dev,
+        })
+    }
+
+    fn cgroup(&mut self, path: &str) -> Result<Bound, Denied> {
+        let found = cgroup::find(path)?;
+        Ok(Bound {
+            path: found.path,
+            id: found.id,
+        })
+    }
+
+    fn unit(&mut self, name: &str) -> Result<Bound, Denied> {
+        let found = cgroup::find_unit(name)?;
+        Ok(Bound {
+            path: found.path,
+            id: found.id,
+        })
+    }
+
+    fn container(&mut self, name: &str) -> Result<Bound, Denied> {
+        let ids = self.engines.ids_of(name);
+        let found = ids.iter().find_map(|id| cgroup::find_container(id));
+        let Some(found) = found else {
+            return Err(Denied::Failed(match ids.first() {
+                Some(id) => {
+                    format!("container {name} ({id:.12}) does not run: it has no control group")
+                }
+                None => format!(
+                    "no container is called {name}: neither Docker ({}) nor Podman ({}) has a record of it",
+                    self.engines.docker.display(),
+                    self.engines.podman.display()
+                ),
+            }));
+        };
+        Ok(Bound {
+            path: found.path,
+            id: found.id,
+        })
+    }
+
+    fn running_units(&mut self) -> BTreeSet<String> {
+        cgroup::units()
+    }
+
+    fn user(&mut self, name: &str) -> Result<u32, Denied> {
+        if let Ok(user) = nix::unistd::User::from_name(name)
+            && let Some(user) = user
+        {
+            return Ok(user.uid.as_raw());
+        }
+        match name.parse() {
+            Ok(uid) if uid != u32::MAX => Ok(uid),
+            _ => Err(KernelError::NoUser(name.to_owned()).into()),
+        }
+    }
+
+    fn interfaces(&mut self) -> Result<Vec<Interface>, Denied> {
+        let devices = device::list(&mut self.route).map_err(KernelError::from)?;
+        let interfaces = devices.into_iter().map(|device| Interface {
+            name: device.name,
+            index: device.index,
+            up: device.up,
+        });
+        Ok(interfaces.collect())
+    }
+
+    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied> {
+        speed::reported(interface).map_err(|error| {
+            Denied::Failed(format!(
+                "cannot ask the driver of {interface} for its speed: {error}"
+            ))
+        })
+    }
+
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied> {
+        let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag));
+        let mut all = listed.map_err(KernelError::from)?;
+        let pids = match of {
+            netnice_api::Found::User(uid) => {
+                all.retain(|connection| connection.uid == *uid);
+                return Ok(all);
+            }
+            netnice_api::Found::Processes(pids) => pids.clone(),
+            netnice_api::Found::App(path) => {
+                let key = self.app(path)?;
+                self.running(key).into_iter().collect()
+            }
+            netnice_api::Found::Cgroup(path) => cgroup::processes(&cgroup::find(path)?),
+        };
+        let sockets = pids.into_iter().flat_map(process::sockets);
+        let theirs: BTreeSet<u64> = sockets.map(|(_, inode)| inode).collect();
+        all.retain(|connection| theirs.contains(&connection.inode));
+        Ok(all)
+    }
+}
+
+impl Enforcer for KernelHost {
+    fn apply(&mut self, desired: &Desired) -> Result<(), Denied> {
+        let interfaces = self.interfaces()?;
+        let mut desired = desired.clone();
+        // A managed link whose interface is away is installed when it comes back.
+        desired
+            .links
+            .retain(|link| interfaces.iter().any(|i| i.name == link.name));
+        Ok(self.kernel.apply(&desired)?)
+    }
+
+    fn preview(&mut self, desired: &Desired) -> Vec<String> {
+        self.kernel.preview(desired)
+    }
+
+    fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied> {
+        let nothing = Adoption::default();
+        Ok(match act {
+            Act::Adopt {
+                id,
+                pid,
+                only,
+                keep,
+            } => {
+                let number = |id: u32| (id != 0).then_some(id);
+                let heir = number(self.kernel.membership(*pid).own).filter(|own| own != id);
+                let undo = Act::release(*id, heir);
+                let found = self.kernel.adopt(*id, *pid, *only, keep);
+                (self.whole(found, &undo)?, undo)
+            }
+            Act::Readopt { members } => {
+                for (pid, id) in members {
+                    self.kernel.adopt(*id, *pid, true, &BTreeSet::new())?;
+                }
+                (nothing, Act::release_again(members))
+            }
+            Act::Release { heirs } => {
+                let members = self.kernel.release(heirs, Membership::Own)?;
+                (nothing, Act::Readopt { members })
+            }
+            Act::BindApp { id, path } => {
+                let undo = Act::UnbindApp {
+                    id: *id,
+                    path: path.clone(),
+                };
+                let found = self.kernel.bind_app(*id, path);
+                (self.whole(found, &undo)?, undo)
+            }
+            Act::UnbindApp { id, path } => {
+                if self.kernel.is_enforcing() {
+                    self.kernel.unbind_app(*id)?;
+                }
+                let (id, path) = (*id, path.clone());
+                (nothing, Act::BindApp { id, path })
+            }
+            Act::BindCgroup { id, bound } => {
+                let group = self.find_group(bound)?;
+                let undo = Act::UnbindCgroup {
+                    id: *id,
+                    bound: Some(bound.clone()),
+                };
+                let done = self.kernel.bind_cgroup(*id, &group);
+                self.whole(done, &undo)?;
+                (nothing, undo)
+            }
+            Act::UnbindCgroup { id, bound } => {
+                if self.kernel.is_enforcing() {
+                    self.kernel.unbind_cgroup(*id)?;
+                }
+                let (id, bound) = (*id, bound.clone());
+                let undo = match bound {
+                    Some(bound) => Act::BindCgroup { id, bound },
+                    None => Act::UnbindCgroup { id, bound },
+                };
+                (nothing, undo)
+            }
+            Act::BindUser { id, uid } => {
+                let undo = Act::UnbindUser { id: *id, uid: *uid };
+                let done = self.kernel.bind_user(*id, *uid);
+                self.whole(done, &undo)?;
+                (nothing, undo)
+            }
+            Act::UnbindUser { id, uid } => {
+                if self.kernel.is_enforcing() {
+                    self.kernel.unbind_user(*id)?;
+                }
+                let (id, uid) = (*id, *uid);
+                (nothing, Act::BindUser { id, uid })
+            }
+        })
+    }
+
+    fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied> {
+        Ok(self.kernel.await_cgroups(names)?)
+    }
+
+    fn house(
+        &mut self,
+        groups: &BTreeMap<u32, Option<String>>,
+    ) -> Result<BTreeMap<u32, Housing>, Denied> {
+        Ok(self.kernel.house(groups)?)
+    }
+
+    fn balance(&mut self, now: Instant) -> Result<(), Denied> {
+        self.kernel.balance(now)?;
+        Ok(())
+    }
+
+    fn reconcile(&mut self) -> Result<(), Denied> {
+        Ok(self.kernel.reconcile()?)
+    }
+
+    fn audit(&mut self) -> Result<Vec<String>, Denied> {
+        Ok(self.kernel.audit()?)
+    }
+
+    fn forget_dead(&mut self) -> Result<(), Denied> {
+        self.kernel.forget_dead()?;
+        Ok(())
+    }
+
+    fn found(&mut self) -> Result<Found, Denied> {
+        Ok(self.kernel.found()?)
+    }
+
+    fn is_enforcing(&self) -> bool {
+        self.kernel.is_enforcing()
+    }
+
+    fn leaf(&self) -> &'static str {
+        match self.kernel.leaves() {
+            Leaves::FqCodel => "fq_codel",
+            Leaves::Fifo => "sparse+bulk",
+        }
+    }
+
+    fn attached(&self) -> Vec<String> {
+        self.kernel.attached_interfaces()
+    }
+
+    fn attachment(&self) -> &'static str {
+        self.kernel.attachment()
+    }
+
+    fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {
+        self.kernel.whereabouts(id)
+    }
+
+    fn probe(&mut self) -> Vec<Finding> {
+        probe::probe()
+    }
+}
+
+impl Meter for KernelHost {
+    fn sample(&mut self) -> Result<Sample, Denied> {
+        Ok(self.kernel.sample()?)
+    }
+
+    fn seen(&mut self) -> Result<Seen, Denied> {
+        let passed = traffic::passed(&mut self.route).map_err(KernelError::from)?;
+        let interfaces = self.interfaces()?.into_iter();
+        Ok(interfaces
+            .filter_map(|i| Some((i.name, *passed.get(&i.index)?)))
+            .collect())
+    }
+
+    fn sent_on(&self, link: &str) -> Option<u64> {
+        self.kernel.sent_on(link)
+    }
+}

@@ -1,0 +1,321 @@
+//! A machine for tests: processes are born, fork and die as a test wants, and any step can be made to fail. What it
+//! does with memberships is what the kernel's programs do.
+
+mod enforcer;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::units::Rate;
+use netnice_kernel::connections::Connection;
+use netnice_kernel::enforce::{Adoption, Sample};
+use netnice_kernel::plan::Desired;
+
+use super::{Interface, Inventory, Members, Meter, Process, Seen};
+use crate::denied::Denied;
+use crate::ledger::{AppKey, Bound, Place, Root};
+
+/// A machine that exists on paper.
+#[derive(Clone, Debug, Default)]
+pub struct Machine {
+    /// Its processes, by number.
+    pub processes: BTreeMap<u32, Living>,
+    /// Its control groups, by path.
+    pub groups: BTreeMap<String, u64>,
+    /// Its executables, by path.
+    pub apps: BTreeMap<String, AppKey>,
+    /// Its users, by name.
+    pub users: BTreeMap<String, u32>,
+    /// Its interfaces, and whether they are up.
+    pub interfaces: BTreeMap<String, bool>,
+    /// What drivers report.
+    pub speeds: BTreeMap<String, Rate>,
+    /// Links whose queue belongs to somebody else.
+    pub foreign: BTreeSet<String>,
+    /// What is in force.
+    pub force: Force,
+    /// The step that fails, counted from now.
+    pub fails_in: Option<usize>,
+    /// What is to be read as passed.
+    pub seen: Seen,
+    /// Connections, each with the process that has it.
+    pub connections: Vec<(u32, Connection)>,
+    /// What is to be read as counted.
+    pub sample: Sample,
+    /// What is to be read as sent by the classes of a link.
+    pub sent: BTreeMap<String, u64>,
+    /// The targets that are containers.
+    pub housed: BTreeSet<u32>,
+    /// The control groups that it was told to wait for.
+    pub awaited: BTreeMap<String, u32>,
+    /// What the machine says is not as it was installed.
+    pub faults: Vec<String>,
+    clock: u64,
+}
+
+/// What of netnice is in force on the machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Force {
+    /// Classes and limits.
+    pub desired: Desired,
+    /// Members of process and executable targets.
+    pub members: Members,
+    /// Executables, by target.
+    pub apps: BTreeMap<u32, String>,
+    /// Groups, by target.
+    pub groups: BTreeMap<u32, u64>,
+    /// Users, by target.
+    pub users: BTreeMap<u32, u32>,
+}
+
+/// A process.
+#[derive(Clone, Debug)]
+pub struct Living {
+    /// What others see of it.
+    pub process: Process,
+    /// Its parent.
+    pub parent: u32,
+    /// Its control group.
+    pub cgroup: String,
+    /// What it executes.
+    pub runs: Option<AppKey>,
+}
+
+impl Machine {
+    /// Starts a process under init.
+    pub fn spawn(&mut self, pid: u32, uid: u32) {
+        self.clock += 1;
+        let process = Process {
+            root: Root {
+                pid,
+                started: self.clock,
+            },
+            uid,
+            dumpable: true,
+            name: format!("p{pid}"),
+        };
+        let living = Living {
+            process,
+            parent: 1,
+            cgroup: "/".to_owned(),
+            runs: None,
+        };
+        self.processes.insert(pid, living);
+    }
+
+    /// Lets a process have a child, which inherits its memberships.
+    pub fn fork(&mut self, parent: u32, child: u32) {
+        let Some(living) = self.processes.get(&parent).cloned() else {
+            return;
+        };
+        self.spawn(child, living.process.uid);
+        if let Some(new) = self.processes.get_mut(&child) {
+            new.parent = parent;
+            new.cgroup = living.cgroup;
+            new.runs = living.runs;
+        }
+        if let Some(membership) = self.force.members.get(&parent).copied() {
+            self.force.members.insert(child, membership);
+        }
+    }
+
+    /// Ends a process; its children become init's.
+    pub fn exit(&mut self, pid: u32) {
+        self.processes.remove(&pid);
+        self.force.members.remove(&pid);
+        for living in self.processes.values_mut() {
+            if living.parent == pid {
+                living.parent = 1;
+            }
+        }
+    }
+
+    /// The target that a process belongs to by descent; 0: none.
+    pub fn own(&self, pid: u32) -> u32 {
+        self.force.members.get(&pid).map_or(0, |m| m.0)
+    }
+
+    fn step(&mut self) -> Result<(), Denied> {
+        match &mut self.fails_in {
+            Some(0) => {
+                self.fails_in = None;
+                Err(Denied::Failed("the machine says no".to_owned()))
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn set_own(&mut self, pid: u32, own: u32) {
+        let entry = self.force.members.entry(pid).or_default();
+        entry.0 = own;
+        if *entry == (0, 0) {
+            self.force.members.remove(&pid);
+        }
+    }
+
+    fn set_app(&mut self, pid: u32, app: u32) {
+        let entry = self.force.members.entry(pid).or_default();
+        entry.1 = app;
+        if *entry == (0, 0) {
+            self.force.members.remove(&pid);
+        }
+    }
+
+    fn adoption(processes: usize) -> Adoption {
+        Adoption {
+            processes,
+            ..Adoption::default()
+        }
+    }
+}
+
+impl Inventory for Machine {
+    fn process(&mut self, pid: u32) -> Option<Process> {
+        self.processes.get(&pid).map(|l| l.process.clone())
+    }
+
+    fn place(&mut self, pid: u32) -> Place {
+        let (own, app) = self.force.members.get(&pid).copied().unwrap_or_default();
+        let living = self.processes.get(&pid);
+        let number = |id: u32| (id != 0).then_some(id);
+        Place {
+            own: number(own),
+            app: number(app),
+            cgroup: living.map(|l| l.cgroup.clone()),
+            uid: living.map(|l| l.process.uid),
+        }
+    }
+
+    fn family(&mut self, pid: u32) -> BTreeSet<u32> {
+        let mut found = BTreeSet::from([pid]);
+        loop {
+            let before = found.len();
+            let born = self
+                .processes
+                .iter()
+                .filter(|(_, living)| found.contains(&living.parent));
+            let born: Vec<u32> = born.map(|(pid, _)| *pid).collect();
+            found.extend(born);
+            if found.len() == before {
+                return found;
+            }
+        }
+    }
+
+    fn running(&mut self, app: AppKey) -> BTreeSet<u32> {
+        let running = self.processes.iter().filter(|(_, l)| l.runs == Some(app));
+        let running: Vec<u32> = running.map(|(pid, _)| *pid).collect();
+        running
+            .into_iter()
+            .flat_map(|pid| self.family(pid))
+            .collect()
+    }
+
+    fn membership(&mut self, pid: u32) -> (u32, u32) {
+        self.force.members.get(&pid).copied().unwrap_or_default()
+    }
+
+    fn members(&mut self) -> Result<Members, Denied> {
+        Ok(self.force.members.clone())
+    }
+
+    fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
+        let none = || Denied::Failed(format!("there is no program at {path}"));
+        self.apps.get(path).copied().ok_or_else(none)
+    }
+
+    fn cgroup(&mut self, path: &str) -> Result<Bound, Denied> {
+        let none = || Denied::Failed(format!("there is no cgroup {path}"));
+        let id = self.groups.get(path).copied().ok_or_else(none)?;
+        Ok(Bound {
+            path: path.to_owned(),
+            id,
+        })
+    }
+
+    fn unit(&mut self, name: &str) -> Result<Bound, Denied> {
+        let end = format!("/{name}");
+        let found = self.groups.keys().find(|path| path.ends_with(&end));
+        match found.cloned() {
+            Some(path) => self.cgroup(&path),
+            None => Err(Denied::Failed(format!("there is no unit {name}"))),
+        }
+    }
+
+    fn container(&mut self, name: &str) -> Result<Bound, Denied> {
+        let end = format!("/{name}.scope");
+        let found = self.groups.iter().find(|(path, _)| path.ends_with(&end));
+        let (path, id) = found.ok_or_else(|| Denied::Failed(format!("no container {name}")))?;
+        Ok(Bound {
+            path: path.clone(),
+            id: *id,
+        })
+    }
+
+    fn running_units(&mut self) -> BTreeSet<String> {
+        let names = self
+            .groups
+            .keys()
+            .filter_map(|path| path.rsplit('/').next());
+        names.map(str::to_owned).collect()
+    }
+
+    fn user(&mut self, name: &str) -> Result<u32, Denied> {
+        let named = self.users.get(name).copied();
+        named
+            .or_else(|| name.parse().ok())
+            .ok_or_else(|| Denied::Failed(format!("there is no user {name}")))
+    }
+
+    fn interfaces(&mut self) -> Result<Vec<Interface>, Denied> {
+        let interface = |(n, (name, up)): (usize, (&String, &bool))| Interface {
+            name: name.clone(),
+            index: n as u32 + 1,
+            up: *up,
+        };
+        Ok(self.interfaces.iter().enumerate().map(interface).collect())
+    }
+
+    fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied> {
+        Ok(self.speeds.get(interface).copied())
+    }
+
+    fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied> {
+        let of = match of {
+            netnice_api::Found::Processes(pids) => pids.iter().copied().collect(),
+            netnice_api::Found::App(path) => {
+                let key = self.app(path)?;
+                self.running(key)
+            }
+            netnice_api::Found::Cgroup(path) => {
+                let inside = |l: &&Living| l.cgroup.starts_with(path);
+                let inside = self.processes.values().filter(inside);
+                inside.map(|living| living.process.root.pid).collect()
+            }
+            netnice_api::Found::User(uid) => {
+                let theirs = self.processes.values().filter(|l| l.process.uid == *uid);
+                theirs.map(|living| living.process.root.pid).collect()
+            }
+        };
+        let theirs =
+            |(pid, connection): &(u32, Connection)| of.contains(pid).then(|| connection.clone());
+        Ok(self.connections.iter().filter_map(theirs).collect())
+    }
+}
+
+impl Meter for Machine {
+    fn sample(&mut self) -> Result<Sample, Denied> {
+        Ok(self.sample.clone())
+    }
+
+    fn seen(&mut self) -> Result<Seen, Denied> {
+        Ok(self.seen.clone())
+    }
+
+    fn sent_on(&self, link: &str) -> Option<u64> {
+        self.sent.get(link).copied()
+    }
+}

@@ -1,0 +1,59 @@
+//! What must hold of a ledger between any two requests.
+
+use std::collections::BTreeSet;
+
+use netnice_kernel::plan::MAX_SLOT;
+
+use super::Ledger;
+
+impl Ledger {
+    /// What must hold between any two requests.
+    pub fn invariants(&self) {
+        if let Some(fault) = self.fault() {
+            panic!("the ledger contradicts itself: {fault}");
+        }
+    }
+
+    /// What is wrong with the ledger, if anything is.
+    pub fn fault(&self) -> Option<String> {
+        let mut ids = BTreeSet::new();
+        for (slot, held) in &self.held {
+            let name = &held.entry.target;
+            if *slot != held.entry.id {
+                return Some(format!("{name} stands in slot {slot}, not in its own"));
+            }
+            if slot.get() > MAX_SLOT {
+                return Some(format!("{name} stands in slot {slot}, beyond {MAX_SLOT}"));
+            }
+            if !ids.insert(held.id) || held.id >= self.next_id || held.id == 0 {
+                return Some(format!(
+                    "{name} has number {}, which was not given to it",
+                    held.id
+                ));
+            }
+            if self.slots.get(&held.id) != Some(slot) {
+                return Some(format!("{name} is not found by its number"));
+            }
+            let mut chain = vec![*slot];
+            let mut next = held.entry.parent;
+            while let Some(parent) = next {
+                if chain.contains(&parent) {
+                    return Some(format!("{name} contains itself"));
+                }
+                chain.push(parent);
+                match self.held.get(&parent) {
+                    Some(outer) => next = outer.entry.parent,
+                    None => return Some(format!("{name} lies in slot {parent}, which is empty")),
+                }
+            }
+        }
+        self.remnants.iter().find_map(|(slot, remnant)| {
+            let alone = *slot == remnant.slot
+                && slot.get() <= MAX_SLOT
+                && !self.held.contains_key(slot)
+                && remnant.id < self.next_id
+                && ids.insert(remnant.id);
+            (!alone).then(|| format!("what is left in slot {slot} is not alone there"))
+        })
+    }
+}

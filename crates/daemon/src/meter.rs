@@ -1,0 +1,132 @@
+//! From what the kernel counted to the counters that are shown. Pure: it edits nothing.
+//!
+//! The kernel counts at two places: the programs on the interfaces see every packet of a target once, before any
+//! queue; the classes of a target's own limit (or, without one, of its part in a managed link) see what leaves and
+//! what waits. `offered = sent + dropped + queued` is made true by the way in which the two are put together:
+//!
+//! - packets and bytes that were sent or wait, and packets that were dropped, are the classes';
+//! - bytes that were dropped are what the programs saw and the classes did not pass on (zero if nothing was dropped);
+//! - what was offered is the sum. A target without classes of its own has sent what it offered: where it waits, it
+//!   waits in a class of a target around it.
+
+pub mod history;
+mod measured;
+pub mod metrics;
+mod rates;
+
+use netnice_core::contract::{Contract, Direction};
+use netnice_core::meter::{Flow, Meter};
+use netnice_core::units::{Bytes, Rate};
+use netnice_kernel::enforce::{DirectionCounts, TargetCounts};
+
+pub use measured::Measured;
+pub use rates::Rates;
+
+/// The counters of one target.
+pub fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
+    let [up, down] = counts.directions;
+    if contract.both().is_some() {
+        // One class for both directions: what was seen of both belongs to it.
+        let all = DirectionCounts {
+            offered_packets: up.offered_packets + down.offered_packets,
+            offered_bytes: up.offered_bytes + down.offered_bytes,
+            ..up
+        };
+        return Meter {
+            up: flow(&all, contract.both()),
+            down: Flow::default(),
+        };
+    }
+    Meter {
+        up: flow(&up, contract.limit(Direction::Up)),
+        down: flow(&down, contract.limit(Direction::Down)),
+    }
+}
+
+/// The counters of one direction.
+pub fn flow(counts: &DirectionCounts, rate: Option<Rate>) -> Flow {
+    let has_classes = counts.sent_packets + counts.queued_packets + counts.dropped_packets > 0;
+    if !has_classes {
+        return Flow {
+            offered_packets: counts.offered_packets,
+            offered_bytes: counts.offered_bytes,
+            sent_packets: counts.offered_packets,
+            sent_bytes: counts.offered_bytes,
+            ..Flow::default()
+        };
+    }
+    let passed = counts.sent_bytes + counts.queued_bytes;
+    let dropped_bytes = match counts.dropped_packets {
+        0 => 0,
+        _ => counts.offered_bytes.saturating_sub(passed),
+    };
+    Flow {
+        offered_packets: counts.sent_packets + counts.dropped_packets + counts.queued_packets,
+        offered_bytes: passed + dropped_bytes,
+        sent_packets: counts.sent_packets,
+        sent_bytes: counts.sent_bytes,
+        dropped_packets: counts.dropped_packets,
+        dropped_bytes,
+        queued_packets: counts.queued_packets,
+        queued_bytes: counts.queued_bytes,
+        queue_delay_ns: rate.map_or(0, |rate| rate.time_for(Bytes(counts.queued_bytes)).0),
+        held_back: counts.overlimits,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(
+        offered: [u64; 2],
+        sent: [u64; 2],
+        dropped: u64,
+        queued: [u64; 2],
+    ) -> DirectionCounts {
+        DirectionCounts {
+            offered_packets: offered[0],
+            offered_bytes: offered[1],
+            sent_packets: sent[0],
+            sent_bytes: sent[1],
+            dropped_packets: dropped,
+            queued_packets: queued[0],
+            queued_bytes: queued[1],
+            overlimits: 0,
+        }
+    }
+
+    #[test]
+    fn every_flow_balances() {
+        let cases = [
+            counts([0, 0], [0, 0], 0, [0, 0]),
+            counts([10, 1_000], [0, 0], 0, [0, 0]),
+            counts([10, 1_000], [8, 800], 1, [1, 100]),
+            counts([10, 1_000], [8, 900], 0, [2, 200]),
+            counts([10, 1_000], [12, 1_200], 3, [2, 200]),
+        ];
+        for case in cases {
+            let flow = flow(&case, "8mbit".parse().ok());
+            assert!(flow.balanced(), "{case:?} became {flow:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_on_the_sum_counts_all_of_it_as_sent() {
+        let mut counts_of = TargetCounts::default();
+        counts_of.directions[0] = counts([4, 400], [9, 900], 1, [0, 0]);
+        counts_of.directions[1] = counts([6, 700], [0, 0], 0, [0, 0]);
+        let contract: Contract = "both 8mbit".parse().expect("a contract");
+        let meter = meter(&counts_of, &contract);
+        assert_eq!(meter.down, Flow::default());
+        assert_eq!(meter.up.dropped_bytes, 200);
+        assert!(meter.up.balanced());
+    }
+
+    #[test]
+    fn the_delay_is_what_waits_at_the_rate() {
+        let waiting = counts([1, 1_500], [0, 0], 0, [1, 1_500]);
+        let flow = flow(&waiting, "12mbit".parse().ok());
+        assert_eq!(flow.queue_delay_ns, 1_000_000);
+    }
+}

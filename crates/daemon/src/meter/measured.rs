@@ -1,0 +1,59 @@
+//! What was measured: the counts of the last reading, the rates between the last two, the past, and the page of metrics.
+
+use netnice_core::contract::Direction;
+
+use super::history::History;
+use super::metrics::Tally;
+use super::metrics::serve::Page;
+use super::{Rates, meter};
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::{Meter, Seen};
+use crate::ledger::Ledger;
+use netnice_core::units::Instant;
+
+/// See the module.
+#[derive(Default)]
+pub struct Measured {
+    /// What follows from the last two readings.
+    pub rates: Rates,
+    /// What followed from those before.
+    pub history: History,
+    /// What was granted and refused.
+    pub tally: Tally,
+    /// The page for Prometheus that was made last, and when.
+    pub page: Option<(Instant, Page)>,
+}
+
+impl Measured {
+    /// Reads all counts, for rates and for what they say of the links.
+    pub fn read(
+        &mut self,
+        machine: &mut impl Meter,
+        ledger: &Ledger,
+        now: Now,
+    ) -> Result<(), Denied> {
+        let sample = machine.sample()?;
+        let meters: Vec<_> = ledger
+            .held()
+            .map(|held| {
+                let counts = sample.targets.get(&held.id).copied().unwrap_or_default();
+                (held.id, meter(&counts, &held.entry.contract))
+            })
+            .collect();
+        self.rates.targets(now.monotonic, &meters);
+        self.history.take(now.monotonic, &meters);
+        let links: Vec<_> = ledger
+            .links()
+            .map(|managed| {
+                let usable = managed.link.usable(Direction::Down);
+                (managed.link.name.to_string(), usable)
+            })
+            .collect();
+        if !links.is_empty() {
+            let seen: Seen = machine.seen()?;
+            self.rates.links(now.monotonic, &seen, &links);
+        }
+        Ok(())
+    }
+}

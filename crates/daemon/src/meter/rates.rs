@@ -1,0 +1,262 @@
+//! Rates, from counts that were read one after the other; and what they say of a link whose wire brings more than its
+//! receive stage passes. Pure.
+
+use std::collections::BTreeMap;
+
+use netnice_core::contract::Direction;
+use netnice_core::meter::{Flow, Meter};
+use netnice_core::units::{Amount, Instant, Nanos, Rate};
+use netnice_kernel::traffic::Passed;
+
+use crate::host::Seen;
+
+/// What was read last, and what follows from it.
+#[derive(Debug, Default)]
+pub struct Rates {
+    read_at: Option<Instant>,
+    /// What was counted by then, by the target's number.
+    meters: BTreeMap<u32, Meter>,
+    /// What happened between the last two readings, sending and receiving.
+    paces: BTreeMap<u32, [Pace; 2]>,
+    links_at: Option<Instant>,
+    links: BTreeMap<String, Wire>,
+    audited_at: Option<Instant>,
+}
+
+/// What happened of one target in one direction between two readings, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pace {
+    /// Bit/s that went on.
+    pub rate: Amount,
+    /// Packets that were dropped, rounded up.
+    pub drops: u64,
+    /// Times that a packet waited because the limit was reached, rounded up.
+    pub held: u64,
+}
+
+/// What has passed a managed link.
+#[derive(Debug, Default)]
+struct Wire {
+    passed: Passed,
+    /// Bit/s sent and received between the last two readings, once there are two.
+    rates: Option<[Amount; 2]>,
+    /// How many readings in a row were above what the receive stage passes.
+    above: u32,
+}
+
+impl Rates {
+    /// Whether it is time to look at all of ours again; if so, it is taken for done.
+    pub fn is_time_to_audit(&mut self, now: Instant) -> bool {
+        let due = self.audited_at.is_none_or(|at| now.since(at) >= AUDIT);
+        if due {
+            self.audited_at = Some(now);
+        }
+        due
+    }
+
+    /// Takes in what targets have sent and received.
+    pub fn targets(&mut self, now: Instant, meters: &[(u32, Meter)]) {
+        let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
+        if self.read_at.is_some() && passed < SHORTEST {
+            return;
+        }
+        let meters: BTreeMap<u32, Meter> = meters.iter().copied().collect();
+        self.paces = meters
+            .iter()
+            .filter_map(|(id, now)| {
+                let before = self.meters.get(id).filter(|_| passed <= LONGEST)?;
+                let pace = |d: Direction| Pace::between(before.flow(d), now.flow(d), passed);
+                Some((*id, Direction::ALL.map(pace)))
+            })
+            .collect();
+        self.meters = meters;
+        self.read_at = Some(now);
+    }
+
+    /// When counts were read last, if that was within so long before now.
+    pub fn read_within(&self, most: Nanos, now: Instant) -> Option<Instant> {
+        self.read_at.filter(|at| now.since(*at) <= most)
+    }
+
+    /// What was counted of a target when counts were read last.
+    pub fn meter(&self, id: u32) -> Meter {
+        self.meters.get(&id).copied().unwrap_or_default()
+    }
+
+    /// What a target does, if that is known.
+    pub fn pace(&self, id: u32, now: Instant) -> Option<[Pace; 2]> {
+        self.read_within(LONGEST, now)?;
+        self.paces.get(&id).copied()
+    }
+
+    /// What a target sends and receives, if that is known.
+    pub fn of(&self, id: u32, now: Instant) -> Option<[Amount; 2]> {
+        self.pace(id, now).map(|paces| paces.map(|pace| pace.rate))
+    }
+
+    /// Takes in what has passed the interfaces of managed links; with each link what its receive stage passes.
+    pub fn links(&mut self, now: Instant, seen: &Seen, links: &[(String, Option<Rate>)]) {
+        let passed = self.links_at.map_or(Nanos(0), |at| now.since(at));
+        if self.links_at.is_some() && passed < SHORTEST {
+            return;
+        }
+        self.links
+            .retain(|name, _| links.iter().any(|(link, _)| link == name));
+        for (name, usable) in links {
+            let Some(now) = seen.get(name).copied() else {
+                self.links.remove(name);
+                continue;
+            };
+            let known = self.links.get(name);
+            let rates = known.map(|wire| {
+                let before = wire.passed;
+                [
+                    per_second(before.sent, now.sent, passed),
+                    per_second(before.received, now.received, passed),
+                ]
+            });
+            let is_above = usable.zip(rates).is_some_and(|(usable, [_, received])| {
+                let most = usable.portion(ABOVE.0, ABOVE.1).unwrap_or(usable);
+                received > most.into()
+            });
+            let above = match is_above {
+                true => known.map_or(0, |wire| wire.above) + 1,
+                false => 0,
+            };
+            let wire = Wire {
+                passed: now,
+                rates,
+                above,
+            };
+            self.links.insert(name.clone(), wire);
+        }
+        self.links_at = Some(now);
+    }
+
+    /// What a link receives, if that is more than its receive stage passes, and not for a moment only.
+    pub fn overload(&self, link: &str) -> Option<Amount> {
+        let wire = self.links.get(link)?;
+        let [_, received] = wire.rates?;
+        (wire.above >= IN_A_ROW).then_some(received)
+    }
+
+    /// What passes a link now, sent and received, if that is known.
+    pub fn of_link(&self, link: &str, now: Instant) -> Option<[Amount; 2]> {
+        self.links_at.filter(|at| now.since(*at) <= LONGEST)?;
+        self.links.get(link)?.rates
+    }
+}
+
+impl Pace {
+    fn between(before: &Flow, now: &Flow, passed: Nanos) -> Pace {
+        // Eight times as many are a rate in bits: per second of what is counted one by one, an eighth of that.
+        let times = |before, now| per_second(before, now, passed).0.div_ceil(8);
+        Pace {
+            rate: per_second(before.sent_bytes, now.sent_bytes, passed),
+            drops: times(before.dropped_packets, now.dropped_packets),
+            held: times(before.held_back, now.held_back),
+        }
+    }
+}
+
+fn per_second(before: u64, after: u64, passed: Nanos) -> Amount {
+    if passed.0 == 0 {
+        return Amount(0);
+    }
+    let bits = u128::from(after.saturating_sub(before)) * 8 * 1_000_000_000;
+    Amount(u64::try_from(bits / u128::from(passed.0)).unwrap_or(u64::MAX))
+}
+
+/// Readings closer together than this say little.
+const SHORTEST: Nanos = Nanos::from_millis(200);
+/// Readings further apart than this are of another time.
+const LONGEST: Nanos = Nanos::from_secs(5);
+/// How often all of ours is looked at though nothing was heard: at every tick of a second, so that a repair takes
+/// less than two.
+const AUDIT: Nanos = Nanos::from_millis(900);
+/// TCP that finds its rate goes above it for a moment; only what stays above is too much.
+const IN_A_ROW: u32 = 3;
+/// What TCP sends again after it went above its rate stays under this (sixteen flows in 1.4 Mbit/s of 100: 1.8 % above
+/// what passes); a flood fills the wire, 3 % above it.
+const ABOVE: (u64, u64) = (1_023, 1_000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second(n: u64) -> Instant {
+        Instant(0).after(Nanos::from_secs(n))
+    }
+
+    fn sent(bytes: u64) -> Vec<(u32, Meter)> {
+        let mut meter = Meter::default();
+        meter.up.sent_bytes = bytes;
+        vec![(1, meter)]
+    }
+
+    #[test]
+    fn a_rate_is_between_two_readings_and_grows_old() {
+        let mut rates = Rates::default();
+        rates.targets(second(1), &sent(1_000));
+        assert_eq!(rates.of(1, second(1)), None, "one reading is no rate");
+        rates.targets(second(2), &sent(126_000));
+        assert_eq!(rates.of(1, second(2)), Some([Amount(1_000_000), Amount(0)]));
+        assert_eq!(rates.of(1, second(8)), None, "it is old");
+        rates.targets(second(9), &sent(500_000));
+        assert_eq!(
+            rates.of(1, second(9)),
+            None,
+            "the reading before was too long ago"
+        );
+    }
+
+    #[test]
+    fn one_drop_in_a_long_time_is_not_none() {
+        let mut rates = Rates::default();
+        let mut meter = Meter::default();
+        rates.targets(second(1), &[(1, meter)]);
+        meter.up.dropped_packets = 1;
+        meter.up.held_back = 30;
+        rates.targets(second(4), &[(1, meter)]);
+        let [up, down] = rates.pace(1, second(4)).expect("two readings");
+        assert_eq!((up.drops, up.held, up.rate), (1, 10, Amount(0)));
+        assert_eq!(down, Pace::default());
+    }
+
+    #[test]
+    fn only_what_stays_above_the_receive_stage_is_an_overload() {
+        let mut rates = Rates::default();
+        let links = [("eth0".to_owned(), "97mbit".parse().ok())];
+        let mut total = 0;
+        let mut read = |second_: u64, megabits: u64| {
+            total += megabits * 125_000;
+            let passed = Passed {
+                received: total,
+                sent: 0,
+            };
+            let seen = Seen::from([("eth0".to_owned(), passed)]);
+            rates.links(second(second_), &seen, &links);
+            rates.overload("eth0").is_some()
+        };
+        assert!(!read(1, 0));
+        assert!(!read(2, 120), "once is a moment");
+        assert!(!read(3, 90));
+        assert!(!read(4, 100));
+        assert!(!read(5, 100));
+        assert!(read(6, 100));
+        assert!(read(7, 120));
+        assert!(!read(8, 98), "what TCP sends again is no flood");
+    }
+
+    #[test]
+    fn all_is_looked_at_every_second() {
+        let mut rates = Rates::default();
+        assert!(rates.is_time_to_audit(second(1)));
+        let soon = Instant(second(1).0 + 500_000_000);
+        assert!(!rates.is_time_to_audit(soon));
+        assert!(
+            rates.is_time_to_audit(second(2)),
+            "at every tick of a second"
+        );
+    }
+}

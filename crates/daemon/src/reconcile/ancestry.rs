@@ -1,0 +1,51 @@
+//! Which held targets lie inside a process family. Pure.
+//!
+//! The kernel's members say to which target each process belongs; it belongs to those around that one too. A target made by pid lies inside a family if its
+//! named process does; once that one has left, and for targets made by name, all of its members must.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::target::Target;
+
+use crate::host::Members;
+use crate::ledger::{Body, Ledger};
+
+/// Numbers of the held targets whose processes are all in `family`, but for those that the process `newcomer` is itself
+/// in: it is made a target inside them.
+pub fn inside(
+    ledger: &Ledger,
+    members: &Members,
+    family: &BTreeSet<u32>,
+    newcomer: Option<u32>,
+) -> BTreeSet<u32> {
+    let mut by_target: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    for (pid, (own, _)) in members {
+        for target in ledger.descent(Some(*own)) {
+            by_target.entry(target).or_default().push(*pid);
+        }
+    }
+    let around = newcomer
+        .and_then(|pid| members.get(&pid))
+        .map(|(own, _)| *own);
+    let around = ledger.descent(around);
+    let lies_inside = |id: u32, target: &Target, body: &Body| {
+        let Body::Processes { roots, .. } = body else {
+            return false;
+        };
+        let theirs = by_target.get(&id).map(Vec::as_slice).unwrap_or_default();
+        let named = match target {
+            Target::Pid(_) => roots.iter().find(|root| theirs.contains(&root.pid)),
+            _ => None,
+        };
+        match named {
+            Some(root) => family.contains(&root.pid),
+            None => !theirs.is_empty() && theirs.iter().all(|pid| family.contains(pid)),
+        }
+    };
+    ledger
+        .held()
+        .filter(|held| !around.contains(&held.id))
+        .filter(|held| lies_inside(held.id, &held.entry.target, &held.body))
+        .map(|held| held.id)
+        .collect()
+}

@@ -1,0 +1,286 @@
+//! What targets are made of: finding it on the machine, and taking it into a draft.
+
+use std::collections::BTreeSet;
+
+use netnice_api::Found;
+use netnice_core::admission::TargetId;
+use netnice_core::target::Target;
+
+use super::{Draft, ancestry};
+use crate::denied::Denied;
+use crate::host::{Act, Inventory, Process};
+use crate::ledger::{Body, Held, Ledger, Newcomer, Place};
+
+/// The act that binds what was found, once the target has a number.
+type Bind = Box<dyn FnOnce(u32) -> Act>;
+
+/// See the module.
+pub struct Finder<'a, I> {
+    machine: &'a mut I,
+    /// What is held now.
+    ledger: &'a Ledger,
+}
+
+impl<'a, I: Inventory> Finder<'a, I> {
+    /// On this machine, beside what is held now.
+    pub fn new(machine: &'a mut I, ledger: &'a Ledger) -> Finder<'a, I> {
+        Finder { machine, ledger }
+    }
+
+    /// Takes a process in as the first of a target.
+    pub fn open_process(
+        &mut self,
+        draft: &mut Draft,
+        target: Target,
+        process: &Process,
+        only: bool,
+    ) -> Result<TargetId, Denied> {
+        let inside = self.inside_process(process, only)?;
+        let slot = draft.ledger.open(Newcomer {
+            target,
+            body: Body::Processes {
+                roots: vec![process.root],
+                only,
+            },
+            place: self.place_of(process),
+            inside: inside.clone(),
+        })?;
+        let id = draft.ledger.get(slot).map_or(0, |held| held.id);
+        draft.acts.push(adopt(id, process, only, inside));
+        Ok(slot)
+    }
+
+    /// Takes one more process into a target of processes. What contains the target is what contains all of them.
+    pub fn join_as(
+        &mut self,
+        draft: &mut Draft,
+        slot: TargetId,
+        process: &Process,
+        only: bool,
+    ) -> Result<(), Denied> {
+        let Some(held) = draft.ledger.get(slot) else {
+            return Ok(());
+        };
+        let id = held.id;
+        let Body::Processes { roots, .. } = &held.body else {
+            return Ok(());
+        };
+        let mut roots = roots.clone();
+        let place = self.place_of(process);
+        let around = place.own;
+        let place = match roots.is_empty() {
+            true => place,
+            false if roots.contains(&process.root) => held.place.clone(),
+            false => draft.ledger.joined(slot, &place),
+        };
+        if !roots.contains(&process.root) {
+            roots.push(process.root);
+        }
+        draft
+            .ledger
+            .rebody(slot, Body::Processes { roots, only }, place);
+        let mut keep = self.inside_process(process, only)?;
+        keep.remove(&id);
+        draft.ledger.contain(slot, &keep, around);
+        draft.acts.push(adopt(id, process, only, keep));
+        Ok(())
+    }
+
+    fn place_of(&mut self, process: &Process) -> Place {
+        Place {
+            uid: Some(process.uid),
+            ..self.machine.place(process.root.pid)
+        }
+    }
+
+    /// The held targets that a process contains.
+    fn inside_process(&mut self, process: &Process, only: bool) -> Result<BTreeSet<u32>, Denied> {
+        if only {
+            return Ok(BTreeSet::new());
+        }
+        let family = self.machine.family(process.root.pid);
+        self.inside_family(&family, Some(process.root.pid))
+    }
+
+    /// The held targets that lie wholly inside a family. `newcomer` is the process that it descends from.
+    fn inside_family(
+        &mut self,
+        family: &BTreeSet<u32>,
+        newcomer: Option<u32>,
+    ) -> Result<BTreeSet<u32>, Denied> {
+        // Whatever lies inside has a member inside; and where all are of what is around, nothing does.
+        let around = newcomer.map_or(0, |pid| self.machine.membership(pid).0);
+        let mixed = family.iter().any(|pid| {
+            let (own, _) = self.machine.membership(*pid);
+            own != around && own != 0
+        });
+        if !mixed {
+            return Ok(BTreeSet::new());
+        }
+        let members = self.machine.members()?;
+        Ok(ancestry::inside(self.ledger, &members, family, newcomer))
+    }
+
+    /// The slot of a target that is no process: as it is held under this name or another, or opened now.
+    pub fn slot_of_thing(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+    ) -> Result<TargetId, Denied> {
+        if let Some(held) = draft.ledger.find(target) {
+            return Ok(held.entry.id);
+        }
+        let found = self.find_thing(target)?;
+        self.slot_of_found(draft, target, found)
+    }
+
+    /// The same for a target that may wait for what is not there.
+    pub fn seat_of(&mut self, draft: &mut Draft, target: &Target) -> Result<TargetId, Denied> {
+        if let Some(held) = draft.ledger.find(target) {
+            return Ok(held.entry.id);
+        }
+        let absent = match self.find_thing(target) {
+            Ok(found) => return self.slot_of_found(draft, target, found),
+            Err(absent) => absent,
+        };
+        let body = match target {
+            Target::Name(_) => Body::Processes {
+                roots: Vec::new(),
+                only: false,
+            },
+            Target::App(_) => Body::App(None),
+            Target::Cgroup(_) | Target::Unit(_) | Target::Container(_) => Body::Cgroup(None),
+            Target::Pid(_) | Target::User(_) | Target::Flow(_) | Target::Direct(_) => {
+                return Err(absent);
+            }
+        };
+        draft.ledger.open(Newcomer {
+            target: target.clone(),
+            body,
+            place: Place::default(),
+            inside: BTreeSet::new(),
+        })
+    }
+
+    fn slot_of_found(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+        (body, place, bind): (Body, Place, Bind),
+    ) -> Result<TargetId, Denied> {
+        if let Some(held) = draft.ledger.find_alias(&body) {
+            return Ok(held.entry.id);
+        }
+        let inside = match body {
+            Body::App(Some(key)) => {
+                let family = self.machine.running(key);
+                self.inside_family(&family, None)?
+            }
+            _ => BTreeSet::new(),
+        };
+        let slot = draft.ledger.open(Newcomer {
+            target: target.clone(),
+            body,
+            place,
+            inside,
+        })?;
+        let id = draft.ledger.get(slot).map_or(0, |held| held.id);
+        draft.acts.push(bind(id));
+        Ok(slot)
+    }
+
+    /// The held target that a person means, under whatever name it is held.
+    pub fn lookup(&mut self, target: &Target) -> Result<&'a Held, Denied> {
+        let id = match self.ledger.find(target) {
+            Some(held) => Some(held.id),
+            None => self
+                .find_thing(target)
+                .ok()
+                .and_then(|(body, ..)| self.ledger.find_alias(&body))
+                .map(|held| held.id),
+        };
+        id.and_then(|id| self.ledger.by_id(id)).ok_or_else(|| {
+            Denied::Failed(format!(
+                "nothing is set for {target}; `netnice show` lists what is"
+            ))
+        })
+    }
+
+    /// Tells what a target is made of, whether or not it is held.
+    pub fn find(&mut self, text: &str) -> Result<Found, Denied> {
+        let target: Target = text.parse()?;
+        let body = match &target {
+            Target::Pid(pid) => {
+                let gone = || Denied::Failed(format!("process {} does not exist", pid.get()));
+                let process = self.machine.process(pid.get()).ok_or_else(gone)?;
+                return Ok(Found::Processes(vec![process.root.pid]));
+            }
+            Target::Name(_) => self.lookup(&target)?.body.clone(),
+            other => self.find_thing(other)?.0,
+        };
+        made_of(&body, &target).ok_or_else(|| Denied::Failed(format!("{target} is not there now")))
+    }
+
+    /// Finds what a target that is no process is made of, where it is, and how it is bound.
+    pub fn find_thing(&mut self, target: &Target) -> Result<(Body, Place, Bind), Denied> {
+        let nowhere = Place::default();
+        let bound = match target {
+            Target::App(path) => {
+                let path = path.to_string();
+                let key = self.machine.app(&path)?;
+                let bind: Bind = Box::new(move |id| Act::BindApp { id, path });
+                return Ok((Body::App(Some(key)), nowhere, bind));
+            }
+            Target::User(name) => {
+                let uid = self.machine.user(name.as_str())?;
+                let bind: Bind = Box::new(move |id| Act::BindUser { id, uid });
+                return Ok((Body::User(uid), nowhere, bind));
+            }
+            Target::Unit(name) => self.machine.unit(name.as_str())?,
+            Target::Cgroup(path) => self.machine.cgroup(path.as_str())?,
+            Target::Container(name) => self.machine.container(name.as_str())?,
+            Target::Pid(_) | Target::Name(_) => {
+                return Err(Denied::BadUsage(format!("{target} is made of processes")));
+            }
+            Target::Flow(_) | Target::Direct(_) => {
+                return Err(Denied::BadUsage(format!(
+                    "{target} is of the direct path: flows are opened, changed and closed by their programs; \
+                     netnice show and explain tell of them"
+                )));
+            }
+        };
+        let place = Place {
+            cgroup: Some(bound.path.clone()),
+            ..nowhere
+        };
+        let body = Body::Cgroup(Some(bound.clone()));
+        Ok((
+            body,
+            place,
+            Box::new(move |id| Act::BindCgroup { id, bound }),
+        ))
+    }
+}
+
+/// What a target is made of, if it is there; of processes those that it was made with.
+pub fn made_of(body: &Body, target: &Target) -> Option<Found> {
+    match (body, target) {
+        (Body::Processes { roots, .. }, _) => {
+            let pids = roots.iter().map(|root| root.pid).collect();
+            Some(Found::Processes(pids))
+        }
+        (Body::Cgroup(bound), _) => bound.as_ref().map(|b| Found::Cgroup(b.path.clone())),
+        (Body::User(uid), _) => Some(Found::User(*uid)),
+        (Body::App(Some(_)), Target::App(path)) => Some(Found::App(path.to_string())),
+        (Body::App(_), _) => None,
+    }
+}
+
+fn adopt(id: u32, process: &Process, only: bool, keep: BTreeSet<u32>) -> Act {
+    Act::Adopt {
+        id,
+        pid: process.root.pid,
+        only,
+        keep,
+    }
+}

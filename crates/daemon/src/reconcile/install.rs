@@ -1,0 +1,86 @@
+//! Installing a change: what leaves is released ([`Act::Release`] and the unbinding acts), classes and limits are made as
+//! desired ([`Enforcer::apply`]), what comes is taken in. Where a step fails, those that were done are taken back.
+
+use netnice_kernel::enforce::Adoption;
+use netnice_kernel::plan::Desired;
+
+use crate::denied::Denied;
+use crate::host::{Act, Enforcer};
+
+/// A change that is in force and can be taken back until it is kept.
+#[derive(Debug)]
+pub struct Installed {
+    undo: Vec<Act>,
+    /// What was found when processes were taken in.
+    pub adoption: Adoption,
+}
+
+/// Carries out a change; where a step fails, takes back those that were done.
+pub fn install<H: Enforcer>(
+    host: &mut H,
+    before: &Desired,
+    after: &Desired,
+    acts: &[Act],
+) -> Result<Installed, Denied> {
+    let mut installed = Installed {
+        undo: Vec::new(),
+        adoption: Adoption::default(),
+    };
+    let result = steps(host, before, after, acts, &mut installed);
+    if let Err(error) = result {
+        installed.take_back(host, before);
+        return Err(error);
+    }
+    Ok(installed)
+}
+
+fn steps<H: Enforcer>(
+    host: &mut H,
+    before: &Desired,
+    after: &Desired,
+    acts: &[Act],
+    installed: &mut Installed,
+) -> Result<(), Denied> {
+    let mut carry_out = |host: &mut H, act: &Act| -> Result<(), Denied> {
+        let (found, undo) = host.act(act)?;
+        installed.undo.push(undo);
+        let sum = &mut installed.adoption;
+        sum.processes += found.processes;
+        sum.sockets += found.sockets;
+        sum.shared_listeners += found.shared_listeners;
+        sum.hidden_mptcp += found.hidden_mptcp;
+        Ok(())
+    };
+    for act in acts.iter().filter(|act| act.releases()) {
+        carry_out(host, act)?;
+    }
+    if before != after {
+        host.apply(after)?;
+    }
+    for act in acts.iter().filter(|act| !act.releases()) {
+        carry_out(host, act)?;
+    }
+    Ok(())
+}
+
+impl Installed {
+    /// Puts back what was in force before.
+    pub fn take_back<H: Enforcer>(self, host: &mut H, before: &Desired) {
+        let undo = self.undo;
+        let (leaving, coming): (Vec<Act>, Vec<Act>) =
+            undo.into_iter().rev().partition(Act::releases);
+        for act in &leaving {
+            complain(host.act(act).map(drop));
+        }
+        complain(host.apply(before));
+        for act in &coming {
+            complain(host.act(act).map(drop));
+        }
+    }
+}
+
+fn complain(result: Result<(), Denied>) {
+    if let Err(error) = result {
+        tracing::error!(%error, "could not put back what was in force before");
+    }
+}

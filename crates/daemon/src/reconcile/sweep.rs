@@ -1,0 +1,206 @@
+//! What happens by itself: processes end, control groups and executables are made anew, counts grow.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netnice_core::admission::TargetId;
+use netnice_core::target::Target;
+
+use super::Reconciler;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::{Act, Host};
+use crate::ledger::{Body, Held, Place};
+use crate::peer::POLICY;
+
+impl<H: Host> Reconciler<H> {
+    /// Looks at all that ends or comes anew on the machine. To be called each second.
+    pub fn look_around(&mut self, now: Now) {
+        self.expire(now);
+        let looked = self
+            .sweep(now)
+            .and_then(|()| self.age(now))
+            .and_then(|()| self.rebind(now));
+        self.journal.judge(now, "looking around", looked);
+        self.write_again(now);
+        self.house();
+    }
+
+    /// Lets go of what has ended, and binds what was made anew. To be called when something of that was heard.
+    pub fn tidy(&mut self, now: Now) {
+        let looked = self.sweep(now).and_then(|()| self.rebind(now));
+        self.journal.judge(now, "looking around", looked);
+    }
+
+    /// The paths of the control groups that are held, or were when they were there.
+    pub fn group_paths(&self) -> Vec<String> {
+        let path = |held: &Held| match (&held.body, &held.entry.target) {
+            (_, Target::Cgroup(path)) => Some(path.to_string()),
+            (Body::Cgroup(Some(bound)), _) => Some(bound.path.clone()),
+            (Body::Cgroup(None), _) => held.place.cgroup.clone(),
+            _ => None,
+        };
+        self.books.ledger.held().filter_map(path).collect()
+    }
+
+    /// Shares out anew what is left over on managed links. To be called a few times a second while there are any.
+    pub fn balance(&mut self, now: Now) {
+        if self.books.ledger.links().next().is_none() {
+            return;
+        }
+        let shared = self.host.balance(now.monotonic);
+        self.journal.judge(now, "sharing out", shared);
+    }
+
+    /// Process targets whose last member has ended. A name that the policy asks for stays without any.
+    pub(super) fn ended(&mut self) -> Result<Vec<TargetId>, Denied> {
+        let of_processes = |held: &&Held| match &held.body {
+            Body::Processes { roots, .. } => !roots.is_empty(),
+            _ => false,
+        };
+        if self.books.ledger.held().find(of_processes).is_none() {
+            return Ok(Vec::new());
+        }
+        let mut own: Vec<u32> = self.host.members()?.values().map(|(own, _)| *own).collect();
+        own.sort_unstable();
+        own.dedup();
+        // A target lives as long as one inside it: its limit holds for that one too.
+        let around = own
+            .into_iter()
+            .flat_map(|id| self.books.ledger.descent(Some(id)));
+        let alive: BTreeSet<u32> = around.collect();
+        Ok(self
+            .books
+            .ledger
+            .held()
+            .filter(of_processes)
+            .filter(|held| !alive.contains(&held.id))
+            .map(|held| held.entry.id)
+            .collect())
+    }
+
+    /// Lets go of process targets whose last member has ended.
+    fn sweep(&mut self, now: Now) -> Result<(), Denied> {
+        let ended = self.ended()?;
+        if ended.is_empty() {
+            return Ok(());
+        }
+        let mut draft = self.draft_by_itself();
+        let mut names = Vec::new();
+        for slot in ended {
+            let Some(held) = draft.ledger.get(slot).cloned() else {
+                continue;
+            };
+            names.push(held.entry.target.to_string());
+            if held.claims.iter().any(|claim| claim.by == POLICY) {
+                let others = held.claims.iter().filter(|claim| claim.by == POLICY);
+                let claims = netnice_core::claims::Claims::restore(others.cloned().collect())?;
+                draft
+                    .ledger
+                    .rebody(slot, held.body.without(), Place::default());
+                draft.ledger.admit(slot, claims, now.wall_ns)?;
+                draft.undos.forget_target(held.id);
+            } else if let Some(closed) = draft.close(slot) {
+                draft.ledger.linger(&closed, now.monotonic);
+            }
+        }
+        self.install(draft)?;
+        for name in names {
+            self.journal.note(now, format!("{name} has ended"));
+        }
+        Ok(())
+    }
+
+    /// Lets go of what was left over of ended targets, once nothing of it moves any more.
+    fn age(&mut self, now: Now) -> Result<(), Denied> {
+        if self.books.ledger.remnants().all(|left| left.found) {
+            return Ok(());
+        }
+        let sample = self.host.sample()?;
+        let traffic: BTreeMap<u32, (u64, u64)> = sample
+            .targets
+            .iter()
+            .map(|(id, counts)| {
+                let [up, down] = counts.directions;
+                let offered = up.offered_packets + down.offered_packets;
+                (*id, (offered, up.queued_packets + down.queued_packets))
+            })
+            .collect();
+        let mut draft = self.draft_by_itself();
+        let went = draft.ledger.age(now.monotonic, |id| {
+            traffic.get(&id).copied().unwrap_or_default()
+        });
+        match went {
+            true => self.install(draft).map(drop),
+            false => {
+                self.books.ledger = draft.ledger;
+                Ok(())
+            }
+        }
+    }
+
+    /// Binds anew what was made anew: a control group of the same path, another file at an executable's path.
+    pub(super) fn rebind(&mut self, now: Now) -> Result<(), Denied> {
+        let things: Vec<Held> = self
+            .books
+            .ledger
+            .held()
+            .filter(|held| matches!(held.body, Body::App(_) | Body::Cgroup(_)))
+            .cloned()
+            .collect();
+        for held in things {
+            let is = self.body_now(&held);
+            if is == held.body {
+                continue;
+            }
+            let mut draft = self.draft_by_itself();
+            let (id, slot) = (held.id, held.entry.id);
+            let place = match &is {
+                Body::Cgroup(Some(bound)) => Place {
+                    cgroup: Some(bound.path.clone()),
+                    ..Place::default()
+                },
+                _ => held.place.clone(),
+            };
+            match (&held.body, &is, &held.entry.target) {
+                (Body::Cgroup(_), Body::Cgroup(is), _) => {
+                    // The one before stays the target's, for what is still being sent of it.
+                    let come = is.clone().map(|bound| Act::BindCgroup { id, bound });
+                    draft.acts.extend(come);
+                }
+                (Body::App(was), Body::App(is), Target::App(path)) => {
+                    let path = path.to_string();
+                    let gone = was.map(|_| Act::UnbindApp {
+                        id,
+                        path: path.clone(),
+                    });
+                    let come = is.map(|_| Act::BindApp { id, path });
+                    draft.acts.extend(gone.into_iter().chain(come));
+                }
+                _ => continue,
+            }
+            let there = !matches!(is, Body::App(None) | Body::Cgroup(None));
+            draft.ledger.rebody(slot, is, place);
+            self.install(draft)?;
+            let what = if there { "was made anew" } else { "is gone" };
+            let text = format!("{} {what}; its contract stays", held.entry.target);
+            self.journal.note(now, text);
+        }
+        Ok(())
+    }
+
+    /// What a target that is no process is made of now.
+    fn body_now(&mut self, held: &Held) -> Body {
+        match (&held.entry.target, &held.body) {
+            (Target::App(path), _) => Body::App(self.host.app(path.as_str()).ok()),
+            (Target::Cgroup(path), _) => Body::Cgroup(self.host.cgroup(path.as_str()).ok()),
+            (Target::Unit(_) | Target::Container(_), Body::Cgroup(Some(bound)))
+                if self.host.cgroup(&bound.path).ok().as_ref() == Some(bound) =>
+            {
+                held.body.clone()
+            }
+            (Target::Container(name), _) => Body::Cgroup(self.host.container(name.as_str()).ok()),
+            (Target::Unit(name), _) => Body::Cgroup(self.host.unit(name.as_str()).ok()),
+            _ => held.body.clone(),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! For how long a change is asked: for good, for a time, until a process ends, or until nobody has confirmed it.
+
+use netnice_api::Until;
+use netnice_core::contract::{Change, Contract};
+use netnice_core::target::Target;
+use netnice_core::units::Nanos;
+
+use super::Draft;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::ledger::Root;
+use crate::ledger::undo::{self, Undo};
+use crate::peer::Peer;
+
+/// For how long a change was asked.
+#[derive(Clone, Copy)]
+pub struct Terms {
+    /// Nanoseconds until it is taken back if it is not confirmed.
+    pub confirm_ns: Option<u64>,
+    /// Nanoseconds until it is taken back.
+    pub for_ns: Option<u64>,
+    /// The process with whose end it is taken back.
+    pub until: Option<Until>,
+}
+
+impl Terms {
+    /// Whether the change lasts.
+    pub fn is_lasting(self) -> bool {
+        self.confirm_ns.is_none() && self.for_ns.is_none() && self.until.is_none()
+    }
+
+    /// Refuses times that are none.
+    ///
+    /// # Errors
+    /// A time that is zero, or longer than any clock goes.
+    pub fn check(self) -> Result<(), Denied> {
+        let longest = Nanos::MAX;
+        for (option, time) in [("--confirm", self.confirm_ns), ("--for", self.for_ns)] {
+            match time {
+                Some(0) => {
+                    return Err(Denied::BadUsage(format!("{option}: the time is zero")));
+                }
+                Some(time) if time > longest.0 => {
+                    return Err(Denied::BadUsage(format!(
+                        "{option}: {} is longer than the longest time, {longest}",
+                        Nanos(time)
+                    )));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What a person should know about a change for a time.
+    pub fn remarks(self) -> Vec<String> {
+        let after = self.for_ns.map(Nanos);
+        let after = after.map(|time| format!("this will be taken back in {time}"));
+        let until = self.until.map(|until| until.pid);
+        let until = until.map(|pid| format!("this will be taken back when process {pid} ends"));
+        after.into_iter().chain(until).collect()
+    }
+}
+
+impl Draft {
+    /// Lets `undo` wait as long as was asked; tells the number to confirm.
+    pub fn wait(&mut self, terms: Terms, peer: &Peer, undo: Undo, now: Now) -> Option<u64> {
+        let mut push = |time: Option<u64>, confirmable| {
+            let at = now.monotonic.after(Nanos(time?));
+            let by = peer.claimant();
+            Some(self.undos.push(at, confirmable, by, undo.clone()))
+        };
+        push(terms.for_ns, false);
+        let number = push(terms.confirm_ns, true);
+        if let Some(Until { pid, started }) = terms.until {
+            let root = Root { pid, started };
+            self.undos.push_until(root, peer.claimant(), undo);
+        }
+        number
+    }
+
+    /// Notes that a claim on a target is changed: what waited for the same clauses does so no longer, and the change
+    /// itself waits if it was made for a time.
+    pub fn wait_for_claim(
+        &mut self,
+        (id, target): (u32, &Target),
+        terms: Terms,
+        peer: &Peer,
+        change: &Change,
+        before: &Contract,
+        now: Now,
+    ) -> Option<u64> {
+        let first = self.undos.supersede(id, target, peer.claimant(), change);
+        if terms.is_lasting() {
+            return None;
+        }
+        let change = undo::merged(&undo::inverse(change, before), &first);
+        self.wait(terms, peer, Undo::Claim { id, change }, now)
+    }
+}

@@ -1,0 +1,302 @@
+//! The service: takes one request at a time, and is the only one who changes the ledger.
+//!
+//! ```text
+//!   request ── parsed again ──> authority ──> draft of the ledger, admitted ──> installed ──> state file ──> answer
+//!                  │                │                    │                          │             │
+//!                  └────────────────┴──── no ────────────┴────────── no: as it was before ────────┘
+//! ```
+//!
+//! There is a file for each request. One that changes something works on a [`Reconciler`], which has the machine and the
+//! books; one that only looks is answered from a [`View`]. Besides them there are the administrator's [`Rules`] and what was
+//! [`Measured`]; a request gets those of the four that it needs.
+//!
+//! What happens on the machine without being asked for reaches the service as [`Service::tick`] and its neighbours. Time is
+//! always an argument.
+
+mod clear;
+mod confirm;
+mod connections;
+pub mod doctor;
+mod explain;
+mod find;
+mod history;
+mod link;
+mod named;
+mod own;
+mod promises;
+mod reload;
+mod set;
+mod show;
+mod unit_files;
+mod view;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use netnice_api::{ClearWhat, LogLines, Pong, Request, Response};
+use netnice_core::units::Instant;
+
+pub use named::Named;
+
+use crate::authority;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::Host;
+use crate::ledger::Ledger;
+use crate::meter::Measured;
+use crate::meter::metrics::serve::Page;
+use crate::peer::Peer;
+use crate::policy::Rules;
+use crate::reconcile::{Reconciler, Record};
+use crate::state::Store;
+use doctor::Findings;
+use view::View;
+
+/// The one writer.
+pub struct Service<H> {
+    /// The machine, the books and the journal.
+    reconciler: Reconciler<H>,
+    rules: Rules,
+    measured: Measured,
+    findings: Findings,
+}
+
+impl<H: Host> Service<H> {
+    /// With nothing on the books.
+    pub fn new(host: H, store: Option<Store>) -> Service<H> {
+        Service {
+            reconciler: Reconciler::new(host, store),
+            rules: Rules::default(),
+            measured: Measured::default(),
+            findings: Findings::default(),
+        }
+    }
+
+    /// Takes over from an earlier daemon. To be called once, before any request.
+    pub fn start(&mut self, record: Record, now: Now) {
+        let notice = self.reconciler.start(record, now);
+        self.findings.notices.extend(notice);
+    }
+
+    /// The machine.
+    pub fn host(&mut self) -> &mut H {
+        &mut self.reconciler.host
+    }
+
+    /// Notes something for `netnice log`.
+    pub fn say(&mut self, now: Now, text: &str) {
+        self.reconciler.journal.warn(now, text);
+    }
+
+    /// The ledger, to be read.
+    pub fn ledger(&self) -> &Ledger {
+        &self.reconciler.books.ledger
+    }
+
+    /// Answers a request.
+    pub fn handle(
+        &mut self,
+        peer: &Peer,
+        request: &Request,
+        named: Option<Named>,
+        now: Now,
+    ) -> Response {
+        let changes = matches!(
+            request,
+            Request::Set(_) | Request::Clear(_) | Request::Link(_) | Request::Reload(_)
+        );
+        if changes && self.reconciler.standing.repairs.given_up.is_some() {
+            // Whoever changes something wants it to hold: repairs get a new start.
+            self.reconciler.standing.repairs.forgive();
+            self.reconciler.repair(true, now);
+        }
+        let answer = match changes || matches!(request, Request::Confirm(_)) {
+            true => self.change(peer, request, named, now),
+            false => self.look(peer, request, named.as_ref(), now),
+        };
+        answer.unwrap_or_else(|denied| {
+            self.note_denied(peer, request, &denied, now);
+            denied.into()
+        })
+    }
+
+    /// Answers a request that changes something.
+    fn change(
+        &mut self,
+        peer: &Peer,
+        request: &Request,
+        named: Option<Named>,
+        now: Now,
+    ) -> Result<Response, Denied> {
+        let reconciler = &mut self.reconciler;
+        let done = match request {
+            Request::Set(set) => {
+                let as_up = !self.rules.policy.input_meter;
+                let tally = &mut self.measured.tally;
+                set::set(reconciler, tally, as_up, peer, set, named, now)
+            }
+            Request::Clear(clear) => {
+                let done = clear::clear(reconciler, peer, clear, now);
+                let all = matches!(clear.what, ClearWhat::All) && !clear.dry_run;
+                if done.is_ok() && all && peer.uid == 0 {
+                    self.findings.notices.clear();
+                }
+                done
+            }
+            Request::Link(link) => link::change_link(reconciler, peer, link, now),
+            Request::Reload(_) => reload::reload(reconciler, &mut self.rules, peer, now),
+            Request::Confirm(confirm) => confirm::confirm(reconciler, peer, confirm, now),
+            _ => Err(Denied::Failed("this request changes nothing".to_owned())),
+        };
+        done.map(Response::Done)
+    }
+
+    /// Answers a request that only looks.
+    fn look(
+        &mut self,
+        peer: &Peer,
+        request: &Request,
+        named: Option<&Named>,
+        now: Now,
+    ) -> Result<Response, Denied> {
+        if let Request::Watch(asked) = request {
+            let told = watch::watch(&mut self.reconciler, &mut self.measured, asked, now);
+            return told.map(Response::Watched);
+        }
+        if let Request::Log(log) = request {
+            let lines = self.reconciler.journal.read(now, log.since_ns, log.lines);
+            return Ok(Response::Log(LogLines { lines }));
+        }
+        let mut view = View::of(&mut self.reconciler, &self.measured);
+        match request {
+            Request::Ping(_) => Ok(Response::Pong(Pong {
+                protocol: netnice_api::VERSION,
+                daemon: env!("CARGO_PKG_VERSION").to_owned(),
+            })),
+            Request::Show(show) => view.show(show.target.as_deref(), now).map(Response::Shown),
+            Request::Connections(asked) => view
+                .connections(peer, &asked.target, now)
+                .map(Response::Connections),
+            Request::History(asked) => view.past(asked, now).map(Response::History),
+            Request::Own(_) => view.show_own(named, now).map(Response::Shown),
+            Request::Explain(explain) => {
+                view.explain(&explain.target, now).map(Response::Explained)
+            }
+            Request::Find(find) => view.find(&find.target).map(Response::Found),
+            Request::Doctor(_) => view
+                .doctor(&mut self.findings, &self.rules, now)
+                .map(Response::Doctor),
+            _ => Err(Denied::Failed(
+                "direct flows are not the service's".to_owned(),
+            )),
+        }
+    }
+
+    fn note_denied(&mut self, peer: &Peer, request: &Request, denied: &Denied, now: Now) {
+        let what = match request {
+            Request::Set(set) => &set.target,
+            Request::Link(link) => &link.iface,
+            Request::Clear(_) => "clear",
+            Request::Reload(_) => "reload",
+            _ => return,
+        };
+        let is_news = match denied {
+            Denied::NotAdmitted(_) | Denied::NotPermitted(_) => true,
+            Denied::Failed(_) => !matches!(request, Request::Clear(_)),
+            Denied::BadUsage(_) => false,
+        };
+        if is_news {
+            self.measured.tally.refusals += u64::from(!matches!(denied, Denied::Failed(_)));
+            let who = authority::user(peer.uid);
+            self.reconciler
+                .journal
+                .warn(now, format!("{who}, {what}: {denied}"));
+        }
+    }
+}
+
+/// What happens without being asked for.
+impl<H: Host> Service<H> {
+    /// Looks at everything that changes by itself. To be called each second.
+    pub fn tick(&mut self, now: Now) {
+        let reconciler = &mut self.reconciler;
+        let ledger = &reconciler.books.ledger;
+        // First, while `now` is the time of the counters: what follows may take long, and rates are counters over time.
+        if ledger.held().next().is_some() || ledger.links().next().is_some() {
+            let measured = self.measured.read(&mut reconciler.host, ledger, now);
+            reconciler.journal.judge(now, "measuring", measured);
+        }
+        reconciler.look_around(now);
+        if self.rules.other_instances_run(&mut reconciler.host) {
+            unit_files::look_at_units(reconciler, &mut self.rules, now);
+        }
+        let due = reconciler.repair_is_due(now);
+        if due || self.measured.rates.is_time_to_audit(now.monotonic) {
+            reconciler.repair(false, now);
+        }
+    }
+
+    /// Lets go of what has ended, and binds what was made anew. To be called when something of that was noticed.
+    pub fn tidy(&mut self, now: Now) {
+        self.reconciler.tidy(now);
+    }
+
+    /// Takes back the changes whose time has come.
+    pub fn expire(&mut self, now: Now) {
+        self.reconciler.expire(now);
+    }
+
+    /// When the next change is to be taken back.
+    pub fn next_due(&self) -> Option<Instant> {
+        self.reconciler.next_due()
+    }
+
+    /// Looks at interfaces and at what is ours in the kernel, and puts back what is missing.
+    pub fn repair(&mut self, now: Now) {
+        self.reconciler.repair(true, now);
+    }
+
+    /// Shares out anew what is left over on managed links. To be called a few times a second while there are any.
+    pub fn balance(&mut self, now: Now) {
+        self.reconciler.balance(now);
+    }
+
+    /// Finds out by which interfaces containers are joined to this namespace, and holds what passes there.
+    pub fn house(&mut self) {
+        self.reconciler.house();
+    }
+
+    /// The paths of the control groups that are held, or were when they were there.
+    pub fn group_paths(&self) -> Vec<String> {
+        self.reconciler.group_paths()
+    }
+
+    /// Looks for unit files in these folders from now on.
+    pub fn look_for_units(&mut self, path: Vec<PathBuf>) {
+        self.rules.look_for_units(path);
+    }
+
+    /// The folders in which a change may change what units ask for.
+    pub fn unit_folders(&self) -> &BTreeSet<PathBuf> {
+        self.rules.unit_folders()
+    }
+
+    /// Reads the unit files again, and puts in force what has changed.
+    pub fn look_at_units(&mut self, now: Now) {
+        unit_files::look_at_units(&mut self.reconciler, &mut self.rules, now);
+    }
+
+    /// Reads the policy file and puts it in force. Where that fails, what was in force stays, and the daemon serves on.
+    pub fn obey(&mut self, path: &Path, now: Now) {
+        reload::obey(&mut self.reconciler, &mut self.rules, path, now);
+    }
+
+    /// The page for Prometheus.
+    pub fn metrics(&mut self, now: Now) -> Page {
+        watch::metrics(&mut self.reconciler, &mut self.measured, now)
+    }
+}

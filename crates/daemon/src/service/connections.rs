@@ -1,0 +1,84 @@
+//! The connections of one target.
+
+use netnice_api::{Connection, ConnectionsDoc, Found};
+use netnice_core::target::Target;
+use netnice_kernel::connections;
+
+use super::view::View;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::Inventory;
+use crate::ledger::{Body, Held};
+use crate::peer::Peer;
+use crate::reconcile::made_of;
+
+impl<H: Inventory> View<'_, H> {
+    /// The connections of a target, as far as the peer may know them.
+    pub(super) fn connections(
+        &mut self,
+        peer: &Peer,
+        target: &str,
+        now: Now,
+    ) -> Result<ConnectionsDoc, Denied> {
+        let target: Target = target.parse()?;
+        let held = match target {
+            Target::Pid(pid) => self.of_process(&target, pid.get())?.into_iter().next(),
+            _ => Some(self.finder().lookup(&target)?.clone()),
+        };
+        let held = held.ok_or_else(|| {
+            Denied::Failed(format!(
+                "nothing is set for {target}; `netnice show` lists what is"
+            ))
+        })?;
+        let of = match made_of(&held.body, &held.entry.target) {
+            Some(Found::Processes(_) | Found::App(_)) => {
+                Some(Found::Processes(self.members_of(&held)?))
+            }
+            other => other,
+        };
+        let all = match &of {
+            Some(of) => self.machine.connections(of)?,
+            None => Vec::new(),
+        };
+        let (mut told, hidden): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|connection| peer.privileged || connection.uid == peer.uid);
+        let passed = |c: &connections::Connection| {
+            c.sent.unwrap_or(0).saturating_add(c.received.unwrap_or(0))
+        };
+        told.sort_by_key(|c| (std::cmp::Reverse(passed(c)), c.inode));
+        let more = told.len().saturating_sub(MOST_TOLD);
+        told.truncate(MOST_TOLD);
+        Ok(ConnectionsDoc {
+            target: held.entry.target.to_string(),
+            at_ns: now.monotonic.0,
+            connections: told.into_iter().map(in_words).collect(),
+            more: more as u64,
+            of_others: hidden.len() as u64,
+        })
+    }
+
+    /// All processes of a target that is known by its processes.
+    fn members_of(&mut self, held: &Held) -> Result<Vec<u32>, Denied> {
+        let by_descent = matches!(held.body, Body::Processes { .. });
+        let members = self.machine.members()?.into_iter();
+        let of = |(own, app): (u32, u32)| if by_descent { own } else { app };
+        let theirs = members.filter(|(_, membership)| of(*membership) == held.id);
+        Ok(theirs.map(|(pid, _)| pid).collect())
+    }
+}
+
+fn in_words(connection: connections::Connection) -> Connection {
+    Connection {
+        inode: connection.inode,
+        protocol: connection.protocol.to_owned(),
+        local: connection.local.to_string(),
+        peer: connection.peer.map(|peer| peer.to_string()),
+        state: connection.state.map(ToOwned::to_owned),
+        sent: connection.sent,
+        received: connection.received,
+    }
+}
+
+/// More connections than fit any screen help nobody; those that moved least are left out.
+const MOST_TOLD: usize = 200;

@@ -1,0 +1,140 @@
+//! `netnice doctor`: what this kernel offers and what is used, and what a person should look at.
+
+use netnice_api::{DoctorItem, DoctorReport, Status};
+use netnice_core::units::{Instant, Nanos};
+use netnice_kernel::enforce::MOST_INTERFACES;
+use netnice_kernel::probe::{Finding, Standing};
+
+use super::view::View;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::Host;
+use crate::policy::Rules;
+
+/// What is remembered for the doctor.
+#[derive(Default)]
+pub(super) struct Findings {
+    /// What a person should know who asks.
+    pub(super) notices: Vec<String>,
+    /// What this kernel offers, when it was looked at last, and when that was.
+    offers: Vec<DoctorItem>,
+    at: Option<Instant>,
+}
+
+impl<H: Host> View<'_, H> {
+    /// What is well and what is not.
+    pub(super) fn doctor(
+        &mut self,
+        findings: &mut Findings,
+        rules: &Rules,
+        now: Now,
+    ) -> Result<DoctorReport, Denied> {
+        let fresh = |at: Instant| now.monotonic.since(at) < FRESH;
+        if !findings.at.is_some_and(fresh) {
+            findings.at = Some(now.monotonic);
+            findings.offers = self.machine.probe().iter().map(item).collect();
+        }
+        let mut items = findings.offers.clone();
+        items.push(self.service());
+        for notice in &findings.notices {
+            items.push(bad("lost state", notice, "netnice clear --all, by root"));
+        }
+        if let Some(fault) = &rules.fault {
+            let hint = "mend the file, then netnice reload";
+            items.push(bad("policy", fault, hint));
+        }
+        for fault in rules.unit_faults.values() {
+            items.push(bad("unit file", fault, "mend the file"));
+        }
+        if let Some(given_up) = &self.standing.repairs.given_up {
+            items.push(bad(
+                "repair",
+                given_up,
+                "netnice log tells what was removed",
+            ));
+        }
+        items.extend(self.links_and_targets()?);
+        Ok(DoctorReport { items })
+    }
+
+    /// What this daemon does now.
+    fn service(&self) -> DoctorItem {
+        let held = self.ledger().held().count();
+        let links = self.ledger().links().count();
+        let detail = match self.machine.is_enforcing() {
+            true => format!(
+                "{held} targets and {links} managed links, by {} on {}",
+                self.machine.attachment(),
+                self.machine.attached().join(", ")
+            ),
+            false => "nothing is in force, so nothing is loaded".to_owned(),
+        };
+        good("in force", detail)
+    }
+
+    fn links_and_targets(&mut self) -> Result<Vec<DoctorItem>, Denied> {
+        let interfaces = self.machine.interfaces()?;
+        let many = (interfaces.len() > MOST_INTERFACES).then(|| {
+            let detail = format!(
+                "there are {} in this network namespace and there is room for {MOST_INTERFACES}: changes are refused, \
+                 for limits would not hold on the others",
+                interfaces.len()
+            );
+            let hint = "remove some, or move them to another namespace; ip link lists them";
+            bad("interfaces", &detail, hint)
+        });
+        let links = self.ledger().links().flat_map(|managed| {
+            let faults = self.link_faults(managed, &interfaces);
+            faults
+                .into_iter()
+                .map(|fault| bad("link", &format!("{}: {fault}", managed.link.name), ""))
+        });
+        let targets = self
+            .ledger()
+            .held()
+            .filter_map(|held| {
+                let why = held.refused.as_ref()?;
+                let first = why.lines().next().unwrap_or_default();
+                Some(bad("target", first, "netnice show tells the rest"))
+            })
+            .take(MOST_TOLD);
+        Ok(many.into_iter().chain(links).chain(targets).collect())
+    }
+}
+
+/// What was found, in the words of the protocol.
+pub fn item(finding: &Finding) -> DoctorItem {
+    DoctorItem {
+        name: finding.name.to_owned(),
+        status: match finding.standing {
+            Standing::Good => Status::Good,
+            Standing::Fallback => Status::Fallback,
+            Standing::Missing => Status::Missing,
+        },
+        detail: finding.detail.clone(),
+        hint: finding.hint.clone(),
+    }
+}
+
+fn good(name: &str, detail: String) -> DoctorItem {
+    DoctorItem {
+        name: name.to_owned(),
+        status: Status::Good,
+        detail,
+        hint: None,
+    }
+}
+
+fn bad(name: &str, detail: &str, hint: &str) -> DoctorItem {
+    DoctorItem {
+        name: name.to_owned(),
+        status: Status::Missing,
+        detail: detail.split_whitespace().collect::<Vec<_>>().join(" "),
+        hint: (!hint.is_empty()).then(|| hint.to_owned()),
+    }
+}
+
+/// Trying out the kernel takes a while, and anybody may ask.
+const FRESH: Nanos = Nanos::from_secs(60);
+/// Degraded targets that are told one by one.
+const MOST_TOLD: usize = 20;

@@ -1,0 +1,378 @@
+//! `netnice explain`: how a target is served, who asked for it, what is around it, and what is not covered.
+
+use netnice_api::Explained;
+use netnice_core::contract::{Clause, Contract, Direction};
+use netnice_core::target::Target;
+use netnice_core::units::{Nanos, Rate};
+use netnice_kernel::enforce::{Housing, Whereabouts};
+
+use super::view::View;
+use crate::authority::user;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::Host;
+use crate::ledger::{Body, Held, Place};
+use crate::page::Page;
+use crate::peer::POLICY;
+use crate::policy::rule_title;
+use crate::reconcile::desired;
+
+impl<H: Host> View<'_, H> {
+    pub(super) fn explain(&mut self, text: &str, now: Now) -> Result<Explained, Denied> {
+        let target: Target = text.parse()?;
+        let Target::Pid(pid) = target else {
+            let held = self.finder().lookup(&target)?.clone();
+            let mut page = Page::default();
+            self.explain_into(&held, &mut page, now)?;
+            return Ok(page.into());
+        };
+        let place = self.machine.place(pid.get());
+        if let Some(held) = self.ledger().find(&target).cloned() {
+            let mut page = Page::default();
+            self.explain_into(&held, &mut page, now)?;
+            self.rivals(&held, &place, &mut page);
+            return Ok(page.into());
+        }
+        let process = self.machine.process(pid.get());
+        let name = process
+            .ok_or_else(|| {
+                Denied::Failed(format!("process {pid} does not exist", pid = pid.get()))
+            })?
+            .name;
+        let mut page = Page::default();
+        let Some(holder) = self.ledger().at_place(&place).cloned() else {
+            page.row("process", &format!("{target} ({name}) is held by nothing"));
+            return Ok(page.into());
+        };
+        let text = format!(
+            "{target} ({name}) has no contract of its own; {} holds it",
+            holder.entry.target
+        );
+        page.row("process", &text);
+        self.rivals(&holder, &place, &mut page);
+        self.explain_into(&holder, &mut page, now)?;
+        Ok(page.into())
+    }
+
+    fn explain_into(&mut self, held: &Held, page: &mut Page, now: Now) -> Result<(), Denied> {
+        page.row("target", &self.title(held)?);
+        for claim in held.claims.iter() {
+            let who = match (&held.rule, claim.by == POLICY) {
+                (Some(rule), true) => rule_title(rule),
+                _ => user(claim.by.uid),
+            };
+            page.row("asked", &format!("{} by {who}", claim.contract));
+        }
+        for waiting in self.books.undos.iter() {
+            if let crate::ledger::undo::Undo::Claim { id, change } = &waiting.undo
+                && *id == held.id
+            {
+                let left = rough(waiting.at.since(now.monotonic));
+                let when = match (waiting.until, waiting.confirmable) {
+                    (Some(root), _) => format!("when process {} ends", root.pid),
+                    (None, true) => {
+                        format!("in {left} unless it is confirmed as {}", waiting.number)
+                    }
+                    (None, false) => format!("in {left}"),
+                };
+                page.row("then", &format!("{change} {when}"));
+            }
+        }
+        page.row("holds", &said(&held.effective(self.ledger())));
+        let nested = held.entry.parent.is_some();
+        for outer in self.ledger().around(held.entry.id) {
+            let text = format!(
+                "{}: {}, holds too",
+                outer.entry.target, outer.entry.contract
+            );
+            page.row("inside", &text);
+        }
+        for inner in self.ledger().children(held.entry.id) {
+            let text = format!("{}: {}", inner.entry.target, inner.entry.contract);
+            page.row("contains", &text);
+        }
+        let contract = held.entry.contract.clone();
+        self.served(held, &contract, page);
+        for line in crossing(&held.entry.target, nested) {
+            page.row("crossing", &line);
+        }
+        let interfaces = self.machine.interfaces()?;
+        for fault in self.target_faults(held, &interfaces) {
+            page.row("degraded", &fault.replace('\n', ";"));
+        }
+        for line in not_covered(held) {
+            page.row("not held", line);
+        }
+        Ok(())
+    }
+
+    /// What a target is and what it is made of.
+    fn title(&mut self, held: &Held) -> Result<String, Denied> {
+        let target = &held.entry.target;
+        let what = match &held.body {
+            Body::Processes { roots, only } => {
+                let members = self.machine.members()?;
+                let count = members.values().filter(|(own, _)| *own == held.id).count();
+                let from: Vec<String> = roots.iter().map(|root| root.pid.to_string()).collect();
+                let those = match only {
+                    true => "without the descendants that lived then",
+                    false => "with all descendants",
+                };
+                let noun = if count == 1 { "process" } else { "processes" };
+                match from.is_empty() {
+                    true => "no process runs under this name now".to_owned(),
+                    false => format!(
+                        "{count} {noun} now: {} {those}, but for those in targets inside",
+                        from.join(", ")
+                    ),
+                }
+            }
+            Body::App(Some(key)) => format!(
+                "what runs this file (inode {}), and what that starts",
+                key.inode
+            ),
+            Body::App(None) => "no file is there now".to_owned(),
+            Body::Cgroup(Some(bound)) => match self.standing.housings.get(&held.id) {
+                Some(housing) => housed(housing, &bound.path),
+                None => format!("sockets that were made in control group {}", bound.path),
+            },
+            Body::Cgroup(None) if matches!(target, Target::Container(_)) => {
+                "it does not run now".to_owned()
+            }
+            Body::Cgroup(None) => "no control group is there now".to_owned(),
+            Body::User(uid) => format!("sockets of user {uid}"),
+        };
+        Ok(format!("{target}, number {}: {what}", held.id))
+    }
+
+    /// By which programs and classes a target is served.
+    fn served(&mut self, held: &Held, contract: &Contract, page: &mut Page) {
+        if !self.machine.is_enforcing() {
+            return;
+        }
+        let attached = self.machine.attached();
+        let text = format!(
+            "eBPF at {} of {}; owners are known by process, executable, control group, user",
+            self.machine.attachment(),
+            attached.join(", ")
+        );
+        page.row("found by", &text);
+        for place in self.machine.whereabouts(held.id) {
+            page.row("passes", &passes(&place, contract.both().is_some()));
+        }
+        page.row(
+            "queues",
+            match self.machine.leaf() {
+                "fq_codel" => "fq_codel in each class: a small flow does not wait behind a large one",
+                _ => "two in each class, one for small flows and one for large: a small flow does not wait",
+            },
+        );
+        if contract.is_limited() {
+            let burst = desired::burst(contract);
+            page.row(
+                "burst",
+                &format!("{burst} at full speed, one packet at least"),
+            );
+        }
+        let Some(managed) = desired::link_of(self.ledger(), contract) else {
+            return;
+        };
+        let link = &managed.link;
+        if let Some(slice) = contract.slice()
+            && let Some(usable) = link.usable(Direction::Up)
+        {
+            let rate = slice.of(usable).map(|rate| rate.to_string());
+            let text = format!(
+                "{}/{} of {} is served as its rate, {}, with a burst of one slice{}",
+                slice.slice(),
+                slice.period(),
+                link.name,
+                rate.unwrap_or_default(),
+                match slice.extra() {
+                    true => ", and a share of what is left over",
+                    false => "",
+                }
+            );
+            page.row("slice", &text);
+        }
+        let down = link.usable(Direction::Down);
+        if contract.min(Direction::Down).is_some()
+            && let Some(usable) = down
+        {
+            let text = format!(
+                "kept at {usable:#}, 97 % of what {} receives: against TCP, and against UDP that fits the wire",
+                link.name
+            );
+            page.row("receiving", &text);
+        }
+    }
+
+    /// Other targets that a process at this place belongs to, and that do not hold it because `winner` is more
+    /// specific.
+    fn rivals(&self, winner: &Held, place: &Place, page: &mut Page) {
+        let around: Vec<u32> = self
+            .ledger()
+            .around(winner.entry.id)
+            .map(|held| held.id)
+            .collect();
+        let claims_it = |held: &&Held| match &held.body {
+            Body::App(_) => place.app == Some(held.id),
+            Body::Cgroup(Some(bound)) => place
+                .cgroup
+                .as_deref()
+                .is_some_and(|path| crate::ledger::place::contains(&bound.path, path)),
+            Body::User(uid) => place.uid == Some(*uid),
+            _ => false,
+        };
+        let rivals = self
+            .ledger()
+            .held()
+            .filter(claims_it)
+            .filter(|held| held.id != winner.id && !around.contains(&held.id));
+        for held in rivals {
+            let text = format!(
+                "{} does not hold it: {} is more specific",
+                held.entry.target, winner.entry.target
+            );
+            page.row("crossing", &text);
+        }
+    }
+}
+
+/// A contract with both forms of its rates.
+fn said(contract: &Contract) -> String {
+    let rate = |word: &str, rate: Option<Rate>| rate.map(|rate| format!("{word} {rate}"));
+    let mut parts: Vec<String> = [
+        rate("up", contract.up()),
+        rate("down", contract.down()),
+        rate("both", contract.both()),
+        rate("min", contract.min(Direction::Up)),
+        rate("min-down", contract.min(Direction::Down)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let rest = contract.as_change();
+    let told = [
+        Clause::Up,
+        Clause::Down,
+        Clause::Both,
+        Clause::Min,
+        Clause::MinDown,
+    ];
+    if rest.clauses().iter().any(|clause| !told.contains(clause)) {
+        let without = netnice_core::contract::Change {
+            up: None,
+            down: None,
+            both: None,
+            min: None,
+            min_down: None,
+            ..rest
+        };
+        parts.push(without.to_string());
+    }
+    match parts.is_empty() {
+        true => "nothing of its own".to_owned(),
+        false => parts.join(", "),
+    }
+}
+
+/// One class that holds packets back.
+fn passes(place: &Whereabouts, both: bool) -> String {
+    let what = match (place.down, both && place.link.is_none()) {
+        (_, true) => "what is sent and received",
+        (false, false) => "what is sent",
+        (true, false) => "what is received",
+    };
+    let whose = match place.own {
+        true => "",
+        false => ", of a target around it",
+    };
+    let most = place
+        .most
+        .map_or_else(String::new, |most| format!(", at most {most:#}"));
+    let why = match &place.link {
+        None => "limit".to_owned(),
+        Some(link) => format!("part of link {link}"),
+    };
+    format!(
+        "{what}: class {} of {}{most} ({why}{whose})",
+        place.class, place.device
+    )
+}
+
+/// Where a container's traffic is held.
+fn housed(housing: &Housing, group: &str) -> String {
+    match housing {
+        Housing::Empty => format!("control group {group}, in which no process is now"),
+        Housing::Here => format!(
+            "it is in this host's own network: sockets that were made in control group {group}"
+        ),
+        Housing::Apart(names) if names.is_empty() => format!(
+            "control group {group}; it has a network of its own, and no pair of interfaces leads there from here, so \
+             nothing of it is held (a container without root sends by slirp4netns or pasta: limit the user or that \
+             program)"
+        ),
+        Housing::Apart(names) => format!(
+            "all that passes {}, where the network of control group {group} begins (of a pod: of all its containers)",
+            names.join(", ")
+        ),
+    }
+}
+
+/// Which targets win where they cross with this one.
+fn crossing(target: &Target, nested: bool) -> Vec<String> {
+    let beats = match target.specificity() {
+        0 | 1 => "this one wins over app, cgroup, unit and user targets that do not contain it",
+        2 => {
+            "pid and name targets win over this one unless they are inside it; this one wins over cgroup, unit and user"
+        }
+        3 => {
+            "pid, name and app targets win over this one unless they are inside it; this one wins over user"
+        }
+        _ => "pid, name, app, cgroup and unit targets win over this one unless they are inside it",
+    };
+    let mut lines = vec![beats.to_owned()];
+    if nested {
+        lines.push("what is around it holds beside it".to_owned());
+    }
+    lines
+}
+
+/// What a contract does not reach.
+fn not_covered(held: &Held) -> Vec<&'static str> {
+    let mut lines = vec![
+        "ICMP, raw sockets and fragments, where they are received; AF_PACKET sockets (tcpdump, DHCP clients)",
+        "what the kernel sends without a socket: SYN-ACK, RST, the last acknowledgements (TIME_WAIT)",
+        "sockets that were handed over by processes outside, and listeners that are shared with such",
+        "MPTCP: connections that the kernel adds to a socket, and those open before, unless a cgroup or unit holds them",
+        "packets that a filter of somebody else takes before ours sees them",
+    ];
+    if matches!(held.body, Body::App(_)) {
+        lines.push(
+            "the same program from another file (a copy, another path in a container); who has run a file that was \
+             replaced since; sockets that a process made before it began to run this file",
+        );
+    }
+    if matches!(held.entry.target, Target::Container(_)) {
+        lines.push(
+            "of a container in the host's own network: as of any control group, also what is said above; of one with a \
+             network of its own nothing of it, for all that passes its interface is held, but not what passes by a \
+             macvlan, an ipvlan or a device that was given to it, nor what slirp4netns or pasta carry for a container \
+             without root",
+        );
+    } else if matches!(held.body, Body::Cgroup(_)) {
+        lines.push("containers with a network of their own, though their control group is inside: limit container:NAME");
+    }
+    if matches!(held.body, Body::Cgroup(_)) {
+        lines.push(
+            "sockets that a process brought along from another control group stay with that one",
+        );
+    }
+    lines
+}
+
+/// A time that passes while it is read: whole seconds, rounded up.
+fn rough(time: Nanos) -> Nanos {
+    Nanos::from_secs(time.0.div_ceil(1_000_000_000))
+}

@@ -1,0 +1,81 @@
+//! Telling what targets did a while ago.
+
+use netnice_api::{HistoryDoc, TargetHistory};
+use netnice_core::target::Target;
+use netnice_core::units::Nanos;
+
+use super::view::View;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::Inventory;
+use crate::ledger::Held;
+use crate::meter::history::{Point, Step};
+
+impl<H: Inventory> View<'_, H> {
+    pub(super) fn past(
+        &mut self,
+        asked: &netnice_api::History,
+        now: Now,
+    ) -> Result<HistoryDoc, Denied> {
+        let mut held: Vec<Held> = match &asked.target {
+            None => self.ledger().held().cloned().collect(),
+            Some(text) => match text.parse()? {
+                target @ Target::Pid(pid) => self.of_process(&target, pid.get())?,
+                target => vec![self.finder().lookup(&target)?.clone()],
+            },
+        };
+        held.sort_by_cached_key(|held| held.entry.target.to_string());
+        let last = Nanos(asked.last_ns);
+        let step = if last <= SECONDS {
+            Step::Second
+        } else {
+            Step::Minute
+        };
+        let most = MOST_TOLD / held.len().max(1);
+        let since = |point: &Point| now.monotonic.since(point.at);
+        let target = |held: &Held| {
+            let points = self.measured.history.of(held.id, step).into_iter();
+            let points: Vec<Point> = points.filter(|point| since(point) < last).collect();
+            let from = points.len().saturating_sub(most);
+            self.told(held, &points[from..])
+        };
+        // All were read at the same time.
+        let read_at = self.measured.history.read_at().unwrap_or(now.monotonic);
+        let ago = now.monotonic.since(read_at);
+        Ok(HistoryDoc {
+            version: HistoryDoc::VERSION,
+            until_ns: now.wall_ns.saturating_sub(ago.0),
+            step_ns: match step {
+                Step::Second => 1_000_000_000,
+                Step::Minute => 60_000_000_000,
+            },
+            targets: held.iter().map(target).collect(),
+        })
+    }
+
+    fn told(&self, held: &Held, points: &[Point]) -> TargetHistory {
+        let effective = held.effective(self.ledger());
+        let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
+        let column = |of: &dyn Fn(&Point) -> u64| points.iter().map(of).collect::<Vec<u64>>();
+        let rate = |bytes: u64, point: &Point| {
+            let bits = u128::from(bytes) * 8 * 1000 / u128::from(point.time_ms.max(1));
+            u64::try_from(bits).unwrap_or(u64::MAX)
+        };
+        TargetHistory {
+            target: held.entry.target.to_string(),
+            up: effective.up().map(bits),
+            down: effective.down().map(bits),
+            both: effective.both().map(bits),
+            time_ns: column(&|point| u64::from(point.time_ms) * 1_000_000),
+            up_rate: column(&|point| rate(point.bytes[0], point)),
+            down_rate: column(&|point| rate(point.bytes[1], point)),
+            dropped_packets: column(&|point| u64::from(point.drops)),
+            queue_delay_ns: column(&|point| u64::from(point.wait_us) * 1000),
+        }
+    }
+}
+
+/// As far back as seconds are told.
+const SECONDS: Nanos = Nanos::from_secs(120);
+/// Points in one answer: of more targets than this goes round for, each is told less far back.
+const MOST_TOLD: usize = 100_000;

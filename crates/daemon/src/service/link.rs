@@ -1,0 +1,153 @@
+//! Managing links.
+
+use netnice_api::{Done, LinkChange};
+use netnice_core::contract::{Direction, IfName};
+use netnice_core::link::{Capacity, CapacitySource, Link};
+use netnice_core::units::{Bytes, Rate};
+
+use crate::authority;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::{Host, Inventory};
+use crate::ledger::describe_link;
+use crate::ledger::undo::Undo;
+use crate::peer::Peer;
+use crate::reconcile::{Reconciler, Terms};
+
+/// Manages a link, changes what it carries, or gives it back.
+pub(super) fn change_link<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    peer: &Peer,
+    change: &LinkChange,
+    now: Now,
+) -> Result<Done, Denied> {
+    authority::may_manage(peer, "managing a link")?;
+    let name: IfName = change.iface.parse()?;
+    let terms = Terms {
+        confirm_ns: change.confirm_ns,
+        for_ns: change.for_ns,
+        until: change.until,
+    };
+    reconciler.check_terms(terms)?;
+    let mut draft = reconciler.draft();
+    let before = draft.ledger.link(name.as_str()).cloned();
+    let message = match change.unmanage {
+        true => {
+            draft.ledger.unmanage(&name)?;
+            format!("{name} is no longer managed")
+        }
+        false => {
+            let link = wanted_link(reconciler, &name, change)?;
+            let message = describe_link(&link);
+            draft.ledger.manage(link, peer.uid)?;
+            message
+        }
+    };
+    let first = draft.undos.forget_link(&name);
+    let undo = Undo::Link {
+        name: name.clone(),
+        before: first.unwrap_or(before),
+    };
+    let confirm = draft.wait(terms, peer, undo, now);
+    if change.dry_run {
+        return Ok(Done {
+            plan: Some(reconciler.preview(&draft)),
+            messages: vec![message],
+            ..Done::default()
+        });
+    }
+    // Whatever kept the link from being served before, it is tried anew.
+    let was_broken = reconciler.standing.broken.remove(&name);
+    if let Err(denied) = reconciler.install(draft) {
+        reconciler
+            .standing
+            .broken
+            .extend(was_broken.map(|why| (name, why)));
+        return Err(denied);
+    }
+    let who = authority::user(peer.uid);
+    reconciler.journal.note(now, format!("{who}: {message}"));
+    Ok(Done {
+        messages: [message].into_iter().chain(terms.remarks()).collect(),
+        confirm,
+        ..Done::default()
+    })
+}
+
+/// The link as it is to be: what is not named stays; a link that is managed for the first time without any rate
+/// gets what its driver reports.
+fn wanted_link<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    name: &IfName,
+    change: &LinkChange,
+) -> Result<Link, Denied> {
+    let interfaces = reconciler.host.interfaces()?;
+    if !interfaces.iter().any(|i| i.name == name.as_str()) {
+        return Err(netnice_kernel::KernelError::NoInterface(name.to_string()).into());
+    }
+    let overhead = match change.overhead {
+        Some(bytes) if bytes > Link::MOST_OVERHEAD.0 => {
+            return Err(Denied::BadUsage(format!(
+                "an overhead of {bytes} bytes per packet is more than the {} allowed; Ethernet's is 24",
+                Link::MOST_OVERHEAD.0
+            )));
+        }
+        other => other.map(Bytes),
+    };
+    let old = reconciler
+        .books
+        .ledger
+        .link(name.as_str())
+        .map(|managed| managed.link.clone());
+    let mut link = old.clone().unwrap_or(Link {
+        name: name.clone(),
+        up: None,
+        down: None,
+        overhead: Bytes(0),
+    });
+    link.overhead = overhead.unwrap_or(link.overhead);
+    if let Some(text) = &change.rate {
+        link.up = capacity(text)?;
+    }
+    if let Some(text) = &change.down_rate {
+        link.down = capacity(text)?;
+    }
+    let asks_driver = change.rate.is_none()
+        && change.down_rate.is_none()
+        && (old.is_none() || change.overhead.is_none());
+    if asks_driver {
+        let reported = reported(&mut reconciler.host, name)?;
+        (link.up, link.down) = (Some(reported), Some(reported));
+    }
+    if Direction::ALL.iter().all(|d| link.usable(*d).is_none()) {
+        return Err(Denied::BadUsage(format!(
+            "{name} would have no rate in either direction: netnice link {name} --unmanage gives it back"
+        )));
+    }
+    Ok(link)
+}
+
+/// What the driver of an interface reports.
+pub(super) fn reported(machine: &mut impl Inventory, name: &IfName) -> Result<Capacity, Denied> {
+    let rate = machine.speed(name.as_str())?.ok_or_else(|| {
+        Denied::Failed(format!(
+            "the driver of {name} reports no speed: say what it carries with netnice link {name} --rate R"
+        ))
+    })?;
+    Ok(Capacity {
+        rate,
+        source: CapacitySource::Driver,
+    })
+}
+
+/// A rate that the operator gave, or none.
+pub(super) fn capacity(text: &str) -> Result<Option<Capacity>, Denied> {
+    if matches!(text, "none" | "0") {
+        return Ok(None);
+    }
+    let rate: Rate = text.parse()?;
+    Ok(Some(Capacity {
+        rate,
+        source: CapacitySource::Operator,
+    }))
+}

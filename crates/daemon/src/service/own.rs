@@ -1,0 +1,25 @@
+//! The caller's own target, as `netnice` shows it to a program.
+
+use netnice_api::ShowDoc;
+use netnice_core::target::Target;
+
+use super::named::Named;
+use super::view::View;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::Host;
+
+impl<H: Host> View<'_, H> {
+    /// What holds the process that asks.
+    pub(super) fn show_own(&mut self, named: Option<&Named>, now: Now) -> Result<ShowDoc, Denied> {
+        let Some(named) = named else {
+            return Err(Denied::BadUsage(
+                "the caller is meant by a pidfd, and none came with the request".to_owned(),
+            ));
+        };
+        let target = Target::pid(named.pid)
+            .ok_or_else(|| Denied::BadUsage(format!("{} is not a process id", named.pid)))?;
+        let held = self.of_process(&target, named.pid)?;
+        self.document(&held, &[], now)
+    }
+}

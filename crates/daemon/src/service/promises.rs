@@ -1,0 +1,91 @@
+//! What the service does for flows: see [`Promises`].
+
+use netnice_api::direct::Term;
+use netnice_core::contract::IfName;
+use netnice_core::link::Link;
+use netnice_core::units::Amount;
+
+use super::Service;
+use crate::authority;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::flows::promises::Promises;
+use crate::host::{Host, Process};
+use crate::journal::Journal;
+use crate::ledger::part::Part;
+use crate::peer::Peer;
+
+impl<H: Host> Promises for Service<H> {
+    fn may_use(&self, peer: &Peer) -> Result<(), Denied> {
+        match (self.rules.is_unknown(), self.rules.policy.direct_users) {
+            (true, _) => authority::may_manage(
+                peer,
+                "the direct path of a host whose policy is not in force",
+            ),
+            (false, false) => authority::may_manage(
+                peer,
+                "the direct path of this host (direct_users = false in its policy)",
+            ),
+            (false, true) => Ok(()),
+        }
+    }
+
+    fn keeps_awake(&self) -> bool {
+        self.rules.policy.direct_awake
+    }
+
+    fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]> {
+        let rule = self.rules.of_link(link);
+        let known = !self.rules.is_unknown();
+        known.then(|| rule.map_or(&[][..], |rule| &rule.discard))
+    }
+
+    fn process(&mut self, pid: u32) -> Option<Process> {
+        self.reconciler.host.process(pid)
+    }
+
+    fn links(&self) -> Vec<IfName> {
+        let links = self.reconciler.books.ledger.links();
+        links.map(|managed| managed.link.name.clone()).collect()
+    }
+
+    fn link(&self, name: &IfName) -> Option<Link> {
+        let managed = self.reconciler.books.ledger.link(name.as_str())?;
+        Some(managed.link.clone())
+    }
+
+    fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount) {
+        let ledger = &self.reconciler.books.ledger;
+        let [together, _] = ledger.promised_to_targets(link);
+        let each = ledger.promised_to_each(link);
+        (each.collect(), together)
+    }
+
+    fn part(&self, link: &IfName) -> Option<Part> {
+        self.reconciler.books.ledger.part(link).copied()
+    }
+
+    fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied> {
+        self.reconciler.set_part(link, part)
+    }
+
+    fn sent_by_classes(&self, link: &IfName) -> Option<u64> {
+        self.reconciler.host.sent_on(link.as_str())
+    }
+
+    fn heal(&mut self, now: Now) {
+        self.reconciler.heal(now);
+    }
+
+    fn journal(&mut self) -> &mut Journal {
+        &mut self.reconciler.journal
+    }
+}
+
+#[cfg(test)]
+impl<H: Host> Service<H> {
+    /// A link carries something else from now on, whatever was promised.
+    pub fn force_link(&mut self, managed: crate::ledger::Managed) {
+        self.reconciler.books.ledger.relink(managed);
+    }
+}

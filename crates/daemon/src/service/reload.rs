@@ -1,0 +1,265 @@
+//! The policy file, put in force: all of it or nothing.
+//!
+//! The policy is one who claims, beside root and all users ([`POLICY`]). Reading it again changes what it claims and
+//! manages; rules that have not changed are left alone. What a rule is about may not be there yet: the rule waits for
+//! it, and what it promises is kept free.
+
+use std::path::Path;
+
+use netnice_api::Done;
+use netnice_core::admission::TargetId;
+use netnice_core::claims::{Claim, Claims};
+use netnice_core::contract::{Contract, IfName};
+use netnice_core::link::{Capacity, CapacitySource, Link};
+use netnice_core::units::{Bytes, Rate};
+
+use super::link::reported;
+use super::unit_files::{grow_units, keeps_faulty, look_at_units, unit_seats};
+use crate::authority;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::{Host, Inventory};
+use crate::peer::POLICY;
+use crate::peer::Peer;
+use crate::policy::units::Units;
+use crate::policy::{LinkRule, Policy, Rule, Rules};
+use crate::reconcile::{Draft, Finder, Reconciler};
+
+/// Reads the policy file again, as a peer has asked.
+pub(super) fn reload<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    rules: &mut Rules,
+    peer: &Peer,
+    now: Now,
+) -> Result<Done, Denied> {
+    authority::may_manage(peer, "reading the policy again")?;
+    let Some(path) = rules.path.clone() else {
+        return Err(Denied::Failed("this daemon has no policy file".to_owned()));
+    };
+    let messages = read_policy(reconciler, rules, &path, now)?;
+    Ok(Done {
+        messages,
+        ..Done::default()
+    })
+}
+
+/// Reads the policy file and puts it in force. Where that fails, what was in force stays, and the daemon serves on.
+pub(super) fn obey<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    rules: &mut Rules,
+    path: &Path,
+    now: Now,
+) {
+    rules.follow(path);
+    if let Err(denied) = read_policy(reconciler, rules, path, now) {
+        let text = format!("the policy is not in force: {denied}");
+        reconciler.journal.warn(now, text);
+        look_at_units(reconciler, rules, now);
+    }
+}
+
+fn read_policy<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    rules: &mut Rules,
+    path: &Path,
+    now: Now,
+) -> Result<Vec<String>, Denied> {
+    let result = match Policy::load(path) {
+        Ok(policy) => {
+            let units = rules.read_units(&mut reconciler.host);
+            adopt_policy(reconciler, rules, path, policy, units, now)
+        }
+        Err(error) => Err(Denied::BadUsage(error.to_string())),
+    };
+    rules.fault = result.as_ref().err().map(ToString::to_string);
+    result
+}
+
+fn adopt_policy<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    rules: &mut Rules,
+    path: &Path,
+    policy: Option<Policy>,
+    units: Units,
+    now: Now,
+) -> Result<Vec<String>, Denied> {
+    let at = |line: usize, denied: Denied| {
+        Denied::NotAdmitted(format!("{}:{line}: {denied}", path.display()))
+    };
+    let there = policy.is_some();
+    let policy = policy.unwrap_or_default();
+    let mut draft = reconciler.draft();
+    let mut messages = Vec::new();
+    let wanted = seats(
+        &mut reconciler.finder(),
+        &mut draft,
+        &policy,
+        &mut messages,
+        &at,
+    )?;
+    let of_units = unit_seats(
+        &mut reconciler.finder(),
+        &draft,
+        &units,
+        Some(&wanted),
+        &mut messages,
+    );
+    // First all that is asked for no longer goes, then links change, then what is asked for comes: so nothing is
+    // refused for what only stands in its way on the way.
+    let slots: Vec<TargetId> = draft.ledger.held().map(|held| held.entry.id).collect();
+    for slot in slots {
+        let of_file = wanted.iter().find(|(at, _)| *at == slot).map(|(_, r)| *r);
+        let of_unit = of_units.iter().find(|(at, _)| *at == Some(slot));
+        let rule = of_file.or(of_unit.map(|(_, rule)| *rule));
+        if rule.is_none() && keeps_faulty(&draft, slot, &units) {
+            continue;
+        }
+        shrink(&mut draft, slot, rule, now)?;
+    }
+    change_links(&mut reconciler.host, &mut draft, &policy, &at)?;
+    for (slot, rule) in &wanted {
+        grow(&mut draft, *slot, rule, now).map_err(|denied| at(rule.line, denied))?;
+    }
+    let (draft, refused) = grow_units(&mut reconciler.finder(), draft, &of_units, now);
+    reconciler.install(draft)?;
+    let text = match there {
+        true => format!(
+            "policy {} is in force: rules {}, links {}",
+            path.display(),
+            wanted.len(),
+            policy.links.len()
+        ),
+        false => format!("there is no policy file {}", path.display()),
+    };
+    if there {
+        reconciler.journal.note(now, text.clone());
+    }
+    messages.insert(0, text);
+    messages.extend(rules.keep_units(units, refused, &mut reconciler.journal, now));
+    rules.policy = policy;
+    rules.read = true;
+    Ok(messages)
+}
+
+/// The slot of each rule's target, held or opened now. The first rule of a target wins.
+fn seats<'p>(
+    finder: &mut Finder<'_, impl Inventory>,
+    draft: &mut Draft,
+    policy: &'p Policy,
+    messages: &mut Vec<String>,
+    at: &impl Fn(usize, Denied) -> Denied,
+) -> Result<Vec<(TargetId, &'p Rule)>, Denied> {
+    let mut seats: Vec<(TargetId, &Rule)> = Vec::new();
+    for rule in &policy.rules {
+        let slot = finder.seat_of(draft, &rule.target);
+        let slot = slot.map_err(|denied| at(rule.line, denied))?;
+        match seats.iter().find(|(taken, _)| *taken == slot) {
+            Some((_, first)) => messages.push(format!(
+                "rule {} (line {}) never matches: rule {} comes first for {}",
+                rule.name, rule.line, first.name, rule.target
+            )),
+            None => seats.push((slot, rule)),
+        }
+    }
+    Ok(seats)
+}
+
+fn change_links(
+    machine: &mut impl Inventory,
+    draft: &mut Draft,
+    policy: &Policy,
+    at: &impl Fn(usize, Denied) -> Denied,
+) -> Result<(), Denied> {
+    let named = |name: &IfName| policy.links.iter().any(|rule| rule.name == *name);
+    let gone: Vec<IfName> = draft
+        .ledger
+        .links()
+        .filter(|managed| managed.by == POLICY.uid && !named(&managed.link.name))
+        .map(|managed| managed.link.name.clone())
+        .collect();
+    for rule in &policy.links {
+        let link = link_of_rule(machine, rule);
+        let link = link.map_err(|denied| at(rule.line, denied))?;
+        let managed = draft.ledger.manage(link, POLICY.uid);
+        managed.map_err(|denied| at(rule.line, denied))?;
+    }
+    for name in gone {
+        draft.ledger.unmanage(&name)?;
+    }
+    Ok(())
+}
+
+fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, Denied> {
+    let operator = |rate: Rate| Capacity {
+        rate,
+        source: CapacitySource::Operator,
+    };
+    let (mut up, mut down) = (rule.rate.map(operator), rule.down_rate.map(operator));
+    if up.is_none() && down.is_none() {
+        let reported = reported(machine, &rule.name)?;
+        (up, down) = (Some(reported), Some(reported));
+    }
+    Ok(Link {
+        name: rule.name.clone(),
+        up,
+        down,
+        overhead: Bytes(rule.overhead),
+    })
+}
+
+/// Takes out of the policy's claim on a target what it no longer asks; of a rule that has changed, all that is
+/// promised.
+pub(super) fn shrink(
+    draft: &mut Draft,
+    slot: TargetId,
+    rule: Option<&Rule>,
+    now: Now,
+) -> Result<(), Denied> {
+    let Some(held) = draft.ledger.get(slot).cloned() else {
+        return Ok(());
+    };
+    let Some(claim) = held.claims.iter().find(|claim| claim.by == POLICY) else {
+        return Ok(());
+    };
+    let left = match rule {
+        Some(rule) if rule.contract == claim.contract => return Ok(()),
+        Some(_) => claim.contract.without_guarantees(),
+        None => Contract::default(),
+    };
+    let claims = with_policy(&held.claims, left)?;
+    if claims.is_empty() && rule.is_none() {
+        draft.close(slot);
+        return Ok(());
+    }
+    draft.ledger.admit(slot, claims, now.wall_ns)?;
+    draft.ledger.set_rule(slot, None);
+    Ok(())
+}
+
+/// Makes a rule's contract the policy's claim on a target.
+pub(super) fn grow(draft: &mut Draft, slot: TargetId, rule: &Rule, now: Now) -> Result<(), Denied> {
+    let Some(held) = draft.ledger.get(slot).cloned() else {
+        return Ok(());
+    };
+    let asked = held.claims.iter().find(|claim| claim.by == POLICY);
+    if asked.is_none_or(|claim| claim.contract != rule.contract) {
+        let claims = with_policy(&held.claims, rule.contract.clone())?;
+        draft.ledger.admit(slot, claims, now.wall_ns)?;
+    }
+    draft.ledger.set_rule(slot, Some(rule.name.clone()));
+    Ok(())
+}
+
+/// The claims of a target with another one of the policy.
+fn with_policy(claims: &Claims, contract: Contract) -> Result<Claims, Denied> {
+    let mut all: Vec<Claim> = claims.iter().filter(|c| c.by != POLICY).cloned().collect();
+    let order = claims.iter().map(|claim| claim.order + 1).max();
+    if !contract.is_empty() {
+        all.push(Claim {
+            by: POLICY,
+            order: order.unwrap_or(0),
+            contract,
+        });
+    }
+    Ok(Claims::restore(all)?)
+}

@@ -1,0 +1,140 @@
+//! Telling the state.
+
+use netnice_api::{ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc};
+use netnice_core::contract::{Contract, Direction};
+use netnice_core::target::Target;
+use netnice_kernel::enforce::{Sample, TargetCounts};
+
+use super::view::View;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::{Host, Interface};
+use crate::ledger::{Held, Ledger, Managed};
+use crate::meter;
+use crate::peer::POLICY;
+use crate::reconcile::desired;
+
+impl<H: Host> View<'_, H> {
+    /// The state: of one target, if one is named.
+    pub(super) fn show(&mut self, target: Option<&str>, now: Now) -> Result<ShowDoc, Denied> {
+        let Some(text) = target else {
+            let all: Vec<Held> = self.ledger().held().cloned().collect();
+            let links: Vec<Managed> = self.ledger().links().cloned().collect();
+            return self.document(&all, &links, now);
+        };
+        let target: Target = text.parse()?;
+        let held = match target {
+            Target::Pid(pid) => self.of_process(&target, pid.get())?,
+            // Whoever knows of flows adds them.
+            Target::Flow(_) | Target::Direct(_) => Vec::new(),
+            _ => vec![self.finder().lookup(&target)?.clone()],
+        };
+        self.document(&held, &[], now)
+    }
+
+    pub(super) fn document(
+        &mut self,
+        targets: &[Held],
+        links: &[Managed],
+        now: Now,
+    ) -> Result<ShowDoc, Denied> {
+        let sample = self.machine.sample()?;
+        let interfaces = self.machine.interfaces()?;
+        let link = |managed: &Managed| self.link_doc(managed, &sample, &interfaces, now);
+        let links: Vec<LinkDoc> = links.iter().map(link).collect();
+        let mut targets: Vec<TargetDoc> = targets
+            .iter()
+            .map(|held| self.target_doc(held, &sample, &interfaces, now))
+            .collect();
+        targets.sort_by(|a, b| a.target.cmp(&b.target));
+        Ok(ShowDoc {
+            version: ShowDoc::VERSION,
+            links,
+            targets,
+            direct: Vec::new(),
+        })
+    }
+
+    fn link_doc(
+        &self,
+        managed: &Managed,
+        sample: &Sample,
+        interfaces: &[Interface],
+        now: Now,
+    ) -> LinkDoc {
+        let link = &managed.link;
+        let name = link.name.as_str();
+        let there = interfaces.iter().any(|i| i.name == name);
+        let rest = sample.rest.get(name).copied().unwrap_or_default();
+        let counts = TargetCounts { directions: rest };
+        let meter = meter::meter(&counts, &Contract::default());
+        let counters = CountersDoc::new(now.monotonic.0, &meter);
+        let counters = match self.measured.rates.of_link(name, now.monotonic) {
+            Some([up, down]) => counters.with_rates(up, down),
+            None => counters,
+        };
+        LinkDoc {
+            installed: there && !self.standing.broken.contains_key(&link.name),
+            degraded: self.link_faults(managed, interfaces),
+            counters,
+            ..LinkDoc::new(link, self.ledger().promised(link))
+        }
+    }
+
+    fn target_doc(
+        &self,
+        held: &Held,
+        sample: &Sample,
+        interfaces: &[Interface],
+        now: Now,
+    ) -> TargetDoc {
+        let counts = sample.targets.get(&held.id).copied().unwrap_or_default();
+        let meter = meter::meter(&counts, &held.entry.contract);
+        let asked = held.claims.effective();
+        let mut contract = ContractDoc::from(asked);
+        for clause in asked.as_change().clauses() {
+            if let Some(uid) = held.claims.set_by(clause) {
+                // What the policy file asks for, root asks for.
+                let uid = if uid == POLICY.uid { 0 } else { uid };
+                contract.set_by.insert(clause.to_string(), uid);
+            }
+        }
+        let counters = CountersDoc::new(now.monotonic.0, &meter);
+        let counters = match self.measured.rates.of(held.id, now.monotonic) {
+            Some([up, down]) => counters.with_rates(up, down),
+            None => counters,
+        };
+        TargetDoc {
+            target: held.entry.target.to_string(),
+            contract,
+            effective: ContractDoc::from(&held.effective(self.ledger())),
+            installed: installed(self.ledger(), held, self.machine.leaf()),
+            degraded: self.target_faults(held, interfaces),
+            counters,
+        }
+    }
+}
+
+/// What the kernel was told for a target.
+fn installed(ledger: &Ledger, held: &Held, leaf: &str) -> Option<InstalledDoc> {
+    let contract = &held.entry.contract;
+    let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
+    let share = desired::link_of(ledger, contract);
+    if !contract.is_limited() && share.is_none() {
+        return None;
+    }
+    let min = |direction| {
+        let usable = share?.link.usable(direction)?;
+        contract.link_min(direction, usable).flatten().map(bits)
+    };
+    let fastest = contract.both().or(contract.up()).or(contract.down());
+    Some(InstalledDoc {
+        path: "kernel".to_owned(),
+        up: contract.both().or(contract.up()).map(bits),
+        down: contract.down().map(bits),
+        min: min(Direction::Up),
+        min_down: min(Direction::Down),
+        burst_bytes: fastest.map(|rate| rate.bytes_in(desired::burst(contract)).0),
+        leaf: Some(leaf.to_owned()),
+    })
+}

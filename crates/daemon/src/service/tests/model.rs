@@ -1,0 +1,279 @@
+//! Random lives: processes are born, limited, promised, cleared and end in any order, steps fail and daemons restart.
+//! After every event the same must hold, computed anew from what is there.
+
+use std::collections::BTreeSet;
+
+use netnice_core::contract::Direction;
+use netnice_core::units::Amount;
+use proptest::prelude::*;
+
+use super::*;
+use crate::ledger::Body;
+use crate::reconcile::Record;
+use crate::state::State;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Spawn,
+    Fork(usize),
+    Exit(usize),
+    Limit {
+        who: usize,
+        kind: u8,
+        mbit: u64,
+        fails: Option<usize>,
+    },
+    Promise {
+        who: usize,
+        mbit: u64,
+    },
+    Name {
+        who: usize,
+        name: u8,
+    },
+    Group {
+        which: usize,
+        mbit: u64,
+    },
+    User {
+        which: u32,
+        mbit: u64,
+    },
+    Clear {
+        who: usize,
+        fails: Option<usize>,
+    },
+    ClearGroup(usize),
+    ClearAll,
+    Tick,
+    Restart,
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let fails = || prop::option::weighted(0.2, 0..4_usize);
+    let event = prop_oneof![
+        3 => Just(Event::Spawn),
+        4 => (0..50_usize).prop_map(Event::Fork),
+        2 => (0..50_usize).prop_map(Event::Exit),
+        6 => (0..50_usize, 0..4_u8, 1..80_u64, fails())
+            .prop_map(|(who, kind, mbit, fails)| Event::Limit { who, kind, mbit, fails }),
+        3 => (0..50_usize, 1..60_u64).prop_map(|(who, mbit)| Event::Promise { who, mbit }),
+        2 => (0..50_usize, 0..2_u8).prop_map(|(who, name)| Event::Name { who, name }),
+        2 => (0..4_usize, 1..80_u64).prop_map(|(which, mbit)| Event::Group { which, mbit }),
+        1 => (1000..1002_u32, 1..80_u64).prop_map(|(which, mbit)| Event::User { which, mbit }),
+        3 => (0..50_usize, fails()).prop_map(|(who, fails)| Event::Clear { who, fails }),
+        1 => (0..4_usize).prop_map(Event::ClearGroup),
+        1 => Just(Event::ClearAll),
+        3 => Just(Event::Tick),
+        1 => Just(Event::Restart),
+    ];
+    prop::collection::vec(event, 1..60)
+}
+
+const GROUPS: [&str; 4] = ["/", "/a", "/a/b", "/c"];
+
+struct World {
+    desk: Desk,
+    next: u32,
+}
+
+impl World {
+    fn new() -> World {
+        let mut desk = Desk::new();
+        for (n, path) in GROUPS.iter().enumerate() {
+            let id = n as u64 + 1;
+            desk.machine().groups.insert((*path).to_owned(), id);
+        }
+        ok(desk.link("eth0", "100mbit", ""));
+        World { desk, next: 100 }
+    }
+
+    /// One of the living processes but init.
+    fn pid(&mut self, n: usize) -> Option<u32> {
+        let pids = self.desk.machine().processes.keys().skip(1);
+        let pids: Vec<u32> = pids.copied().collect();
+        pids.get(n % pids.len().max(1)).copied()
+    }
+
+    fn happen(&mut self, event: &Event) -> Option<()> {
+        match event {
+            Event::Spawn => {
+                let (pid, group) = (self.next, GROUPS[self.next as usize % 4]);
+                self.next += 1;
+                let machine = self.desk.machine();
+                machine.spawn(pid, 1000 + pid % 2);
+                machine.processes.get_mut(&pid)?.cgroup = group.to_owned();
+            }
+            Event::Fork(n) => {
+                let (parent, child) = (self.pid(*n)?, self.next);
+                self.next += 1;
+                self.desk.machine().fork(parent, child);
+            }
+            Event::Exit(n) => {
+                let pid = self.pid(*n)?;
+                self.desk.machine().exit(pid);
+            }
+            Event::Tick => self.desk.pass(1),
+            Event::Restart => self.restart(),
+            Event::ClearAll => {
+                ok(self.desk.clear("all"));
+                ok(self.desk.link("eth0", "100mbit", ""));
+            }
+            _ => return self.order(event),
+        }
+        Some(())
+    }
+
+    fn order(&mut self, event: &Event) -> Option<()> {
+        match event {
+            Event::Limit {
+                who,
+                kind,
+                mbit,
+                fails,
+            } => {
+                let pid = self.pid(*who)?;
+                let change = match kind {
+                    0 => format!("up {mbit}mbit"),
+                    1 => format!("down {mbit}mbit"),
+                    2 => format!("both {mbit}mbit"),
+                    _ => "up none down none both none".to_owned(),
+                };
+                let target = format!("pid:{pid}");
+                self.change(*fails, |desk| desk.set(&target, &change));
+            }
+            Event::Promise { who, mbit } => {
+                let target = format!("pid:{}", self.pid(*who)?);
+                let change = format!("min {mbit}mbit");
+                self.change(None, |desk| desk.set(&target, &change));
+            }
+            Event::Name { who, name } => {
+                let (pid, name) = (self.pid(*who)?, format!("n{name}"));
+                self.change(None, |desk| {
+                    desk.run_named(&Peer::ROOT, &name, pid, "up 9mbit")
+                });
+            }
+            Event::Group { which, mbit } => {
+                let target = format!("cgroup:{}", GROUPS[*which]);
+                let change = format!("up {mbit}mbit");
+                self.change(None, |desk| desk.set(&target, &change));
+            }
+            Event::User { which, mbit } => {
+                let (target, change) = (format!("user:{which}"), format!("down {mbit}mbit"));
+                self.change(None, |desk| desk.set(&target, &change));
+            }
+            Event::Clear { who, fails } => {
+                let target = format!("pid:{}", self.pid(*who)?);
+                self.change(*fails, |desk| desk.clear(&target));
+            }
+            Event::ClearGroup(which) => {
+                let target = format!("cgroup:{}", GROUPS[*which]);
+                self.change(None, |desk| desk.clear(&target));
+            }
+            _ => {}
+        }
+        Some(())
+    }
+
+    /// A change that may fail: if it does, nothing is otherwise than before.
+    fn change(&mut self, fails: Option<usize>, change: impl FnOnce(&mut Desk) -> Response) {
+        let force = self.desk.machine().force.clone();
+        let mut ledger = self.desk.service.ledger().clone();
+        self.desk.machine().fails_in = fails;
+        let answer = change(&mut self.desk);
+        self.desk.machine().fails_in = None;
+        if !matches!(answer, Response::Done(_)) {
+            assert_eq!(self.desk.machine().force, force, "{answer:?}");
+            ledger.skip_ids(self.desk.service.ledger().next_id());
+            assert_eq!(*self.desk.service.ledger(), ledger, "{answer:?}");
+        }
+    }
+
+    /// `kill -9` and a new daemon.
+    fn restart(&mut self) {
+        let state = State {
+            ledger: self.desk.service.ledger().clone(),
+            undos: Default::default(),
+        };
+        let held = |desk: &Desk| -> Vec<_> {
+            let held = desk.service.ledger().held();
+            held.map(|h| (h.id, h.entry.clone())).collect()
+        };
+        let before = held(&self.desk);
+        let force = self.desk.machine().force.clone();
+        let mut service = Service::new(self.desk.machine().clone(), None);
+        service.start(Record::Whole(Box::new(state)), self.desk.now);
+        self.desk.service = service;
+        assert_eq!(before, held(&self.desk), "a restart changes nothing");
+        assert_eq!(self.desk.machine().force, force);
+    }
+
+    fn check(&mut self) {
+        self.desk.check();
+        self.families_are_held();
+        self.promises_fit();
+    }
+
+    /// The living family of a process that a target was made of is in that target, or in one inside it; but for those
+    /// who have joined a name, and their families.
+    fn families_are_held(&mut self) {
+        let held: Vec<Held> = self.desk.service.ledger().held().cloned().collect();
+        let is_pid = |held: &Held| held.entry.target.to_string().starts_with("pid:");
+        let roots = |held: &Held| match &held.body {
+            Body::Processes { roots, .. } => roots.clone(),
+            _ => Vec::new(),
+        };
+        let named = held.iter().filter(|held| !is_pid(held)).flat_map(roots);
+        let mut joined: BTreeSet<u32> = BTreeSet::new();
+        for root in named {
+            joined.extend(self.desk.machine().family(root.pid));
+        }
+        for target in held.iter().filter(|held| is_pid(held)) {
+            let root = roots(target)[0];
+            let process = self.desk.machine().process(root.pid);
+            let is_there = process.is_some_and(|process| process.root == root);
+            if !is_there || self.desk.machine().own(root.pid) != target.id {
+                continue;
+            }
+            for pid in self.desk.machine().family(root.pid) {
+                let own = self.desk.machine().own(pid);
+                let inner = held.iter().find(|held| held.id == own);
+                let inner = inner.expect("a member of what is held");
+                let mut around = self.desk.service.ledger().around(inner.entry.id);
+                let inside = inner.id == target.id || around.any(|outer| outer.id == target.id);
+                assert!(
+                    inside || joined.contains(&pid),
+                    "{pid}, of the family of {}, is in {}",
+                    target.entry.target,
+                    inner.entry.target
+                );
+            }
+        }
+    }
+
+    fn promises_fit(&mut self) {
+        let ledger = &self.desk.service.ledger();
+        let link = ledger.link("eth0").expect("managed").link.clone();
+        let [up, _] = ledger.promised(&link);
+        assert!(up <= Amount::from(link.usable(Direction::Up).expect("a rate")));
+        let mut slots = BTreeSet::new();
+        for target in &self.desk.service.reconciler.host.force.desired.targets {
+            assert!(slots.insert(target.slot), "a slot is used once");
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn whatever_happens_the_machine_does_what_the_ledger_says(events in events()) {
+        let mut world = World::new();
+        for event in &events {
+            world.happen(event);
+            world.desk.service.tidy(world.desk.now);
+            world.check();
+        }
+        ok(world.desk.clear("all"));
+        assert!(!world.desk.machine().is_enforcing(), "no trace");
+    }
+}

@@ -1,0 +1,146 @@
+//! Sections of unit files, put in force beside the policy file.
+//!
+//! They are the policy's claims too, so that a unit has one contract of the administrator's; where the policy file has a
+//! rule for the unit, that one wins, as the first. A section takes effect when its file changes, without being asked: it
+//! is read again a moment after, and what root has cleared by hand meanwhile stays cleared until its section changes.
+
+use netnice_core::admission::TargetId;
+
+use super::reload::{grow, shrink};
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::{Host, Inventory};
+use crate::peer::POLICY;
+use crate::policy::units::{SECTION, Units};
+use crate::policy::{Rule, Rules};
+use crate::reconcile::{Draft, Finder, Reconciler};
+
+/// A rule of a unit file, and the slot of its target if that is held.
+pub(super) type UnitSeat<'u> = (Option<TargetId>, &'u Rule);
+
+/// Reads the unit files again, for one of them has changed or a new instance of a template runs, and puts in force
+/// what has changed.
+pub(super) fn look_at_units<H: Host>(reconciler: &mut Reconciler<H>, rules: &mut Rules, now: Now) {
+    let units = rules.read_units(&mut reconciler.host);
+    if units == rules.units {
+        return;
+    }
+    let adopted = adopt_units(reconciler, rules, units, now);
+    reconciler.journal.judge(now, "reading unit files", adopted);
+}
+
+/// Puts in force what unit files ask for now, and leaves the policy file's rules alone.
+fn adopt_units<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    rules: &mut Rules,
+    units: Units,
+    now: Now,
+) -> Result<(), Denied> {
+    let mut draft = reconciler.draft();
+    let mut of_units = unit_seats(
+        &mut reconciler.finder(),
+        &draft,
+        &units,
+        None,
+        &mut Vec::new(),
+    );
+    // What has not changed and is not there was cleared by hand.
+    of_units.retain(|(slot, rule)| {
+        let claims = slot
+            .and_then(|slot| draft.ledger.get(slot))
+            .map(|h| &h.claims);
+        let holds = claims.is_some_and(|claims| claims.iter().any(|claim| claim.by == POLICY));
+        let refused = rules.unit_faults.contains_key(&rule.target.to_string());
+        holds || refused || !rules.units.rules.contains(rule)
+    });
+    let sections: Vec<TargetId> = draft
+        .ledger
+        .held()
+        .filter(|held| held.rule.as_ref().is_some_and(|r| r.starts_with(SECTION)))
+        .map(|held| held.entry.id)
+        .collect();
+    for slot in sections {
+        let rule = of_units.iter().find(|(at, _)| *at == Some(slot));
+        if rule.is_none() && keeps_faulty(&draft, slot, &units) {
+            continue;
+        }
+        shrink(&mut draft, slot, rule.map(|(_, rule)| *rule), now)?;
+    }
+    let (draft, refused) = grow_units(&mut reconciler.finder(), draft, &of_units, now);
+    reconciler.install(draft)?;
+    rules.keep_units(units, refused, &mut reconciler.journal, now);
+    Ok(())
+}
+
+/// The rules of unit files, but for those of units that a rule of the policy file is for: one of those that are being
+/// read too, or else one that is in force.
+pub(super) fn unit_seats<'u>(
+    finder: &mut Finder<'_, impl Inventory>,
+    draft: &Draft,
+    units: &'u Units,
+    of_file: Option<&[(TargetId, &Rule)]>,
+    messages: &mut Vec<String>,
+) -> Vec<UnitSeat<'u>> {
+    let mut seats: Vec<UnitSeat<'u>> = Vec::new();
+    for rule in &units.rules {
+        let slot = match draft.ledger.find(&rule.target) {
+            Some(held) => Some(held.entry.id),
+            None => finder
+                .find_thing(&rule.target)
+                .ok()
+                .and_then(|(body, ..)| draft.ledger.find_alias(&body))
+                .map(|held| held.entry.id),
+        };
+        let mut read = of_file.unwrap_or_default().iter();
+        if let Some((_, first)) = read.find(|(at, _)| Some(*at) == slot) {
+            messages.push(format!(
+                "{} does not hold: rule {} of the policy file is for {} too",
+                rule.name, first.name, rule.target
+            ));
+            continue;
+        }
+        let held = slot.and_then(|slot| draft.ledger.get(slot));
+        let ruled = held.and_then(|held| held.rule.as_ref());
+        if of_file.is_none() && ruled.is_some_and(|rule| !rule.starts_with(SECTION)) {
+            continue;
+        }
+        if seats.iter().all(|(at, _)| at.is_none() || *at != slot) {
+            seats.push((slot, rule));
+        }
+    }
+    seats
+}
+
+/// Makes the rules of unit files the policy's claims, each as far as it fits; tells which did not, and why.
+pub(super) fn grow_units(
+    finder: &mut Finder<'_, impl Inventory>,
+    mut draft: Draft,
+    of_units: &[UnitSeat<'_>],
+    now: Now,
+) -> (Draft, Vec<(String, String)>) {
+    let mut refused = Vec::new();
+    for (_, rule) in of_units {
+        let mut attempt = draft.clone();
+        let grown = finder
+            .seat_of(&mut attempt, &rule.target)
+            .and_then(|slot| grow(&mut attempt, slot, rule, now));
+        match grown {
+            Ok(()) => draft = attempt,
+            Err(denied) => {
+                let text = format!("{}: {}: {denied}", rule.target, rule.name);
+                refused.push((rule.target.to_string(), text));
+            }
+        }
+    }
+    (draft, refused)
+}
+
+/// Whether a slot is held by a section that makes no sense now: then it keeps what it had.
+pub(super) fn keeps_faulty(draft: &Draft, slot: TargetId, units: &Units) -> bool {
+    let Some(held) = draft.ledger.get(slot) else {
+        return false;
+    };
+    let by_section = held.rule.as_ref().is_some_and(|r| r.starts_with(SECTION));
+    let of_target = |unit: &String| held.entry.target.to_string() == format!("unit:{unit}");
+    by_section && units.faults.keys().any(of_target)
+}

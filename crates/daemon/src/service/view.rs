@@ -1,0 +1,138 @@
+//! What requests are answered from that only look: the machine, the books, and what was measured. Why some targets and
+//! links are not served as they should be is said here, for all of them.
+
+use netnice_core::contract::{Clause, Contract, Direction};
+use netnice_core::target::Target;
+use netnice_kernel::enforce::Housing;
+
+use crate::denied::Denied;
+use crate::host::{Interface, Inventory};
+use crate::ledger::{Body, Held, Ledger, Managed};
+use crate::meter::Measured;
+use crate::reconcile::{Finder, Reconciler, Standing, desired};
+use crate::state::Books;
+
+/// See the module.
+pub(super) struct View<'a, H> {
+    /// It is asked and not changed.
+    pub(super) machine: &'a mut H,
+    pub(super) books: &'a Books,
+    pub(super) standing: &'a Standing,
+    pub(super) measured: &'a Measured,
+}
+
+impl<'a, H> View<'a, H> {
+    /// Of what is there now.
+    pub(super) fn of(reconciler: &'a mut Reconciler<H>, measured: &'a Measured) -> View<'a, H> {
+        View {
+            machine: &mut reconciler.host,
+            books: &reconciler.books,
+            standing: &reconciler.standing,
+            measured,
+        }
+    }
+}
+
+impl<H: Inventory> View<'_, H> {
+    /// Finds what targets are made of.
+    pub(super) fn finder(&mut self) -> Finder<'_, H> {
+        Finder::new(self.machine, &self.books.ledger)
+    }
+
+    /// The target that holds a process: its own, else the nearest one around it. If it has joined a name inside its own,
+    /// that one too.
+    pub(super) fn of_process(&mut self, target: &Target, pid: u32) -> Result<Vec<Held>, Denied> {
+        let place = self.machine.place(pid);
+        let lives = self.machine.process(pid).is_some();
+        let nearest = self.ledger().at_place(&place);
+        if let Some(own) = self.ledger().find(target) {
+            let slot = own.entry.id;
+            let is_inside = |held: &&Held| {
+                let mut around = self.ledger().around(held.entry.id);
+                around.any(|outer| outer.entry.id == slot)
+            };
+            let inside = nearest.filter(is_inside);
+            return Ok([own].into_iter().chain(inside).cloned().collect());
+        }
+        if !lives {
+            return Err(Denied::Failed(format!("process {pid} does not exist")));
+        }
+        Ok(nearest.into_iter().cloned().collect())
+    }
+}
+
+impl<'a, H> View<'a, H> {
+    /// What is held.
+    pub(super) fn ledger(&self) -> &'a Ledger {
+        &self.books.ledger
+    }
+
+    /// Why a target is not served as it should.
+    pub(super) fn target_faults(&self, held: &Held, interfaces: &[Interface]) -> Vec<String> {
+        let mut faults: Vec<String> = held.refused.iter().cloned().collect();
+        if matches!(held.body, Body::Cgroup(None) | Body::App(None)) {
+            faults.push(format!("{} is not there now", held.entry.target));
+        }
+        if matches!(self.standing.housings.get(&held.id), Some(Housing::Apart(names)) if names.is_empty())
+        {
+            faults.push(format!(
+                "{} has a network of its own to which no pair of interfaces leads: nothing of it is held",
+                held.entry.target
+            ));
+        }
+        faults.extend(self.standing.repairs.given_up.clone());
+        let contract = &held.entry.contract;
+        let Some(managed) = desired::link_of(self.ledger(), contract) else {
+            faults.extend(missing_link(self.ledger(), contract));
+            return faults;
+        };
+        faults.extend(self.link_faults(managed, interfaces));
+        let link = &managed.link.name;
+        if contract.min(Direction::Down).is_some()
+            && let Some(rate) = self.measured.rates.overload(link.as_str())
+        {
+            let usable = managed.link.usable(Direction::Down);
+            faults.push(format!(
+                "{link} receives {rate:#}, more than the {:#} that can be shared out here: what is lost before it \
+                 arrives is not netnice's to give, so min-down may not hold",
+                usable.map(netnice_core::units::Amount::from).unwrap_or_default()
+            ));
+        }
+        faults
+    }
+
+    /// Why a link does not serve as it should.
+    pub(super) fn link_faults(&self, managed: &Managed, interfaces: &[Interface]) -> Vec<String> {
+        let link = &managed.link.name;
+        let mut faults: Vec<String> = self
+            .standing
+            .broken
+            .get(link)
+            .cloned()
+            .into_iter()
+            .collect();
+        match interfaces.iter().find(|i| i.name == link.as_str()) {
+            None => faults.push(format!(
+                "interface {link} is gone; its classes come back with it"
+            )),
+            Some(interface) if !interface.up => faults.push(format!("interface {link} is down")),
+            Some(_) => {}
+        }
+        faults
+    }
+}
+
+/// Why a weight, a priority or a link that is named does not count.
+fn missing_link(ledger: &Ledger, contract: &Contract) -> Option<String> {
+    if let Some(link) = contract.on() {
+        return Some(format!("{link} is not managed"));
+    }
+    let weighs = contract.weight().is_some() || contract.priority().is_some();
+    (weighs && ledger.links().count() > 1).then(|| {
+        format!(
+            "{} and {} count on a link: several are managed, say which one with --on",
+            Clause::Weight,
+            Clause::Priority
+        )
+    })
+}

@@ -1,0 +1,154 @@
+//! What moves, told in few words to those who ask again and again.
+//!
+//! Counts are read at most as often as they are asked for anew: who asks once a second is told what the second's own
+//! reading found, so that looking costs no second one.
+
+use std::collections::BTreeMap;
+
+use netnice_api::{LinkDoc, Moving, Watch, WatchDoc, Watched, WatchedLink};
+use netnice_core::admission::TargetId;
+use netnice_core::contract::Direction;
+use netnice_core::meter::Meter;
+use netnice_core::units::Nanos;
+
+use super::view::View;
+use crate::clock::Now;
+use crate::denied::Denied;
+use crate::host::{Host, Interface, Inventory};
+use crate::ledger::{Held, Managed};
+use crate::meter::Measured;
+use crate::meter::metrics::serve::Page;
+use crate::meter::metrics::{self, Tally};
+use crate::reconcile::Reconciler;
+
+/// What moves.
+pub(super) fn watch<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    measured: &mut Measured,
+    asked: &Watch,
+    now: Now,
+) -> Result<WatchDoc, Denied> {
+    let (doc, _) = watch_all(reconciler, measured, Nanos(asked.within_ns), now)?;
+    Ok(doc)
+}
+
+/// The page for Prometheus: of counts that are at most half a second old, and made anew only as often.
+pub(super) fn metrics<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    measured: &mut Measured,
+    now: Now,
+) -> Page {
+    if let Some((at, page)) = &measured.page
+        && now.monotonic.since(*at) < FRESH
+    {
+        return page.clone();
+    }
+    let told = watch_all(reconciler, measured, FRESH, now);
+    let tally = Tally {
+        repairs: reconciler.standing.repairs.total,
+        ..measured.tally
+    };
+    let page: Page = match told {
+        Ok((doc, meters)) => metrics::page(&doc, &meters, &tally).into(),
+        Err(denied) => {
+            reconciler.journal.judge(now, "metrics", Err(denied));
+            metrics::page(&WatchDoc::default(), &[], &tally).into()
+        }
+    };
+    measured.page = Some((now.monotonic, page.clone()));
+    page
+}
+
+/// What moves, and all that was counted of each target in the same reading.
+fn watch_all<H: Host>(
+    reconciler: &mut Reconciler<H>,
+    measured: &mut Measured,
+    within: Nanos,
+    now: Now,
+) -> Result<(WatchDoc, Vec<Meter>), Denied> {
+    if measured.rates.read_within(within, now.monotonic).is_none() {
+        measured.read(&mut reconciler.host, &reconciler.books.ledger, now)?;
+    }
+    View::of(reconciler, measured).all_that_moves(now)
+}
+
+impl<H: Inventory> View<'_, H> {
+    fn all_that_moves(&mut self, now: Now) -> Result<(WatchDoc, Vec<Meter>), Denied> {
+        let read_at = self
+            .measured
+            .rates
+            .read_within(Nanos(u64::MAX), now.monotonic);
+        let interfaces = self.machine.interfaces()?;
+        let mut held: Vec<&Held> = self.ledger().held().collect();
+        held.sort_by_cached_key(|held| held.entry.target.to_string());
+        let places: BTreeMap<TargetId, usize> = held
+            .iter()
+            .enumerate()
+            .map(|(place, held)| (held.entry.id, place))
+            .collect();
+        let target = |held: &&Held| Watched {
+            inside: held.entry.parent.and_then(|id| places.get(&id).copied()),
+            ..self.watched(held, &interfaces, now)
+        };
+        let links = self.ledger().links();
+        let meters = held
+            .iter()
+            .map(|held| self.measured.rates.meter(held.id))
+            .collect();
+        let doc = WatchDoc {
+            at_ns: read_at.unwrap_or(now.monotonic).0,
+            links: links
+                .map(|link| self.watched_link(link, &interfaces))
+                .collect(),
+            targets: held.iter().map(target).collect(),
+        };
+        Ok((doc, meters))
+    }
+
+    fn watched(&self, held: &Held, interfaces: &[Interface], now: Now) -> Watched {
+        let effective = held.effective(self.ledger());
+        let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();
+        let paces = self
+            .measured
+            .rates
+            .pace(held.id, now.monotonic)
+            .unwrap_or_default();
+        let meter = self.measured.rates.meter(held.id);
+        let [sends, receives] = Direction::ALL.map(|direction| {
+            let pace = paces[direction as usize];
+            Moving {
+                rate: pace.rate.0,
+                wait_ns: meter.flow(direction).queue_delay_ns,
+                drops: pace.drops,
+                held: pace.held,
+            }
+        });
+        Watched {
+            target: held.entry.target.to_string(),
+            inside: None,
+            up: effective.up().map(bits),
+            down: effective.down().map(bits),
+            both: effective.both().map(bits),
+            min: effective.min(Direction::Up).map(bits),
+            min_down: effective.min(Direction::Down).map(bits),
+            sends,
+            receives,
+            degraded: self.target_faults(held, interfaces),
+        }
+    }
+
+    fn watched_link(&self, managed: &Managed, interfaces: &[Interface]) -> WatchedLink {
+        let doc = LinkDoc::new(&managed.link, self.ledger().promised(&managed.link));
+        WatchedLink {
+            link: doc.link,
+            up: doc.up.as_ref().map(|capacity| capacity.rate),
+            down: doc.down.as_ref().map(|capacity| capacity.rate),
+            up_held: doc.up.map_or(0, |capacity| capacity.held),
+            down_held: doc.down.map_or(0, |capacity| capacity.held),
+            degraded: self.link_faults(managed, interfaces),
+        }
+    }
+}
+
+/// A page of metrics is as good as new for so long.
+const FRESH: Nanos = Nanos::from_millis(500);
