@@ -12,8 +12,8 @@
 //! 2. where a target has a minimum on L in d, its children's demands sum to at most that;
 //! 3. a target's demands over all links sum to at most its limit in d, and over both directions
 //!    to at most its `both` (so no minimum is above any ancestor's limit);
-//! 4. no chain of targets is longer than [`MAX_DEPTH`], and none mixes `both` with one-way
-//!    limits: both are what the kernel's class trees can hold.
+//! 4. no chain of targets for which anything is asked is longer than [`MAX_DEPTH`], and none mixes
+//!    `both` with one-way limits: both are what the kernel's class trees can hold.
 //!
 //! [`admit`] keeps the set admissible: it tells whether it would still be so with the request in
 //! it. It looks only at the conditions that the request touches, so a set that has become

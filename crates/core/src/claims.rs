@@ -7,7 +7,10 @@
 //!   nice(1) a user can tighten but not loosen what somebody else has set. A limit without a
 //!   burst of its own counts with the default burst.
 //! - **everything else** comes from privileged claims (root and the group `netnice`) only; where
-//!   two of them name the same clause, the claim that was changed latest wins.
+//!   two of them name the same clause, the claim that was changed latest wins;
+//! - **privileged before unprivileged**: where a user's claim contradicts what root and the group
+//!   ask, it is *set aside*: it stays on the books, does not count, and counts again by itself
+//!   once nothing contradicts it. So no user's claim refuses what root asks.
 //!
 //! One's own claim may be raised or taken back at any time. Another's may not, unless by root,
 //! who may take back anything, clause by clause or all at once.
@@ -54,6 +57,8 @@ pub struct Claim {
 pub struct Claims {
     /// By order, latest last; one per user.
     claims: Vec<Claim>,
+    /// Users whose claims are set aside.
+    aside: Vec<u32>,
     effective: Contract,
 }
 
@@ -83,6 +88,22 @@ impl Claims {
     /// What holds.
     pub fn effective(&self) -> &Contract {
         &self.effective
+    }
+
+    /// The users whose claims do not count now, for they contradict what root and the group ask.
+    pub fn set_aside(&self) -> &[u32] {
+        &self.aside
+    }
+
+    /// What root and the group ask, without what users without privilege ask.
+    pub fn of_privileged(&self) -> Contract {
+        let privileged = self.claims.iter().filter(|claim| claim.by.privileged);
+        let all = Claims {
+            claims: privileged.cloned().collect(),
+            ..Claims::default()
+        };
+        // A burst alone, whose limit is a user's, asks nothing.
+        all.consequence().unwrap_or_default()
     }
 
     /// Whose claim decides a clause of the effective contract, if the clause is named there.
@@ -129,7 +150,7 @@ impl Claims {
             contract,
         });
         claims.retain(|claim| !claim.contract.is_empty());
-        Claims::of(claims, Some(by.uid))
+        Claims::of(claims, Some(by))
     }
 
     /// The claims after `by` has taken back what is theirs; of root, everything.
@@ -142,7 +163,7 @@ impl Claims {
         if claims.len() == self.claims.len() {
             return Err(ClaimError::NothingYours(self.users()));
         }
-        Claims::of(claims, Some(by.uid))
+        Claims::of(claims, Some(by))
     }
 
     /// The users who ask something.
@@ -175,27 +196,53 @@ impl Claims {
         Ok(())
     }
 
-    /// Claims with what follows from them; `asking` is who changed them.
-    fn of(claims: Vec<Claim>, asking: Option<u32>) -> Result<Claims, ClaimError> {
+    /// Claims with what follows from them; `asking` is who changed them. Where they contradict each
+    /// other, claims without privilege are set aside; that of who asks is refused instead.
+    fn of(claims: Vec<Claim>, asking: Option<Claimant>) -> Result<Claims, ClaimError> {
         let mut all = Claims {
             claims,
-            effective: Contract::default(),
+            ..Claims::default()
         };
-        let change = all.combined();
-        if change.is_empty() {
+        let conflict = |all: &Claims, error| {
+            let mut others = all.users();
+            others.retain(|uid| asking.is_none_or(|asking| *uid != asking.uid));
+            ClaimError::Conflict { error, others }
+        };
+        if let Ok(effective) = all.consequence() {
+            all.effective = effective;
             return Ok(all);
         }
-        match Contract::default().apply(&change) {
-            Ok(effective) => {
-                all.effective = effective;
-                Ok(all)
-            }
-            Err(error) => {
-                let mut others = all.users();
-                others.retain(|uid| Some(*uid) != asking);
-                Err(ClaimError::Conflict { error, others })
+        let unprivileged = all.claims.iter().filter(|claim| !claim.by.privileged);
+        let users: Vec<u32> = unprivileged.map(|claim| claim.by.uid).collect();
+        all.aside.clone_from(&users);
+        let own = all.consequence();
+        all.effective = own.map_err(|error| conflict(&all, error))?;
+        for uid in users {
+            all.aside.retain(|aside| *aside != uid);
+            match all.consequence() {
+                Ok(effective) => all.effective = effective,
+                Err(error) if asking.is_some_and(|asking| asking.uid == uid) => {
+                    return Err(conflict(&all, error));
+                }
+                Err(_) => all.aside.push(uid),
             }
         }
+        Ok(all)
+    }
+
+    /// What follows from the claims that count.
+    fn consequence(&self) -> Result<Contract, ContractError> {
+        let change = self.combined();
+        match change.is_empty() {
+            true => Ok(Contract::default()),
+            false => Contract::default().apply(&change),
+        }
+    }
+
+    /// The claims that count.
+    fn counting(&self) -> impl DoubleEndedIterator<Item = &Claim> {
+        let counts = |claim: &&Claim| !self.aside.contains(&claim.by.uid);
+        self.claims.iter().filter(counts)
     }
 
     /// The clauses that hold.
@@ -204,8 +251,7 @@ impl Claims {
             deciding.map(|(_, value)| Setting::Set(value))
         }
         let named = self
-            .claims
-            .iter()
+            .counting()
             .any(|claim| claim.contract.burst().is_some());
         Change {
             up: set(self.smallest(Contract::up)),
@@ -226,16 +272,14 @@ impl Claims {
 
     /// The claim with the smallest value of a clause, the earliest of equals.
     fn smallest<T: Ord>(&self, read: impl Fn(&Contract) -> Option<T>) -> Option<(&Claim, T)> {
-        self.claims
-            .iter()
+        self.counting()
             .filter_map(|claim| Some((claim, read(&claim.contract)?)))
             .min_by(|(_, a), (_, b)| a.cmp(b))
     }
 
     /// The privileged claim that names a clause and was changed latest.
     fn latest<T>(&self, read: impl Fn(&Contract) -> Option<T>) -> Option<(&Claim, T)> {
-        self.claims
-            .iter()
+        self.counting()
             .rev()
             .filter(|claim| claim.by.privileged)
             .find_map(|claim| Some((claim, read(&claim.contract)?)))

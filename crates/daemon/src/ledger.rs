@@ -18,6 +18,7 @@
 //!        any more      degraded                           packets wait: remnant ────┘ or 60 s
 //! ```
 
+mod admit;
 mod held;
 mod invariants;
 mod links;
@@ -28,9 +29,9 @@ pub mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netnice_core::admission::{self, Entry, TargetId};
-use netnice_core::claims::{Claimant, Claims};
-use netnice_core::contract::{Change, Contract, IfName, kernel_path_support};
+use netnice_core::admission::{Entry, TargetId};
+use netnice_core::claims::Claims;
+use netnice_core::contract::{Contract, IfName};
 use netnice_core::target::Target;
 use netnice_kernel::plan::MAX_SLOT;
 
@@ -53,6 +54,8 @@ pub struct Ledger {
     /// What the direct path has of each link; not kept over a restart, for its drivers know.
     parts: BTreeMap<IfName, part::Part>,
     next_id: u32,
+    /// Up to which number it was tried lately whether what is set aside may count again.
+    healed_to: u32,
 }
 
 impl Default for Ledger {
@@ -64,6 +67,7 @@ impl Default for Ledger {
             remnants: BTreeMap::new(),
             parts: BTreeMap::new(),
             next_id: 1,
+            healed_to: 0,
         }
     }
 }
@@ -138,7 +142,7 @@ impl Ledger {
             next = here.entry.parent;
             Some(here)
         })
-        .take(admission::MAX_DEPTH)
+        .take(LONGEST_CHAIN)
     }
 
     /// What a target contains directly.
@@ -180,6 +184,7 @@ impl Ledger {
             place,
             claims: Claims::default(),
             refused: None,
+            aside: None,
             rule: None,
             changed_ns: 0,
         };
@@ -194,36 +199,6 @@ impl Ledger {
         }
         self.seat(slot);
         Ok(slot)
-    }
-
-    /// Lets `by` ask for a change, and admits what follows from all claims. If nobody asks anything after it, the
-    /// caller closes the target.
-    pub fn ask(
-        &mut self,
-        slot: TargetId,
-        by: Claimant,
-        change: &Change,
-        now_ns: u64,
-    ) -> Result<(), Denied> {
-        let claims = self.at(slot)?.claims.apply(by, change)?;
-        self.admit(slot, claims, now_ns)
-    }
-
-    /// Puts claims in the place of those that are there.
-    pub fn admit(&mut self, slot: TargetId, claims: Claims, now_ns: u64) -> Result<(), Denied> {
-        kernel_path_support(claims.effective())?;
-        let held = self.at(slot)?;
-        let request = Entry {
-            contract: claims.effective().clone(),
-            ..held.entry.clone()
-        };
-        let grant = admission::admit(&self.capacities(), &self.entries(), request)?;
-        if let Some(held) = self.held.get_mut(&slot) {
-            held.claims = claims;
-            held.changed_ns = now_ns;
-            held.granted(grant);
-        }
-        Ok(())
     }
 
     /// Lets a target go. What it contained is contained by what is around now; guarantees that do not fit there are
@@ -253,45 +228,6 @@ impl Ledger {
             self.reseat(orphan);
         }
         Some(Closed { held, heir })
-    }
-
-    /// Admits everything anew, the eldest first, as after a restart. What does not fit stays, with its limits, and is
-    /// said to be degraded.
-    pub fn readmit(&mut self) {
-        let asked = |held: &Held| Entry {
-            contract: held.claims.effective().clone(),
-            ..held.entry.clone()
-        };
-        let mut held: Vec<&Held> = self.held.values().collect();
-        held.sort_by_key(|held| held.id);
-        let wanted: Vec<Entry> = held.into_iter().map(asked).collect();
-        for (entry, answer) in admission::readmit(&self.capacities(), wanted) {
-            let Some(held) = self.held.get_mut(&entry.id) else {
-                continue;
-            };
-            match answer {
-                Ok(grant) => held.granted(grant),
-                Err(refusal) => held.degrade(refusal.to_string()),
-            }
-        }
-    }
-
-    /// Admits again what is degraded, the eldest first, as far as there is room for it now; tells what is served again.
-    pub fn heal(&mut self) -> Vec<Target> {
-        let mut degraded: Vec<(u32, TargetId)> = self
-            .held
-            .values()
-            .filter(|held| held.refused.is_some())
-            .map(|held| (held.id, held.entry.id))
-            .collect();
-        degraded.sort_unstable();
-        let mut healed = Vec::new();
-        for (_, slot) in degraded {
-            self.reseat(slot);
-            let held = self.held.get(&slot).filter(|held| held.refused.is_none());
-            healed.extend(held.map(|held| held.entry.target.clone()));
-        }
-        healed
     }
 
     /// Takes in a target as it was held before a restart, not admitted yet.
@@ -357,39 +293,6 @@ impl Ledger {
         }
     }
 
-    /// Finds a new place for a target whose container has gone, and says so if its guarantees do not fit there.
-    fn reseat(&mut self, slot: TargetId) {
-        let Some(held) = self.held.get(&slot) else {
-            return;
-        };
-        let mut request = Entry {
-            parent: Containers::of(self).around(held),
-            contract: held.claims.effective().clone(),
-            ..held.entry.clone()
-        };
-        let links = self.capacities();
-        let others = self.entries();
-        let mut answer = admission::admit(&links, &others, request.clone());
-        if answer.is_err() && request.parent.is_some() {
-            // Kinds of limits that cannot be inside each other: the more specific one holds alone.
-            let alone = Entry {
-                parent: None,
-                ..request.clone()
-            };
-            if let Ok(grant) = admission::admit(&links, &others, alone) {
-                request.parent = None;
-                answer = Ok(grant);
-            }
-        }
-        if let Some(held) = self.held.get_mut(&slot) {
-            held.entry.parent = request.parent;
-            match answer {
-                Ok(grant) => held.granted(grant),
-                Err(refusal) => held.degrade(refusal.to_string()),
-            }
-        }
-    }
-
     fn at(&self, slot: TargetId) -> Result<&Held, Denied> {
         self.held
             .get(&slot)
@@ -407,3 +310,6 @@ impl Ledger {
             })
     }
 }
+
+/// Targets in one chain at most, with those that are set aside and take no level of the kernel's classes.
+const LONGEST_CHAIN: usize = 64;

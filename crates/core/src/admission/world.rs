@@ -82,7 +82,8 @@ impl<'a> World<'a> {
             chain.push(here);
             at = self.parent(here);
         }
-        let depth = chain.len() + self.height(id);
+        let levels = chain.iter().map(|id| self.level(*id)).sum::<usize>();
+        let depth = levels + self.height(id);
         if depth > MAX_DEPTH {
             chain.reverse();
             let chain = chain.iter().map(|id| self.entries[id].target.clone());
@@ -409,13 +410,18 @@ impl<'a> World<'a> {
         all
     }
 
-    /// Targets in the longest chain below a target.
+    /// Levels of the longest chain below a target.
     fn height(&self, id: TargetId) -> usize {
         let below = self.below(id).iter();
         below
-            .map(|child| 1 + self.height(*child))
+            .map(|child| self.level(*child) + self.height(*child))
             .max()
             .unwrap_or(0)
+    }
+
+    /// The levels that a target takes itself: none if nothing is asked for it.
+    fn level(&self, id: TargetId) -> usize {
+        usize::from(!self.entries[&id].contract.is_empty())
     }
 
     /// Refuses two targets of one chain of which one has `both` and the other a one-way limit.

@@ -230,10 +230,9 @@ fn what_is_written_down_is_restored() {
         order: order as u64,
         contract: text.parse().unwrap(),
     });
-    assert!(matches!(
-        Claims::restore(at_odds.collect()),
-        Err(ClaimError::Conflict { .. })
-    ));
+    let at_odds = Claims::restore(at_odds.collect()).expect("the eldest counts");
+    assert_eq!(at_odds.set_aside(), [BOB.uid]);
+    assert_eq!(at_odds.effective().to_string(), "up 1mbit");
 }
 
 fn texts() -> impl Strategy<Value = Change> {
@@ -269,11 +268,18 @@ proptest! {
                 Err(_) => prop_assert_eq!(&claims, &before),
             }
             for direction in Direction::ALL {
-                let asked = claims.iter().filter_map(|claim| claim.contract.limit(direction));
+                let counts = |claim: &&Claim| !claims.set_aside().contains(&claim.by.uid);
+                let asked = claims.iter().filter(counts);
+                let asked = asked.filter_map(|claim| claim.contract.limit(direction));
                 prop_assert_eq!(claims.effective().limit(direction), asked.min());
             }
-            // Nobody but root loosens what somebody else has set.
-            let loosened = |d| rank(claims.effective().limit(d)) > rank(others(&before, by, d));
+            // Only users without privilege are set aside, and only for what root or the group asks.
+            for uid in claims.set_aside() {
+                let all = claims.iter().filter(|claim| claim.by.uid == *uid);
+                prop_assert!(all.into_iter().all(|claim| !claim.by.privileged));
+            }
+            // Nobody but root loosens what somebody else has set, but for users who are set aside.
+            let loosened = |d| rank(claims.effective().limit(d)) > rank(others(&before, &claims, by, d));
             if by.uid != 0 {
                 prop_assert!(Direction::ALL.into_iter().all(|d| !loosened(d)));
             }
@@ -294,10 +300,35 @@ fn rank(limit: Option<Rate>) -> u64 {
     limit.map_or(u64::MAX, Rate::bits_per_second)
 }
 
-/// The limit that everybody else has set.
-fn others(claims: &Claims, by: Claimant, direction: Direction) -> Option<Rate> {
+/// The limit that everybody else has set, of those who count afterwards.
+fn others(claims: &Claims, after: &Claims, by: Claimant, direction: Direction) -> Option<Rate> {
     let others = claims.iter().filter(|claim| claim.by.uid != by.uid);
     others
+        .filter(|claim| !after.set_aside().contains(&claim.by.uid))
         .filter_map(|claim| claim.contract.limit(direction))
         .min()
+}
+
+#[test]
+fn a_users_claim_that_contradicts_root_is_set_aside_and_comes_back() {
+    let user = Claimant {
+        uid: 1000,
+        privileged: false,
+    };
+    let change = |text: &str| text.parse::<Change>().unwrap();
+    let claims = Claims::default()
+        .apply(user, &change("both 1tbit"))
+        .unwrap();
+    let claims = claims.apply(Claimant::ROOT, &change("up 4mbit")).unwrap();
+    assert_eq!(claims.effective().to_string(), "up 4mbit");
+    assert_eq!(claims.set_aside(), [1000]);
+    assert_eq!(claims.of_privileged().to_string(), "up 4mbit");
+    // What is written down says the same.
+    let again = Claims::restore(claims.iter().cloned().collect()).unwrap();
+    assert_eq!(again, claims);
+    // The user may not ask for it anew while root's is there, and has it when root's has gone.
+    claims.apply(user, &change("both 900gbit")).unwrap_err();
+    let claims = claims.apply(user, &change("both none up 1mbit")).unwrap();
+    assert_eq!(claims.effective().to_string(), "up 1mbit");
+    assert!(claims.set_aside().is_empty());
 }

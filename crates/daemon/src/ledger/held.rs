@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use netnice_core::admission::{Entry, Grant};
+use netnice_core::admission::Entry;
 use netnice_core::claims::Claims;
 use netnice_core::contract::Contract;
 use netnice_core::target::Target;
@@ -25,6 +25,8 @@ pub struct Held {
     pub claims: Claims,
     /// Why its guarantees are not in force, if they do not fit any more.
     pub refused: Option<String>,
+    /// Why what users without privilege ask of it does not count, if it stands in the way of what root and the group ask.
+    pub aside: Option<String>,
     /// The policy rule that asks for it, if one does.
     pub rule: Option<String>,
     /// When it was changed last, nanoseconds since 1970.
@@ -145,16 +147,5 @@ impl Held {
             Body::Processes { .. } => self.place.uid,
             _ => None,
         }
-    }
-
-    pub(super) fn granted(&mut self, grant: Grant) {
-        self.entry = grant.into_entry();
-        self.refused = None;
-    }
-
-    pub(super) fn degrade(&mut self, why: String) {
-        let asked = self.claims.effective();
-        self.entry.contract = asked.without_guarantees();
-        self.refused = Some(why);
     }
 }

@@ -69,7 +69,14 @@ impl<'a, H> View<'a, H> {
 
     /// Why a target is not served as it should.
     pub(super) fn target_faults(&self, held: &Held, interfaces: &[Interface]) -> Vec<String> {
-        let mut faults: Vec<String> = held.refused.iter().cloned().collect();
+        let mut faults: Vec<String> = held.refused.iter().chain(&held.aside).cloned().collect();
+        faults.extend(held.claims.set_aside().iter().map(|uid| {
+            format!(
+                "what {} asks of {} is set aside, for it contradicts what root or the group netnice asks",
+                crate::authority::user(*uid),
+                held.entry.target
+            )
+        }));
         if matches!(held.body, Body::Cgroup(None) | Body::App(None)) {
             faults.push(format!("{} is not there now", held.entry.target));
         }

@@ -256,6 +256,7 @@ impl TargetDoc {
             place: self.place.restore(),
             claims,
             refused: None,
+            aside: None,
             rule: self.rule,
             changed_ns: self.changed_ns,
         })

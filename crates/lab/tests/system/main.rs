@@ -25,6 +25,7 @@ mod interfaces;
 mod limits;
 mod people;
 mod policy;
+mod precedence;
 mod programs;
 mod refusals;
 mod repairs;

@@ -9,10 +9,10 @@ use netnice_lab::world::Answer;
 use serde_json::Value;
 
 /// Two users that no machine gives a name.
-const ANN: u32 = 61_234;
+pub(crate) const ANN: u32 = 61_234;
 const BOB: u32 = 61_235;
 
-fn as_user(desk: &Desk, uid: u32) -> std::process::Command {
+pub(crate) fn as_user(desk: &Desk, uid: u32) -> std::process::Command {
     let mut command = desk.world.client().ns.command("setpriv");
     let id = uid.to_string();
     command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
@@ -21,7 +21,7 @@ fn as_user(desk: &Desk, uid: u32) -> std::process::Command {
 }
 
 /// A process of a user.
-fn process_of(desk: &Desk, uid: u32) -> Proc {
+pub(crate) fn process_of(desk: &Desk, uid: u32) -> Proc {
     let mut command = as_user(desk, uid);
     command.args(["sh", "-c", "echo here; exec sleep 600"]);
     let mut process = Proc::start(command).expect("a process");
@@ -30,7 +30,7 @@ fn process_of(desk: &Desk, uid: u32) -> Proc {
 }
 
 /// What a user's `netnice LINE` answers.
-fn types(desk: &Desk, uid: u32, line: &str) -> Answer {
+pub(crate) fn types(desk: &Desk, uid: u32, line: &str) -> Answer {
     let mut command = as_user(desk, uid);
     // Where the programs were built may be closed to a plain user.
     command.arg(desk.copy_for_all("netnice").expect("a copy"));

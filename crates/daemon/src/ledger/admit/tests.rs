@@ -1,0 +1,168 @@
+use netnice_core::admission::MAX_DEPTH;
+use netnice_core::link::{Capacity, CapacitySource, Link};
+use netnice_core::units::Bytes;
+
+use super::*;
+use crate::ledger::{Body, Newcomer, Place, Root};
+
+const USER: Claimant = Claimant {
+    uid: 1000,
+    privileged: false,
+};
+
+/// A target of processes of a user, in a control group, and in another target of processes.
+fn process(ledger: &mut Ledger, pid: u32, own: Option<u32>) -> TargetId {
+    let newcomer = Newcomer {
+        target: format!("pid:{pid}").parse().expect("a target"),
+        body: Body::Processes {
+            roots: vec![Root { pid, started: 1 }],
+            only: false,
+        },
+        place: Place {
+            own,
+            cgroup: Some("/group/inner".to_owned()),
+            uid: Some(USER.uid),
+            ..Place::default()
+        },
+        inside: BTreeSet::new(),
+    };
+    ledger.open(newcomer).expect("room")
+}
+
+fn group(ledger: &mut Ledger, path: &str) -> TargetId {
+    let newcomer = Newcomer {
+        target: format!("cgroup:{path}").parse().expect("a target"),
+        body: Body::Cgroup(Some(crate::ledger::Bound {
+            path: path.to_owned(),
+            id: 7,
+        })),
+        place: Place {
+            cgroup: Some(path.to_owned()),
+            ..Place::default()
+        },
+        inside: BTreeSet::new(),
+    };
+    ledger.open(newcomer).expect("room")
+}
+
+fn ask(ledger: &mut Ledger, slot: TargetId, by: Claimant, change: &str) -> Result<(), Denied> {
+    ledger.ask(slot, by, &change.parse().expect("a change"), 0)?;
+    ledger.invariants();
+    Ok(())
+}
+
+fn in_force(ledger: &Ledger, slot: TargetId) -> String {
+    ledger.get(slot).expect("held").entry.contract.to_string()
+}
+
+fn is_aside(ledger: &Ledger, slot: TargetId) -> bool {
+    ledger.get(slot).expect("held").aside.is_some()
+}
+
+/// So many processes, each inside the one before, each with a limit of its user's.
+fn nested(ledger: &mut Ledger, levels: usize) -> Vec<TargetId> {
+    let (mut own, mut all) = (None, Vec::new());
+    for level in 0..levels {
+        let slot = process(ledger, 100 + level as u32, own);
+        ask(ledger, slot, USER, "up 1tbit").expect("it fits");
+        own = ledger.get(slot).map(|held| held.id);
+        all.push(slot);
+    }
+    all
+}
+
+#[test]
+fn a_users_limit_of_another_kind_gives_way_to_that_of_root_around_it_and_comes_back() {
+    let mut ledger = Ledger::default();
+    let pid = process(&mut ledger, 1, None);
+    ask(&mut ledger, pid, USER, "both 1tbit").expect("it fits");
+    let around = group(&mut ledger, "/group");
+    ask(&mut ledger, around, Claimant::ROOT, "up 4mbit").expect("root comes first");
+    assert!(is_aside(&ledger, pid));
+    assert_eq!(in_force(&ledger, pid), "none");
+    assert_eq!(ledger.get(pid).expect("held").entry.parent, Some(around));
+    assert!(ledger.heal().is_empty());
+    // What is set aside may be asked again in another way.
+    ask(&mut ledger, pid, USER, "both none up 1mbit").expect("it fits");
+    assert!(!is_aside(&ledger, pid));
+    ask(&mut ledger, pid, USER, "up none both 1mbit").expect_err("root's is there first");
+    ledger.close(around);
+    ask(&mut ledger, pid, USER, "up none both 1mbit").expect("nothing is around it");
+}
+
+#[test]
+fn what_was_set_aside_counts_again_when_nothing_contradicts_it() {
+    let mut ledger = Ledger::default();
+    let pid = process(&mut ledger, 1, None);
+    ask(&mut ledger, pid, USER, "both 2mbit").expect("it fits");
+    let around = group(&mut ledger, "/group");
+    ask(&mut ledger, around, Claimant::ROOT, "up 4mbit").expect("root comes first");
+    ask(&mut ledger, around, Claimant::ROOT, "up none both 4mbit").expect("it fits");
+    let healed = ledger.heal();
+    assert_eq!(healed.len(), 1, "{healed:?}");
+    assert_eq!(in_force(&ledger, pid), "both 2mbit");
+}
+
+#[test]
+fn users_nest_one_level_less_and_give_way_where_root_needs_more() {
+    let mut ledger = Ledger::default();
+    let all = nested(&mut ledger, MAX_DEPTH - 1);
+    let own = all.last().and_then(|slot| Some(ledger.get(*slot)?.id));
+    let deeper = process(&mut ledger, 200, own);
+    let refused = ask(&mut ledger, deeper, USER, "up 1mbit").expect_err("one level is kept");
+    assert!(refused.to_string().contains("levels"), "{refused}");
+    ledger.close(deeper);
+    let inner = group(&mut ledger, "/group/inner");
+    ask(&mut ledger, inner, Claimant::ROOT, "up 4mbit").expect("a level is kept");
+    assert!(all.iter().all(|slot| !is_aside(&ledger, *slot)));
+    let outer = group(&mut ledger, "/group");
+    ask(&mut ledger, outer, Claimant::ROOT, "up 4mbit").expect("root comes first");
+    let aside = all.iter().filter(|slot| is_aside(&ledger, **slot)).count();
+    assert_eq!(aside, 1);
+    ledger.close(outer);
+    assert_eq!(ledger.heal().len(), 1);
+}
+
+#[test]
+fn after_a_restart_root_comes_first_however_young_its_limit_is() {
+    let mut ledger = Ledger::default();
+    let pid = process(&mut ledger, 1, None);
+    ask(&mut ledger, pid, USER, "both 1tbit").expect("it fits");
+    let around = group(&mut ledger, "/group");
+    ask(&mut ledger, around, Claimant::ROOT, "up 4mbit").expect("root comes first");
+    let before = ledger.clone();
+    ledger.readmit();
+    assert_eq!(ledger, before);
+    assert_eq!(in_force(&ledger, around), "up 4mbit");
+}
+
+#[test]
+fn a_users_small_limit_does_not_refuse_roots_minimum() {
+    let mut ledger = Ledger::default();
+    let link = "eth0".parse().expect("a name");
+    let capacity = Capacity {
+        rate: "10mbit".parse().expect("a rate"),
+        source: CapacitySource::Operator,
+    };
+    let link = Link {
+        name: link,
+        up: Some(capacity),
+        down: None,
+        overhead: Bytes(0),
+    };
+    ledger.manage(link, 0).expect("a link");
+    let pid = process(&mut ledger, 1, None);
+    ask(&mut ledger, pid, USER, "up 1kbit").expect("it fits");
+    ask(&mut ledger, pid, Claimant::ROOT, "min 2mbit on eth0").expect("root comes first");
+    let held = ledger.get(pid).expect("held");
+    assert_eq!(held.claims.set_aside(), [USER.uid]);
+    assert!(in_force(&ledger, pid).contains("min 2mbit"));
+    // The same in the target around it.
+    let mut ledger = ledger.clone();
+    let outer = process(&mut ledger, 2, None);
+    ask(&mut ledger, outer, USER, "up 1kbit").expect("it fits");
+    let number = ledger.get(outer).map(|held| held.id);
+    let inner = process(&mut ledger, 3, number);
+    ask(&mut ledger, inner, Claimant::ROOT, "min 2mbit on eth0").expect("root comes first");
+    assert!(is_aside(&ledger, outer));
+}
