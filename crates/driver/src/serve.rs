@@ -98,14 +98,16 @@ impl Server {
         Ok(server)
     }
 
-    /// Another program.
-    pub fn attach(&mut self, client: Client) -> io::Result<ProgramNo> {
-        let program = self.turn.attach(client);
+    /// The program that is expected by this number. It is expected no more where this fails.
+    pub fn attach_as(&mut self, program: ProgramNo, client: Client) -> io::Result<()> {
+        if !self.turn.attach_as(program, client) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         let done = self.watch_bell(program);
         if done.is_err() {
             self.turn.detach(program, monotonic());
         }
-        done.map(|()| program)
+        done
     }
 
     /// A program ends, and with it its flows. To drop what is left of it takes long.

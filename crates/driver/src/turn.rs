@@ -31,7 +31,9 @@ use netnice_core::prefetch;
 use netnice_core::sched::{Class, Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::breach::Breach;
-use netnice_ring::driver::{Cleared, Client, Loss, Retired, Taken};
+use netnice_ring::driver::{
+    Cleared, Client, Loss, Prepared, Reserved, Retired, Taken, Unprepared,
+};
 use netnice_ring::layout::{Place, SetupError, Shape};
 use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};
@@ -222,16 +224,29 @@ impl Turn {
         })
     }
 
+    /// A number for a program whose memory may not be touched yet.
+    pub fn expect(&mut self) -> ProgramNo {
+        self.programs.reserve()
+    }
+
     /// Another program, whose memory this is.
     pub fn attach(&mut self, client: Client) -> ProgramNo {
-        self.programs.insert(Program {
+        let number = self.expect();
+        self.attach_as(number, client);
+        number
+    }
+
+    /// The program that was expected by this number. False if it is not expected (any more).
+    pub fn attach_as(&mut self, number: ProgramNo, client: Client) -> bool {
+        let program = Program {
             client,
             slots: Vec::new(),
             receivers: Crowd::default(),
             calls: Calls::default(),
             news: false,
             expelled: false,
-        })
+        };
+        self.programs.insert(number, program)
     }
 
     /// A program's memory and doorbells.
@@ -269,7 +284,28 @@ impl Turn {
         open: &Open,
         now: Instant,
     ) -> Result<Opened, OpenError> {
-        self.open_by(program, open, now, |scheduler| {
+        let room = self.reserve(program, open.shape)?;
+        self.open_in(program, open, room.prepare(), now)
+    }
+
+    /// The first part of it: a place in the program's memory. To [`Reserved::prepare`] it takes long, and is not for the thread
+    /// that sends; [`Turn::open_in`] follows.
+    pub fn reserve(&mut self, program: ProgramNo, shape: Shape) -> Result<Reserved, OpenError> {
+        let known = self.programs.get_mut(program);
+        let known = known.filter(|known| !known.expelled);
+        let known = known.ok_or(OpenError::Gone(program))?;
+        Ok(known.client.reserve(shape)?)
+    }
+
+    /// The last part of it. The place is free again where this fails.
+    pub fn open_in(
+        &mut self,
+        program: ProgramNo,
+        open: &Open,
+        room: Result<Prepared, Unprepared>,
+        now: Instant,
+    ) -> Result<Opened, OpenError> {
+        self.open_by(program, open, room, now, |scheduler| {
             scheduler.insert(open.service, now)
         })
     }
@@ -282,7 +318,8 @@ impl Turn {
         (server, class): (FlowId, usize),
         now: Instant,
     ) -> Result<Opened, OpenError> {
-        self.open_by(program, open, now, |scheduler| match open.service {
+        let room = self.reserve(program, open.shape)?.prepare();
+        self.open_by(program, open, room, now, |scheduler| match open.service {
             Service::Cell(cell) => scheduler.insert_member(server, class, cell, now),
             _ => Err(Misuse::OtherKind(server)),
         })
@@ -292,22 +329,33 @@ impl Turn {
         &mut self,
         program: ProgramNo,
         open: &Open,
+        room: Result<Prepared, Unprepared>,
         now: Instant,
         insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, Misuse>,
     ) -> Result<Opened, OpenError> {
-        let template = Template::new(&open.sender)?;
         let known = self.programs.get_mut(program);
-        let known = known.filter(|known| !known.expelled);
         let known = known.ok_or(OpenError::Gone(program))?;
-        let ring = known.client.open(open.shape)?;
-        let place = ring.place();
-        let id = match insert(&mut self.scheduler) {
-            Ok(id) => id,
-            Err(why) => {
-                known.client.close(ring)?;
+        let room = match room {
+            Ok(room) => room,
+            Err(Unprepared { place, why }) => {
+                known.client.vacate(place);
                 return Err(why.into());
             }
         };
+        let place = room.place();
+        let ready = match (known.expelled, Template::new(&open.sender)) {
+            (true, _) => Err(OpenError::Gone(program)),
+            (false, template) => template.map_err(OpenError::from),
+        };
+        let ready = ready.and_then(|template| Ok((template, insert(&mut self.scheduler)?)));
+        let (template, id) = match ready {
+            Ok(ready) => ready,
+            Err(why) => {
+                known.client.vacate(place);
+                return Err(why);
+            }
+        };
+        let ring = known.client.open_at(room);
         let number = id.index();
         let slot = place.slot as usize;
         if known.slots.len() <= slot {
@@ -327,7 +375,7 @@ impl Turn {
             Err(why) => {
                 let closed = self.close(flow, now);
                 if let Some(retired) = closed.and_then(|closed| closed.retired) {
-                    self.reuse(program, retired.clear()?);
+                    self.reuse(program, retired.clear());
                 }
                 Err(why.into())
             }

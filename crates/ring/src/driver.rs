@@ -145,11 +145,9 @@ impl Client {
     /// # Errors
     /// If there is no room or no memory for it.
     pub fn open(&mut self, shape: Shape) -> Result<Flow, SetupError> {
-        let room = self.reserve(shape)?;
-        let place = room.place;
-        match room.prepare() {
+        match self.reserve(shape)?.prepare() {
             Ok(prepared) => Ok(self.open_at(prepared)),
-            Err(why) => {
+            Err(Unprepared { place, why }) => {
                 self.vacate(place);
                 Err(why)
             }
@@ -330,23 +328,37 @@ pub struct Prepared {
     region: Arc<Region>,
 }
 
-impl Reserved {
+/// A place that was set aside, and there is no memory for it. It is to be [`Client::vacate`]d.
+pub struct Unprepared {
+    /// Where.
+    pub place: Place,
+    /// Why.
+    pub why: SetupError,
+}
+
+impl Prepared {
     /// Where it is.
     pub fn place(&self) -> Place {
         self.place
     }
+}
 
+impl Reserved {
     /// Makes all its pages be there, so that who serves the flow never waits for one. It takes about a millisecond for
     /// each 2 MiB that are new.
     ///
     /// # Errors
-    /// If there is no memory for them. [`Client::vacate`] the place then.
-    pub fn prepare(self) -> Result<Prepared, SetupError> {
-        self.region.populate(self.place.offset, self.bytes)?;
-        Ok(Prepared {
-            place: self.place,
-            region: self.region,
-        })
+    /// If there is no memory for them.
+    pub fn prepare(self) -> Result<Prepared, Unprepared> {
+        let Reserved {
+            place,
+            bytes,
+            region,
+        } = self;
+        match region.populate(place.offset, bytes) {
+            Ok(()) => Ok(Prepared { place, region }),
+            Err(why) => Err(Unprepared { place, why }),
+        }
     }
 }
 

@@ -70,7 +70,8 @@ impl MemoryFile {
         match seals.contains(SIZE | PAGES) {
             true => Ok(()),
             false => Err(SetupError::OtherSeals {
-                seen: seals.bits(),
+                // Of those that matter.
+                seen: (seals & (SIZE | PAGES)).bits(),
                 wanted: (SIZE | PAGES).bits(),
             }),
         }

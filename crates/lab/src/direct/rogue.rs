@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use netnice_driver::orders::{Order, Orders, Report};
+use netnice_driver::orders::Orders;
 use netnice_driver::turn::{Open, ProgramNo};
 use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Place};
@@ -199,15 +199,10 @@ impl Door {
         let copy = |fd: BorrowedFd| fd.try_clone_to_owned();
         let (memory, bell) = (client.handles().memory, client.handles().to_driver);
         let (memory, bell) = (copy(memory)?, copy(bell)?);
-        let attached = orders.give(Order::Attach(Box::new(client)))?;
-        let Report::Attached(program) = attached else {
-            bail!("the driver does not take a program");
-        };
+        let program = orders.attach(client)?.map_err(anyhow::Error::msg)?;
         self.present = Some(program);
-        let open = Order::Open(program, Box::new(self.open.clone()));
-        let Report::Opened(opened) = orders.give(open)? else {
-            bail!("the driver does not open a flow");
-        };
+        let opened = orders.open(program, self.open.clone())?;
+        let opened = opened.map_err(anyhow::Error::msg)?;
         Ok(Inmate {
             memory,
             bell,

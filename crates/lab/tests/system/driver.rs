@@ -335,8 +335,10 @@ fn hostile() -> Result<()> {
         (
             DriverRequest::Attach {
                 pid: 1,
+                uid: 0,
                 flows: 1,
                 bytes: 4096,
+                most: None,
             },
             "pidfd",
         ),

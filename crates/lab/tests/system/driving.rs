@@ -285,7 +285,13 @@ impl Program {
         let life = Proc::start(command)?;
         let pid = life.pid();
         let pidfd = PidFd::open(pid)?;
-        let asked = DriverRequest::Attach { pid, flows, bytes };
+        let asked = DriverRequest::Attach {
+            pid,
+            uid: 0,
+            flows,
+            bytes,
+            most: None,
+        };
         let answer = daemon.ask_with(asked, Some(&pidfd))?;
         let DriverAnswer::Attached { program } = answer else {
             bail!("{answer:?}")
