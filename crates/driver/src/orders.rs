@@ -36,8 +36,8 @@ pub enum Order {
     Wire(Wire),
     /// A number for a program that may be attached later.
     Expect,
-    /// The program with this number, whose memory this is.
-    Attach(ProgramNo, Box<Client>),
+    /// The program with this number, whose memory this is, and of which user.
+    Attach(ProgramNo, Box<Client>, u32),
     /// A program ends, and its flows.
     Detach(ProgramNo),
     /// A place for another flow.
@@ -168,7 +168,7 @@ impl Orders {
         }
     }
 
-    /// Has a program's memory attached: its number.
+    /// Has a program's memory attached, as one of root's: its number.
     ///
     /// # Errors
     /// If the packet thread has ended. Inside of it: why the program is not attached.
@@ -176,10 +176,10 @@ impl Orders {
         let Report::Expected(program) = self.give(Order::Expect)? else {
             return Ok(Err(OTHERWISE.to_owned()));
         };
-        Ok(self.attach_as(program, client)?.map(|()| program))
+        Ok(self.attach_as(program, client, 0)?.map(|()| program))
     }
 
-    /// The same, of a program that is expected by this number. It is expected no more where this fails.
+    /// The same, of a program of this user that is expected by this number. It is expected no more where this fails.
     ///
     /// # Errors
     /// As [`Orders::attach`].
@@ -187,8 +187,9 @@ impl Orders {
         &mut self,
         program: ProgramNo,
         client: Client,
+        uid: u32,
     ) -> Result<Result<(), String>, Ended> {
-        match self.give(Order::Attach(program, Box::new(client)))? {
+        match self.give(Order::Attach(program, Box::new(client), uid))? {
             Report::Done => Ok(Ok(())),
             Report::Failed(why) => {
                 self.detach(program)?;
@@ -323,7 +324,7 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
     };
     match order {
         Order::Expect => Report::Expected(server.turn().expect()),
-        Order::Attach(program, client) => match server.attach_as(program, *client) {
+        Order::Attach(program, client, uid) => match server.attach_as(program, *client, uid) {
             Ok(()) => Report::Done,
             Err(why) => Report::Failed(format!("cannot watch the program's doorbell: {why}")),
         },

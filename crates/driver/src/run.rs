@@ -15,6 +15,7 @@ use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::bells::Bells;
 use crate::control::{Control, ControlError, Ends, RegistryError, wire};
 use crate::link::{Link, LinkError, Mode};
 use crate::orders::{self, Inbox};
@@ -105,6 +106,8 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     {
         tracing::warn!(%error, "processors may fall asleep between packets (keeping them awake needs root)");
     }
+    let (bells, belfry) = Bells::with_thread()?;
+    server.turn().ring_by(bells);
     let (orders, inbox) = orders::pair()?;
     server.also(inbox.bell())?;
     let listener = place.listen()?;
@@ -114,7 +117,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         signals,
     };
     let mut control = Control::new(orders, ear, ends, options.rate, options.linger)?;
-    thread::scope(|scope| {
+    thread::scope(|scope| -> Result<(), RunError> {
         let (say, paced) = std::sync::mpsc::channel();
         let processor = options.processor;
         thread::Builder::new()
@@ -145,7 +148,10 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         // Without its orders the packet thread ends too.
         drop(control);
         Ok(served?)
-    })
+    })?;
+    // The packet thread had its other end.
+    belfry.join();
+    Ok(())
 }
 
 /// The packet thread.

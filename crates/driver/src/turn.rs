@@ -16,8 +16,8 @@
 //!   [`Turn::poll_expelled`] says which, and why; to close its flows and detach it is left to the caller, since it may have many.
 //! - What is decided to leave now leaves a moment later, and if the caller was stopped in between, much later. [`Turn::left`] says when
 //!   it did, so that what comes after it does not follow too soon.
-//! - Work is bounded: [`BATCH`] packets a turn, [`NEWS`] flows that are looked at, [`LOOKS`] records that cannot be sent for each head
-//!   that is looked for.
+//! - Work is bounded: [`BATCH`] packets a turn, and [`NEWS`] flows that are looked at. A record that can never be sent (it is too long) waits
+//!   for its time on the link as one that is forbidden does, so a program has no more of them looked at than it may send.
 //! - With tens of thousands of flows nearly all of the time would be waiting for memory. So which flows are looked at next, and which
 //!   packets leave in this turn, is known before it is done, and what it takes is fetched.
 
@@ -44,6 +44,7 @@ use flow::{Flow, Handed, UNMOVED};
 pub use programs::ProgramNo;
 use programs::Programs;
 
+use crate::bells::{Bell, Bells};
 use crate::demux::{Demux, FlowNo, Match, Reassembly, Refused, Verdict};
 use crate::frame::Mac;
 use crate::share::pool::{Crowd, Pool};
@@ -110,6 +111,7 @@ impl Next {
 pub struct Turn {
     scheduler: Scheduler,
     programs: Programs,
+    bells: Bells,
     flows: Vec<Option<Flow>>,
     demux: Demux,
     cost: Cost,
@@ -122,8 +124,6 @@ pub struct Turn {
     touched: Vec<u32>,
     /// Programs that are to be rung.
     to_ring: Vec<ProgramNo>,
-    /// Flows whose next record was not found within [`LOOKS`].
-    again: Vec<u32>,
     /// Flows that are to be looked at.
     news: Vec<u32>,
     /// How many of them were.
@@ -185,11 +185,16 @@ struct Leaves {
 /// A program, and which of its slots is which flow.
 struct Program {
     client: Client,
+    bell: Bell,
     slots: Vec<Option<u32>>,
     /// Flows of it that received something lately.
     receivers: Crowd,
     /// Those for nothing.
     calls: Calls,
+    /// It has rung once, so its doorbell is full from then on.
+    rang: bool,
+    /// The next ring of it may be an old one.
+    echoes: bool,
     /// It is to be rung at the end of the turn.
     news: bool,
     /// It broke a rule.
@@ -202,6 +207,7 @@ impl Turn {
         Ok(Turn {
             scheduler: Scheduler::with_capacity(wire, UNMOVED)?,
             programs: Programs::default(),
+            bells: Bells::default(),
             flows: Vec::with_capacity(UNMOVED),
             demux: Demux::new(mac),
             cost: Cost::default(),
@@ -210,7 +216,6 @@ impl Turn {
             shut: Vec::new(),
             touched: Vec::new(),
             to_ring: Vec::new(),
-            again: Vec::new(),
             news: Vec::new(),
             looked: 0,
             departures: Vec::with_capacity(BATCH),
@@ -224,6 +229,11 @@ impl Turn {
         })
     }
 
+    /// Rings so from now on, for programs that come later.
+    pub fn ring_by(&mut self, bells: Bells) {
+        self.bells = bells;
+    }
+
     /// A number for a program whose memory may not be touched yet.
     pub fn expect(&mut self) -> ProgramNo {
         self.programs.reserve()
@@ -232,17 +242,20 @@ impl Turn {
     /// Another program, whose memory this is.
     pub fn attach(&mut self, client: Client) -> ProgramNo {
         let number = self.expect();
-        self.attach_as(number, client);
+        self.attach_as(number, client, 0);
         number
     }
 
-    /// The program that was expected by this number. False if it is not expected (any more).
-    pub fn attach_as(&mut self, number: ProgramNo, client: Client) -> bool {
+    /// The program that was expected by this number, of this user. False if it is not expected (any more).
+    pub fn attach_as(&mut self, number: ProgramNo, client: Client, uid: u32) -> bool {
         let program = Program {
+            bell: self.bells.bell(client.ringer(), uid),
             client,
             slots: Vec::new(),
             receivers: Crowd::default(),
             calls: Calls::default(),
+            rang: false,
+            echoes: false,
             news: false,
             expelled: false,
         };
@@ -261,9 +274,9 @@ impl Turn {
         for flow in theirs {
             self.close(flow, now);
         }
-        let known = self.programs.remove(program)?;
+        let mut known = self.programs.remove(program)?;
         // It sees that its flows have ended.
-        known.client.ring();
+        self.bells.ring(&mut known.bell);
         Some(known.client)
     }
 
@@ -367,7 +380,8 @@ impl Turn {
         }
         let tolerance = open.service.tolerance();
         let share = open.share.map(|share| self.pool.member(share));
-        let flow = Flow::new(id, program, ring, template, tolerance, share);
+        let mut flow = Flow::new(id, program, ring, template, tolerance, share);
+        flow.fits(self.scheduler.longest(id));
         self.flows[number] = Some(flow);
         let flow = FlowNo(number as u32);
         match self.claim(flow, open) {
@@ -442,6 +456,7 @@ impl Turn {
         };
         self.scheduler.change(known.id, service, now)?;
         known.tolerance = service.tolerance();
+        known.fits(self.scheduler.longest(known.id));
         Ok(())
     }
 
@@ -496,7 +511,7 @@ impl Turn {
         self.send(card, now);
         self.show();
         match self.scheduler.poll_timeout() {
-            _ if !self.again.is_empty() || self.looked < self.news.len() => Next::Again,
+            _ if self.looked < self.news.len() => Next::Again,
             Some(at) if at <= now && room == 0 => Next::Full,
             Some(at) if at <= now => Next::Again,
             Some(at) => Next::Wait(at),
@@ -559,7 +574,7 @@ impl Turn {
         while let Some(number) = self.to_ring.pop() {
             if let Some(program) = self.programs.get_mut(number) {
                 program.news = false;
-                program.client.ring();
+                self.bells.ring(&mut program.bell);
             }
         }
         while let Some((program, breach)) = self.broken.pop() {
@@ -568,7 +583,8 @@ impl Turn {
                 continue;
             };
             known.expelled = true;
-            known.client.expel(&breach);
+            known.client.condemn(&breach);
+            self.bells.strike(&mut known.bell);
             for number in known.slots.iter().flatten() {
                 if let Some(Some(flow)) = self.flows.get_mut(*number as usize) {
                     flow.silence();
@@ -635,8 +651,6 @@ impl Turn {
             }
             if let Err(breach) = flow.find_head(&mut self.scheduler, now) {
                 self.broken.push((flow.program, breach));
-            } else if flow.looks_again() {
-                self.again.push(number);
             }
         }
         (self.news, self.looked) = (news, until);
@@ -644,14 +658,8 @@ impl Turn {
 
     /// Which flows are to be looked at.
     fn ask(&mut self, now: Instant) {
-        let Turn {
-            news,
-            again,
-            programs,
-            ..
-        } = self;
+        let Turn { news, programs, .. } = self;
         news.clear();
-        news.append(again);
         for program in programs.iter().filter(|program| program.is_heard(now)) {
             program.client.take_notices(|slot| {
                 news.extend(program.slots.get(slot as usize).copied().flatten());
@@ -665,7 +673,6 @@ impl Turn {
             scheduler,
             flows,
             touched,
-            again,
             broken,
             departures,
             ..
@@ -701,9 +708,6 @@ impl Turn {
         flow.ring.soon();
         if flow.touch() {
             touched.push(number as u32);
-        }
-        if flow.looks_again() && behind.is_none() {
-            again.push(number as u32);
         }
         if let Some(head) = flow.follow(behind) {
             flow.ring.soon_read(&head);
@@ -774,8 +778,6 @@ const FAR: usize = 8;
 pub const BATCH: usize = 64;
 /// How many flows that have something new are looked at in one turn. The others' notices stay, or what was taken of them does.
 pub const NEWS: usize = 128;
-/// How many records that cannot be sent are given back in a row, before others are looked at.
-pub const LOOKS: usize = 8;
 
 #[cfg(test)]
 mod tests;

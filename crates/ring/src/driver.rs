@@ -125,7 +125,8 @@ impl Client {
         }
     }
 
-    /// Readable when the program rang. Wait for it, and empty it by [`Client::hear`].
+    /// Readable when the program rang. Wait for it, and empty it by [`Client::hear`]; or watch it edge-triggered, and say so
+    /// by [`Client::rang`].
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
@@ -295,18 +296,31 @@ impl Client {
         Heard { rings, unasked }
     }
 
+    /// For who watches the doorbell edge-triggered and leaves it full: it rang at least once. Says that the driver is awake;
+    /// true if nobody asked for the ring.
+    pub fn rang(&mut self) -> bool {
+        self.wake();
+        let unasked = self.granted == 0;
+        self.granted = self.granted.saturating_sub(1);
+        unasked
+    }
+
     /// Tells the program for which rule it is expelled, and wakes it. The client and its flows are to be dropped
     /// then; what the program does with its memory no longer matters to anybody.
     pub fn expel(&self, breach: &Breach) {
+        self.condemn(breach);
+        self.ringer.strike();
+    }
+
+    /// The same without waking it. Its doorbell is to be struck ([`Client::ringer`]), flag or not: that is the program's to break.
+    pub fn condemn(&self, breach: &Breach) {
         self.ended.store(breach.must(), Ordering::Release);
         for slot in 0..self.flows {
             if self.slots.is_out(slot.into()) {
                 self.to_program.raise(slot);
             }
         }
-        self.ringer.ring();
-        // Once more without the flag, which is the program's to break.
-        let _ = rustix::io::write(self.ringer.bell(), &1u64.to_ne_bytes());
+        self.ringer.claim();
     }
 
     /// Bytes of the memory file.

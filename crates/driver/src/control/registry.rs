@@ -56,6 +56,7 @@ pub struct Registry {
 
 struct Program {
     pid: u32,
+    uid: u32,
     life: PidFd,
     bytes: u64,
     /// Until its first flow: the program may not have mapped its memory, and the packet thread does not have it.
@@ -236,6 +237,7 @@ impl Registry {
         }
         let known = Program {
             pid: guest.pid,
+            uid: guest.uid,
             life,
             bytes,
             unmapped: Some(client),
@@ -258,7 +260,7 @@ impl Registry {
         let Some(client) = known.unmapped.take() else {
             return Ok(());
         };
-        match self.orders.attach_as(ProgramNo(program), client)? {
+        match self.orders.attach_as(ProgramNo(program), client, known.uid)? {
             Ok(()) => Ok(()),
             Err(why) => Err(RegistryError::Refused(why)),
         }
