@@ -228,6 +228,9 @@ pub struct CensusDoc {
     pub awake: bool,
     /// How many patterns it was told to throw away.
     pub discards: u32,
+    /// As whom it runs, and what it cannot do; or what of that could not be had.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub confined: String,
     /// Memory files that exist, by the users that they count for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<UserMemoryDoc>,

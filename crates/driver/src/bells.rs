@@ -76,14 +76,18 @@ struct Job {
 }
 
 impl Bells {
-    /// With another thread for those that take long; without it ([`Bells::default`]) the packet thread rings all.
+    /// With another thread for those that take long, which begins with this; without it ([`Bells::default`]) the packet thread
+    /// rings all.
     ///
     /// # Errors
     /// If there is no other thread to be had.
-    pub fn with_thread() -> io::Result<(Bells, Belfry)> {
+    pub fn with_thread(begin: impl FnOnce() + Send + 'static) -> io::Result<(Bells, Belfry)> {
         let (queue, jobs) = RingBuffer::new(LENGTH);
         let builder = thread::Builder::new().name("bells".to_owned());
-        let handle = builder.spawn(move || serve(jobs))?;
+        let handle = builder.spawn(move || {
+            begin();
+            serve(jobs);
+        })?;
         let bells = Bells {
             other: Some(Other {
                 queue: Some(queue),

@@ -127,6 +127,11 @@ impl Control {
         self.registry.ear().mode()
     }
 
+    /// How the process is confined, for who asks.
+    pub fn confined(&mut self, how: String) {
+        self.registry.confined(how);
+    }
+
     fn serve(&mut self) -> Result<(), ControlError> {
         self.look()?;
         while !self.ends {

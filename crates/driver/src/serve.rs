@@ -22,6 +22,7 @@ mod lead;
 mod muted;
 mod spent;
 
+use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::{io, mem, thread};
 
@@ -32,6 +33,7 @@ use rustix::event::epoll;
 use crate::demux::FlowNo;
 use crate::link::{Flushed, Link};
 use crate::serve::awake::Awake;
+pub use crate::serve::awake::wish;
 use crate::serve::duty::Duty;
 use crate::serve::lead::Lead;
 use crate::serve::muted::Muted;
@@ -156,7 +158,12 @@ impl Server {
 
     /// Keeps processors awake while packets leave that have a moment to leave at. Only root may.
     pub fn keep_awake(&mut self) -> io::Result<()> {
-        self.awake.allow()
+        self.keep_awake_by(wish()?)
+    }
+
+    /// The same, by what [`wish`] gave to a thread that was still root's.
+    pub fn keep_awake_by(&mut self, wish: File) -> io::Result<()> {
+        self.awake.allow(wish)
     }
 
     /// The turn, to open and close flows between two rounds.

@@ -483,6 +483,7 @@ fn every_word_of_a_driver_comes_back_as_it_went() {
             unasked: 4,
             awake: true,
             discards: 2,
+            confined: "user 998".into(),
             memory: vec![UserMemoryDoc {
                 uid: 1000,
                 files: 2,

@@ -24,7 +24,7 @@ fn is_rung(client: &Client) -> bool {
 
 #[test]
 fn a_user_whose_ring_took_long_is_rung_for_by_the_other_thread() {
-    let (mut bells, belfry) = Bells::with_thread().unwrap();
+    let (mut bells, belfry) = Bells::with_thread(|| {}).unwrap();
     let (dear, other) = (client(), client());
     let mut bell = bells.bell(dear.ringer(), 1000);
     assert!(bell.itself);

@@ -52,6 +52,8 @@ pub struct Registry {
     discards: u32,
     /// The memory that programs have, and had.
     files: Files,
+    /// How the process is confined.
+    confined: String,
 }
 
 struct Program {
@@ -150,7 +152,13 @@ impl Registry {
             watched,
             discards: 0,
             files,
+            confined: String::new(),
         }
+    }
+
+    /// How the process is confined.
+    pub fn confined(&mut self, how: String) {
+        self.confined = how;
     }
 
     /// Readable when a memory file is gone: [`Registry::forget_gone`].
@@ -211,7 +219,7 @@ impl Registry {
         pidfd: Option<OwnedFd>,
     ) -> Result<Attached, RegistryError> {
         let pidfd = pidfd.ok_or(RegistryError::Pidfd("none came"))?;
-        let (life, _) = PidFd::received(pidfd).ok_or(RegistryError::Pidfd("this is none"))?;
+        let life = PidFd::verified(pidfd).ok_or(RegistryError::Pidfd("this is none"))?;
         if !life.lives() {
             return Err(RegistryError::Pidfd("that process has ended"));
         }
@@ -412,6 +420,7 @@ impl Registry {
             frames: sums.frames.map(setup::frames),
             unasked: sums.spent.unasked,
             awake: sums.awake,
+            confined: self.confined.clone(),
             memory: self
                 .files
                 .users()

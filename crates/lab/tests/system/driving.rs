@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::process::ExitStatus;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,6 +23,7 @@ use netnice_api::{decode_word, encode_call, fds};
 use netnice_driver::link::Interface;
 use netnice_kernel::process::PidFd;
 use netnice_lab::experiment::bench::at;
+use netnice_lab::direct::shared::Shared;
 use netnice_lab::process::{PATIENCE, Proc, binary, own_group};
 use netnice_lab::world::{Door, Family, Host, World};
 use netnice_ring::layout::{Place, Shape};
@@ -131,13 +131,18 @@ impl Driver {
         self.process.wait(Duration::ZERO)
     }
 
-    /// What is in its folder.
+    /// What is in the drivers' folder.
     pub fn left(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.runtime.path());
+        let entries = std::fs::read_dir(self.runtime.drivers());
         let names = entries.into_iter().flatten().flatten();
         names
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect()
+    }
+
+    /// What it has said so far.
+    pub fn complaints(&mut self) -> String {
+        self.process.complaints()
     }
 }
 
@@ -265,7 +270,7 @@ pub struct Program {
     pub number: u32,
     pub attachment: Attachment,
     life: Proc,
-    memory: File,
+    memory: Shared,
     flow: Option<Flow>,
 }
 
@@ -303,7 +308,7 @@ impl Program {
             number: program,
             attachment: Attachment::new(memory, descriptor()?, descriptor()?)?,
             life,
-            memory: File::from(copy),
+            memory: Shared::map(&File::from(copy))?,
             flow: None,
         })
     }
@@ -451,11 +456,11 @@ impl Program {
     /// Writes nonsense over the rings of its flow, and rings.
     pub fn break_a_rule(&mut self) -> Result<()> {
         let place = self.flow()?.place();
-        let area = place.shape.plan()?.area() as usize;
+        let area = place.shape.plan()?.area();
         self.send(&[0; 60])?;
-        self.memory.write_all_at(&vec![0xff; area], place.offset)?;
+        self.memory.fill(place.offset, area, 0xff)?;
         // The notice and the doorbell, by hand.
-        self.memory.write_all_at(&[0xff; 8], 0x200)?;
+        self.memory.fill(0x200, 8, 0xff)?;
         // As often as it takes to be looked at.
         for _ in 0..1000 {
             self.attachment.ring();
