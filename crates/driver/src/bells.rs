@@ -252,7 +252,9 @@ impl Pauses {
     /// When the first of these may be rung for.
     fn first(&self, held: &VecDeque<Job>) -> Option<Instant> {
         let of_one = |job: &Job| self.0.get(&job.mark.uid).copied();
-        held.iter().map(|job| of_one(job).unwrap_or(Instant(0))).min()
+        held.iter()
+            .map(|job| of_one(job).unwrap_or(Instant(0)))
+            .min()
     }
 }
 

@@ -31,9 +31,7 @@ use netnice_core::prefetch;
 use netnice_core::sched::{Class, Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::breach::Breach;
-use netnice_ring::driver::{
-    Cleared, Client, Loss, Prepared, Reserved, Retired, Taken, Unprepared,
-};
+use netnice_ring::driver::{Cleared, Client, Loss, Prepared, Reserved, Retired, Taken, Unprepared};
 use netnice_ring::layout::{Place, SetupError, Shape};
 use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};

@@ -56,8 +56,7 @@ impl PidFd {
         let number = fd.as_raw_fd() as libc::id_t;
         // SAFETY: the structure outlives the call.
         let done = unsafe { libc::waitid(libc::P_PIDFD, number, &mut info, how) };
-        let is_one =
-            done == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
+        let is_one = done == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
         is_one.then_some(Self(fd))
     }
 

@@ -347,6 +347,60 @@ fn size(columns: u16, rows: u16) -> libc::winsize {
     }
 }
 
+/// Makes the calling thread, and no other, one of this user, which has no rights from then on.
+pub fn become_user(id: u32) -> io::Result<()> {
+    // SAFETY: both calls take numbers. The library's functions would change all threads.
+    unsafe {
+        check(libc::syscall(libc::SYS_setgroups, 0, 0) as i32)?;
+        check(libc::syscall(libc::SYS_setresgid, id, id, id) as i32)?;
+        check(libc::syscall(libc::SYS_setresuid, id, id, id) as i32)
+    }
+}
+
+/// Has the calling thread run only when no other wants its processor.
+pub fn become_idle() -> io::Result<()> {
+    let least = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters outlive the call.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &least) })
+}
+
+/// Punches a hole into a file.
+pub fn punch(file: &File, at: u64, length: u64) -> io::Result<()> {
+    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fallocate64(file.as_raw_fd(), how, at as i64, length as i64) })
+}
+
+/// A new epoll descriptor that watches this one.
+pub fn watcher(of: impl AsFd) -> io::Result<File> {
+    // SAFETY: a valid result is a descriptor that nobody else owns.
+    let watcher = unsafe {
+        let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        check(fd)?;
+        File::from_raw_fd(fd)
+    };
+    let mut event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: 0,
+    };
+    let (own, other) = (watcher.as_raw_fd(), of.as_fd().as_raw_fd());
+    // SAFETY: the event outlives the call.
+    check(unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, other, &mut event) })?;
+    Ok(watcher)
+}
+
+/// Waits for the same descriptor so many times at once.
+pub fn poll_often(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()> {
+    let one = libc::pollfd {
+        fd: fd.as_fd().as_raw_fd(),
+        events: libc::POLLPRI,
+        revents: 0,
+    };
+    let mut all = vec![one; times];
+    // SAFETY: so many entries, which outlive the call.
+    check(unsafe { libc::poll(all.as_mut_ptr(), times as libc::nfds_t, within_ms) })
+}
+
 /// A mapping of a file that others write to at the same time: it is read and written by copies alone.
 pub struct Mapped {
     base: *mut u8,

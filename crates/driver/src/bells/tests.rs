@@ -14,7 +14,10 @@ fn client() -> Client {
 /// Whether the program's end was rung, within a while.
 fn is_rung(client: &Client) -> bool {
     let ear = client.handles().to_program;
-    let mut ready = [rustix::event::PollFd::new(&ear, rustix::event::PollFlags::IN)];
+    let mut ready = [rustix::event::PollFd::new(
+        &ear,
+        rustix::event::PollFlags::IN,
+    )];
     let patience = rustix::event::Timespec {
         tv_sec: 10,
         tv_nsec: 0,

@@ -62,7 +62,7 @@ fn program(role: Role) -> Result<BpfProgram, seccompiler::BackendError> {
     filter.try_into()
 }
 
-/// Memory, time, waiting for each other, doorbells, what is said to the log, the end.
+/// Memory, time, waiting for each other, doorbells, who it is, what is said to the log, the end.
 const ALL: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -71,7 +71,14 @@ const ALL: &[i64] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
     libc::SYS_futex,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
     libc::SYS_getrandom,
+    libc::SYS_gettid,
+    libc::SYS_getuid,
     libc::SYS_madvise,
     libc::SYS_mremap,
     libc::SYS_munmap,

@@ -37,11 +37,13 @@ pub fn tried() -> String {
         ("fork", forked),
         ("mmap", mapped),
     ];
-    let said = said.map(|(what, error)| match error.and_then(|error| error.raw_os_error()) {
-        None => format!("{what} done"),
-        Some(libc::EPERM) => format!("{what} EPERM"),
-        Some(number) => format!("{what} error {number}"),
-    });
+    let said = said.map(
+        |(what, error)| match error.and_then(|error| error.raw_os_error()) {
+            None => format!("{what} done"),
+            Some(libc::EPERM) => format!("{what} EPERM"),
+            Some(number) => format!("{what} error {number}"),
+        },
+    );
     said.join(", ")
 }
 

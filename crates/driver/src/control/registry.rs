@@ -25,13 +25,13 @@ use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Place};
 use rustix::event::epoll;
 
+use crate::control::files::{Files, TooMuch};
 use crate::demux::{Discard, FlowNo};
 use crate::frame::Mac;
 use crate::link::{Ear, LinkError};
 use crate::orders::{Ended, Order, Orders, Report, Sums};
 use crate::setup::{self, SetupError};
 use crate::turn::ProgramNo;
-use crate::control::files::{Files, TooMuch};
 use flows::Flows;
 
 /// What the driver has.
@@ -268,7 +268,10 @@ impl Registry {
         let Some(client) = known.unmapped.take() else {
             return Ok(());
         };
-        match self.orders.attach_as(ProgramNo(program), client, known.uid)? {
+        match self
+            .orders
+            .attach_as(ProgramNo(program), client, known.uid)?
+        {
             Ok(()) => Ok(()),
             Err(why) => Err(RegistryError::Refused(why)),
         }

@@ -168,7 +168,10 @@ fn vandal(cell: &Cell, stop: &AtomicBool) -> Result<u64> {
             }
         }
         ensure!(!punch(rogue.file())?, "a hole can be punched");
-        ensure!(rogue.memory().remove(0, 4096).is_err(), "a page can be removed");
+        ensure!(
+            rogue.memory().remove(0, 4096).is_err(),
+            "a page can be removed"
+        );
         for _ in 0..2_000 {
             rogue.ring()?;
         }

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,8 @@ use netnice_api::frame::{Decoder, LONGEST_WORD};
 use netnice_api::{decode_word, encode_call, fds};
 use netnice_driver::link::Interface;
 use netnice_kernel::process::PidFd;
-use netnice_lab::experiment::bench::at;
 use netnice_lab::direct::shared::Shared;
+use netnice_lab::experiment::bench::at;
 use netnice_lab::process::{PATIENCE, Proc, binary, own_group};
 use netnice_lab::world::{Door, Family, Host, World};
 use netnice_ring::layout::{Place, Shape};
@@ -270,7 +271,9 @@ pub struct Program {
     pub number: u32,
     pub attachment: Attachment,
     life: Proc,
-    memory: Shared,
+    memory: Arc<Shared>,
+    file: File,
+    bell: OwnedFd,
     flow: Option<Flow>,
 }
 
@@ -285,6 +288,16 @@ pub const SHAPE: ShapeDoc = ShapeDoc {
 impl Program {
     /// Attaches one.
     pub fn attach(daemon: &mut Caller, flows: u32, bytes: u64) -> Result<Program> {
+        Program::attach_of(daemon, (0, None), flows, bytes)
+    }
+
+    /// The same, of a user who may have so many bytes.
+    pub fn attach_of(
+        daemon: &mut Caller,
+        (uid, most): (u32, Option<u64>),
+        flows: u32,
+        bytes: u64,
+    ) -> Result<Program> {
         let mut command = own_group("sleep");
         command.arg("1000");
         let life = Proc::start(command)?;
@@ -292,25 +305,42 @@ impl Program {
         let pidfd = PidFd::open(pid)?;
         let asked = DriverRequest::Attach {
             pid,
-            uid: 0,
+            uid,
             flows,
             bytes,
-            most: None,
+            most,
         };
         let answer = daemon.ask_with(asked, Some(&pidfd))?;
         let DriverAnswer::Attached { program } = answer else {
             bail!("{answer:?}")
         };
         let mut descriptor = || daemon.beside.pop_front().context("three descriptors");
-        let memory = descriptor()?;
-        let copy = memory.try_clone()?;
+        let (memory, bell, ear) = (descriptor()?, descriptor()?, descriptor()?);
+        let file = File::from(memory.try_clone()?);
         Ok(Program {
             number: program,
-            attachment: Attachment::new(memory, descriptor()?, descriptor()?)?,
+            bell: bell.try_clone()?,
+            attachment: Attachment::new(memory, bell, ear)?,
             life,
-            memory: Shared::map(&File::from(copy))?,
+            memory: Arc::new(Shared::map(&file)?),
+            file,
             flow: None,
         })
+    }
+
+    /// The doorbell that it rings.
+    pub fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// Its memory file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The same, as it maps it.
+    pub fn memory(&self) -> Arc<Shared> {
+        self.memory.clone()
     }
 
     /// Opens a flow, which is the one that it uses from now on, with buffers primed.

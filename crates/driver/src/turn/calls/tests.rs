@@ -218,7 +218,10 @@ fn who_sets_notices_and_has_nothing_to_say_keeps_nobody_awake() {
 fn a_ring_from_before_the_pause_is_none() {
     let mut rogue = caller();
     assert!(rogue.turn.hear(rogue.number, rogue.now), "unasked");
-    let (_, until) = rogue.turn.poll_muted().expect("it is not heard for a while");
+    let (_, until) = rogue
+        .turn
+        .poll_muted()
+        .expect("it is not heard for a while");
     rogue.now = until;
     rogue.turn.unmute(rogue.number);
     assert!(!rogue.turn.hear(rogue.number, rogue.now));
