@@ -112,7 +112,8 @@ pub fn folder(path: &Path) -> io::Result<()> {
         )));
     }
     if own.is_root() {
-        chown(path, Some(user.uid), Some(user.gid))?;
+        // Without the right to it stays root's, as the process does.
+        let _ = chown(path, Some(user.uid), Some(user.gid));
     }
     fs::set_permissions(path, Permissions::from_mode(0o700))
 }

@@ -365,6 +365,9 @@ impl<N: Network> Flows<N> {
             if census.awake {
                 page.row("awake", words::AWAKE);
             }
+            if !census.confined.is_empty() {
+                page.row("confined", &census.confined);
+            }
             if census.unasked > 0 {
                 page.row("rung", &words::rung(census.unasked));
             }
