@@ -423,6 +423,11 @@ const FILES: [(&str, &str, u32); 11] = [
         "usr/lib/systemd/system/netniced.socket",
         0o644,
     ),
+    (
+        "packaging/netnice-driver@.service",
+        "usr/lib/systemd/system/netnice-driver@.service",
+        0o644,
+    ),
     ("docs/policy.toml", "etc/netnice/policy.toml", 0o644),
     ("LICENSE-MIT", "usr/share/doc/netnice/LICENSE-MIT", 0o644),
     (

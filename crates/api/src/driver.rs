@@ -38,10 +38,17 @@ pub enum DriverRequest {
     Attach {
         /// Its number, for people.
         pid: u32,
+        /// The user that its memory counts for.
+        #[serde(default)]
+        uid: u32,
         /// Flows at a time.
         flows: u32,
         /// Bytes of all regions.
         bytes: u64,
+        /// Bytes that memory files of this user may have with this driver at most, those of programs that have ended too as long
+        /// as anybody has them. None: any number.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        most: Option<u64>,
     },
     /// A program ends, and with it its flows.
     Detach {
@@ -221,6 +228,24 @@ pub struct CensusDoc {
     pub awake: bool,
     /// How many patterns it was told to throw away.
     pub discards: u32,
+    /// As whom it runs, and what it cannot do; or what of that could not be had.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub confined: String,
+    /// Memory files that exist, by the users that they count for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memory: Vec<UserMemoryDoc>,
+}
+
+/// Memory files of a user that exist, attached or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct UserMemoryDoc {
+    /// The user.
+    pub uid: u32,
+    /// How many.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// What a driver's time went to while it did not sleep, in ns since it began.

@@ -33,9 +33,23 @@ impl RuntimeDir {
         self.0.join("netnice.sock")
     }
 
-    /// The socket of an interface's driver in it.
+    /// The folder in it that is the drivers' own, with the locks and sockets of all interfaces.
+    pub fn drivers(&self) -> PathBuf {
+        self.0.join("drivers")
+    }
+
+    /// The socket of an interface's driver.
     pub fn driver_socket(&self, iface: &str) -> PathBuf {
-        self.0.join(format!("driver-{iface}.sock"))
+        self.drivers().join(format!("{iface}.sock"))
+    }
+
+    /// The interfaces for which there may be a driver.
+    pub fn driver_ifaces(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.drivers());
+        let names = entries.into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let iface = |name: String| Some(name.strip_suffix(".sock")?.to_owned());
+        names.filter_map(iface).collect()
     }
 }
 

@@ -121,9 +121,10 @@ fn of_setup(error: &SetupError) -> i32 {
         SetupError::Shape(_) => libc::EINVAL,
         SetupError::NoSlot(_) | SetupError::NoRoom { .. } => libc::ENOBUFS,
         SetupError::System { error, .. } => of_io(error),
-        SetupError::NotOurs { .. } | SetupError::InUse { .. } | SetupError::Outside { .. } => {
-            libc::EPROTO
-        }
+        SetupError::NotOurs { .. }
+        | SetupError::OtherSeals { .. }
+        | SetupError::InUse { .. }
+        | SetupError::Outside { .. } => libc::EPROTO,
     }
 }
 

@@ -346,6 +346,13 @@ impl Scheduler {
         Ok(())
     }
 
+    /// The longest packet of a flow that [`Scheduler::handle_head`] takes: what the link carries, and its contract can ever let go.
+    pub fn longest(&self, flow: FlowId) -> Bytes {
+        let state = self.flows.get(flow.index());
+        let own = state.map_or(u32::MAX, |state| state.kind.longest());
+        Bytes(u64::from(own.min(self.wire.longest)))
+    }
+
     /// The queue of a flow was emptied without sending: there is no head any more. Says whether
     /// there was one.
     pub fn withdraw(&mut self, flow: FlowId, now: Instant) -> Result<bool, Misuse> {

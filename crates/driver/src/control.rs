@@ -11,6 +11,7 @@
 //! The daemon that set flows up may end meanwhile: they go on, and the next daemon asks for them.
 
 mod connection;
+mod files;
 mod registry;
 
 use std::collections::BTreeMap;
@@ -30,7 +31,8 @@ pub use registry::{RegistryError, wire};
 use crate::link::{Ear, Interface, Mode};
 use crate::orders::{Ended, Orders};
 use connection::{Connection, EndOf, failed};
-use registry::Registry;
+use files::Files;
+use registry::{Guest, Registry};
 
 /// What the control thread waits for.
 pub struct Control {
@@ -82,7 +84,7 @@ impl Control {
         linger: Option<Duration>,
     ) -> io::Result<Control> {
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let registry = Registry::new(orders, ear, rate, watched.try_clone()?);
+        let registry = Registry::new(orders, ear, rate, watched.try_clone()?, Files::new()?);
         let Ends {
             listener,
             links,
@@ -105,6 +107,7 @@ impl Control {
         control.watch(control.signals.as_fd(), SIGNALS)?;
         control.watch(control.registry.told(), TOLD)?;
         control.watch(control.links.as_fd(), LINKS)?;
+        control.watch(control.registry.gone(), FILES)?;
         Ok(control)
     }
 
@@ -122,6 +125,11 @@ impl Control {
     /// How frames pass.
     pub fn mode(&self) -> Mode {
         self.registry.ear().mode()
+    }
+
+    /// How the process is confined, for who asks.
+    pub fn confined(&mut self, how: String) {
+        self.registry.confined(how);
     }
 
     fn serve(&mut self) -> Result<(), ControlError> {
@@ -165,6 +173,7 @@ impl Control {
             // It is looked at after each round.
             TOLD => {}
             LINKS => self.hear_of_links()?,
+            FILES => self.registry.forget_gone(),
             CONNECTIONS.. => self.converse(from, what)?,
             program => {
                 let program = (program - Registry::LIVES) as u32;
@@ -243,11 +252,22 @@ impl Control {
     ) -> Result<Result<(), EndOf>, ControlError> {
         let mut descriptors = Vec::new();
         let answered = match call.ask {
-            DriverRequest::Attach { pid, flows, bytes } => {
+            DriverRequest::Attach {
+                pid,
+                uid,
+                flows,
+                bytes,
+                most,
+            } => {
                 let budget = Budget { flows, bytes };
+                let guest = Guest {
+                    pid,
+                    uid,
+                    most: most.unwrap_or(u64::MAX),
+                };
                 let attached = self
                     .registry
-                    .attach(pid, budget, connection.take_descriptor());
+                    .attach(&guest, budget, connection.take_descriptor());
                 attached.map(|attached| {
                     descriptors = attached.descriptors;
                     DriverAnswer::Attached {
@@ -400,6 +420,7 @@ const LISTENER: u64 = 0;
 const SIGNALS: u64 = 1;
 const TOLD: u64 = 2;
 const LINKS: u64 = 3;
+const FILES: u64 = 4;
 /// Numbers of connections begin there; those of programs lie below, from [`Registry::LIVES`] on.
 const CONNECTIONS: u64 = 1 << 40;
 const EVENTS: usize = 64;

@@ -20,10 +20,12 @@
 //! turn and the link.
 //!
 //! # The process
-//! `netnice-driver` has two threads: the one that runs the loop, and [`control`], which hears the daemon, knows the programs and
-//! prepares what takes long ([`setup`] reads what flows are to be). [`orders`] is what passes between them, and [`run`]
-//! starts both.
+//! `netnice-driver` has three threads: the one that runs the loop; [`control`], which hears the daemon, knows the programs and
+//! prepares what takes long ([`setup`] reads what flows are to be); and one that wakes programs to wake whom takes long ([`bells`]). [`orders`] is what passes between them, and [`run`]
+//! starts all. [`confine`] is what they may do.
 
+pub mod bells;
+pub mod confine;
 pub mod control;
 pub mod demux;
 pub mod frame;

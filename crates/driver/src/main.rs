@@ -48,6 +48,9 @@ struct Arguments {
     /// Stay without a program too
     #[arg(long)]
     stay: bool,
+    /// Each thread tries, when it is set up, what it must not be able to do, and says what came of it
+    #[arg(long, hide = true)]
+    self_check: bool,
     /// The interface
     iface: String,
 }
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         }),
         processor: arguments.processor,
         keep_awake: !arguments.may_sleep,
+        self_check: arguments.self_check,
         linger: (!arguments.stay).then(|| Duration::from_nanos(arguments.linger.0)),
     };
     match run(&options) {

@@ -16,7 +16,8 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use netnice_core::sched::{Service, Wire};
-use netnice_ring::driver::{Cleared, Client};
+use netnice_ring::driver::{Cleared, Client, Prepared, Reserved, Unprepared};
+use netnice_ring::layout::Shape;
 use netnice_ring::ledger::Balance;
 use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -33,12 +34,16 @@ use crate::turn::{Closed, Counters, Expelled, Open, Opened, ProgramNo, Totals};
 pub enum Order {
     /// Another rate of the link.
     Wire(Wire),
-    /// Another program, whose memory this is.
-    Attach(Box<Client>),
+    /// A number for a program that may be attached later.
+    Expect,
+    /// The program with this number, whose memory this is, and of which user.
+    Attach(ProgramNo, Box<Client>, u32),
     /// A program ends, and its flows.
     Detach(ProgramNo),
-    /// Another flow.
-    Open(ProgramNo, Box<Open>),
+    /// A place for another flow.
+    Reserve(ProgramNo, Shape),
+    /// Another flow, in that place.
+    Open(ProgramNo, Box<Open>, Box<Result<Prepared, Unprepared>>),
     /// Another contract.
     Change(FlowNo, Service),
     /// Frames go to another station (none: to nobody), come from another one, or may be of another length.
@@ -67,10 +72,12 @@ pub enum Order {
 pub enum Report {
     /// It is done.
     Done,
-    /// A program has this number.
-    Attached(ProgramNo),
+    /// A program has this number, or will have it.
+    Expected(ProgramNo),
     /// What is left of a program; nothing if it was gone already.
     Detached(Option<Box<Client>>),
+    /// A place for a flow; its pages are not there.
+    Reserved(Box<Reserved>),
     /// A flow is open.
     Opened(Opened),
     /// A flow is closed; nothing if it was already.
@@ -158,6 +165,59 @@ impl Orders {
                 Some(report) => return Ok(report),
                 None => self.wait(),
             }
+        }
+    }
+
+    /// Has a program's memory attached, as one of root's: its number.
+    ///
+    /// # Errors
+    /// If the packet thread has ended. Inside of it: why the program is not attached.
+    pub fn attach(&mut self, client: Client) -> Result<Result<ProgramNo, String>, Ended> {
+        let Report::Expected(program) = self.give(Order::Expect)? else {
+            return Ok(Err(OTHERWISE.to_owned()));
+        };
+        Ok(self.attach_as(program, client, 0)?.map(|()| program))
+    }
+
+    /// The same, of a program of this user that is expected by this number. It is expected no more where this fails.
+    ///
+    /// # Errors
+    /// As [`Orders::attach`].
+    pub fn attach_as(
+        &mut self,
+        program: ProgramNo,
+        client: Client,
+        uid: u32,
+    ) -> Result<Result<(), String>, Ended> {
+        match self.give(Order::Attach(program, Box::new(client), uid))? {
+            Report::Done => Ok(Ok(())),
+            Report::Failed(why) => {
+                self.detach(program)?;
+                Ok(Err(why))
+            }
+            _ => Ok(Err(OTHERWISE.to_owned())),
+        }
+    }
+
+    /// Has a flow of an attached program opened, in pages that are there.
+    ///
+    /// # Errors
+    /// As [`Orders::attach`].
+    pub fn open(
+        &mut self,
+        program: ProgramNo,
+        open: Open,
+    ) -> Result<Result<Opened, String>, Ended> {
+        let prepared = match self.give(Order::Reserve(program, open.shape))? {
+            Report::Reserved(reserved) => reserved.prepare(),
+            Report::Failed(why) => return Ok(Err(why)),
+            _ => return Ok(Err(OTHERWISE.to_owned())),
+        };
+        let order = Order::Open(program, Box::new(open), Box::new(prepared));
+        match self.give(order)? {
+            Report::Opened(opened) => Ok(Ok(opened)),
+            Report::Failed(why) => Ok(Err(why)),
+            _ => Ok(Err(OTHERWISE.to_owned())),
         }
     }
 
@@ -263,8 +323,9 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
         Err(why) => Report::Failed(why),
     };
     match order {
-        Order::Attach(client) => match server.attach(*client) {
-            Ok(program) => Report::Attached(program),
+        Order::Expect => Report::Expected(server.turn().expect()),
+        Order::Attach(program, client, uid) => match server.attach_as(program, *client, uid) {
+            Ok(()) => Report::Done,
             Err(why) => Report::Failed(format!("cannot watch the program's doorbell: {why}")),
         },
         Order::Detach(program) => Report::Detached(server.detach(program).map(Box::new)),
@@ -277,13 +338,19 @@ fn carry_out(order: Order, server: &mut Server) -> Report {
             frames: server.link().tally(),
         })),
         Order::Wire(wire) => done(server.turn().rewire(wire).map_err(|why| why.to_string())),
-        Order::Open(program, open) => match server.turn().open(program, &open, now) {
-            Ok(opened) => {
-                server.begin(opened.flow);
-                Report::Opened(opened)
-            }
+        Order::Reserve(program, shape) => match server.turn().reserve(program, shape) {
+            Ok(reserved) => Report::Reserved(Box::new(reserved)),
             Err(why) => Report::Failed(why.to_string()),
         },
+        Order::Open(program, open, room) => {
+            match server.turn().open_in(program, &open, *room, now) {
+                Ok(opened) => {
+                    server.begin(opened.flow);
+                    Report::Opened(opened)
+                }
+                Err(why) => Report::Failed(why.to_string()),
+            }
+        }
         Order::Change(flow, service) => {
             let changed = server.turn().change(flow, service, now);
             done(changed.map_err(|why| why.to_string()))
@@ -330,6 +397,7 @@ fn ring(eventfd: &OwnedFd) {
     let _ = rustix::io::write(eventfd, &1u64.to_ne_bytes());
 }
 
+const OTHERWISE: &str = "the packet thread answered something else";
 /// Orders, and reports, that can wait.
 const LENGTH: usize = 64;
 /// Orders of one round of the loop.

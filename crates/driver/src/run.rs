@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
@@ -15,10 +16,12 @@ use rustix::mm::MlockAllFlags;
 use rustix::process::{Resource, Rlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use crate::bells::Bells;
+use crate::confine::{self, Role};
 use crate::control::{Control, ControlError, Ends, RegistryError, wire};
 use crate::link::{Link, LinkError, Mode};
 use crate::orders::{self, Inbox};
-use crate::serve::{Pace, Server, pace};
+use crate::serve::{self, Pace, Server, pace};
 use crate::turn::Turn;
 
 /// What a driver is started with.
@@ -40,6 +43,8 @@ pub struct Options {
     pub keep_awake: bool,
     /// How long it stays without a program. None: for ever.
     pub linger: Option<Duration>,
+    /// Each thread tries what it must not be able to do, and says what came of it.
+    pub self_check: bool,
 }
 
 /// Why a driver cannot start, or ended.
@@ -88,23 +93,30 @@ pub enum RunError {
 /// Serves an interface until it is told to end, or nobody has needed it for a while.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let wire = wire(options.rate, options.overhead)?;
-    let place = Place::take(&options.runtime, &options.iface)?;
+    // The last that root does.
+    let folder = folder(&options.runtime)?;
+    have_what_it_takes();
+    let wish = options.keep_awake.then(serve::wish);
+    let mut confinement = confine::become_driver();
+    let place = Place::take(&options.runtime, &folder, &options.iface)?;
     let (signals, raised) = UnixStream::pair()?;
     signals.set_nonblocking(true)?;
     for signal in [SIGTERM, SIGINT] {
         signal_hook::low_level::pipe::register(signal, raised.try_clone()?)?;
     }
-    have_what_it_takes();
     let links = Listener::open(&[GROUP_LINK])?;
     let (link, ear) = Link::open(&options.iface, options.mode)?;
     let turn = Turn::new(wire, link.interface().mac);
     let turn = turn.map_err(|why| io::Error::other(why.to_string()))?;
     let mut server = Server::new(turn, link)?;
-    if options.keep_awake
-        && let Err(error) = server.keep_awake()
-    {
+    let wished = wish.map(|wish| wish.and_then(|wish| server.keep_awake_by(wish)));
+    if let Some(Err(error)) = wished {
         tracing::warn!(%error, "processors may fall asleep between packets (keeping them awake needs root)");
     }
+    let settles = Settles::new(options.self_check);
+    let settle = settles.of(Role::Bells);
+    let (bells, belfry) = Bells::with_thread(settle)?;
+    server.turn().ring_by(bells);
     let (orders, inbox) = orders::pair()?;
     server.also(inbox.bell())?;
     let listener = place.listen()?;
@@ -114,14 +126,16 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         signals,
     };
     let mut control = Control::new(orders, ear, ends, options.rate, options.linger)?;
-    thread::scope(|scope| {
-        let (say, paced) = std::sync::mpsc::channel();
+    thread::scope(|scope| -> Result<(), RunError> {
+        let (say, paced) = mpsc::channel();
         let processor = options.processor;
+        let settle = settles.of(Role::Packets);
         thread::Builder::new()
             .name("packets".to_owned())
             .spawn_scoped(scope, move || {
                 let how = pace(processor);
                 let fails = how.is_err();
+                settle();
                 let _ = say.send(how);
                 match fails {
                     true => {}
@@ -139,13 +153,54 @@ pub fn run(options: &Options) -> Result<(), RunError> {
             }
             Err(_) => return Err(io::Error::other("the packet thread ended").into()),
         }
-        let name = &options.iface;
-        tracing::info!(iface = %name, mode = control.mode().name(), rate = options.rate, "serves");
+        settles.of(Role::Control)();
+        for (role, done) in settles.all() {
+            confinement.lack(&format!("the filter of thread {role:?}"), done);
+        }
+        let (name, mode) = (&options.iface, control.mode().name());
+        let confined = confinement.text();
+        tracing::info!(iface = %name, mode, rate = options.rate, confined, "serves");
+        control.confined(confined);
         let served = control.run();
         // Without its orders the packet thread ends too.
         drop(control);
         Ok(served?)
-    })
+    })?;
+    // The packet thread had its other end.
+    belfry.join();
+    Ok(())
+}
+
+/// How each thread gives up what it does not need, and what came of it.
+struct Settles {
+    tell: Sender<(Role, io::Result<()>)>,
+    told: Receiver<(Role, io::Result<()>)>,
+    tries: bool,
+}
+
+impl Settles {
+    fn new(tries: bool) -> Settles {
+        let (tell, told) = mpsc::channel();
+        Settles { tell, told, tries }
+    }
+
+    /// What a thread is to call when it is set up.
+    fn of(&self, role: Role) -> impl FnOnce() + Send + use<> {
+        let (tell, tries) = (self.tell.clone(), self.tries);
+        move || {
+            let done = confine::settle(role);
+            if tries {
+                tracing::info!(thread = ?role, tried = confine::tried(), "self-check");
+            }
+            // Whoever asks waits for it.
+            let _ = tell.send((role, done));
+        }
+    }
+
+    fn all(self) -> impl Iterator<Item = (Role, io::Result<()>)> {
+        drop(self.tell);
+        self.told.into_iter()
+    }
 }
 
 /// The packet thread.
@@ -178,6 +233,19 @@ fn have_what_it_takes() {
     }
 }
 
+/// The folder of the drivers of a runtime folder; see [`confine::folder`].
+fn folder(runtime: &RuntimeDir) -> Result<PathBuf, RunError> {
+    let whole = runtime.path();
+    if !whole.exists() {
+        let made = fs::create_dir_all(whole)
+            .and_then(|()| fs::set_permissions(whole, Permissions::from_mode(0o755)));
+        made.map_err(unusable(whole))?;
+    }
+    let folder = runtime.drivers();
+    confine::folder(&folder).map_err(unusable(&folder))?;
+    Ok(folder)
+}
+
 /// The lock and the socket of one interface in a runtime folder; both are removed with it.
 struct Place {
     socket: PathBuf,
@@ -186,14 +254,8 @@ struct Place {
 }
 
 impl Place {
-    fn take(runtime: &RuntimeDir, iface: &str) -> Result<Place, RunError> {
-        let folder = runtime.path();
-        if !folder.exists() {
-            let made = fs::create_dir_all(folder)
-                .and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)));
-            made.map_err(unusable(folder))?;
-        }
-        let lock_path = folder.join(format!("driver-{iface}.lock"));
+    fn take(runtime: &RuntimeDir, folder: &Path, iface: &str) -> Result<Place, RunError> {
+        let lock_path = folder.join(format!("{iface}.lock"));
         let socket = runtime.driver_socket(iface);
         // A driver that leaves removes the file: then what was locked is no longer what has the name.
         let lock = loop {

@@ -22,6 +22,7 @@ mod lead;
 mod muted;
 mod spent;
 
+use std::fs::File;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::{io, mem, thread};
 
@@ -32,6 +33,7 @@ use rustix::event::epoll;
 use crate::demux::FlowNo;
 use crate::link::{Flushed, Link};
 use crate::serve::awake::Awake;
+pub use crate::serve::awake::wish;
 use crate::serve::duty::Duty;
 use crate::serve::lead::Lead;
 use crate::serve::muted::Muted;
@@ -98,14 +100,16 @@ impl Server {
         Ok(server)
     }
 
-    /// Another program.
-    pub fn attach(&mut self, client: Client) -> io::Result<ProgramNo> {
-        let program = self.turn.attach(client);
+    /// The program that is expected by this number. It is expected no more where this fails.
+    pub fn attach_as(&mut self, program: ProgramNo, client: Client, uid: u32) -> io::Result<()> {
+        if !self.turn.attach_as(program, client, uid) {
+            return Err(io::ErrorKind::NotFound.into());
+        }
         let done = self.watch_bell(program);
         if done.is_err() {
             self.turn.detach(program, monotonic());
         }
-        done.map(|()| program)
+        done
     }
 
     /// A program ends, and with it its flows. To drop what is left of it takes long.
@@ -144,14 +148,22 @@ impl Server {
 
     fn watch_bell(&self, program: ProgramNo) -> io::Result<()> {
         match self.turn.bell(program) {
-            Some(bell) => self.watch(bell, program.0.into()),
+            Some(bell) => {
+                let data = epoll::EventData::new_u64(program.0.into());
+                Ok(epoll::add(&self.watched, bell, data, RINGS)?)
+            }
             None => Ok(()),
         }
     }
 
     /// Keeps processors awake while packets leave that have a moment to leave at. Only root may.
     pub fn keep_awake(&mut self) -> io::Result<()> {
-        self.awake.allow()
+        self.keep_awake_by(wish()?)
+    }
+
+    /// The same, by what [`wish`] gave to a thread that was still root's.
+    pub fn keep_awake_by(&mut self, wish: File) -> io::Result<()> {
+        self.awake.allow(wish)
     }
 
     /// The turn, to open and close flows between two rounds.
@@ -369,7 +381,9 @@ impl Server {
     /// Those who were left alone for long enough. The turn goes by the same moment: whom it listens to has a doorbell that is heard.
     fn hear_muted(&mut self, now: Instant) {
         while let Some(program) = self.muted.poll(now) {
-            self.listen(program, epoll::EventFlags::IN);
+            // What it rang before is heard once more by this.
+            self.turn.unmute(program);
+            self.listen(program, RINGS);
         }
     }
 
@@ -410,7 +424,7 @@ pub fn monotonic() -> Instant {
 }
 
 /// The processor time of the calling thread, in ns.
-fn processor_time() -> u64 {
+pub(crate) fn processor_time() -> u64 {
     // SAFETY: all bits zero are a value of this plain structure.
     let mut now: libc::timespec = unsafe { mem::zeroed() };
     // SAFETY: it is written by the call, which cannot fail for this clock.
@@ -457,6 +471,8 @@ const RECEIVE: usize = 64;
 /// While a flow is sent about as much as it may take of the driver's time, or more, frames gather for so long: a flood then
 /// wakes the driver 10,000 times a second and not for each of its frames. Others wait so much longer for what they receive.
 const GATHER: u64 = 100_000;
+/// What is heard of a doorbell: each ring once. It is never read, see [`netnice_ring::bell`].
+const RINGS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
 /// What wakes it, beside the numbers of programs.
 const LINK: u64 = u64::MAX;
 const OTHERS: u64 = u64::MAX - 1;

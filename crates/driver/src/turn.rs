@@ -16,8 +16,8 @@
 //!   [`Turn::poll_expelled`] says which, and why; to close its flows and detach it is left to the caller, since it may have many.
 //! - What is decided to leave now leaves a moment later, and if the caller was stopped in between, much later. [`Turn::left`] says when
 //!   it did, so that what comes after it does not follow too soon.
-//! - Work is bounded: [`BATCH`] packets a turn, [`NEWS`] flows that are looked at, [`LOOKS`] records that cannot be sent for each head
-//!   that is looked for.
+//! - Work is bounded: [`BATCH`] packets a turn, and [`NEWS`] flows that are looked at. A record that can never be sent (it is too long) waits
+//!   for its time on the link as one that is forbidden does, so a program has no more of them looked at than it may send.
 //! - With tens of thousands of flows nearly all of the time would be waiting for memory. So which flows are looked at next, and which
 //!   packets leave in this turn, is known before it is done, and what it takes is fetched.
 
@@ -31,7 +31,7 @@ use netnice_core::prefetch;
 use netnice_core::sched::{Class, Departure, FlowId, Misuse, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos};
 use netnice_ring::breach::Breach;
-use netnice_ring::driver::{Cleared, Client, Loss, Retired, Taken};
+use netnice_ring::driver::{Cleared, Client, Loss, Prepared, Reserved, Retired, Taken, Unprepared};
 use netnice_ring::layout::{Place, SetupError, Shape};
 use netnice_ring::ledger::Balance;
 use netnice_ring::record::{Record, Status};
@@ -42,6 +42,7 @@ use flow::{Flow, Handed, UNMOVED};
 pub use programs::ProgramNo;
 use programs::Programs;
 
+use crate::bells::{Bell, Bells};
 use crate::demux::{Demux, FlowNo, Match, Reassembly, Refused, Verdict};
 use crate::frame::Mac;
 use crate::share::pool::{Crowd, Pool};
@@ -108,6 +109,7 @@ impl Next {
 pub struct Turn {
     scheduler: Scheduler,
     programs: Programs,
+    bells: Bells,
     flows: Vec<Option<Flow>>,
     demux: Demux,
     cost: Cost,
@@ -120,8 +122,6 @@ pub struct Turn {
     touched: Vec<u32>,
     /// Programs that are to be rung.
     to_ring: Vec<ProgramNo>,
-    /// Flows whose next record was not found within [`LOOKS`].
-    again: Vec<u32>,
     /// Flows that are to be looked at.
     news: Vec<u32>,
     /// How many of them were.
@@ -183,11 +183,16 @@ struct Leaves {
 /// A program, and which of its slots is which flow.
 struct Program {
     client: Client,
+    bell: Bell,
     slots: Vec<Option<u32>>,
     /// Flows of it that received something lately.
     receivers: Crowd,
     /// Those for nothing.
     calls: Calls,
+    /// It has rung once, so its doorbell is full from then on.
+    rang: bool,
+    /// The next ring of it may be an old one.
+    echoes: bool,
     /// It is to be rung at the end of the turn.
     news: bool,
     /// It broke a rule.
@@ -200,6 +205,7 @@ impl Turn {
         Ok(Turn {
             scheduler: Scheduler::with_capacity(wire, UNMOVED)?,
             programs: Programs::default(),
+            bells: Bells::default(),
             flows: Vec::with_capacity(UNMOVED),
             demux: Demux::new(mac),
             cost: Cost::default(),
@@ -208,7 +214,6 @@ impl Turn {
             shut: Vec::new(),
             touched: Vec::new(),
             to_ring: Vec::new(),
-            again: Vec::new(),
             news: Vec::new(),
             looked: 0,
             departures: Vec::with_capacity(BATCH),
@@ -222,16 +227,37 @@ impl Turn {
         })
     }
 
+    /// Rings so from now on, for programs that come later.
+    pub fn ring_by(&mut self, bells: Bells) {
+        self.bells = bells;
+    }
+
+    /// A number for a program whose memory may not be touched yet.
+    pub fn expect(&mut self) -> ProgramNo {
+        self.programs.reserve()
+    }
+
     /// Another program, whose memory this is.
     pub fn attach(&mut self, client: Client) -> ProgramNo {
-        self.programs.insert(Program {
+        let number = self.expect();
+        self.attach_as(number, client, 0);
+        number
+    }
+
+    /// The program that was expected by this number, of this user. False if it is not expected (any more).
+    pub fn attach_as(&mut self, number: ProgramNo, client: Client, uid: u32) -> bool {
+        let program = Program {
+            bell: self.bells.bell(client.ringer(), uid),
             client,
             slots: Vec::new(),
             receivers: Crowd::default(),
             calls: Calls::default(),
+            rang: false,
+            echoes: false,
             news: false,
             expelled: false,
-        })
+        };
+        self.programs.insert(number, program)
     }
 
     /// A program's memory and doorbells.
@@ -246,9 +272,9 @@ impl Turn {
         for flow in theirs {
             self.close(flow, now);
         }
-        let known = self.programs.remove(program)?;
+        let mut known = self.programs.remove(program)?;
         // It sees that its flows have ended.
-        known.client.ring();
+        self.bells.ring(&mut known.bell);
         Some(known.client)
     }
 
@@ -269,7 +295,28 @@ impl Turn {
         open: &Open,
         now: Instant,
     ) -> Result<Opened, OpenError> {
-        self.open_by(program, open, now, |scheduler| {
+        let room = self.reserve(program, open.shape)?;
+        self.open_in(program, open, room.prepare(), now)
+    }
+
+    /// The first part of it: a place in the program's memory. To [`Reserved::prepare`] it takes long, and is not for the thread
+    /// that sends; [`Turn::open_in`] follows.
+    pub fn reserve(&mut self, program: ProgramNo, shape: Shape) -> Result<Reserved, OpenError> {
+        let known = self.programs.get_mut(program);
+        let known = known.filter(|known| !known.expelled);
+        let known = known.ok_or(OpenError::Gone(program))?;
+        Ok(known.client.reserve(shape)?)
+    }
+
+    /// The last part of it. The place is free again where this fails.
+    pub fn open_in(
+        &mut self,
+        program: ProgramNo,
+        open: &Open,
+        room: Result<Prepared, Unprepared>,
+        now: Instant,
+    ) -> Result<Opened, OpenError> {
+        self.open_by(program, open, room, now, |scheduler| {
             scheduler.insert(open.service, now)
         })
     }
@@ -282,7 +329,8 @@ impl Turn {
         (server, class): (FlowId, usize),
         now: Instant,
     ) -> Result<Opened, OpenError> {
-        self.open_by(program, open, now, |scheduler| match open.service {
+        let room = self.reserve(program, open.shape)?.prepare();
+        self.open_by(program, open, room, now, |scheduler| match open.service {
             Service::Cell(cell) => scheduler.insert_member(server, class, cell, now),
             _ => Err(Misuse::OtherKind(server)),
         })
@@ -292,22 +340,33 @@ impl Turn {
         &mut self,
         program: ProgramNo,
         open: &Open,
+        room: Result<Prepared, Unprepared>,
         now: Instant,
         insert: impl FnOnce(&mut Scheduler) -> Result<FlowId, Misuse>,
     ) -> Result<Opened, OpenError> {
-        let template = Template::new(&open.sender)?;
         let known = self.programs.get_mut(program);
-        let known = known.filter(|known| !known.expelled);
         let known = known.ok_or(OpenError::Gone(program))?;
-        let ring = known.client.open(open.shape)?;
-        let place = ring.place();
-        let id = match insert(&mut self.scheduler) {
-            Ok(id) => id,
-            Err(why) => {
-                known.client.close(ring)?;
+        let room = match room {
+            Ok(room) => room,
+            Err(Unprepared { place, why }) => {
+                known.client.vacate(place);
                 return Err(why.into());
             }
         };
+        let place = room.place();
+        let ready = match (known.expelled, Template::new(&open.sender)) {
+            (true, _) => Err(OpenError::Gone(program)),
+            (false, template) => template.map_err(OpenError::from),
+        };
+        let ready = ready.and_then(|template| Ok((template, insert(&mut self.scheduler)?)));
+        let (template, id) = match ready {
+            Ok(ready) => ready,
+            Err(why) => {
+                known.client.vacate(place);
+                return Err(why);
+            }
+        };
+        let ring = known.client.open_at(room);
         let number = id.index();
         let slot = place.slot as usize;
         if known.slots.len() <= slot {
@@ -319,7 +378,8 @@ impl Turn {
         }
         let tolerance = open.service.tolerance();
         let share = open.share.map(|share| self.pool.member(share));
-        let flow = Flow::new(id, program, ring, template, tolerance, share);
+        let mut flow = Flow::new(id, program, ring, template, tolerance, share);
+        flow.fits(self.scheduler.longest(id));
         self.flows[number] = Some(flow);
         let flow = FlowNo(number as u32);
         match self.claim(flow, open) {
@@ -327,7 +387,7 @@ impl Turn {
             Err(why) => {
                 let closed = self.close(flow, now);
                 if let Some(retired) = closed.and_then(|closed| closed.retired) {
-                    self.reuse(program, retired.clear()?);
+                    self.reuse(program, retired.clear());
                 }
                 Err(why.into())
             }
@@ -394,6 +454,7 @@ impl Turn {
         };
         self.scheduler.change(known.id, service, now)?;
         known.tolerance = service.tolerance();
+        known.fits(self.scheduler.longest(known.id));
         Ok(())
     }
 
@@ -448,7 +509,7 @@ impl Turn {
         self.send(card, now);
         self.show();
         match self.scheduler.poll_timeout() {
-            _ if !self.again.is_empty() || self.looked < self.news.len() => Next::Again,
+            _ if self.looked < self.news.len() => Next::Again,
             Some(at) if at <= now && room == 0 => Next::Full,
             Some(at) if at <= now => Next::Again,
             Some(at) => Next::Wait(at),
@@ -511,7 +572,7 @@ impl Turn {
         while let Some(number) = self.to_ring.pop() {
             if let Some(program) = self.programs.get_mut(number) {
                 program.news = false;
-                program.client.ring();
+                self.bells.ring(&mut program.bell);
             }
         }
         while let Some((program, breach)) = self.broken.pop() {
@@ -520,7 +581,8 @@ impl Turn {
                 continue;
             };
             known.expelled = true;
-            known.client.expel(&breach);
+            known.client.condemn(&breach);
+            self.bells.strike(&mut known.bell);
             for number in known.slots.iter().flatten() {
                 if let Some(Some(flow)) = self.flows.get_mut(*number as usize) {
                     flow.silence();
@@ -587,8 +649,6 @@ impl Turn {
             }
             if let Err(breach) = flow.find_head(&mut self.scheduler, now) {
                 self.broken.push((flow.program, breach));
-            } else if flow.looks_again() {
-                self.again.push(number);
             }
         }
         (self.news, self.looked) = (news, until);
@@ -596,14 +656,8 @@ impl Turn {
 
     /// Which flows are to be looked at.
     fn ask(&mut self, now: Instant) {
-        let Turn {
-            news,
-            again,
-            programs,
-            ..
-        } = self;
+        let Turn { news, programs, .. } = self;
         news.clear();
-        news.append(again);
         for program in programs.iter().filter(|program| program.is_heard(now)) {
             program.client.take_notices(|slot| {
                 news.extend(program.slots.get(slot as usize).copied().flatten());
@@ -617,7 +671,6 @@ impl Turn {
             scheduler,
             flows,
             touched,
-            again,
             broken,
             departures,
             ..
@@ -653,9 +706,6 @@ impl Turn {
         flow.ring.soon();
         if flow.touch() {
             touched.push(number as u32);
-        }
-        if flow.looks_again() && behind.is_none() {
-            again.push(number as u32);
         }
         if let Some(head) = flow.follow(behind) {
             flow.ring.soon_read(&head);
@@ -726,8 +776,6 @@ const FAR: usize = 8;
 pub const BATCH: usize = 64;
 /// How many flows that have something new are looked at in one turn. The others' notices stay, or what was taken of them does.
 pub const NEWS: usize = 128;
-/// How many records that cannot be sent are given back in a row, before others are looked at.
-pub const LOOKS: usize = 8;
 
 #[cfg(test)]
 mod tests;

@@ -47,6 +47,19 @@ impl PidFd {
         Some((Self(fd), pid))
     }
 
+    /// The same without asking whose, for a process that can open no file: that it can be waited for, or is no child of ours, shows
+    /// that it is a pidfd.
+    pub fn verified(fd: OwnedFd) -> Option<Self> {
+        // SAFETY: all bits zero are a value of this plain structure.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        let number = fd.as_raw_fd() as libc::id_t;
+        // SAFETY: the structure outlives the call.
+        let done = unsafe { libc::waitid(libc::P_PIDFD, number, &mut info, how) };
+        let is_one = done == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::ECHILD);
+        is_one.then_some(Self(fd))
+    }
+
     /// Whether the process still lives (a zombie does not).
     pub fn lives(&self) -> bool {
         let mut poll = libc::pollfd {

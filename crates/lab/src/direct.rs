@@ -15,6 +15,7 @@
 
 mod programs;
 pub mod rogue;
+pub mod shared;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;

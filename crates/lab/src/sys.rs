@@ -1,8 +1,8 @@
 //! The lab's only unsafe room: the few system calls that std and socket2 do not wrap.
 //!
 //! Ground rules: every function here takes and returns plain values, keeps no pointer after it
-//! returns, and says in a safety line why its call is sound. The packet ring, which does keep a
-//! mapping, lives in `wire::ring` with rules of its own.
+//! returns, and says in a safety line why its call is sound. [`Mapped`] keeps a mapping, and gives
+//! no reference into it; the packet ring, which does, lives in `wire::ring` with rules of its own.
 
 use std::fs::File;
 use std::io;
@@ -344,5 +344,140 @@ fn size(columns: u16, rows: u16) -> libc::winsize {
         ws_col: columns,
         ws_xpixel: 0,
         ws_ypixel: 0,
+    }
+}
+
+/// Makes the calling thread, and no other, one of this user, which has no rights from then on.
+pub fn become_user(id: u32) -> io::Result<()> {
+    // SAFETY: both calls take numbers. The library's functions would change all threads.
+    unsafe {
+        check(libc::syscall(libc::SYS_setgroups, 0, 0) as i32)?;
+        check(libc::syscall(libc::SYS_setresgid, id, id, id) as i32)?;
+        check(libc::syscall(libc::SYS_setresuid, id, id, id) as i32)
+    }
+}
+
+/// Has the calling thread run only when no other wants its processor.
+pub fn become_idle() -> io::Result<()> {
+    let least = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters outlive the call.
+    check(unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &least) })
+}
+
+/// Punches a hole into a file.
+pub fn punch(file: &File, at: u64, length: u64) -> io::Result<()> {
+    let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory is passed.
+    check(unsafe { libc::fallocate64(file.as_raw_fd(), how, at as i64, length as i64) })
+}
+
+/// A new epoll descriptor that watches this one.
+pub fn watcher(of: impl AsFd) -> io::Result<File> {
+    // SAFETY: a valid result is a descriptor that nobody else owns.
+    let watcher = unsafe {
+        let fd = libc::epoll_create1(libc::EPOLL_CLOEXEC);
+        check(fd)?;
+        File::from_raw_fd(fd)
+    };
+    let mut event = libc::epoll_event {
+        events: libc::EPOLLIN as u32,
+        u64: 0,
+    };
+    let (own, other) = (watcher.as_raw_fd(), of.as_fd().as_raw_fd());
+    // SAFETY: the event outlives the call.
+    check(unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, other, &mut event) })?;
+    Ok(watcher)
+}
+
+/// Waits for the same descriptor so many times at once.
+pub fn poll_often(fd: impl AsFd, times: usize, within_ms: i32) -> io::Result<()> {
+    let one = libc::pollfd {
+        fd: fd.as_fd().as_raw_fd(),
+        events: libc::POLLPRI,
+        revents: 0,
+    };
+    let mut all = vec![one; times];
+    // SAFETY: so many entries, which outlive the call.
+    check(unsafe { libc::poll(all.as_mut_ptr(), times as libc::nfds_t, within_ms) })
+}
+
+/// A mapping of a file that others write to at the same time: it is read and written by copies alone.
+pub struct Mapped {
+    base: *mut u8,
+    length: usize,
+}
+
+// SAFETY: it is memory that is reached by copies alone; no thread is better than another.
+unsafe impl Send for Mapped {}
+// SAFETY: likewise.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// So many bytes of a file from its begin, shared and writable.
+    pub fn whole(file: &File, length: usize) -> io::Result<Mapped> {
+        let both = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at no particular place.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                both,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapped {
+            base: base.cast(),
+            length,
+        })
+    }
+
+    /// Bytes that are mapped.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Copies bytes in.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        assert!(at + bytes.len() <= self.length);
+        // SAFETY: they are inside, and no reference to the mapping exists.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len()) }
+    }
+
+    /// Copies bytes out.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn read(&self, at: usize, bytes: &mut [u8]) {
+        assert!(at + bytes.len() <= self.length);
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(self.base.add(at), bytes.as_mut_ptr(), bytes.len()) }
+    }
+
+    /// Takes pages out of the file.
+    ///
+    /// # Panics
+    /// If they are not inside.
+    pub fn remove(&self, at: usize, length: usize) -> io::Result<()> {
+        assert!(at + length <= self.length);
+        // SAFETY: the range is inside of the mapping, to which no reference exists.
+        match unsafe { libc::madvise(self.base.add(at).cast(), length, libc::MADV_REMOVE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: it is what was mapped, and nothing refers to it.
+        unsafe { libc::munmap(self.base.cast(), self.length) };
     }
 }

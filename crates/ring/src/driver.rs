@@ -35,7 +35,7 @@ use gaps::Gaps;
 
 /// One program, as the driver holds it: its memory file, its doorbells, its notices.
 pub struct Client {
-    file: Arc<MemoryFile>,
+    file: MemoryFile,
     region: Arc<Region>,
     gaps: Gaps,
     /// Slots that are open are out.
@@ -79,9 +79,12 @@ impl Handles<'_> {
 }
 
 impl Client {
-    /// Makes the memory file of a program, sealed before anybody else has it, and its doorbells.
+    /// Makes the memory file of a program, which cannot change its size, and its doorbells.
+    ///
+    /// The program maps it then; before any other call than [`Client::handles`], [`Client::bytes`] and a drop the driver is
+    /// to [`Client::seal`] it. (One that trusts its program can do without.)
     pub fn create(budget: Budget) -> Result<Client, SetupError> {
-        let file = Arc::new(MemoryFile::create(budget.file_bytes()?)?);
+        let file = MemoryFile::create(budget.file_bytes()?)?;
         let region = Arc::new(file.map()?);
         let eventfd = || {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -122,13 +125,42 @@ impl Client {
         }
     }
 
-    /// Readable when the program rang. Wait for it, and empty it by [`Client::hear`].
+    /// Readable when the program rang. Wait for it, and empty it by [`Client::hear`]; or watch it edge-triggered, and say so
+    /// by [`Client::rang`].
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
+    /// The program has mapped the file: from now on neither it nor anybody else can take pages out of it, and the first page
+    /// is there. It takes long, and is not for the packet thread.
+    ///
+    /// # Errors
+    /// If the program has sealed the file in a way that makes this impossible, or there is no memory.
+    pub fn seal(&self) -> Result<(), SetupError> {
+        self.file.seal()?;
+        self.region.populate(0, PAGE)
+    }
+
     /// Opens a flow.
+    ///
+    /// # Errors
+    /// If there is no room or no memory for it.
     pub fn open(&mut self, shape: Shape) -> Result<Flow, SetupError> {
+        match self.reserve(shape)?.prepare() {
+            Ok(prepared) => Ok(self.open_at(prepared)),
+            Err(Unprepared { place, why }) => {
+                self.vacate(place);
+                Err(why)
+            }
+        }
+    }
+
+    /// The first part of [`Client::open`], which touches no shared memory: a place is set aside. [`Reserved::prepare`], which
+    /// another thread can call, and [`Client::open_at`] follow; or [`Client::vacate`].
+    ///
+    /// # Errors
+    /// If there is no room for it.
+    pub fn reserve(&mut self, shape: Shape) -> Result<Reserved, SetupError> {
         let plan = shape.plan()?;
         let Some(slot) = self.slots.take() else {
             return Err(SetupError::NoSlot(self.flows));
@@ -143,22 +175,41 @@ impl Client {
             offset,
             shape,
         };
-        Ok(Flow::open(&self.region, place, &self.to_program, 0))
+        Ok(Reserved {
+            place,
+            bytes: plan.bytes(),
+            region: self.region.clone(),
+        })
     }
 
-    /// Ends a flow: its pages are given back, and its place may be another's. The balance says how many chunks the
-    /// driver still had; records of it that are still held are void.
+    /// The last part of [`Client::open`].
     ///
-    /// # Errors
-    /// If the kernel does not take the pages back. The flow is closed then too, and its place is not used again.
-    pub fn close(&mut self, flow: Flow) -> Result<Balance, SetupError> {
+    /// # Panics
+    /// If the place was reserved with another client.
+    pub fn open_at(&mut self, prepared: Prepared) -> Flow {
+        assert!(Arc::ptr_eq(&self.region, &prepared.region), "its own place");
+        Flow::open(&self.region, prepared.place, &self.to_program, 0)
+    }
+
+    /// A place that was reserved is not used: it may be another's.
+    pub fn vacate(&mut self, place: Place) {
+        let bytes = place.shape.plan().map_or(0, |plan| plan.bytes());
+        self.slots
+            .give(place.slot.into())
+            .expect("a reserved place has a slot");
+        self.gaps.give(place.offset, bytes);
+    }
+
+    /// Ends a flow: its region reads as zeros, and its place may be another's. The balance says how many chunks the
+    /// driver still had; records of it that are still held are void.
+    pub fn close(&mut self, flow: Flow) -> Balance {
         let retired = self.retire(flow);
         let balance = retired.balance();
-        self.reuse(retired.clear()?);
-        Ok(balance)
+        self.reuse(retired.clear());
+        balance
     }
 
-    /// The first half of [`Client::close`], which takes no time to speak of: the flow has ended, and its pages are there
+    /// The first half of [`Client::close`], which takes no time to speak of: the flow has ended, and its bytes are there
     /// until [`Retired::clear`], which another thread can call.
     pub fn retire(&mut self, flow: Flow) -> Retired {
         let place = flow.place;
@@ -172,14 +223,14 @@ impl Client {
             offset: place.offset,
             bytes: place.shape.plan().map_or(0, |plan| plan.bytes()),
             balance,
-            file: self.file.clone(),
+            region: self.region.clone(),
         }
     }
 
     /// The last half: its place may be another's.
     pub fn reuse(&mut self, cleared: Cleared) {
         // Another program's pages are no business of this one.
-        if Arc::ptr_eq(&self.file, &cleared.file) {
+        if Arc::ptr_eq(&self.region, &cleared.region) {
             self.gaps.give(cleared.offset, cleared.bytes);
         }
     }
@@ -245,18 +296,31 @@ impl Client {
         Heard { rings, unasked }
     }
 
+    /// For who watches the doorbell edge-triggered and leaves it full: it rang at least once. Says that the driver is awake;
+    /// true if nobody asked for the ring.
+    pub fn rang(&mut self) -> bool {
+        self.wake();
+        let unasked = self.granted == 0;
+        self.granted = self.granted.saturating_sub(1);
+        unasked
+    }
+
     /// Tells the program for which rule it is expelled, and wakes it. The client and its flows are to be dropped
     /// then; what the program does with its memory no longer matters to anybody.
     pub fn expel(&self, breach: &Breach) {
+        self.condemn(breach);
+        self.ringer.strike();
+    }
+
+    /// The same without waking it. Its doorbell is to be struck ([`Client::ringer`]), flag or not: that is the program's to break.
+    pub fn condemn(&self, breach: &Breach) {
         self.ended.store(breach.must(), Ordering::Release);
         for slot in 0..self.flows {
             if self.slots.is_out(slot.into()) {
                 self.to_program.raise(slot);
             }
         }
-        self.ringer.ring();
-        // Once more without the flag, which is the program's to break.
-        let _ = rustix::io::write(self.ringer.bell(), &1u64.to_ne_bytes());
+        self.ringer.claim();
     }
 
     /// Bytes of the memory file.
@@ -265,19 +329,66 @@ impl Client {
     }
 }
 
-/// The pages of a flow that has ended.
+/// A place that was set aside for a flow. Its pages may not be there yet.
+pub struct Reserved {
+    place: Place,
+    bytes: u64,
+    region: Arc<Region>,
+}
+
+/// The same, with its pages.
+pub struct Prepared {
+    place: Place,
+    region: Arc<Region>,
+}
+
+/// A place that was set aside, and there is no memory for it. It is to be [`Client::vacate`]d.
+pub struct Unprepared {
+    /// Where.
+    pub place: Place,
+    /// Why.
+    pub why: SetupError,
+}
+
+impl Prepared {
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        self.place
+    }
+}
+
+impl Reserved {
+    /// Makes all its pages be there, so that who serves the flow never waits for one. It takes about a millisecond for
+    /// each 2 MiB that are new.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub fn prepare(self) -> Result<Prepared, Unprepared> {
+        let Reserved {
+            place,
+            bytes,
+            region,
+        } = self;
+        match region.populate(place.offset, bytes) {
+            Ok(()) => Ok(Prepared { place, region }),
+            Err(why) => Err(Unprepared { place, why }),
+        }
+    }
+}
+
+/// The region of a flow that has ended.
 pub struct Retired {
     offset: u64,
     bytes: u64,
     balance: Balance,
-    file: Arc<MemoryFile>,
+    region: Arc<Region>,
 }
 
-/// The same, given back to the kernel: they read as zeros.
+/// The same, which reads as zeros.
 pub struct Cleared {
     offset: u64,
     bytes: u64,
-    file: Arc<MemoryFile>,
+    region: Arc<Region>,
 }
 
 impl Retired {
@@ -286,17 +397,14 @@ impl Retired {
         self.balance
     }
 
-    /// Gives the pages back.
-    ///
-    /// # Errors
-    /// If the kernel does not take them. Their place is not used again then.
-    pub fn clear(self) -> Result<Cleared, SetupError> {
-        self.file.punch(self.offset, self.bytes)?;
-        Ok(Cleared {
+    /// Writes zeros over it. (The pages stay: to take them out of the file is forbidden to everybody, see [`Client::seal`].)
+    pub fn clear(self) -> Cleared {
+        self.region.clear(self.offset, self.bytes);
+        Cleared {
             offset: self.offset,
             bytes: self.bytes,
-            file: self.file,
-        })
+            region: self.region,
+        }
     }
 }
 

@@ -214,6 +214,16 @@ pub enum SetupError {
         /// The kernel's answer.
         error: std::io::Error,
     },
+    /// The program put seals on its memory file that keep the driver from putting its own.
+    #[error(
+        "the program has sealed its memory file: its seals are {seen:#x}, and {wanted:#x} are needed"
+    )]
+    OtherSeals {
+        /// Which it has.
+        seen: u32,
+        /// Which it must have.
+        wanted: u32,
+    },
     /// What came from the driver is no memory file of a version that this program speaks.
     #[error("not a memory file of version {VERSION}: {what} is {seen:#x}, not {wanted:#x}")]
     NotOurs {

@@ -5,6 +5,8 @@
 //!
 //! 1. A [`Region`] is mapped from its making to its drop, at one address and with one length. The file behind it
 //!    cannot shrink: the driver seals it before anybody else has it, and a program refuses one that is not sealed.
+//!    Nor can pages be taken out of it once it is [`MemoryFile::seal`]ed for the second time, which the driver does
+//!    before its packet thread touches it.
 //! 2. Every way in takes an offset and a length and checks both against the region.
 //! 3. Words that both sides use are reached as atomics alone (`words`), bytes of chunks by [`Region::copy_out`] and
 //!    [`Region::copy_in`], which make no reference to them. Only the program gets references into chunks, and only
@@ -16,7 +18,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -24,6 +26,14 @@ use crate::layout::SetupError;
 use crate::words::soon;
 
 /// A memory file that cannot change its size any more.
+///
+/// It is sealed in two steps, since a seal against holes (`F_SEAL_FUTURE_WRITE`) is one against new writable mappings
+/// too, and the program has to make one:
+/// ```text
+///   create: SHRINK, GROW ──▶ the program maps it ──▶ seal: FUTURE_WRITE, SEAL ──▶ the packet thread may touch it
+/// ```
+/// Mappings that were there before go on writing. A hole would have the next who touches the page wait for whoever
+/// punches it, for as long as that process gets no processor (`shmem_fault` and `shmem_fallocate` in Linux).
 #[derive(Debug)]
 pub(crate) struct MemoryFile {
     fd: OwnedFd,
@@ -31,7 +41,7 @@ pub(crate) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Makes one, empty and sealed.
+    /// Makes one, empty, and sealed against another size.
     pub(crate) fn create(bytes: u64) -> Result<MemoryFile, SetupError> {
         let plain = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         // Nobody shall run what a program wrote there; Linux before 6.3 does not know the flag.
@@ -41,19 +51,41 @@ impl MemoryFile {
         };
         let fd = fd.map_err(system("cannot make a memory file"))?;
         rustix::fs::ftruncate(&fd, bytes).map_err(system("cannot size the memory file"))?;
-        rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(system("cannot seal the memory file"))?;
+        rustix::fs::fcntl_add_seals(&fd, SIZE).map_err(system("cannot seal the memory file"))?;
         Ok(MemoryFile { fd, bytes })
+    }
+
+    /// Seals it against holes, new writable mappings and other seals. Once more is no error.
+    ///
+    /// # Errors
+    /// If the program has sealed it in another way, so that this cannot be done any more.
+    pub(crate) fn seal(&self) -> Result<(), SetupError> {
+        match rustix::fs::fcntl_add_seals(&self.fd, PAGES) {
+            Ok(()) => return Ok(()),
+            Err(Errno::PERM) => {}
+            Err(other) => return Err(system("cannot seal the memory file")(other)),
+        }
+        let seals = rustix::fs::fcntl_get_seals(&self.fd)
+            .map_err(system("the memory file cannot say how it is sealed"))?;
+        match seals.contains(SIZE | PAGES) {
+            true => Ok(()),
+            false => Err(SetupError::OtherSeals {
+                // Of those that matter.
+                seen: (seals & (SIZE | PAGES)).bits(),
+                wanted: (SIZE | PAGES).bits(),
+            }),
+        }
     }
 
     /// Takes one that came from the driver.
     pub(crate) fn receive(fd: OwnedFd) -> Result<MemoryFile, SetupError> {
         let seals = rustix::fs::fcntl_get_seals(&fd)
             .map_err(system("the memory file cannot say how it is sealed"))?;
-        if !seals.contains(SEALS) {
+        if !seals.contains(SIZE) {
             return Err(SetupError::NotOurs {
                 what: "its set of seals",
                 seen: seals.bits().into(),
-                wanted: SEALS.bits().into(),
+                wanted: SIZE.bits().into(),
             });
         }
         let stat = rustix::fs::fstat(&fd).map_err(system("cannot size the memory file"))?;
@@ -92,16 +124,6 @@ impl MemoryFile {
             length,
             of: Of::File,
         })
-    }
-
-    /// Gives the pages of a range back; it reads as zeros from now on.
-    pub(crate) fn punch(&self, offset: u64, bytes: u64) -> Result<(), SetupError> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.fd, flags, offset, bytes)
-            .map_err(system("cannot give pages of the memory file back"))?;
-        // To the compiler the call wrote no memory of ours; what was there must be read anew all the same.
-        fence(Ordering::SeqCst);
-        Ok(())
     }
 }
 
@@ -191,6 +213,39 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
     }
 
+    /// Makes the pages of a range be there, each written to by this process at least once as far as the kernel knows: no
+    /// access to them waits for memory from now on. `offset` is a multiple of a page.
+    ///
+    /// # Errors
+    /// If there is no memory for them.
+    pub(crate) fn populate(&self, offset: u64, bytes: u64) -> Result<(), SetupError> {
+        let begin = self.at(offset, bytes, crate::layout::PAGE);
+        match self.of {
+            Of::File => {
+                // SAFETY: the range is inside of the mapping, and to populate it changes no byte of it.
+                let done = unsafe {
+                    rustix::mm::madvise(
+                        begin.as_ptr().cast(),
+                        bytes as usize,
+                        rustix::mm::Advice::LinuxPopulateWrite,
+                    )
+                };
+                done.map_err(system("no memory for the pages of the memory file"))
+            }
+            #[cfg(test)]
+            Of::Heap => Ok(()),
+        }
+    }
+
+    /// Writes zeros over a range.
+    pub(crate) fn clear(&self, offset: u64, bytes: u64) {
+        let begin = self.at(offset, bytes, 1);
+        // SAFETY: so many bytes are inside of the mapping; they are written as `copy_in` writes them.
+        unsafe { std::ptr::write_bytes(begin.as_ptr(), 0, bytes as usize) }
+        // To the compiler nobody reads them here; they must be there before the place is another flow's.
+        fence(Ordering::SeqCst);
+    }
+
     /// The bytes themselves.
     ///
     /// # Safety
@@ -242,9 +297,10 @@ pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
 /// Bytes that the processor fetches at a time.
 const LINE: usize = 64;
 const NAME: &str = "netnice-ring";
-const SEALS: SealFlags = SealFlags::SHRINK
-    .union(SealFlags::GROW)
-    .union(SealFlags::SEAL);
+/// From the begin on.
+const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// From when the program has mapped it. In Linux before 5.1 there is none against holes.
+const PAGES: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 #[cfg(test)]
 mod tests;

@@ -303,7 +303,7 @@ impl Session {
             return;
         };
         let client = self.client.as_mut().expect("attached");
-        client.close(flow).unwrap();
+        client.close(flow);
         client.ring();
     }
 

@@ -9,7 +9,7 @@ use super::{
 use crate::direct::{ShapeDoc, Speaks, Term};
 use crate::driver::{
     CensusDoc, DriverAnswer, DriverCall, DriverEvent, DriverFlow, DriverFlowDoc, DriverRequest,
-    DriverWord, FlowCounts, FramesDoc, ProgramDoc, SpentDoc,
+    DriverWord, FlowCounts, FramesDoc, ProgramDoc, SpentDoc, UserMemoryDoc,
 };
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
@@ -385,8 +385,10 @@ fn asked_of_a_driver() -> Vec<DriverRequest> {
         },
         DriverRequest::Attach {
             pid: 7,
+            uid: 1000,
             flows: 64,
             bytes: 1 << 30,
+            most: Some(1 << 32),
         },
         DriverRequest::Detach { program: 0 },
         DriverRequest::Change {
@@ -481,6 +483,12 @@ fn every_word_of_a_driver_comes_back_as_it_went() {
             unasked: 4,
             awake: true,
             discards: 2,
+            confined: "user 998".into(),
+            memory: vec![UserMemoryDoc {
+                uid: 1000,
+                files: 2,
+                bytes: 8192,
+            }],
         })),
         DriverAnswer::Failed { why: "so".into() },
     ];

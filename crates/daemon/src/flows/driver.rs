@@ -108,17 +108,7 @@ pub async fn run(
 
 /// The interfaces for which there may be a driver already.
 pub fn found(folder: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(folder) else {
-        return Vec::new();
-    };
-    let names = entries
-        .flatten()
-        .filter_map(|entry| entry.file_name().into_string().ok());
-    let iface = |name: String| {
-        let rest = name.strip_prefix("driver-")?.strip_suffix(".sock")?;
-        Some(rest.to_owned())
-    };
-    names.filter_map(iface).collect()
+    RuntimeDir::choose(Some(folder.to_owned()), None).driver_ifaces()
 }
 
 /// A connection to the driver, which is started if need be.

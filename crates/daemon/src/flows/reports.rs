@@ -364,6 +364,9 @@ impl<N: Network> Flows<N> {
             if census.awake {
                 page.row("awake", messages::AWAKE);
             }
+            if !census.confined.is_empty() {
+                page.row("confined", &census.confined);
+            }
             if census.unasked > 0 {
                 page.row("rung", &messages::rung(census.unasked));
             }

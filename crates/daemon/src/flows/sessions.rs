@@ -126,7 +126,7 @@ impl<N: Network> Flows<N> {
         reply: Reply,
         now: Now,
     ) {
-        let link = session.link.clone();
+        let (link, peer) = (session.link.clone(), session.peer.clone());
         let number = session.guest.number;
         self.orders.push(Order::Watch(session.guest.clone()));
         self.sessions.insert(number, session);
@@ -139,8 +139,10 @@ impl<N: Network> Flows<N> {
         }
         let ask = DriverRequest::Attach {
             pid: caller.pid,
+            uid: peer.uid,
             flows: attach.flows,
             bytes: attach.bytes,
+            most: Some(most_of(&peer).of_files()),
         };
         let again = caller.handle.try_clone().ok();
         let again = again.map(|handle| Box::new((start, ask.clone(), handle)));
@@ -154,11 +156,7 @@ impl<N: Network> Flows<N> {
 
     /// Whether a user may have so much more.
     fn within_limits(&self, peer: &Peer, attach: &Attach) -> Result<(), Denied> {
-        let most = if peer.privileged {
-            &MOST_OF_PRIVILEGED
-        } else {
-            &MOST_OF_USER
-        };
+        let most = most_of(peer);
         let uid = peer.uid;
         let present = self.sessions.values().filter(|s| s.peer.uid == uid);
         let (mut programs, mut flows, mut bytes) = (1, u64::from(attach.flows), attach.bytes);
@@ -292,6 +290,20 @@ struct Most {
     programs: u64,
     flows: u64,
     bytes: u64,
+}
+
+impl Most {
+    /// Bytes of memory files: each program's begins with a page of its own.
+    fn of_files(&self) -> u64 {
+        self.bytes + self.programs * 4096
+    }
+}
+
+fn most_of(peer: &Peer) -> &'static Most {
+    match peer.privileged {
+        true => &MOST_OF_PRIVILEGED,
+        false => &MOST_OF_USER,
+    }
 }
 
 /// What a user may have at a time.

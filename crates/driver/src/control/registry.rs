@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use netnice_api::direct::Term;
 use netnice_api::driver::{
     CensusDoc, DriverFlow, DriverFlowDoc, FlowCounts, ProgramDoc, SpentDoc, TotalsDoc,
+    UserMemoryDoc,
 };
 use netnice_core::sched::Wire;
 use netnice_core::units::{Bytes, Nanos, Rate};
@@ -24,6 +25,7 @@ use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Place};
 use rustix::event::epoll;
 
+use crate::control::files::{Files, TooMuch};
 use crate::demux::{Discard, FlowNo};
 use crate::frame::Mac;
 use crate::link::{Ear, LinkError};
@@ -48,12 +50,19 @@ pub struct Registry {
     watched: OwnedFd,
     /// How many patterns are thrown away.
     discards: u32,
+    /// The memory that programs have, and had.
+    files: Files,
+    /// How the process is confined.
+    confined: String,
 }
 
 struct Program {
     pid: u32,
+    uid: u32,
     life: PidFd,
     bytes: u64,
+    /// Until its first flow: the program may not have mapped its memory, and the packet thread does not have it.
+    unmapped: Option<Client>,
     /// By their numbers.
     flows: BTreeSet<u32>,
 }
@@ -84,6 +93,12 @@ pub enum RegistryError {
     /// Its memory.
     #[error(transparent)]
     Memory(#[from] netnice_ring::layout::SetupError),
+    /// More memory than its user may have.
+    #[error(transparent)]
+    TooMuch(#[from] TooMuch),
+    /// Its memory cannot be counted.
+    #[error("cannot watch for the end of a memory file (inotify): {0}")]
+    Unwatched(io::Error),
     /// What is asked makes no sense.
     #[error(transparent)]
     Setup(#[from] SetupError),
@@ -101,6 +116,17 @@ pub enum RegistryError {
     Refused(String),
 }
 
+/// Who a program is.
+#[derive(Clone, Copy, Debug)]
+pub struct Guest {
+    /// Its process.
+    pub pid: u32,
+    /// Whose memory it counts as.
+    pub uid: u32,
+    /// Bytes of memory files that this user may have.
+    pub most: u64,
+}
+
 /// A program that is attached: what it gets.
 pub struct Attached {
     /// Its number.
@@ -114,7 +140,7 @@ impl Registry {
     ///
     /// The end of a program's process makes the epoll descriptor readable, with [`Registry::LIVES`] and the program's
     /// number.
-    pub fn new(orders: Orders, ear: Ear, rate: u64, watched: OwnedFd) -> Registry {
+    pub fn new(orders: Orders, ear: Ear, rate: u64, watched: OwnedFd, files: Files) -> Registry {
         Registry {
             orders,
             ear,
@@ -125,7 +151,24 @@ impl Registry {
             quiet_since: None,
             watched,
             discards: 0,
+            files,
+            confined: String::new(),
         }
+    }
+
+    /// How the process is confined.
+    pub fn confined(&mut self, how: String) {
+        self.confined = how;
+    }
+
+    /// Readable when a memory file is gone: [`Registry::forget_gone`].
+    pub fn gone(&self) -> BorrowedFd<'_> {
+        self.files.fd()
+    }
+
+    /// Memory files that are gone do not count for their users any more.
+    pub fn forget_gone(&mut self) {
+        self.files.forget_gone();
     }
 
     /// See [`Registry::new`].
@@ -168,27 +211,30 @@ impl Registry {
         Ok(())
     }
 
-    /// Another program.
+    /// Another program. The packet thread gets its memory with its first flow ([`Registry::begin`]).
     pub fn attach(
         &mut self,
-        pid: u32,
+        guest: &Guest,
         budget: Budget,
         pidfd: Option<OwnedFd>,
     ) -> Result<Attached, RegistryError> {
         let pidfd = pidfd.ok_or(RegistryError::Pidfd("none came"))?;
-        let (life, _) = PidFd::received(pidfd).ok_or(RegistryError::Pidfd("this is none"))?;
+        let life = PidFd::verified(pidfd).ok_or(RegistryError::Pidfd("this is none"))?;
         if !life.lives() {
             return Err(RegistryError::Pidfd("that process has ended"));
         }
         let client = Client::create(budget)?;
         let bytes = client.bytes();
+        self.files.admit(guest.uid, bytes, guest.most)?;
         let handles = client.handles();
+        let kept = self.files.keep(guest.uid, handles.memory, bytes);
+        kept.map_err(RegistryError::Unwatched)?;
         let copies = [handles.memory, handles.to_driver, handles.to_program];
         let copies: Result<Vec<OwnedFd>, _> =
             copies.iter().map(BorrowedFd::try_clone_to_owned).collect();
         let descriptors = copies?;
-        let program = match self.orders.give(Order::Attach(Box::new(client)))? {
-            Report::Attached(program) => program.0,
+        let program = match self.orders.give(Order::Expect)? {
+            Report::Expected(program) => program.0,
             other => return Err(refusal(other)),
         };
         let data = epoll::EventData::new_u64(Registry::LIVES + u64::from(program));
@@ -198,9 +244,11 @@ impl Registry {
             return Err(io::Error::from(why).into());
         }
         let known = Program {
-            pid,
+            pid: guest.pid,
+            uid: guest.uid,
             life,
             bytes,
+            unmapped: Some(client),
             flows: BTreeSet::new(),
         };
         self.programs.insert(program, known);
@@ -208,6 +256,25 @@ impl Registry {
             program,
             descriptors,
         })
+    }
+
+    /// A program that asks for a flow has mapped its memory (R5): from now on that keeps its pages, and the packet thread looks at it.
+    fn begin(&mut self, program: u32) -> Result<(), RegistryError> {
+        let known = self.programs.get_mut(&program);
+        let known = known.ok_or(RegistryError::NoProgram(program))?;
+        if let Some(client) = &known.unmapped {
+            client.seal()?;
+        }
+        let Some(client) = known.unmapped.take() else {
+            return Ok(());
+        };
+        match self
+            .orders
+            .attach_as(ProgramNo(program), client, known.uid)?
+        {
+            Ok(()) => Ok(()),
+            Err(why) => Err(RegistryError::Refused(why)),
+        }
     }
 
     /// Whether the program's process has ended.
@@ -245,15 +312,15 @@ impl Registry {
         }
         let interface = self.ear.interface();
         let (open, claim) = setup::flow(&asked, interface.mac, interface.mtu)?;
+        self.begin(program)?;
         // Before it is open: its packets pass to the kernel until then.
         self.ear.listen()?;
         self.quiet_since = None;
-        let order = Order::Open(ProgramNo(program), Box::new(open));
-        let opened = match self.orders.give(order)? {
-            Report::Opened(opened) => opened,
-            other => {
+        let opened = match self.orders.open(ProgramNo(program), open)? {
+            Ok(opened) => opened,
+            Err(why) => {
                 self.grow_quiet();
-                return Err(refusal(other));
+                return Err(RegistryError::Refused(why));
             }
         };
         if let Err(why) = self.claim(&claim, opened.flow) {
@@ -356,6 +423,16 @@ impl Registry {
             frames: sums.frames.map(setup::frames),
             unasked: sums.spent.unasked,
             awake: sums.awake,
+            confined: self.confined.clone(),
+            memory: self
+                .files
+                .users()
+                .map(|(uid, has)| UserMemoryDoc {
+                    uid,
+                    files: has.files,
+                    bytes: has.bytes,
+                })
+                .collect(),
             discards: self.discards,
             discarded: discarded
                 .chain(others)
@@ -480,12 +557,7 @@ impl Registry {
             return Ok(None);
         };
         if let Some(retired) = closed.retired {
-            match retired.clear() {
-                Ok(cleared) => self.done(Order::Reuse(ProgramNo(program), cleared))?,
-                Err(why) => {
-                    tracing::warn!(program, %why, "a closed flow's memory is lost to its program")
-                }
-            }
+            self.done(Order::Reuse(ProgramNo(program), retired.clear()))?;
         }
         Ok(Some(setup::counts(&closed.counters)))
     }

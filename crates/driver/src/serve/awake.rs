@@ -36,9 +36,9 @@ impl Awake {
         }
     }
 
-    /// From now on it is asked, where there is reason. Only root may.
-    pub fn allow(&mut self) -> io::Result<()> {
-        self.wish = Some(File::options().write(true).open(DEVICE)?);
+    /// From now on it is asked by this, where there is reason.
+    pub fn allow(&mut self, wish: File) -> io::Result<()> {
+        self.wish = Some(wish);
         self.tell(false)
     }
 
@@ -74,6 +74,11 @@ impl Awake {
         self.asked = asks;
         Ok(())
     }
+}
+
+/// What the kernel is asked by. Only root may.
+pub fn wish() -> io::Result<File> {
+    File::options().write(true).open(DEVICE)
 }
 
 /// Linux: Documentation/power/pm_qos_interface.rst. A number of 32 bits: in how many microseconds a processor has to be awake.

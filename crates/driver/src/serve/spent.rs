@@ -20,7 +20,7 @@ pub struct Spent {
     pub sleeps: u64,
     /// Rounds in which the interface took nothing: it is down, say.
     pub refusals: u64,
-    /// Doorbells that were rung though the driver was awake.
+    /// How often a doorbell was heard that was rung though nobody had asked for it.
     pub unasked: u64,
     /// Pauses though there was work, so that the kernel takes no longer ones.
     pub pauses: u64,
@@ -60,9 +60,9 @@ pub(super) struct Round {
 }
 
 impl Spent {
-    /// A doorbell was rung so often unasked. What it counts the program has written, and it can be wrong.
-    pub(super) fn rung(&mut self, unasked: u64) {
-        self.unasked = self.unasked.saturating_add(unasked);
+    /// A doorbell ended a sleep, unasked or not.
+    pub(super) fn rung(&mut self, unasked: bool) {
+        self.unasked += u64::from(unasked);
     }
 
     /// A round ended, and was awake since then. What received frames took of it.

@@ -76,18 +76,30 @@ impl Turn {
         served.for_each(|(_, program)| program.client.wake());
     }
 
-    /// Empties the doorbell of a program that rang; how many rings were not asked for. See who is [`Turn::poll_muted`] then.
-    pub fn hear(&mut self, program: ProgramNo, now: Instant) -> u64 {
-        let Some(client) = self.client(program) else {
-            return 0;
+    /// A program rang; whether that was not asked for. See who is [`Turn::poll_muted`] then.
+    pub fn hear(&mut self, program: ProgramNo, now: Instant) -> bool {
+        let Some(known) = self.programs.get_mut(program) else {
+            return false;
         };
-        let unasked = client.hear().unasked;
+        known.rang = true;
+        if std::mem::take(&mut known.echoes) {
+            known.client.wake();
+            return false;
+        }
+        let unasked = known.client.rang();
         match unasked {
-            // A ring that the program has taken back itself is a call too.
-            0 => self.called(program, now),
-            _ => self.muted.push((program, Instant(now.0 + PAUSE.0))),
+            false => self.called(program, now),
+            true => self.muted.push((program, Instant(now.0 + PAUSE.0))),
         }
         unasked
+    }
+
+    /// Rings of a program are heard again, and the first may be one from before: its doorbell is never emptied, so who begins to
+    /// listen hears that it rang once.
+    pub fn unmute(&mut self, program: ProgramNo) {
+        if let Some(known) = self.programs.get_mut(program) {
+            known.echoes = known.rang;
+        }
     }
 
     /// A program that rang unasked, or called for nothing too often, and until when its doorbell is not to be heard. The caller

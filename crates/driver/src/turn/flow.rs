@@ -111,6 +111,9 @@ pub(super) struct Flow {
     pub(super) program: ProgramNo,
     pub(super) ring: netnice_ring::driver::Flow,
     template: Template,
+    /// Bytes of the longest packet that its contract can let go, and of the longest that it can send at all.
+    contract: usize,
+    longest: usize,
     /// What the scheduler knows of it.
     pub(super) head: Option<Record>,
     /// When the scheduler was told of it.
@@ -125,8 +128,6 @@ pub(super) struct Flow {
     touched: bool,
     /// A record of it became its head, and nobody asked whether.
     brought: bool,
-    /// Its last look ended before the ring did.
-    cut_short: bool,
     pub(super) counters: Counters,
 }
 
@@ -143,6 +144,8 @@ impl Flow {
             id,
             program,
             ring,
+            contract: usize::MAX,
+            longest: template.longest(),
             template,
             head: None,
             since: Instant(0),
@@ -152,7 +155,6 @@ impl Flow {
             share,
             touched: false,
             brought: false,
-            cut_short: false,
             counters: Counters::default(),
         }
     }
@@ -189,38 +191,30 @@ impl Flow {
         std::mem::replace(&mut self.head, behind)
     }
 
-    pub(super) fn looks_again(&self) -> bool {
-        self.cut_short
-    }
-
-    /// The next record that can be sent at all; those that cannot go back.
+    /// The next record. What cannot be sent at all is one too: it waits for its time on the link like any other, and comes back
+    /// then. Else a flow of any contract could have the driver look at as many of them as it likes.
+    #[inline]
     pub(super) fn next_record(&mut self) -> Result<Option<Record>, Breach> {
-        self.cut_short = false;
-        for _ in 0..LOOKS {
-            let Taken::Record(record) = self.ring.take()? else {
-                return Ok(None);
-            };
-            if record.bytes() <= self.template.longest() {
-                return Ok(Some(record));
-            }
-            self.refuse(record);
+        match self.ring.take()? {
+            Taken::Record(record) => Ok(Some(record)),
+            Taken::Empty | Taken::NoRoom => Ok(None),
         }
-        self.cut_short = true;
-        Ok(None)
     }
 
-    fn refuse(&mut self, record: Record) {
-        self.counters.too_long += 1;
-        self.ring.give_back(record, Status::TOO_LONG, 0);
-    }
-
-    /// What the scheduler is told of a record that came then.
+    /// What the scheduler is told of a record that came then: a packet of its length, and no longer than the flow can send.
     pub(super) fn packet(&self, record: &Record, came: Instant) -> Packet {
         let length = Bytes(record.bytes() as u64).max(Bytes(SHORTEST));
+        let length = length.min(Bytes(self.longest as u64));
         match record.begins_message() {
             true => Packet::first(length, came),
             false => Packet::new(length),
         }
+    }
+
+    /// The contract lets no longer packet go.
+    pub(super) fn fits(&mut self, longest: Bytes) {
+        self.contract = usize::try_from(longest.0).unwrap_or(usize::MAX);
+        self.longest = self.contract.min(self.template.longest());
     }
 
     /// Something came to an empty queue.
@@ -229,22 +223,23 @@ impl Flow {
         scheduler: &mut Scheduler,
         now: Instant,
     ) -> Result<(), Breach> {
-        for _ in 0..LOOKS {
-            let Some(record) = self.next_record()? else {
-                return Ok(());
-            };
-            match scheduler.handle_head(self.id, self.packet(&record, now), now) {
-                Ok(()) => {
-                    self.follow(Some(record));
-                    self.since = now;
-                    return Ok(());
-                }
-                // Longer than its contract can ever send.
-                Err(_) => self.refuse(record),
+        let Some(record) = self.next_record()? else {
+            return Ok(());
+        };
+        match scheduler.handle_head(self.id, self.packet(&record, now), now) {
+            Ok(()) => {
+                self.follow(Some(record));
+                self.since = now;
             }
+            // It is no longer than the scheduler said; but then it is better lost than the flow stuck.
+            Err(_) => self.refuse(record),
         }
-        self.cut_short = true;
         Ok(())
+    }
+
+    fn refuse(&mut self, record: Record) {
+        self.counters.too_long += 1;
+        self.ring.give_back(record, Status::TOO_LONG, 0);
     }
 
     /// The head leaves: copied, judged in the copy, and given back. Whether it was sent.
@@ -255,6 +250,10 @@ impl Flow {
         card: Option<&mut impl Card>,
         leaves: &Departure,
     ) -> bool {
+        if head.bytes() > self.longest {
+            self.refuse(head);
+            return false;
+        }
         let (ring, template) = (&self.ring, &self.template);
         let card = card.filter(|_| self.reaches);
         let done = card.and_then(|card| {
@@ -294,6 +293,7 @@ impl Flow {
     /// Frames go to another station (none: to nobody), from another one, or may be of another length.
     pub(super) fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
         self.template.readdress(mac, next_hop, longest);
+        self.longest = self.contract.min(self.template.longest());
         self.reaches = next_hop.is_some() || self.template.names_station();
     }
 

@@ -25,17 +25,17 @@ impl ProgramNo {
 /// See the module.
 #[derive(Default)]
 pub(super) struct Programs {
-    places: Vec<Option<(ProgramNo, Program)>>,
+    places: Vec<Option<(ProgramNo, Option<Program>)>>,
     /// How many came.
     came: u32,
 }
 
 impl Programs {
-    /// Another one.
+    /// A number for one that comes later.
     ///
     /// # Panics
     /// With more than 65,536 at once; each has descriptors, and there are not enough of these.
-    pub fn insert(&mut self, program: Program) -> ProgramNo {
+    pub fn reserve(&mut self) -> ProgramNo {
         let vacant = self.places.iter().position(Option::is_none);
         let place = vacant.unwrap_or_else(|| {
             self.places.push(None);
@@ -44,40 +44,53 @@ impl Programs {
         assert!(place <= PLACE as usize, "{place} programs");
         let number = ProgramNo((self.came << PLACE.count_ones()) | place as u32);
         self.came = self.came.wrapping_add(1);
-        self.places[place] = Some((number, program));
+        self.places[place] = Some((number, None));
         number
     }
 
-    /// One that is gone from now on.
+    /// The one that a number was reserved for. False if the number is nobody's, or another one has come already.
+    pub fn insert(&mut self, number: ProgramNo, program: Program) -> bool {
+        match self.places.get_mut(number.place()) {
+            Some(Some((own, place @ None))) if *own == number => {
+                *place = Some(program);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// One that is gone from now on, and its number with it.
     pub fn remove(&mut self, number: ProgramNo) -> Option<Program> {
-        self.get(number)?;
-        let (_, program) = self.places[number.place()].take()?;
-        Some(program)
+        let place = self.places.get_mut(number.place())?;
+        let (_, program) = place.take_if(|(own, _)| *own == number)?;
+        program
     }
 
     #[inline]
     pub fn get(&self, number: ProgramNo) -> Option<&Program> {
         let (own, program) = self.places.get(number.place())?.as_ref()?;
-        (*own == number).then_some(program)
+        program.as_ref().filter(|_| *own == number)
     }
 
     #[inline]
     pub fn get_mut(&mut self, number: ProgramNo) -> Option<&mut Program> {
         let (own, program) = self.places.get_mut(number.place())?.as_mut()?;
-        (*own == number).then_some(program)
+        program.as_mut().filter(|_| *own == number)
     }
 
     pub fn numbers(&self) -> impl Iterator<Item = ProgramNo> {
-        self.places.iter().flatten().map(|(number, _)| *number)
+        let places = self.places.iter().flatten();
+        places.filter_map(|(number, program)| program.as_ref().map(|_| *number))
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Program> {
-        self.places.iter().flatten().map(|(_, program)| program)
+        let places = self.places.iter().flatten();
+        places.filter_map(|(_, program)| program.as_ref())
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (ProgramNo, &mut Program)> {
         let places = self.places.iter_mut().flatten();
-        places.map(|(number, program)| (*number, program))
+        places.filter_map(|(number, program)| Some((*number, program.as_mut()?)))
     }
 }
 

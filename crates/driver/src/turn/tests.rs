@@ -286,6 +286,8 @@ fn each_gets_its_slice_and_every_byte_leaves_as_it_was_submitted() {
     }
 }
 
+const LONG: usize = 10;
+
 #[test]
 fn what_may_not_leave_comes_back_and_says_so() {
     let mut rig = rig(1_000_000_000);
@@ -294,7 +296,7 @@ fn what_may_not_leave_comes_back_and_says_so() {
     let mut talker = rig.talker(5000, best, None);
     let forged = udp("10.0.0.1:5001", "10.0.0.2:9").frame();
     let long = udp("10.0.0.1:5000", "10.0.0.2:9").data(&[0; 1473]).frame();
-    for _ in 0..LOOKS + 2 {
+    for _ in 0..LONG {
         assert!(talker.submits(&long));
     }
     assert!(talker.submits(&forged) && talker.says(10));
@@ -304,7 +306,7 @@ fn what_may_not_leave_comes_back_and_says_so() {
     talker.collects();
     let count = |status| talker.back.iter().filter(|one| **one == status).count();
     let counts = [Status::TOO_LONG, Status::FORBIDDEN, Status::DONE].map(count);
-    assert_eq!(counts, [LOOKS + 2, 1, 1]);
+    assert_eq!(counts, [LONG, 1, 1]);
     // When it was sent, and nothing else.
     for (status, stamp) in talker.back.iter().zip(&talker.stamps) {
         assert_eq!(*stamp >= 5_000_000, *status == Status::DONE, "{status:?}");
@@ -568,6 +570,30 @@ proptest! {
             prop_assert!((5000..5003).contains(&port) && frame.len() <= 1514 && frame[..6] == PEER.0);
         }
     }
+}
+
+#[test]
+fn records_that_are_too_long_are_looked_at_no_more_often_than_the_contract_sends() {
+    let mut rig = rig(1_000_000_000);
+    let slow: Contract = "up 1mbit".parse().unwrap();
+    let mut talker = rig.talker(5000, Service::of(&slow).unwrap(), None);
+    let long = udp("10.0.0.1:5000", "10.0.0.2:9").data(&[0; 1473]).frame();
+    let mut turns = 0;
+    // A second, at each moment that the driver wants to look.
+    while rig.now.0 < 1_000_000_000 {
+        while talker.submits(&long) {}
+        turns += 1;
+        rig.now = match rig.transmit() {
+            Next::Wait(at) => at.max(Instant(rig.now.0 + 1)),
+            next => panic!("it is to go round at once: {next:?}"),
+        };
+        talker.collects();
+    }
+    let back = talker.back.len();
+    assert!(talker.back.iter().all(|one| *one == Status::TOO_LONG));
+    // Of 1,514 bytes each: 82 a second, and what a burst may be.
+    assert!((80..=100).contains(&back), "{back}");
+    assert!(turns <= 2 * back + 2, "{turns} turns for {back}");
 }
 
 #[test]

@@ -1,21 +1,22 @@
 //! Programs that break the rules of `docs/ring.md`, and come back when they are expelled.
 //!
-//! A [`Rogue`] knows that page and nothing else: it writes its memory file as a file, at the page's offsets, so it shares no code
+//! A [`Rogue`] knows that page and nothing else: it writes its memory as bytes, at the page's offsets, so it shares no code
 //! with the ring. A [`Prison`] is a thread beside the driver's, as the control thread of `netnice-driver`: it lets rogues in, and
 //! says by which rule they were expelled.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use netnice_driver::orders::{Order, Orders, Report};
+use netnice_driver::orders::Orders;
 use netnice_driver::turn::{Open, ProgramNo};
 use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Place};
 
+use crate::direct::shared::Shared;
 use crate::sys;
 
 /// What can be broken so that the driver sees it.
@@ -97,7 +98,8 @@ impl Crime {
 
 /// A program with one flow that writes what it likes.
 pub struct Rogue {
-    memory: File,
+    memory: Arc<Shared>,
+    file: File,
     bell: File,
     place: Place,
     /// A packet that its flow may send.
@@ -108,7 +110,8 @@ pub struct Rogue {
 
 /// What a driver's thread passes to a rogue.
 struct Inmate {
-    memory: OwnedFd,
+    memory: Arc<Shared>,
+    file: OwnedFd,
     bell: OwnedFd,
     place: Place,
 }
@@ -198,18 +201,18 @@ impl Door {
         })?;
         let copy = |fd: BorrowedFd| fd.try_clone_to_owned();
         let (memory, bell) = (client.handles().memory, client.handles().to_driver);
-        let (memory, bell) = (copy(memory)?, copy(bell)?);
-        let attached = orders.give(Order::Attach(Box::new(client)))?;
-        let Report::Attached(program) = attached else {
-            bail!("the driver does not take a program");
-        };
+        let (file, bell) = (copy(memory)?, copy(bell)?);
+        // As the rogue does before it asks for a flow.
+        let file = File::from(file);
+        let memory = Arc::new(Shared::map(&file)?);
+        client.seal()?;
+        let program = orders.attach(client)?.map_err(anyhow::Error::msg)?;
         self.present = Some(program);
-        let open = Order::Open(program, Box::new(self.open.clone()));
-        let Report::Opened(opened) = orders.give(open)? else {
-            bail!("the driver does not open a flow");
-        };
+        let opened = orders.open(program, self.open.clone())?;
+        let opened = opened.map_err(anyhow::Error::msg)?;
         Ok(Inmate {
             memory,
+            file: file.into(),
             bell,
             place: opened.place,
         })
@@ -223,7 +226,8 @@ impl Cell {
         self.enter.send(()).context("the driver is gone")?;
         let inmate = self.entered.recv().context("the driver is gone")??;
         Ok(Rogue {
-            memory: inmate.memory.into(),
+            memory: inmate.memory,
+            file: inmate.file.into(),
             bell: inmate.bell.into(),
             place: inmate.place,
             frame: self.frame.clone(),
@@ -353,7 +357,7 @@ impl Rogue {
         let slot = self.place.slot;
         let word = TO_DRIVER + u64::from(slot / 64) * 8;
         self.memory
-            .write_all_at(&(1_u64 << (slot % 64)).to_ne_bytes(), word)?;
+            .write(word, &(1_u64 << (slot % 64)).to_ne_bytes())?;
         self.ring()
     }
 
@@ -369,11 +373,10 @@ impl Rogue {
 
     /// Rings as the rules want it, though there is nothing to say: takes the flag first. False if the driver does not sleep.
     pub fn answer(&self) -> Result<bool> {
-        let mut flag = [0; 4];
-        self.memory.read_exact_at(&mut flag, DRIVER_SLEEPS)?;
+        let flag: [u8; 4] = self.memory.read(DRIVER_SLEEPS)?;
         let sleeps = flag != [0; 4];
         if sleeps {
-            self.memory.write_all_at(&[0; 4], DRIVER_SLEEPS)?;
+            self.memory.write(DRIVER_SLEEPS, &[0; 4])?;
             self.ring()?;
         }
         Ok(sleeps)
@@ -381,7 +384,7 @@ impl Rogue {
 
     /// Sets notices of flows in which nothing is new.
     pub fn notify(&self) -> Result<()> {
-        Ok(self.memory.write_all_at(&[0xff; 8], TO_DRIVER)?)
+        self.memory.write(TO_DRIVER, &[0xff; 8])
     }
 
     /// Collects what came back, so that the chunks are its own again. True if something did.
@@ -420,18 +423,21 @@ impl Rogue {
     }
 
     /// Its memory file.
-    pub fn memory(&self) -> &File {
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The same, as it maps it.
+    pub fn memory(&self) -> &Shared {
         &self.memory
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        Ok(self.memory.write_all_at(bytes, self.place.offset + at)?)
+        self.memory.write(self.place.offset + at, bytes)
     }
 
     fn read(&self, at: u64) -> Result<u32> {
-        let mut bytes = [0; 4];
-        self.memory
-            .read_exact_at(&mut bytes, self.place.offset + at)?;
+        let bytes = self.memory.read(self.place.offset + at)?;
         Ok(u32::from_ne_bytes(bytes))
     }
 }

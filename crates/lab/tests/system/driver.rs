@@ -335,8 +335,10 @@ fn hostile() -> Result<()> {
         (
             DriverRequest::Attach {
                 pid: 1,
+                uid: 0,
                 flows: 1,
                 bytes: 4096,
+                most: None,
             },
             "pidfd",
         ),
@@ -415,7 +417,7 @@ fn holdings(pid: u32) -> Result<(usize, u64)> {
 }
 
 /// Seconds of processor time of a process.
-fn used(pid: u32) -> Result<f64> {
+pub fn used(pid: u32) -> Result<f64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
     let fields = stat.rsplit_once(')').context("fields")?.1;
     let ticks: Result<Vec<f64>, _> = fields

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
 use std::os::unix::net::UnixStream;
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,7 @@ use netnice_api::frame::{Decoder, LONGEST_WORD};
 use netnice_api::{decode_word, encode_call, fds};
 use netnice_driver::link::Interface;
 use netnice_kernel::process::PidFd;
+use netnice_lab::direct::shared::Shared;
 use netnice_lab::experiment::bench::at;
 use netnice_lab::process::{PATIENCE, Proc, binary, own_group};
 use netnice_lab::world::{Door, Family, Host, World};
@@ -131,13 +132,18 @@ impl Driver {
         self.process.wait(Duration::ZERO)
     }
 
-    /// What is in its folder.
+    /// What is in the drivers' folder.
     pub fn left(&self) -> Vec<String> {
-        let entries = std::fs::read_dir(self.runtime.path());
+        let entries = std::fs::read_dir(self.runtime.drivers());
         let names = entries.into_iter().flatten().flatten();
         names
             .map(|entry| entry.file_name().to_string_lossy().into_owned())
             .collect()
+    }
+
+    /// What it has said so far.
+    pub fn complaints(&mut self) -> String {
+        self.process.complaints()
     }
 }
 
@@ -265,7 +271,9 @@ pub struct Program {
     pub number: u32,
     pub attachment: Attachment,
     life: Proc,
-    memory: File,
+    memory: Arc<Shared>,
+    file: File,
+    bell: OwnedFd,
     flow: Option<Flow>,
 }
 
@@ -280,26 +288,59 @@ pub const SHAPE: ShapeDoc = ShapeDoc {
 impl Program {
     /// Attaches one.
     pub fn attach(daemon: &mut Caller, flows: u32, bytes: u64) -> Result<Program> {
+        Program::attach_of(daemon, (0, None), flows, bytes)
+    }
+
+    /// The same, of a user who may have so many bytes.
+    pub fn attach_of(
+        daemon: &mut Caller,
+        (uid, most): (u32, Option<u64>),
+        flows: u32,
+        bytes: u64,
+    ) -> Result<Program> {
         let mut command = own_group("sleep");
         command.arg("1000");
         let life = Proc::start(command)?;
         let pid = life.pid();
         let pidfd = PidFd::open(pid)?;
-        let asked = DriverRequest::Attach { pid, flows, bytes };
+        let asked = DriverRequest::Attach {
+            pid,
+            uid,
+            flows,
+            bytes,
+            most,
+        };
         let answer = daemon.ask_with(asked, Some(&pidfd))?;
         let DriverAnswer::Attached { program } = answer else {
             bail!("{answer:?}")
         };
         let mut descriptor = || daemon.beside.pop_front().context("three descriptors");
-        let memory = descriptor()?;
-        let copy = memory.try_clone()?;
+        let (memory, bell, ear) = (descriptor()?, descriptor()?, descriptor()?);
+        let file = File::from(memory.try_clone()?);
         Ok(Program {
             number: program,
-            attachment: Attachment::new(memory, descriptor()?, descriptor()?)?,
+            bell: bell.try_clone()?,
+            attachment: Attachment::new(memory, bell, ear)?,
             life,
-            memory: File::from(copy),
+            memory: Arc::new(Shared::map(&file)?),
+            file,
             flow: None,
         })
+    }
+
+    /// The doorbell that it rings.
+    pub fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    /// Its memory file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// The same, as it maps it.
+    pub fn memory(&self) -> Arc<Shared> {
+        self.memory.clone()
     }
 
     /// Opens a flow, which is the one that it uses from now on, with buffers primed.
@@ -445,11 +486,11 @@ impl Program {
     /// Writes nonsense over the rings of its flow, and rings.
     pub fn break_a_rule(&mut self) -> Result<()> {
         let place = self.flow()?.place();
-        let area = place.shape.plan()?.area() as usize;
+        let area = place.shape.plan()?.area();
         self.send(&[0; 60])?;
-        self.memory.write_all_at(&vec![0xff; area], place.offset)?;
+        self.memory.fill(place.offset, area, 0xff)?;
         // The notice and the doorbell, by hand.
-        self.memory.write_all_at(&[0xff; 8], 0x200)?;
+        self.memory.fill(0x200, 8, 0xff)?;
         // As often as it takes to be looked at.
         for _ in 0..1000 {
             self.attachment.ring();

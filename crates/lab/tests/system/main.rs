@@ -9,6 +9,7 @@ mod cc;
 mod containers;
 mod death;
 mod direct;
+mod direct_greedy;
 mod direct_hostile;
 mod direct_isolation;
 mod direct_programs;

@@ -42,7 +42,7 @@ fn registry() -> Registry {
         }
     });
     let watched = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
-    Registry::new(orders, ear, RATE, watched)
+    Registry::new(orders, ear, RATE, watched, Files::new().unwrap())
 }
 
 impl Registry {
@@ -54,7 +54,12 @@ impl Registry {
             flows: 4,
             bytes: 4 << 20,
         };
-        self.attach(pid, budget, Some(life)).unwrap().program
+        let guest = Guest {
+            pid,
+            uid: 1000,
+            most: 1 << 30,
+        };
+        self.attach(&guest, budget, Some(life)).unwrap().program
     }
 
     /// A flow of it, from this port.

@@ -56,12 +56,3 @@ fn what_a_sleep_takes_is_learnt_from_some_of_them() {
     waking.wakes(|| 1_000_000_000);
     assert!(waking.cost().0 < 23_000, "{waking:?}");
 }
-
-#[test]
-fn a_program_can_ring_as_often_as_it_says() {
-    let mut spent = Spent::default();
-    for _ in 0..3 {
-        spent.rung(u64::MAX - 1);
-    }
-    assert_eq!(spent.unasked, u64::MAX);
-}

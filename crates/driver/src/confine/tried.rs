@@ -1,0 +1,52 @@
+//! What whoever took a thread over would try first, for a test that wants to see it refused.
+
+use std::io;
+
+use rustix::fs::{Mode, OFlags};
+
+/// Tries to open a file, to signal the first process and the one that started this one, to trace that one, to make a process and to
+/// make memory executable; says what came of each.
+pub fn tried() -> String {
+    let parent = rustix::process::getppid();
+    let opened = rustix::fs::open("/etc/hostname", OFlags::RDONLY, Mode::empty());
+    let signalled = parent.map_or(Ok(()), rustix::process::test_kill_process);
+    let number = parent.map_or(1, |parent| parent.as_raw_pid());
+    // SAFETY: no memory is passed, and to seize a process stops it in no way; it is let go when this one ends.
+    let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, number, 0, 0) };
+    let traced = error_of(traced);
+    // SAFETY: the child does nothing but end.
+    let forked = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::_exit(0);
+        }
+        error_of(child.into())
+    };
+    let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    // SAFETY: a new mapping at no particular place, which nobody uses.
+    let mapped = unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::mmap(std::ptr::null_mut(), 4096, all, flags, -1, 0)
+    };
+    let mapped = error_of(mapped as i64);
+    let system = |done: rustix::io::Result<()>| done.err().map(io::Error::from);
+    let said = [
+        ("open", system(opened.map(drop))),
+        ("kill", system(signalled)),
+        ("ptrace", traced),
+        ("fork", forked),
+        ("mmap", mapped),
+    ];
+    let said = said.map(
+        |(what, error)| match error.and_then(|error| error.raw_os_error()) {
+            None => format!("{what} done"),
+            Some(libc::EPERM) => format!("{what} EPERM"),
+            Some(number) => format!("{what} error {number}"),
+        },
+    );
+    said.join(", ")
+}
+
+fn error_of(done: i64) -> Option<io::Error> {
+    (done == -1).then(io::Error::last_os_error)
+}

@@ -1,0 +1,53 @@
+//! A memory file as a program that keeps to no rule has it: a mapping of the whole file, written to as bytes.
+
+use std::fs::File;
+
+use anyhow::{Result, ensure};
+
+use crate::sys::Mapped;
+
+/// See the module. The driver seals the file against writes other than by such a mapping (rule R5 of `docs/ring.md`).
+pub struct Shared(Mapped);
+
+impl Shared {
+    /// Maps it.
+    pub fn map(file: &File) -> Result<Shared> {
+        let length = file.metadata()?.len();
+        Ok(Shared(Mapped::whole(file, length as usize)?))
+    }
+
+    /// Writes there.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.inside(at, bytes.len())?;
+        self.0.write(at as usize, bytes);
+        Ok(())
+    }
+
+    /// Writes the same byte so often.
+    pub fn fill(&self, at: u64, length: u64, byte: u8) -> Result<()> {
+        self.write(at, &vec![byte; length as usize])
+    }
+
+    /// What is there.
+    pub fn read<const N: usize>(&self, at: u64) -> Result<[u8; N]> {
+        self.inside(at, N)?;
+        let mut bytes = [0; N];
+        self.0.read(at as usize, &mut bytes);
+        Ok(bytes)
+    }
+
+    /// Takes the pages of a range out of the file, by the mapping (`MADV_REMOVE`).
+    pub fn remove(&self, at: u64, length: usize) -> std::io::Result<()> {
+        self.0.remove(at as usize, length)
+    }
+
+    fn inside(&self, at: u64, length: usize) -> Result<()> {
+        let end = at.checked_add(length as u64);
+        let whole = self.0.length() as u64;
+        ensure!(
+            end.is_some_and(|end| end <= whole),
+            "{length} bytes at {at} of {whole}"
+        );
+        Ok(())
+    }
+}

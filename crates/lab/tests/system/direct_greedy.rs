@@ -1,0 +1,396 @@
+//! Programs of a plain user that want what the driver has: its time, its memory, its packet thread's sleep. Beside each of them a
+//! flow goes on under a contract: it loses nothing and keeps its rate. And what whoever took the driver over could do.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use netnice_api::driver::{DriverFlowDoc, DriverRequest};
+use netnice_lab::sys;
+use netnice_lab::world::{self, Pair, World};
+use netnice_ring::program::Piece;
+
+use crate::driver::used;
+use crate::driving::{Caller, Driver, Program, flow, soon, udp};
+
+/// A user that no machine gives a name.
+const EVE: u32 = 61_234;
+const GOOD: u16 = 5000;
+const BAD: u16 = 5001;
+const PEER: u16 = 6000;
+
+/// A driver, and a program whose flow keeps its contract.
+struct Rig {
+    world: World,
+    driver: Driver,
+    daemon: Caller,
+    good: Program,
+    number: u32,
+}
+
+/// How long an attack lasts, and what of its rate the good flow keeps at least.
+#[derive(Clone, Copy)]
+struct Judged {
+    seconds: f64,
+    keeps: f64,
+}
+
+/// On a machine that is busy with other things.
+const SHORT: Judged = Judged {
+    seconds: 2.0,
+    keeps: 0.5,
+};
+/// On a quiet one.
+const LONG: Judged = Judged {
+    seconds: 20.0,
+    keeps: 0.99,
+};
+
+/// What became of the good flow meanwhile, and of the driver's processor.
+struct Seen {
+    /// Of what its contract lets go.
+    kept: f64,
+    /// Of a processor.
+    worked: f64,
+}
+
+fn rig() -> Result<Rig> {
+    let world = World::pair(Pair::default())?;
+    let driver = Driver::start(&world, "--stay")?;
+    let mut daemon = driver.call()?;
+    let mut good = Program::attach(&mut daemon, 1, 1 << 20)?;
+    let mut asked = flow(&world, &good, GOOD, Some(PEER))?;
+    asked.contract = "cell pcr=2mbit,cdvt=10ms".to_owned();
+    let number = good.open(&mut daemon, asked)?;
+    Ok(Rig {
+        world,
+        driver,
+        daemon,
+        good,
+        number,
+    })
+}
+
+fn one(daemon: &mut Caller, number: u32) -> Result<DriverFlowDoc> {
+    let flows = daemon.census()?.flows;
+    let found = flows.into_iter().find(|flow| flow.flow == number);
+    found.with_context(|| format!("flow {number} is gone"))
+}
+
+impl Rig {
+    /// A program of the user, with a flow of this contract.
+    fn eve(&mut self, contract: &str) -> Result<(Program, u32)> {
+        let mut eve = Program::attach_of(&mut self.daemon, (EVE, None), 1, 1 << 20)?;
+        let mut asked = flow(&self.world, &eve, BAD, Some(PEER))?;
+        asked.contract = contract.to_owned();
+        let number = eve.open(&mut self.daemon, asked)?;
+        Ok((eve, number))
+    }
+
+    /// The good flow sends while `attack` goes on, in threads of its own, until it is told to stop.
+    fn beside(
+        &mut self,
+        judged: Judged,
+        attack: impl FnOnce(&AtomicBool) -> Result<()> + Send,
+    ) -> Result<Seen> {
+        let frame = udp(&self.world, GOOD, PEER, &[7; 958])?;
+        let (stop, over) = (AtomicBool::new(false), AtomicBool::new(false));
+        let Rig {
+            driver,
+            daemon,
+            good,
+            number,
+            ..
+        } = self;
+        let seen = thread::scope(|scope| {
+            let attacking = scope.spawn(|| attack(&over));
+            let sending = scope.spawn(|| good.flood(&frame, &stop));
+            thread::sleep(Duration::from_millis(300));
+            let (before, worked) = (one(daemon, *number)?.counts, used(driver.pid())?);
+            let begin = Instant::now();
+            thread::sleep(Duration::from_secs_f64(judged.seconds));
+            let (after, work) = (one(daemon, *number)?.counts, used(driver.pid())?);
+            let seconds = begin.elapsed().as_secs_f64();
+            stop.store(true, Ordering::Relaxed);
+            over.store(true, Ordering::Relaxed);
+            for thread in [attacking, sending] {
+                thread.join().map_err(|_| anyhow!("it panicked"))??;
+            }
+            let lost = after.forbidden + after.too_long + after.no_link;
+            ensure!(lost == 0, "the good flow lost {lost}: {after:?}");
+            let bits = (after.sent_bytes - before.sent_bytes) as f64 * 8.0;
+            Ok(Seen {
+                kept: bits / seconds / 2e6,
+                worked: (work - worked) / seconds,
+            })
+        })?;
+        println!(
+            "the good flow kept {:.4} of its rate, the driver used {:.3} of a processor",
+            seen.kept, seen.worked
+        );
+        ensure!(seen.kept >= judged.keeps, "it kept {:.4}", seen.kept);
+        ensure!(self.driver.running(), "the driver is gone");
+        Ok(seen)
+    }
+}
+
+/// Turns until it is told to stop.
+fn hog(stop: &AtomicBool) -> Result<()> {
+    sys::become_user(EVE)?;
+    while !stop.load(Ordering::Relaxed) {
+        std::hint::spin_loop();
+    }
+    Ok(())
+}
+
+/// Tries to take pages out of the memory file, from a thread that hardly ever runs, so that whoever waits for it waits long.
+fn holes(judged: Judged) -> Result<()> {
+    let mut rig = rig()?;
+    let (mut eve, _) = rig.eve("up 1mbit")?;
+    let frame = udp(&rig.world, BAD, PEER, &[1; 100])?;
+    let length = eve.file().metadata()?.len();
+    let (file, memory) = (eve.file().try_clone()?, eve.memory());
+    let (punched, removed) = thread::scope(|scope| {
+        let punch = scope.spawn(|| {
+            sys::become_user(EVE)?;
+            anyhow::Ok((
+                sys::punch(&file, 0, length),
+                memory.remove(0, length as usize),
+            ))
+        });
+        punch.join().map_err(|_| anyhow!("it panicked"))?
+    })?;
+    println!("punch: {punched:?}, remove: {removed:?}");
+    let processors = thread::available_parallelism()?.get();
+    rig.beside(judged, |stop| {
+        thread::scope(|scope| {
+            let mut all = Vec::new();
+            for _ in 0..2 * processors {
+                all.push(scope.spawn(|| hog(stop)));
+            }
+            all.push(scope.spawn(|| {
+                sys::become_user(EVE)?;
+                sys::become_idle()?;
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = sys::punch(&file, 0, length);
+                }
+                Ok(())
+            }));
+            eve.flood(&frame, stop)?;
+            for one in all {
+                one.join().map_err(|_| anyhow!("it panicked"))??;
+            }
+            Ok(())
+        })
+    })?;
+    let refused = |done: std::io::Result<()>| done.err().and_then(|why| why.raw_os_error());
+    ensure!(refused(punched) == Some(1), "a hole can be punched");
+    ensure!(refused(removed) == Some(1), "pages can be removed");
+    Ok(())
+}
+
+/// Keeps the memory files of programs that were detached.
+fn kept_memory() -> Result<()> {
+    const MOST: u64 = 8 << 20;
+    const EACH: u64 = 2 << 20;
+    let mut rig = rig()?;
+    let eve = (EVE, Some(MOST));
+    let mut kept: Vec<File> = Vec::new();
+    let refusal = loop {
+        let program = match Program::attach_of(&mut rig.daemon, eve, 1, EACH) {
+            Ok(program) => program,
+            Err(why) => break why.to_string(),
+        };
+        kept.push(program.file().try_clone()?);
+        program.end(&mut rig.daemon)?;
+        ensure!(
+            kept.len() as u64 * EACH <= MOST,
+            "{} files of {EACH} bytes are kept",
+            kept.len()
+        );
+    };
+    println!("{refusal}");
+    let said = format!("ring bytes of user {EVE}: 8 MiB at most, ");
+    ensure!(refusal.contains(&said), "{refusal}");
+    ensure!(
+        refusal.contains("in use by 3 files that still exist"),
+        "{refusal}"
+    );
+    let told = rig.daemon.census()?.memory;
+    let hers = told.iter().find(|user| user.uid == EVE);
+    ensure!(hers.is_some_and(|user| user.files == 3), "{told:?}");
+    // Others have theirs; and she has hers again when nobody has the files.
+    Program::attach_of(&mut rig.daemon, (EVE + 1, Some(MOST)), 1, EACH)?.end(&mut rig.daemon)?;
+    drop(kept);
+    soon("the files are gone", || {
+        let told = rig.daemon.census()?.memory;
+        Ok(told.iter().all(|user| user.uid != EVE))
+    })?;
+    Program::attach_of(&mut rig.daemon, eve, 1, EACH)?.end(&mut rig.daemon)
+}
+
+/// Submits records that are longer than any packet, as fast as they come back.
+fn long_records(judged: Judged) -> Result<()> {
+    let mut rig = rig()?;
+    let (mut eve, number) = rig.eve("up 1kbit")?;
+    let seen = rig.beside(judged, |stop| {
+        sys::become_user(EVE)?;
+        while !stop.load(Ordering::Relaxed) {
+            let flow = eve.flow()?;
+            while let Some(record) = flow.reclaim()? {
+                flow.free_all(&record)?;
+            }
+            while let (Some(first), Some(second)) = (flow.chunk(), flow.chunk()) {
+                let whole = |chunk| Piece {
+                    chunk,
+                    start: 0,
+                    length: 2048,
+                };
+                if flow.submit(&[whole(first), whole(second)], false).is_err() {
+                    flow.free(first)?;
+                    flow.free(second)?;
+                    break;
+                }
+            }
+            flow.publish();
+            eve.attachment.ring();
+        }
+        Ok(())
+    })?;
+    let counts = one(&mut rig.daemon, number)?.counts;
+    println!("{} records were too long", counts.too_long);
+    // One at once, and one each 12 s.
+    ensure!(counts.too_long <= 8, "{counts:?}");
+    ensure!(seen.worked < 0.6, "of a processor: {:.2}", seen.worked);
+    Ok(())
+}
+
+/// Has many wait for both doorbells, and rings.
+fn watched_doorbells(judged: Judged) -> Result<()> {
+    let mut rig = rig()?;
+    let (mut eve, number) = rig.eve("up 1mbit")?;
+    let most = sys::raise_file_limit()?;
+    let count = (most.saturating_sub(1000)).min(20_000) as usize;
+    let frame = udp(&rig.world, BAD, PEER, &[1; 100])?;
+    let bell = eve.bell().try_clone()?;
+    let ear = eve.attachment.bell().try_clone_to_owned()?;
+    let began = thread::scope(|scope| {
+        let all = scope.spawn(|| {
+            sys::become_user(EVE)?;
+            let all: std::io::Result<Vec<File>> = (0..count).map(|_| sys::watcher(&bell)).collect();
+            Ok::<_, anyhow::Error>(all?)
+        });
+        all.join().map_err(|_| anyhow!("it panicked"))?
+    })?;
+    let seen = rig.beside(judged, |stop| {
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                sys::become_user(EVE)?;
+                while !stop.load(Ordering::Relaxed) {
+                    sys::poll_often(&ear, count, 100)?;
+                }
+                anyhow::Ok(())
+            });
+            eve.flood(&frame, stop)?;
+            waits.join().map_err(|_| anyhow!("it panicked"))?
+        })
+    })?;
+    let counts = one(&mut rig.daemon, number)?.counts;
+    println!("{} watchers, {} packets of hers", began.len(), counts.sent);
+    // It is heard and rung for all the same.
+    ensure!(counts.sent > 10, "{counts:?}");
+    ensure!(seen.worked < 0.6, "of a processor: {:.2}", seen.worked);
+    Ok(())
+}
+
+/// Each thread of a driver tries, when it is set up, what it must not be able to do.
+fn confined() -> Result<()> {
+    let world = World::pair(Pair::default())?;
+    for mode in ["native", "generic", "fallback"] {
+        let options = format!("--stay --self-check --mode {mode}");
+        let mut driver = Driver::start(&world, &options)?;
+        let mut daemon = driver.call()?;
+        let confined = daemon.census()?.confined;
+        println!("{mode}: {confined}");
+        ensure!(confined.contains("no capabilities"), "{confined}");
+        let pid = driver.pid();
+        let mut threads = 0;
+        for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+            let status = std::fs::read_to_string(entry?.path().join("status"))?;
+            let line = |name: &str| {
+                let found = status.lines().find_map(|line| line.strip_prefix(name));
+                found.map(str::trim).unwrap_or_default()
+            };
+            println!("{} {} {}", line("Name:"), line("Uid:"), line("CapEff:"));
+            ensure!(!line("Uid:").split_whitespace().any(|uid| uid == "0"));
+            // CAP_IPC_LOCK stays where the limit on locked memory cannot be lifted.
+            let rights = u64::from_str_radix(line("CapEff:"), 16)?;
+            ensure!(rights & !(1 << 14) == 0, "{rights:#x}");
+            ensure!(line("Seccomp:") == "2" && line("NoNewPrivs:") == "1");
+            threads += 1;
+        }
+        ensure!(threads == 3, "{threads}");
+        // Attaching, opening, closing and ending take no right any more.
+        let mut program = Program::attach(&mut daemon, 1, 1 << 20)?;
+        let asked = flow(&world, &program, GOOD, Some(PEER))?;
+        let number = program.open(&mut daemon, asked)?;
+        daemon.ask(DriverRequest::Close { flow: number })?;
+        program.end(&mut daemon)?;
+        let ended = driver.terminate()?;
+        ensure!(ended.success(), "{ended}");
+        ensure!(driver.left().is_empty(), "{:?}", driver.left());
+        let said = driver.complaints();
+        let tried: Vec<&str> = said
+            .lines()
+            .filter(|line| line.contains("tried="))
+            .collect();
+        ensure!(tried.len() == 3, "{said}");
+        for line in tried {
+            println!("{line}");
+            let refused = "open EPERM, kill EPERM, ptrace EPERM, fork EPERM, mmap EPERM";
+            ensure!(line.contains(refused), "{line}");
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn holes_are_refused_and_hold_up_nobody() {
+    world::begin().expect("a clean machine");
+    holes(SHORT).unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+#[test]
+fn memory_counts_for_its_user_until_nobody_has_it() {
+    world::begin().expect("a clean machine");
+    kept_memory().unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+#[test]
+fn records_that_are_too_long_cost_the_driver_nothing() {
+    world::begin().expect("a clean machine");
+    long_records(SHORT).unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+#[test]
+fn doorbells_that_many_wait_for_are_no_matter() {
+    world::begin().expect("a clean machine");
+    watched_doorbells(SHORT).unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+#[test]
+fn no_thread_of_a_driver_can_open_signal_or_trace_anything() {
+    world::begin().expect("a clean machine");
+    confined().unwrap_or_else(|e| panic!("{e:?}"));
+}
+
+#[test]
+#[ignore = "rates to the percent"]
+fn the_good_flow_keeps_its_rate_beside_each_of_them() {
+    world::begin().expect("a clean machine");
+    holes(LONG).unwrap_or_else(|e| panic!("holes: {e:?}"));
+    long_records(LONG).unwrap_or_else(|e| panic!("long records: {e:?}"));
+    watched_doorbells(LONG).unwrap_or_else(|e| panic!("watched doorbells: {e:?}"));
+}
