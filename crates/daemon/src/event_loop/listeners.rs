@@ -5,7 +5,7 @@
 //!   group; the kernel's side has taken it for the unit's when it was made), and of unit files.
 //! - **The exit ring** of the eBPF programs tells of members that end.
 //!
-//! All of them may lose events, so the clerk also looks by itself each second.
+//! All of them may lose events, so the service also looks by itself each second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

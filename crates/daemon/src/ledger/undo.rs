@@ -1,5 +1,5 @@
 //! Changes that are taken back by themselves: those that wait for `netnice confirm`, and those that were made for a
-//! time only, or for as long as a process lives. Pure; the clerk carries them out.
+//! time only, or for as long as a process lives. Pure; the reconciler carries them out.
 //!
 //! A change of a target is taken back clause by clause: each clause that it named gets the value that the asker's own
 //! claim had before. If the same asker changes a clause again before that, the clause is theirs to decide anew:

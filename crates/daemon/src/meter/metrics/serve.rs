@@ -78,9 +78,9 @@ pub async fn listen(address: Address) -> io::Result<TcpListener> {
 }
 
 /// Answers until nobody makes pages any more. To be run in a local set.
-pub async fn serve(listener: TcpListener, clerk: mpsc::Sender<Scrape>) {
+pub async fn serve(listener: TcpListener, service: mpsc::Sender<Scrape>) {
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
-    while !clerk.is_closed() {
+    while !service.is_closed() {
         match listener.accept().await {
             Ok((stream, _)) => {
                 open.retain(|connection| !connection.is_finished());
@@ -89,7 +89,7 @@ pub async fn serve(listener: TcpListener, clerk: mpsc::Sender<Scrape>) {
                 {
                     eldest.abort();
                 }
-                open.push_back(spawn_local(answer(stream, clerk.clone())));
+                open.push_back(spawn_local(answer(stream, service.clone())));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection for metrics");
@@ -103,7 +103,7 @@ pub async fn serve(listener: TcpListener, clerk: mpsc::Sender<Scrape>) {
 }
 
 /// One connection.
-async fn answer(mut stream: TcpStream, clerk: mpsc::Sender<Scrape>) {
+async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
     let asked = match timeout(PATIENCE, request(&mut stream)).await {
         Ok(Ok(asked)) => asked,
         Ok(Err(_)) => return,
@@ -112,7 +112,7 @@ async fn answer(mut stream: TcpStream, clerk: mpsc::Sender<Scrape>) {
     let (status, page, head) = match asked {
         Asked::Page { head } => {
             let (reply, page) = oneshot::channel();
-            if clerk.send(reply).await.is_err() {
+            if service.send(reply).await.is_err() {
                 return;
             }
             let Ok(page) = page.await else { return };
