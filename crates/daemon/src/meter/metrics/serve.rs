@@ -18,10 +18,10 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 /// A page.
-pub type Page = Rc<str>;
+pub(crate) type Page = Rc<str>;
 
 /// Who wants a page.
-pub type Scrape = oneshot::Sender<Page>;
+pub(crate) type Scrape = oneshot::Sender<Page>;
 
 /// Where metrics are to be served; a port alone is one of loopback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +73,12 @@ impl Address {
 }
 
 /// Listens at the address.
-pub async fn listen(address: Address) -> io::Result<TcpListener> {
+pub(crate) async fn listen(address: Address) -> io::Result<TcpListener> {
     TcpListener::bind(address.0).await
 }
 
 /// Answers until nobody makes pages any more. To be run in a local set.
-pub async fn serve(listener: TcpListener, service: mpsc::Sender<Scrape>) {
+pub(crate) async fn serve(listener: TcpListener, service: mpsc::Sender<Scrape>) {
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     while !service.is_closed() {
         match listener.accept().await {
