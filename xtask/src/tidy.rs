@@ -2,7 +2,8 @@
 //!
 //! - [`rooms`]: a dependency only goes down the ranks, along the "may use" column of the design; some outside
 //!   crates belong to one room.
-//! - Sizes: a source file past [`MAX_LINES`] lines holds two ideas.
+//! - [`circles`]: modules of one crate do not use each other in a circle.
+//! - Sizes: a source file past [`MAX_LINES`] lines holds two ideas; of the daemon, past [`MAX_LINES_OF_DAEMON`].
 //! - Names: no `utils`, `common`, `helpers`, `types`; a helper lives with its noun.
 //! - Opening lines: a crate says first what it answers, what it may touch and what it must never do.
 //! - `unsafe`: only in the places that [`rooms`] names. (That each block says why it is sound is clippy's.)
@@ -14,6 +15,7 @@
 //!
 //! Every rule is a pure function from text to complaints, so that its tests need no tree.
 
+mod circles;
 mod lexer;
 mod links;
 mod rooms;
@@ -78,6 +80,7 @@ fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
     let own = own_paths(tree);
     let files = files(tree)?;
     found.extend(documents(tree, &files)?);
+    found.extend(circles_of(tree, &files)?);
     for file in files {
         let place = shown(tree, &file);
         found.extend(name(&place));
@@ -118,6 +121,38 @@ fn documents(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
         .filter_map(|(place, text)| Some((place, text.as_ref()?)));
     let found = documents.flat_map(|(place, text)| links::complaints(place, text, &known));
     Ok(found.collect())
+}
+
+/// The circles between the modules of each crate.
+fn circles_of(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
+    let mut found = Vec::new();
+    for one in &tree.crates {
+        let source = one.folder.join("src");
+        let mut texts = Vec::new();
+        for file in files {
+            let Ok(below) = file.strip_prefix(&source) else {
+                continue;
+            };
+            if let Some(text) = read(file)? {
+                texts.push((below.display().to_string(), text));
+            }
+        }
+        let texts: Vec<(&str, &str)> = texts
+            .iter()
+            .map(|(place, text)| (place.as_str(), text.as_str()))
+            .collect();
+        let krate = shown(tree, &one.folder);
+        let complaints = circles::complaints(&krate, &texts);
+        match circles::may_have_circles(&one.name) {
+            false => found.extend(complaints),
+            true if complaints.is_empty() => found.push(Complaint::new(
+                krate,
+                "has no circle any more: take it out of the list in xtask/src/tidy/circles.rs",
+            )),
+            true => {}
+        }
+    }
+    Ok(found)
 }
 
 /// Every file of the tree but what cargo and git keep for themselves.
@@ -170,10 +205,14 @@ fn is_source(place: &str) -> bool {
 
 fn size(place: &str, text: &str) -> Option<Complaint> {
     let lines = text.lines().count();
-    (lines > MAX_LINES).then(|| {
+    let most = match place.starts_with("crates/daemon/") {
+        true => MAX_LINES_OF_DAEMON,
+        false => MAX_LINES,
+    };
+    (lines > most).then(|| {
         Complaint::new(
             place,
-            format!("{lines} lines, at most {MAX_LINES}: which second idea can move out?"),
+            format!("{lines} lines, at most {most}: which second idea can move out?"),
         )
     })
 }
@@ -324,6 +363,8 @@ fn starts_a_path(line: &str, path: &str) -> bool {
 
 const OPENING: [&str; 3] = ["//! Answers:", "//! May touch:", "//! Must never:"];
 const MAX_LINES: usize = 800;
+/// It has the most parts of all crates.
+const MAX_LINES_OF_DAEMON: usize = 500;
 const REFUSED_NAMES: [&str; 6] = ["utils", "util", "common", "helpers", "helper", "types"];
 const PROMISES: [&str; 3] = ["TODO", "FIXME", "XXX"];
 const BPF_LICENCE: &str = "SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause";

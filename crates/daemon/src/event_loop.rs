@@ -27,7 +27,8 @@ use netnice_core::units::Nanos;
 use netnice_kernel::cgroup;
 use sd_notify::NotifyState;
 
-pub use failure::{During, RunError};
+pub(crate) use failure::During;
+pub use failure::RunError;
 
 use crate::clock::Now;
 use crate::flows::Flows;
@@ -40,7 +41,7 @@ use sources::{Event, Sources};
 use timers::{Timer, Timers};
 
 /// How the daemon serves.
-pub struct Settings<'a> {
+pub(crate) struct Settings<'a> {
     /// Its runtime folder.
     pub runtime: &'a RuntimeDir,
     /// The policy file.
@@ -53,7 +54,7 @@ pub struct Settings<'a> {
 ///
 /// # Errors
 /// A source of events cannot be opened, or fails for good.
-pub async fn run(
+pub(crate) async fn run(
     settings: &Settings<'_>,
     mut service: Service<KernelHost>,
 ) -> Result<(), RunError> {

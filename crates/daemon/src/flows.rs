@@ -25,17 +25,17 @@
 
 mod admission;
 mod division;
-pub mod driver;
-pub mod drivers;
+pub(crate) mod driver;
+pub(crate) mod drivers;
 mod endpoint;
 mod link_state;
 mod messages;
-pub mod network;
+pub(crate) mod network;
 mod open_flow;
 mod ports;
-pub mod promises;
+pub(crate) mod promises;
 mod replies;
-pub mod reports;
+pub(crate) mod reports;
 mod routes;
 mod sessions;
 #[cfg(test)]
@@ -61,11 +61,11 @@ use driver::Start;
 use network::{Network, Nic};
 
 /// Where an answer goes.
-pub type Reply = oneshot::Sender<Told>;
+pub(crate) type Reply = oneshot::Sender<Told>;
 
 /// What the caller does for the flow manager.
 #[derive(Debug)]
-pub enum Order {
+pub(crate) enum Order {
     /// Speak to the driver of a link; start one if there is none and it is said how.
     Reach(IfName, Option<Start>),
     /// Make a call.
@@ -77,7 +77,7 @@ pub enum Order {
 }
 
 /// A request of a program.
-pub struct Asked {
+pub(crate) struct Asked {
     /// Who asks.
     pub peer: Peer,
     /// The connection.
@@ -91,7 +91,7 @@ pub struct Asked {
 }
 
 /// A process that asks.
-pub struct Caller {
+pub(crate) struct Caller {
     /// Its number.
     pub pid: u32,
     /// A handle of it for the driver.
@@ -101,7 +101,7 @@ pub struct Caller {
 }
 
 /// See the module.
-pub struct Flows<N: Network> {
+pub(crate) struct Flows<N: Network> {
     network: N,
     lanes: BTreeMap<IfName, Lane>,
     sessions: BTreeMap<u64, Session>,
@@ -315,7 +315,7 @@ struct Before {
 
 impl<N: Network> Flows<N> {
     /// A manager without flows.
-    pub fn new(network: N) -> Flows<N> {
+    pub(crate) fn new(network: N) -> Flows<N> {
         Flows {
             network,
             lanes: BTreeMap::new(),
@@ -334,24 +334,24 @@ impl<N: Network> Flows<N> {
     }
 
     /// What the caller is to do; to be taken after each call of another method.
-    pub fn take_orders(&mut self) -> Vec<Order> {
+    pub(crate) fn take_orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
 
     /// Whether there is nothing to look after.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.lanes.is_empty()
     }
 
     /// When [`Flows::look`] is wanted next, if nothing happens before.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|waiting| waiting.until);
         let calls = self.calls.values().map(|call| call.until);
         waiting.chain(calls).chain(self.tickets.next_due()).min()
     }
 
     /// Begins to look after a driver that an earlier daemon has left.
-    pub fn find(&mut self, link: &IfName, now: Now) {
+    pub(crate) fn find(&mut self, link: &IfName, now: Now) {
         self.reach(link, Lane::new(), None, now);
     }
 

@@ -10,10 +10,10 @@
 //! [`kernel::KernelHost`] is the Linux kernel. Tests use a machine of their own, on which processes start and end at will
 //! and any step can fail.
 
-pub mod containers;
-pub mod kernel;
+pub(crate) mod containers;
+pub(crate) mod kernel;
 #[cfg(test)]
-pub mod machine;
+pub(crate) mod machine;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,7 +30,7 @@ use crate::ledger::{AppKey, Bound, Place, Root};
 
 /// A process, as far as it matters who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Process {
+pub(crate) struct Process {
     /// Its number and when it was started.
     pub root: Root,
     /// Its real user.
@@ -42,14 +42,14 @@ pub struct Process {
 }
 
 /// The targets that processes are members of, by process: made by process or name, and by executable. 0: none.
-pub type Members = BTreeMap<u32, (u32, u32)>;
+pub(crate) type Members = BTreeMap<u32, (u32, u32)>;
 
 /// What has passed so far, by the name of the interface.
-pub type Seen = BTreeMap<String, Passed>;
+pub(crate) type Seen = BTreeMap<String, Passed>;
 
 /// An interface of the namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interface {
+pub(crate) struct Interface {
     /// Its name.
     pub name: String,
     /// Its index.
@@ -60,7 +60,7 @@ pub struct Interface {
 
 /// One step of taking in or releasing what a target is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
+pub(crate) enum Act {
     /// Takes a process, and unless `only` its descendants, into a target.
     Adopt {
         /// The target.
@@ -129,21 +129,21 @@ pub enum Act {
 
 impl Act {
     /// Lets the members of one process target go.
-    pub fn release(id: u32, heir: Option<u32>) -> Act {
+    pub(crate) fn release(id: u32, heir: Option<u32>) -> Act {
         Act::Release {
             heirs: BTreeMap::from([(id, heir)]),
         }
     }
 
     /// Lets go of those that were taken in again.
-    pub fn release_again(members: &BTreeMap<u32, u32>) -> Act {
+    pub(crate) fn release_again(members: &BTreeMap<u32, u32>) -> Act {
         Act::Release {
             heirs: members.values().map(|id| (*id, None)).collect(),
         }
     }
 
     /// Whether it releases something.
-    pub fn releases(&self) -> bool {
+    pub(crate) fn releases(&self) -> bool {
         matches!(
             self,
             Act::Release { .. }
@@ -180,7 +180,7 @@ impl fmt::Display for Act {
 }
 
 /// Who and what exists on the machine: processes, executables, control groups, users, interfaces. Asking changes nothing.
-pub trait Inventory {
+pub(crate) trait Inventory {
     /// The process of this number.
     fn process(&mut self, pid: u32) -> Option<Process>;
     /// What is around a process.
@@ -215,7 +215,7 @@ pub trait Inventory {
 }
 
 /// What is in force: classes, limits, and whose packets they hold. Everything that changes the kernel is here.
-pub trait Enforcer {
+pub(crate) trait Enforcer {
     /// Makes the kernel's classes equal to what is desired, or leaves them as they were.
     fn apply(&mut self, desired: &Desired) -> Result<(), Denied>;
     /// What [`Enforcer::apply`] would do, in words.
@@ -256,7 +256,7 @@ pub trait Enforcer {
 }
 
 /// What was counted.
-pub trait Meter {
+pub(crate) trait Meter {
     /// Reads all counts.
     fn sample(&mut self) -> Result<Sample, Denied>;
     /// What has passed the interfaces.
@@ -266,6 +266,6 @@ pub trait Meter {
 }
 
 /// A whole machine.
-pub trait Host: Inventory + Enforcer + Meter {}
+pub(crate) trait Host: Inventory + Enforcer + Meter {}
 
 impl<T: Inventory + Enforcer + Meter> Host for T {}

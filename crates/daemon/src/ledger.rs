@@ -22,10 +22,10 @@ mod admit;
 mod held;
 mod invariants;
 mod links;
-pub mod part;
-pub mod place;
+pub(crate) mod part;
+pub(crate) mod place;
 mod remnant;
-pub mod undo;
+pub(crate) mod undo;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,17 +35,17 @@ use netnice_core::contract::{Contract, IfName};
 use netnice_core::target::Target;
 use netnice_kernel::plan::MAX_SLOT;
 
-pub use held::{AppKey, Body, Bound, Closed, Held, Newcomer, Root};
-pub use links::{Managed, describe_link};
+pub(crate) use held::{AppKey, Body, Bound, Closed, Held, Newcomer, Root};
+pub(crate) use links::{Managed, describe_link};
 use place::Containers;
-pub use place::Place;
-pub use remnant::Remnant;
+pub(crate) use place::Place;
+pub(crate) use remnant::Remnant;
 
 use crate::denied::Denied;
 
 /// All that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ledger {
+pub(crate) struct Ledger {
     links: BTreeMap<IfName, Managed>,
     held: BTreeMap<TargetId, Held>,
     /// The slot of each held target, by its number.
@@ -74,43 +74,43 @@ impl Default for Ledger {
 
 impl Ledger {
     /// The held targets, by slot.
-    pub fn held(&self) -> impl Iterator<Item = &Held> {
+    pub(crate) fn held(&self) -> impl Iterator<Item = &Held> {
         self.held.values()
     }
 
     /// The held target of a slot.
-    pub fn get(&self, slot: TargetId) -> Option<&Held> {
+    pub(crate) fn get(&self, slot: TargetId) -> Option<&Held> {
         self.held.get(&slot)
     }
 
     /// The held target of a number.
-    pub fn by_id(&self, id: u32) -> Option<&Held> {
+    pub(crate) fn by_id(&self, id: u32) -> Option<&Held> {
         self.held.get(self.slots.get(&id)?)
     }
 
     /// Whether nothing is held, managed or left over.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.links.is_empty() && self.remnants.is_empty()
     }
 
     /// The first number that was never given out.
-    pub fn next_id(&self) -> u32 {
+    pub(crate) fn next_id(&self) -> u32 {
         self.next_id
     }
 
     /// Skips numbers that an earlier daemon may have given out.
-    pub fn skip_ids(&mut self, next: u32) {
+    pub(crate) fn skip_ids(&mut self, next: u32) {
         self.next_id = self.next_id.max(next);
     }
 
     /// The target of this name. Of two processes that had the same number one after the other, the later one.
-    pub fn find(&self, target: &Target) -> Option<&Held> {
+    pub(crate) fn find(&self, target: &Target) -> Option<&Held> {
         let same = |held: &&Held| held.entry.target == *target;
         self.held.values().filter(same).max_by_key(|held| held.id)
     }
 
     /// The target that was made of this process by its number.
-    pub fn find_process(&self, root: Root) -> Option<&Held> {
+    pub(crate) fn find_process(&self, root: Root) -> Option<&Held> {
         self.held.values().find(|held| {
             matches!(held.entry.target, Target::Pid(_))
                 && matches!(&held.body, Body::Processes { roots, .. } if roots.contains(&root))
@@ -119,7 +119,7 @@ impl Ledger {
 
     /// The target of another name that is made of the same thing: a unit and its control group, a user's name and
     /// number, two paths of one file.
-    pub fn find_alias(&self, body: &Body) -> Option<&Held> {
+    pub(crate) fn find_alias(&self, body: &Body) -> Option<&Held> {
         self.held.values().find(|held| match (&held.body, body) {
             (Body::App(Some(one)), Body::App(Some(other))) => one == other,
             (Body::Cgroup(Some(one)), Body::Cgroup(Some(other))) => one.id == other.id,
@@ -129,13 +129,13 @@ impl Ledger {
     }
 
     /// The entries in force, as admission wants them; the direct path's parts are among them.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub(crate) fn entries(&self) -> Vec<Entry> {
         let held = self.held.values().map(|held| held.entry.clone());
         held.chain(self.part_entries()).collect()
     }
 
     /// What contains a target, from the inside out.
-    pub fn around(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
+    pub(crate) fn around(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
         let mut next = self.held.get(&slot).and_then(|held| held.entry.parent);
         std::iter::from_fn(move || {
             let here = self.held.get(&next?)?;
@@ -146,14 +146,14 @@ impl Ledger {
     }
 
     /// What a target contains directly.
-    pub fn children(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
+    pub(crate) fn children(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
         self.held
             .values()
             .filter(move |held| held.entry.parent == Some(slot))
     }
 
     /// Takes in a target that asks for nothing yet. What it contains is inside it from now on.
-    pub fn open(&mut self, newcomer: Newcomer) -> Result<TargetId, Denied> {
+    pub(crate) fn open(&mut self, newcomer: Newcomer) -> Result<TargetId, Denied> {
         let slot = self.free_slot()?;
         let id = self.next_id;
         self.next_id += 1;
@@ -203,7 +203,7 @@ impl Ledger {
 
     /// Lets a target go. What it contained is contained by what is around now; guarantees that do not fit there are
     /// taken out of force and said to be so.
-    pub fn close(&mut self, slot: TargetId) -> Option<Closed> {
+    pub(crate) fn close(&mut self, slot: TargetId) -> Option<Closed> {
         let held = self.held.remove(&slot)?;
         self.slots.remove(&held.id);
         let heir = held.place.own.filter(|id| self.by_id(*id).is_some());
@@ -231,14 +231,14 @@ impl Ledger {
     }
 
     /// Takes in a target as it was held before a restart, not admitted yet.
-    pub fn restore(&mut self, held: Held) {
+    pub(crate) fn restore(&mut self, held: Held) {
         self.next_id = self.next_id.max(held.id.saturating_add(1));
         self.slots.insert(held.id, held.entry.id);
         self.held.insert(held.entry.id, held);
     }
 
     /// Changes what a target is made of: a process has joined, a control group was made anew.
-    pub fn rebody(&mut self, slot: TargetId, body: Body, place: Place) {
+    pub(crate) fn rebody(&mut self, slot: TargetId, body: Body, place: Place) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.body = body;
             held.place = place;
@@ -247,7 +247,7 @@ impl Ledger {
     }
 
     /// Takes targets in that lie inside what has joined this one. `around` is what they lay in before.
-    pub fn contain(&mut self, slot: TargetId, inside: &BTreeSet<u32>, around: Option<u32>) {
+    pub(crate) fn contain(&mut self, slot: TargetId, inside: &BTreeSet<u32>, around: Option<u32>) {
         let Some(id) = self.held.get(&slot).map(|held| held.id) else {
             return;
         };
@@ -271,7 +271,7 @@ impl Ledger {
     }
 
     /// Names the policy rule that asks for a target.
-    pub fn set_rule(&mut self, slot: TargetId, rule: Option<String>) {
+    pub(crate) fn set_rule(&mut self, slot: TargetId, rule: Option<String>) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.rule = rule;
         }

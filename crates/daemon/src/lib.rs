@@ -2,13 +2,24 @@
 //! May touch: the ledger (its one writer), the runtime folder, the policy file, and the kernel room.
 //! Must never: trust a client's parsing, or let a measurement edit the ledger.
 //!
-//! # One request's way
+//! # The parts
 //! ```text
-//!   server ──> clerk ──> authority: may they?     ledger: a draft, admitted by core      enforce: installed
-//!   (socket)   (one writer)                       (place: what contains what)            (the kernel room)
+//!   run             starts all below, and ends
+//!   event_loop      one Event in, one table of timers; nothing else waits for several things
+//!     server        the socket: connections, frames, who asks
+//!     service       one file for each request: authorise, change the ledger, reconcile, answer
+//!     flows         flows of the direct path: routes, next hops, ports, admission, drivers
+//!       reconcile   what is desired against what is there: install, sweep, repair, take back, start
+//!       meter       counts, rates, the past, the page of metrics
+//!       policy      the administrator's rules: the policy file, and sections of unit files
+//!         state     the books: the ledger and what waits to be taken back, and their file
+//!         host      the machine: Inventory (who exists), Enforcer (apply, act, audit), Meter (counts)
+//!           ledger  who holds what: a value, and pure
 //! ```
-//! [`server`] reads requests from the socket and hands them to the [`clerk`], one at a time. The clerk works each out
-//! on a draft of the [`ledger`], lets [`enforce`] install it, and only then takes the draft for the truth.
+//! A part uses those below it and never one above. `service` and `flows` stand beside each other: flows reach the
+//! ledger through `flows::promises::Promises` alone, which the service implements. The rest are nouns that all use:
+//! `clock`, `peer`, `denied`, `authority`, `journal`, `page` and `runtime`. `cargo xtask tidy` refuses
+//! circles.
 #![forbid(unsafe_code)]
 
 mod authority;
@@ -31,4 +42,4 @@ mod service;
 mod state;
 
 pub use meter::metrics::serve::{Address, AddressError};
-pub use run::{Options, examine, run};
+pub use run::{Options, RunError, examine, run};

@@ -9,9 +9,9 @@
 //! - what was offered is the sum. A target without classes of its own has sent what it offered: where it waits, it
 //!   waits in a class of a target around it.
 
-pub mod history;
+pub(crate) mod history;
 mod measured;
-pub mod metrics;
+pub(crate) mod metrics;
 mod rates;
 
 use netnice_core::contract::{Contract, Direction};
@@ -19,11 +19,11 @@ use netnice_core::meter::{Flow, Meter};
 use netnice_core::units::{Bytes, Rate};
 use netnice_kernel::enforce::{DirectionCounts, TargetCounts};
 
-pub use measured::Measured;
-pub use rates::Rates;
+pub(crate) use measured::Measured;
+pub(crate) use rates::Rates;
 
 /// The counters of one target.
-pub fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
+pub(crate) fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
     let [up, down] = counts.directions;
     if contract.both().is_some() {
         // One class for both directions: what was seen of both belongs to it.
@@ -44,7 +44,7 @@ pub fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
 }
 
 /// The counters of one direction.
-pub fn flow(counts: &DirectionCounts, rate: Option<Rate>) -> Flow {
+pub(crate) fn flow(counts: &DirectionCounts, rate: Option<Rate>) -> Flow {
     let has_classes = counts.sent_packets + counts.queued_packets + counts.dropped_packets > 0;
     if !has_classes {
         return Flow {

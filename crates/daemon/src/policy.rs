@@ -22,9 +22,9 @@
 
 mod discard;
 mod rules;
-pub mod units;
+pub(crate) mod units;
 
-pub use rules::Rules;
+pub(crate) use rules::Rules;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -45,7 +45,7 @@ use crate::policy::units::SECTION;
 
 /// What the file asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub(crate) struct Policy {
     /// Whether the short form limits both directions together.
     pub input_meter: bool,
     /// Whether every user may have flows of the direct path.
@@ -72,7 +72,7 @@ impl Default for Policy {
 
 /// A link to manage. Without any rate it gets what its driver reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkRule {
+pub(crate) struct LinkRule {
     /// The interface.
     pub name: IfName,
     /// Its sending rate.
@@ -89,7 +89,7 @@ pub struct LinkRule {
 
 /// A contract for a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub(crate) struct Rule {
     /// What it is called.
     pub name: String,
     /// For whom it is.
@@ -104,7 +104,7 @@ pub struct Rule {
 
 /// Why a policy file is not one.
 #[derive(Debug, thiserror::Error)]
-pub enum PolicyError {
+pub(crate) enum PolicyError {
     /// It cannot be read.
     #[error("cannot read the policy file {}: {source}", path.display())]
     Unreadable {
@@ -127,7 +127,7 @@ pub enum PolicyError {
 
 impl Policy {
     /// Reads a file; nothing if there is none.
-    pub fn load(path: &Path) -> Result<Option<Policy>, PolicyError> {
+    pub(crate) fn load(path: &Path) -> Result<Option<Policy>, PolicyError> {
         match fs::read_to_string(path) {
             Ok(text) => Policy::parse(path, &text).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -139,7 +139,7 @@ impl Policy {
     }
 
     /// Reads the text of a file.
-    pub fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
+    pub(crate) fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
         let reader = Reader { path, text };
         let file: FileDoc = toml::from_str(text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
@@ -356,7 +356,7 @@ impl Reader<'_> {
 }
 
 /// How a rule is called in a sentence.
-pub fn rule_title(name: &str) -> String {
+pub(crate) fn rule_title(name: &str) -> String {
     match name.starts_with(SECTION) {
         true => name.to_owned(),
         false => format!("rule {name} of the policy file"),
@@ -365,7 +365,7 @@ pub fn rule_title(name: &str) -> String {
 
 /// The contract of clauses that were written down, each with where it stands. A fault comes with where it is; `whole`
 /// stands for all of them together.
-pub fn contract_of<At: Copy>(
+pub(crate) fn contract_of<At: Copy>(
     clauses: &[(Clause, String, At)],
     whole: At,
     extra: bool,

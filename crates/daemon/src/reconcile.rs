@@ -16,12 +16,12 @@
 //! Time is always an argument.
 
 mod ancestry;
-pub mod desired;
+pub(crate) mod desired;
 mod draft;
 mod finder;
 mod install;
 mod parts;
-pub mod repair;
+pub(crate) mod repair;
 mod rollback;
 mod start;
 mod sweep;
@@ -34,10 +34,10 @@ use netnice_core::target::Target;
 use netnice_kernel::enforce::{Adoption, Housing};
 use netnice_kernel::plan::Desired;
 
-pub use draft::Draft;
-pub use finder::{Finder, made_of};
-pub use start::Record;
-pub use terms::Terms;
+pub(crate) use draft::Draft;
+pub(crate) use finder::{Finder, made_of};
+pub(crate) use start::Record;
+pub(crate) use terms::Terms;
 
 use crate::clock::Now;
 use crate::denied::Denied;
@@ -49,7 +49,7 @@ use desired::{awaited, desired};
 use repair::Repairs;
 
 /// The machine and the books, and what is known of the one against the other.
-pub struct Reconciler<H> {
+pub(crate) struct Reconciler<H> {
     /// The machine.
     pub host: H,
     /// What should be in force.
@@ -62,7 +62,7 @@ pub struct Reconciler<H> {
 
 /// How what is in force differs from what should be.
 #[derive(Default)]
-pub struct Standing {
+pub(crate) struct Standing {
     /// Links that cannot be served now though their interface is there, and why.
     pub broken: BTreeMap<IfName, String>,
     /// What somebody has removed and was put back.
@@ -73,7 +73,7 @@ pub struct Standing {
 
 impl Standing {
     /// What should be in force of a ledger, as far as it can be now.
-    pub fn wanted(&self, ledger: &Ledger) -> Desired {
+    pub(crate) fn wanted(&self, ledger: &Ledger) -> Desired {
         let mut wanted = desired(ledger);
         let broken = |name: &str| self.broken.keys().any(|link| link.as_str() == name);
         wanted.links.retain(|link| !broken(&link.name));
@@ -83,7 +83,7 @@ impl Standing {
 
 impl<H: Host> Reconciler<H> {
     /// With nothing on the books.
-    pub fn new(host: H, store: Option<Store>) -> Reconciler<H> {
+    pub(crate) fn new(host: H, store: Option<Store>) -> Reconciler<H> {
         Reconciler {
             host,
             books: Books::new(store),
@@ -93,12 +93,12 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Starts a change.
-    pub fn draft(&self) -> Draft {
+    pub(crate) fn draft(&self) -> Draft {
         Draft::of(&self.books)
     }
 
     /// Starts a change that nobody asks for now.
-    pub fn draft_by_itself(&self) -> Draft {
+    pub(crate) fn draft_by_itself(&self) -> Draft {
         Draft {
             by_itself: true,
             ..self.draft()
@@ -106,7 +106,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Finds what targets are made of.
-    pub fn finder(&mut self) -> Finder<'_, H> {
+    pub(crate) fn finder(&mut self) -> Finder<'_, H> {
         Finder::new(&mut self.host, &self.books.ledger)
     }
 
@@ -114,12 +114,12 @@ impl<H: Host> Reconciler<H> {
     ///
     /// # Errors
     /// The kernel or the state file says no; then all is as it was before.
-    pub fn install(&mut self, draft: Draft) -> Result<Adoption, Denied> {
+    pub(crate) fn install(&mut self, draft: Draft) -> Result<Adoption, Denied> {
         self.install_if(draft, |_| Ok(()))
     }
 
     /// The same; `still` is asked between installing and writing whether it is still wanted.
-    pub fn install_if(
+    pub(crate) fn install_if(
         &mut self,
         mut draft: Draft,
         still: impl FnOnce(&mut H) -> Result<(), Denied>,
@@ -160,7 +160,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Writes down what could not be written when it happened.
-    pub fn write_again(&mut self, now: Now) {
+    pub(crate) fn write_again(&mut self, now: Now) {
         let in_force = self.host.is_enforcing();
         self.books.write_again(in_force, &mut self.journal, now);
     }
@@ -174,7 +174,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Finds out by which interfaces containers are joined to this namespace, and holds what passes there.
-    pub fn house(&mut self) {
+    pub(crate) fn house(&mut self) {
         let is_container = |held: &&Held| matches!(held.entry.target, Target::Container(_));
         let mut containers = self.books.ledger.held().filter(is_container).peekable();
         if self.standing.housings.is_empty() && containers.peek().is_none() {
@@ -192,7 +192,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// What a draft would do, in words.
-    pub fn preview(&mut self, draft: &Draft) -> Vec<String> {
+    pub(crate) fn preview(&mut self, draft: &Draft) -> Vec<String> {
         let wanted = self.standing.wanted(&draft.ledger);
         let mut lines = self.host.preview(&wanted);
         lines.extend(draft.acts.iter().map(ToString::to_string));

@@ -15,7 +15,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::task::LocalSet;
 
 use crate::clock::Now;
-use crate::event_loop::{self, During, RunError, Settings};
+pub use crate::event_loop::RunError;
+use crate::event_loop::{self, During, Settings};
 use crate::host::containers::Engines;
 use crate::host::kernel::KernelHost;
 use crate::meter::metrics::serve::Address;

@@ -16,7 +16,7 @@
 mod clear;
 mod confirm;
 mod connections;
-pub mod doctor;
+pub(crate) mod doctor;
 mod explain;
 mod find;
 mod history;
@@ -40,7 +40,7 @@ use std::path::{Path, PathBuf};
 use netnice_api::{ClearWhat, LogLines, Pong, Request, Response};
 use netnice_core::units::Instant;
 
-pub use named::Named;
+pub(crate) use named::Named;
 
 use crate::authority;
 use crate::clock::Now;
@@ -57,7 +57,7 @@ use doctor::Findings;
 use view::View;
 
 /// The one writer.
-pub struct Service<H> {
+pub(crate) struct Service<H> {
     /// The machine, the books and the journal.
     reconciler: Reconciler<H>,
     rules: Rules,
@@ -67,7 +67,7 @@ pub struct Service<H> {
 
 impl<H: Host> Service<H> {
     /// With nothing on the books.
-    pub fn new(host: H, store: Option<Store>) -> Service<H> {
+    pub(crate) fn new(host: H, store: Option<Store>) -> Service<H> {
         Service {
             reconciler: Reconciler::new(host, store),
             rules: Rules::default(),
@@ -77,28 +77,28 @@ impl<H: Host> Service<H> {
     }
 
     /// Takes over from an earlier daemon. To be called once, before any request.
-    pub fn start(&mut self, record: Record, now: Now) {
+    pub(crate) fn start(&mut self, record: Record, now: Now) {
         let notice = self.reconciler.start(record, now);
         self.findings.notices.extend(notice);
     }
 
     /// The machine.
-    pub fn host(&mut self) -> &mut H {
+    pub(crate) fn host(&mut self) -> &mut H {
         &mut self.reconciler.host
     }
 
     /// Notes something for `netnice log`.
-    pub fn say(&mut self, now: Now, text: &str) {
+    pub(crate) fn say(&mut self, now: Now, text: &str) {
         self.reconciler.journal.warn(now, text);
     }
 
     /// The ledger, to be read.
-    pub fn ledger(&self) -> &Ledger {
+    pub(crate) fn ledger(&self) -> &Ledger {
         &self.reconciler.books.ledger
     }
 
     /// Answers a request.
-    pub fn handle(
+    pub(crate) fn handle(
         &mut self,
         peer: &Peer,
         request: &Request,
@@ -222,7 +222,7 @@ impl<H: Host> Service<H> {
 /// What happens without being asked for.
 impl<H: Host> Service<H> {
     /// Looks at everything that changes by itself. To be called each second.
-    pub fn tick(&mut self, now: Now) {
+    pub(crate) fn tick(&mut self, now: Now) {
         let reconciler = &mut self.reconciler;
         let ledger = &reconciler.books.ledger;
         // First, while `now` is the time of the counters: what follows may take long, and rates are counters over time.
@@ -241,62 +241,62 @@ impl<H: Host> Service<H> {
     }
 
     /// Lets go of what has ended, and binds what was made anew. To be called when something of that was noticed.
-    pub fn tidy(&mut self, now: Now) {
+    pub(crate) fn tidy(&mut self, now: Now) {
         self.reconciler.tidy(now);
     }
 
     /// Takes back the changes whose time has come.
-    pub fn expire(&mut self, now: Now) {
+    pub(crate) fn expire(&mut self, now: Now) {
         self.reconciler.expire(now);
     }
 
     /// When the next change is to be taken back.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         self.reconciler.next_due()
     }
 
     /// Looks at interfaces and at what is ours in the kernel, and puts back what is missing.
-    pub fn repair(&mut self, now: Now) {
+    pub(crate) fn repair(&mut self, now: Now) {
         self.reconciler.repair(true, now);
     }
 
     /// Shares out anew what is left over on managed links. To be called a few times a second while there are any.
-    pub fn balance(&mut self, now: Now) {
+    pub(crate) fn balance(&mut self, now: Now) {
         self.reconciler.balance(now);
     }
 
     /// Finds out by which interfaces containers are joined to this namespace, and holds what passes there.
-    pub fn house(&mut self) {
+    pub(crate) fn house(&mut self) {
         self.reconciler.house();
     }
 
     /// The paths of the control groups that are held, or were when they were there.
-    pub fn group_paths(&self) -> Vec<String> {
+    pub(crate) fn group_paths(&self) -> Vec<String> {
         self.reconciler.group_paths()
     }
 
     /// Looks for unit files in these folders from now on.
-    pub fn look_for_units(&mut self, path: Vec<PathBuf>) {
+    pub(crate) fn look_for_units(&mut self, path: Vec<PathBuf>) {
         self.rules.look_for_units(path);
     }
 
     /// The folders in which a change may change what units ask for.
-    pub fn unit_folders(&self) -> &BTreeSet<PathBuf> {
+    pub(crate) fn unit_folders(&self) -> &BTreeSet<PathBuf> {
         self.rules.unit_folders()
     }
 
     /// Reads the unit files again, and puts in force what has changed.
-    pub fn look_at_units(&mut self, now: Now) {
+    pub(crate) fn look_at_units(&mut self, now: Now) {
         unit_files::look_at_units(&mut self.reconciler, &mut self.rules, now);
     }
 
     /// Reads the policy file and puts it in force. Where that fails, what was in force stays, and the daemon serves on.
-    pub fn obey(&mut self, path: &Path, now: Now) {
+    pub(crate) fn obey(&mut self, path: &Path, now: Now) {
         reload::obey(&mut self.reconciler, &mut self.rules, path, now);
     }
 
     /// The page for Prometheus.
-    pub fn metrics(&mut self, now: Now) -> Page {
+    pub(crate) fn metrics(&mut self, now: Now) -> Page {
         watch::metrics(&mut self.reconciler, &mut self.measured, now)
     }
 }

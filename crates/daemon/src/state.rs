@@ -22,11 +22,11 @@ use serde_json::value::RawValue;
 use crate::ledger::Ledger;
 use crate::ledger::undo::Undos;
 
-pub use books::Books;
+pub(crate) use books::Books;
 
 /// Where the state is kept.
 #[derive(Debug)]
-pub struct Store {
+pub(crate) struct Store {
     path: PathBuf,
     boot: String,
     namespace: u64,
@@ -34,7 +34,7 @@ pub struct Store {
 
 /// What is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct State {
+pub(crate) struct State {
     /// The ledger.
     pub ledger: Ledger,
     /// What waits to be taken back.
@@ -43,7 +43,7 @@ pub struct State {
 
 /// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum StateError {
+pub(crate) enum StateError {
     /// It is not what was written.
     #[error("the state file {} is damaged: {reason}", path.display())]
     Damaged {
@@ -87,7 +87,7 @@ pub enum StateError {
 
 impl Store {
     /// The state file of a runtime folder, in this boot of the machine and this network namespace.
-    pub fn new(folder: &Path, boot: &str, namespace: u64) -> Store {
+    pub(crate) fn new(folder: &Path, boot: &str, namespace: u64) -> Store {
         Store {
             path: folder.join(FILE),
             boot: boot.to_owned(),
@@ -96,7 +96,7 @@ impl Store {
     }
 
     /// Reads what an earlier daemon has kept; nothing if there is none, or if it is of an earlier boot.
-    pub fn load(&self) -> Result<Option<State>, StateError> {
+    pub(crate) fn load(&self) -> Result<Option<State>, StateError> {
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -106,7 +106,7 @@ impl Store {
     }
 
     /// Reads a state out of the bytes of its file.
-    pub fn parse(&self, bytes: &[u8]) -> Result<Option<State>, StateError> {
+    pub(crate) fn parse(&self, bytes: &[u8]) -> Result<Option<State>, StateError> {
         let damaged = |reason: String| StateError::Damaged {
             path: self.path.clone(),
             reason,
@@ -140,7 +140,7 @@ impl Store {
     }
 
     /// Writes the state down.
-    pub fn save(&self, ledger: &Ledger, undos: &Undos) -> Result<(), StateError> {
+    pub(crate) fn save(&self, ledger: &Ledger, undos: &Undos) -> Result<(), StateError> {
         let bytes = self.bytes(ledger, undos)?;
         let new = self.path.with_extension("json.new");
         let written = File::create(&new).and_then(|mut file| {
@@ -155,7 +155,7 @@ impl Store {
     }
 
     /// The state as it is written.
-    pub fn bytes(&self, ledger: &Ledger, undos: &Undos) -> Result<Vec<u8>, StateError> {
+    pub(crate) fn bytes(&self, ledger: &Ledger, undos: &Undos) -> Result<Vec<u8>, StateError> {
         let write = |error: serde_json::Error| self.io("write", error.into());
         let state = doc::StateDoc::new(&self.boot, self.namespace, ledger, undos);
         let state = serde_json::value::to_raw_value(&state).map_err(write)?;
@@ -168,7 +168,7 @@ impl Store {
     }
 
     /// Removes the file: nothing is held any more.
-    pub fn remove(&self) -> Result<(), StateError> {
+    pub(crate) fn remove(&self) -> Result<(), StateError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.io("write", error)),
             _ => Ok(()),
@@ -176,7 +176,7 @@ impl Store {
     }
 
     /// Puts a damaged file aside, for a person to look at; tells its new name.
-    pub fn put_aside(&self) -> Result<PathBuf, StateError> {
+    pub(crate) fn put_aside(&self) -> Result<PathBuf, StateError> {
         let aside = (1..)
             .map(|n| self.path.with_extension(format!("json.damaged-{n}")))
             .find(|aside| !aside.exists())

@@ -79,6 +79,9 @@ fn what_is_for_tests_is_used_by_tests_alone() {
 fn a_file_of_801_lines_is_too_long() {
     assert_eq!(size("a.rs", &"x\n".repeat(800)), None);
     assert!(size("a.rs", &"x\n".repeat(801)).is_some());
+    let of_daemon = "crates/daemon/src/a.rs";
+    assert_eq!(size(of_daemon, &"x\n".repeat(500)), None);
+    assert!(size(of_daemon, &"x\n".repeat(501)).is_some());
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub struct RunError {
 }
 
 /// Says of an error what was being done.
-pub trait During<T> {
+pub(crate) trait During<T> {
     /// `what` follows the word `cannot`.
     fn during(self, what: &str) -> Result<T, RunError>;
 }

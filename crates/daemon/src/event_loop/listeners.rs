@@ -5,7 +5,7 @@
 //!   group; the kernel's side has taken it for the unit's when it was made), and of unit files.
 //! - **The exit ring** of the eBPF programs tells of members that end.
 //!
-//! All of them may lose events, so the clerk also looks by itself each second.
+//! All of them may lose events, so the service also looks by itself each second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -20,7 +20,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
 /// Hears of changes on interfaces and qdiscs.
-pub struct Links {
+pub(super) struct Links {
     listener: AsyncFd<Listener>,
     /// The sockets whose changes are our own.
     ours: Vec<u32>,
@@ -28,7 +28,7 @@ pub struct Links {
 
 impl Links {
     /// Begins to listen; changes that these sockets ask for are passed over.
-    pub fn open(ours: Vec<u32>) -> io::Result<Links> {
+    pub(super) fn open(ours: Vec<u32>) -> io::Result<Links> {
         Ok(Links {
             listener: watched(Listener::open(&[GROUP_LINK, GROUP_TC])?)?,
             ours,
@@ -36,7 +36,7 @@ impl Links {
     }
 
     /// Waits until somebody else has changed something.
-    pub async fn changed(&mut self) -> io::Result<()> {
+    pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.listener.readable_mut().await?;
             let ours = &self.ours;
@@ -58,16 +58,16 @@ impl Links {
 }
 
 /// Hears of changes of ways and stations.
-pub struct Ways(AsyncFd<routes::Heard>);
+pub(super) struct Ways(AsyncFd<routes::Heard>);
 
 impl Ways {
     /// Begins to listen.
-    pub fn open() -> io::Result<Ways> {
+    pub(super) fn open() -> io::Result<Ways> {
         watched(routes::Heard::open()?).map(Ways)
     }
 
     /// Waits until something has changed; tells what.
-    pub async fn changed(&mut self) -> io::Result<Vec<routes::Change>> {
+    pub(super) async fn changed(&mut self) -> io::Result<Vec<routes::Change>> {
         loop {
             let mut ready = self.0.readable_mut().await?;
             match ready.try_io(|heard| heard.get_mut().read()) {
@@ -80,16 +80,16 @@ impl Ways {
 }
 
 /// Hears of members that end.
-pub struct Ends(AsyncFd<Exits>);
+pub(super) struct Ends(AsyncFd<Exits>);
 
 impl Ends {
     /// Begins to listen.
-    pub fn new(exits: Exits) -> io::Result<Ends> {
+    pub(super) fn new(exits: Exits) -> io::Result<Ends> {
         watched(exits).map(Ends)
     }
 
     /// Waits until a member of a process target has ended.
-    pub async fn ended(&mut self) -> io::Result<()> {
+    pub(super) async fn ended(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.0.readable_mut().await?;
             let ends = ready.get_inner_mut().read();
@@ -102,7 +102,7 @@ impl Ends {
 }
 
 /// Hears of folders that come and go.
-pub struct Folders {
+pub(super) struct Folders {
     what: AddWatchFlags,
     inotify: AsyncFd<Handle>,
     watched: BTreeMap<PathBuf, WatchDescriptor>,
@@ -118,12 +118,12 @@ impl AsRawFd for Handle {
 
 impl Folders {
     /// Begins to listen for what comes and goes, in no folder yet.
-    pub fn open() -> io::Result<Folders> {
+    pub(super) fn open() -> io::Result<Folders> {
         Folders::listen(AddWatchFlags::empty())
     }
 
     /// Begins to listen for what comes, goes or is written, in no folder yet.
-    pub fn open_for_files() -> io::Result<Folders> {
+    pub(super) fn open_for_files() -> io::Result<Folders> {
         Folders::listen(AddWatchFlags::IN_CLOSE_WRITE)
     }
 
@@ -141,7 +141,7 @@ impl Folders {
     }
 
     /// Watches in these folders and no others. A folder that cannot be watched is left out.
-    pub fn watch(&mut self, folders: &BTreeSet<PathBuf>) {
+    pub(super) fn watch(&mut self, folders: &BTreeSet<PathBuf>) {
         let inotify = &self.inotify.get_ref().0;
         self.watched.retain(|folder, watch| {
             let stays = folders.contains(folder);
@@ -161,7 +161,7 @@ impl Folders {
     }
 
     /// Waits until something in a watched folder has come or gone.
-    pub async fn changed(&mut self) -> io::Result<()> {
+    pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;
             let read =

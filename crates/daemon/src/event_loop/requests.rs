@@ -14,7 +14,7 @@ use crate::server::Ask;
 use crate::service::{Named, Service};
 
 /// Answers a request, or sees to it that it is answered.
-pub fn answer<H: Host, N: Network>(
+pub(super) fn answer<H: Host, N: Network>(
     service: &mut Service<H>,
     flows: &mut Flows<N>,
     ask: Ask,

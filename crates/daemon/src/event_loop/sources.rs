@@ -26,7 +26,7 @@ use crate::meter::metrics::serve::{self, Scrape};
 use crate::server::{Ask, Server};
 
 /// Something that happened.
-pub enum Event {
+pub(super) enum Event {
     /// The daemon is to end.
     Stop,
     /// The policy is to be read again.
@@ -55,7 +55,7 @@ pub enum Event {
 
 impl Event {
     /// Its kind, for the log.
-    pub fn kind(&self) -> &'static str {
+    pub(super) fn kind(&self) -> &'static str {
         match self {
             Event::Stop => "stop",
             Event::ReadPolicy => "read the policy",
@@ -74,7 +74,7 @@ impl Event {
 }
 
 /// All sources.
-pub struct Sources {
+pub(super) struct Sources {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
@@ -97,7 +97,7 @@ pub struct Sources {
 impl Sources {
     /// Opens all of them, and so begins to serve. Changes on interfaces that the sockets of these numbers ask for are the
     /// daemon's own. The connections to drivers are made through what comes with it.
-    pub async fn open(
+    pub(super) async fn open(
         settings: &Settings<'_>,
         own: Vec<u32>,
     ) -> Result<(Sources, Drivers), RunError> {
@@ -142,7 +142,7 @@ impl Sources {
     }
 
     /// Listens to ends while programs are loaded that tell of them.
-    pub fn follow_ends(&mut self, host: &mut KernelHost) {
+    pub(super) fn follow_ends(&mut self, host: &mut KernelHost) {
         if !host.is_enforcing() {
             self.ends = None;
         } else if self.ends.is_none() {
@@ -157,7 +157,7 @@ impl Sources {
     ///
     /// # Errors
     /// A source fails for good.
-    pub async fn next(
+    pub(super) async fn next(
         &mut self,
         timers: &mut Timers,
         follow_routes: bool,

@@ -9,7 +9,7 @@ use netnice_core::units::{Instant, Nanos};
 
 /// What is to be done at some time. Where several are due, the first in this order is done first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Timer {
+pub(super) enum Timer {
     /// Take back the changes whose time is over.
     Rollback,
     /// Let go of what has ended, and bind what was made anew.
@@ -30,7 +30,7 @@ pub enum Timer {
 
 impl Timer {
     /// Its name in the log.
-    pub fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Timer::Rollback => "rollback",
             Timer::Sweep => "sweep",
@@ -46,13 +46,13 @@ impl Timer {
 
 /// The table.
 #[derive(Debug, Default)]
-pub struct Timers {
+pub(super) struct Timers {
     at: BTreeMap<Timer, Instant>,
 }
 
 impl Timers {
     /// Sets a timer, wherever it was; none: it is not set any more.
-    pub fn set(&mut self, timer: Timer, at: Option<Instant>) {
+    pub(super) fn set(&mut self, timer: Timer, at: Option<Instant>) {
         match at {
             Some(at) => drop(self.at.insert(timer, at)),
             None => drop(self.at.remove(&timer)),
@@ -60,12 +60,12 @@ impl Timers {
     }
 
     /// Sets a timer that is not set.
-    pub fn set_unless_set(&mut self, timer: Timer, at: Instant) {
+    pub(super) fn set_unless_set(&mut self, timer: Timer, at: Instant) {
         self.at.entry(timer).or_insert(at);
     }
 
     /// Has a timer go off now and again while `wanted`: the first time at once.
-    pub fn repeat_while(&mut self, wanted: bool, timer: Timer, now: Instant) {
+    pub(super) fn repeat_while(&mut self, wanted: bool, timer: Timer, now: Instant) {
         match wanted {
             true => self.set_unless_set(timer, now),
             false => self.set(timer, None),
@@ -73,12 +73,12 @@ impl Timers {
     }
 
     /// The earliest.
-    pub fn next(&self) -> Option<Instant> {
+    pub(super) fn next(&self) -> Option<Instant> {
         self.at.values().min().copied()
     }
 
     /// Takes out one that is due. One that comes again is set for the next time.
-    pub fn take_due(&mut self, now: Instant) -> Option<Timer> {
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<Timer> {
         let mut due = self.at.iter().filter(|(_, at)| **at <= now);
         let timer = due.next().map(|(timer, _)| *timer)?;
         self.set(timer, period(timer).map(|period| now.after(period)));

@@ -20,7 +20,7 @@ use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 
 /// A link as far as direct flows go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
+pub(super) struct Room {
     /// What the link sends.
     pub capacity: Rate,
     /// What the kernel's classes keep in any case.
@@ -33,7 +33,7 @@ pub struct Room {
 
 impl Room {
     /// On a link with so much promised to targets of the kernel path. None: it has no sending rate, or all of it is promised.
-    pub fn on(link: &Link, promised: Amount, mtu: u32) -> Option<Room> {
+    pub(super) fn on(link: &Link, promised: Amount, mtu: u32) -> Option<Room> {
         let capacity = link.usable(Direction::Up)?;
         let bits = capacity.bits_per_second();
         let tree = Rate::new((bits / FOR_THE_TREE).max(promised.0)).unwrap_or(Rate::MIN);
@@ -49,18 +49,18 @@ impl Room {
     }
 
     /// What flows get however little is promised to them.
-    pub fn least(&self) -> Rate {
+    pub(super) fn least(&self) -> Rate {
         let bits = self.capacity.bits_per_second() / FOR_FLOWS;
         Rate::new(bits).unwrap_or(Rate::MIN)
     }
 
     /// Bytes that the wire adds to each packet.
-    pub fn overhead(&self) -> u64 {
+    pub(super) fn overhead(&self) -> u64 {
         self.overhead.0
     }
 
     /// The least rate at which all of these are kept.
-    pub fn need(&self, contracts: &[Contract]) -> Result<Rate, Fault> {
+    pub(super) fn need(&self, contracts: &[Contract]) -> Result<Rate, Fault> {
         let carries = |rate: Rate| self.carries(rate, contracts);
         if contracts.is_empty() {
             return Ok(self.least());
@@ -84,7 +84,7 @@ impl Room {
     }
 
     /// The rate that is needed with one more; `now` is what is needed without it.
-    pub fn admit(
+    pub(super) fn admit(
         &self,
         held: &[Contract],
         asked: &Contract,
@@ -202,12 +202,12 @@ fn promised(contract: &Contract) -> Option<Asked> {
 }
 
 /// Whether a contract promises anything.
-pub fn is_promised(contract: &Contract) -> bool {
+pub(super) fn is_promised(contract: &Contract) -> bool {
     promised(contract).is_some()
 }
 
 /// What is left of a contract whose promise cannot be kept.
-pub fn best_effort(contract: &Contract) -> Contract {
+pub(super) fn best_effort(contract: &Contract) -> Contract {
     let change = Change {
         min: contract.min(Direction::Up).map(|_| Setting::Clear),
         slice: contract.slice().map(|_| Setting::Clear),
@@ -219,7 +219,7 @@ pub fn best_effort(contract: &Contract) -> Contract {
 }
 
 /// The slice that a driver with a part of the link is told. None: it would be longer than its period.
-pub fn scaled(slice: Slice, capacity: Rate, rate: Rate) -> Option<Slice> {
+pub(super) fn scaled(slice: Slice, capacity: Rate, rate: Rate) -> Option<Slice> {
     let (whole, part) = (capacity.bits_per_second(), rate.bits_per_second());
     let time = (u128::from(slice.slice().0) * u128::from(whole)).div_ceil(u128::from(part));
     let time = u64::try_from(time).ok()?;

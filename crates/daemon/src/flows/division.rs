@@ -8,7 +8,7 @@ use netnice_core::units::{Amount, Rate};
 
 /// The two rates; together they are the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Split {
+pub(super) struct Split {
     /// The driver's.
     pub wire: Rate,
     /// The classes'.
@@ -17,7 +17,7 @@ pub struct Split {
 
 /// What there is to divide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whole {
+pub(super) struct Whole {
     /// The link.
     pub capacity: Rate,
     /// What the classes keep.
@@ -28,7 +28,7 @@ pub struct Whole {
 
 /// What both used lately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Used {
+pub(super) struct Used {
     /// The driver.
     pub wire: Amount,
     /// The classes.
@@ -37,12 +37,12 @@ pub struct Used {
 
 impl Whole {
     /// Where nothing is known of who uses what: what is nobody's is halved.
-    pub fn halved(&self) -> Split {
+    pub(super) fn halved(&self) -> Split {
         self.with_wire(self.need.bits_per_second() + self.spare() / 2)
     }
 
     /// The next division, after what was used of the present one. The present one if little would change.
-    pub fn next(&self, now: Split, used: Used) -> Split {
+    pub(super) fn next(&self, now: Split, used: Used) -> Split {
         let busy = |used: Amount, of: Rate| used.0 > of.bits_per_second() / 100 * BUSY;
         let margin = self.spare() / MARGIN;
         let lent = |floor: Rate, used: Amount| {
@@ -74,7 +74,7 @@ impl Whole {
     }
 
     /// Whether a division gives each side what it needs, and no more than the link together.
-    pub fn holds(&self, split: Split) -> bool {
+    pub(super) fn holds(&self, split: Split) -> bool {
         let bits = Rate::bits_per_second;
         bits(split.wire) + bits(split.tree) <= bits(self.capacity)
             && split.wire >= self.need

@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep};
 
 /// How a driver is started, where there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Start {
+pub(crate) struct Start {
     /// Its rate at first, in bit/s.
     pub rate: u64,
     /// Bytes that the wire adds to each packet.
@@ -39,11 +39,11 @@ pub struct Start {
 }
 
 /// A call, with the descriptor that travels with it.
-pub type Call = (DriverCall, Option<OwnedFd>);
+pub(crate) type Call = (DriverCall, Option<OwnedFd>);
 
 /// What is heard of a driver.
 #[derive(Debug)]
-pub enum Heard {
+pub(crate) enum Heard {
     /// It is there.
     Came,
     /// It says something.
@@ -53,11 +53,11 @@ pub enum Heard {
 }
 
 /// What is heard, on which connection to the driver of which link.
-pub type From = (IfName, u64, Heard);
+pub(crate) type From = (IfName, u64, Heard);
 
 /// Speaks to the driver of a link, over a connection of this number, until it ends; `start` says how to start one if there is
 /// none.
-pub async fn run(
+pub(crate) async fn run(
     folder: PathBuf,
     (link, connection): (IfName, u64),
     start: Option<Start>,
@@ -107,7 +107,7 @@ pub async fn run(
 }
 
 /// The interfaces for which there may be a driver already.
-pub fn found(folder: &Path) -> Vec<String> {
+pub(crate) fn found(folder: &Path) -> Vec<String> {
     RuntimeDir::choose(Some(folder.to_owned()), None).driver_ifaces()
 }
 
@@ -178,7 +178,7 @@ fn spawn(folder: &Path, iface: &str, start: &Start) -> Result<Child, String> {
 }
 
 /// Where the program is: beside our own executable, else where the environment says.
-pub fn program() -> PathBuf {
+pub(crate) fn program() -> PathBuf {
     let beside = std::env::current_exe().ok();
     let beside = beside.and_then(|exe| Some(exe.parent()?.join(PROGRAM)));
     let named = std::env::var_os("NETNICE_BIN_DIR").map(|dir| PathBuf::from(dir).join(PROGRAM));

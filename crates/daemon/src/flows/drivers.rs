@@ -12,7 +12,7 @@ use super::{Flows, Order, driver};
 use crate::clock::Now;
 
 /// The connections to drivers.
-pub struct Drivers {
+pub(crate) struct Drivers {
     folder: PathBuf,
     calls: BTreeMap<IfName, (u64, UnboundedSender<driver::Call>)>,
     connections: u64,
@@ -21,11 +21,11 @@ pub struct Drivers {
 }
 
 /// What is heard of drivers.
-pub type FromDrivers = UnboundedReceiver<driver::From>;
+pub(crate) type FromDrivers = UnboundedReceiver<driver::From>;
 
 impl Drivers {
     /// None yet; what is heard of them, and which connections have ended, comes out of the other two.
-    pub fn new(folder: &Path) -> (Drivers, FromDrivers, UnboundedReceiver<u64>) {
+    pub(crate) fn new(folder: &Path) -> (Drivers, FromDrivers, UnboundedReceiver<u64>) {
         let (heard, from_drivers) = mpsc::unbounded_channel();
         let (left, gone) = mpsc::unbounded_channel();
         let drivers = Drivers {
@@ -39,7 +39,7 @@ impl Drivers {
     }
 
     /// Seeks the drivers that an earlier daemon has left.
-    pub fn find<N: Network>(&mut self, flows: &mut Flows<N>, now: Now) {
+    pub(crate) fn find<N: Network>(&mut self, flows: &mut Flows<N>, now: Now) {
         for iface in driver::found(&self.folder) {
             if let Ok(link) = iface.parse() {
                 flows.find(&link, now);
@@ -49,13 +49,13 @@ impl Drivers {
     }
 
     /// Whether it is the present connection to a driver that something was heard on, and not one before it.
-    pub fn is_present(&self, link: &IfName, connection: u64) -> bool {
+    pub(crate) fn is_present(&self, link: &IfName, connection: u64) -> bool {
         let present = self.calls.get(link);
         present.is_some_and(|(number, _)| *number == connection)
     }
 
     /// Carries out orders.
-    pub fn obey(&mut self, orders: Vec<Order>) {
+    pub(crate) fn obey(&mut self, orders: Vec<Order>) {
         for order in orders {
             match order {
                 Order::Reach(link, start) => {

@@ -367,7 +367,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Looks at all links anew: one may carry something else now, or targets may be promised something else.
-    pub fn settle_all(&mut self, promises: &mut impl Promises, now: Now) {
+    pub(crate) fn settle_all(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.lanes.keys().cloned().collect();
         for link in links {
             self.follow_discards(promises, &link, now);
@@ -398,7 +398,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// Asks what flows have sent. To be called a few times a second.
-    pub fn balance(&mut self, now: Now) {
+    pub(crate) fn balance(&mut self, now: Now) {
         let due: Vec<IfName> = self
             .lanes
             .iter()

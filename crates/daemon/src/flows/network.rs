@@ -14,7 +14,7 @@ use crate::denied::Denied;
 
 /// An interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Nic {
+pub(crate) struct Nic {
     /// Its index.
     pub index: u32,
     /// Its address, if it is one of Ethernet.
@@ -26,7 +26,7 @@ pub struct Nic {
 }
 
 /// What the flow manager asks of the machine.
-pub trait Network {
+pub(crate) trait Network {
     /// A port that is held until it is dropped.
     type Port;
 
@@ -60,11 +60,11 @@ pub trait Network {
 }
 
 /// That of the kernel, in this namespace.
-pub struct KernelNetwork(Route);
+pub(crate) struct KernelNetwork(Route);
 
 impl KernelNetwork {
     /// Opens it.
-    pub fn open() -> Result<KernelNetwork, KernelError> {
+    pub(crate) fn open() -> Result<KernelNetwork, KernelError> {
         Ok(KernelNetwork(Route::open()?))
     }
 }

@@ -16,7 +16,7 @@ use crate::ledger::part::Part;
 use crate::peer::Peer;
 
 /// See the module.
-pub trait Promises {
+pub(crate) trait Promises {
     /// Whether a peer may have flows at all, by the policy.
     ///
     /// # Errors

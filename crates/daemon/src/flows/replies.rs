@@ -21,7 +21,13 @@ use crate::server::Told;
 
 impl<N: Network> Flows<N> {
     /// Something was heard of a driver.
-    pub fn heard(&mut self, promises: &mut impl Promises, link: &IfName, heard: Heard, now: Now) {
+    pub(crate) fn heard(
+        &mut self,
+        promises: &mut impl Promises,
+        link: &IfName,
+        heard: Heard,
+        now: Now,
+    ) {
         match heard {
             Heard::Came => {
                 if let Some(lane) = self.lanes.get_mut(link) {
@@ -422,7 +428,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// All flows are closed, and drivers end.
-    pub fn clear(&mut self, promises: &mut impl Promises, now: Now) {
+    pub(crate) fn clear(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.lanes.keys().cloned().collect();
         for link in links {
             self.call(&link, DriverRequest::Stop, None, Pending::Nothing, now);

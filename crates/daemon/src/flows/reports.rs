@@ -48,7 +48,7 @@ struct Ticket {
 type Census = BTreeMap<IfName, Rc<CensusDoc>>;
 
 /// What is to be answered, as far as the service knows.
-pub enum What {
+pub(crate) enum What {
     /// The state; of one target, if one was named.
     Show(ShowDoc, Option<Target>),
     /// How a target is served.
@@ -91,7 +91,7 @@ impl Tickets {
 
 impl<N: Network> Flows<N> {
     /// Answers with what is known of flows beside what the service knows.
-    pub fn tell(
+    pub(crate) fn tell(
         &mut self,
         promises: &mut impl Promises,
         peer: Peer,
@@ -377,7 +377,7 @@ impl<N: Network> Flows<N> {
 
 impl<N: Network> Flows<N> {
     /// What the direct path finds here, and what it uses.
-    pub fn doctor(&mut self, promises: &impl Promises) -> Vec<DoctorItem> {
+    pub(crate) fn doctor(&mut self, promises: &impl Promises) -> Vec<DoctorItem> {
         let mut items = vec![
             messages::program(&super::driver::program()),
             messages::af_xdp(self.network.af_xdp()),
@@ -399,7 +399,7 @@ impl<N: Network> Flows<N> {
 }
 
 /// What the direct path would find, told without a daemon.
-pub fn examine() -> [DoctorItem; 2] {
+pub(crate) fn examine() -> [DoctorItem; 2] {
     let af_xdp = netnice_kernel::card::has_af_xdp().map_err(|error| error.to_string());
     [
         messages::program(&super::driver::program()),

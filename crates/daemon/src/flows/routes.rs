@@ -26,7 +26,12 @@ use crate::peer::Peer;
 
 impl<N: Network> Flows<N> {
     /// Something has changed; [`Flows::look`] is to be called soon.
-    pub fn ways_changed(&mut self, promises: &mut impl Promises, changes: &[Change], now: Now) {
+    pub(crate) fn ways_changed(
+        &mut self,
+        promises: &mut impl Promises,
+        changes: &[Change],
+        now: Now,
+    ) {
         if self.lanes.is_empty() {
             return;
         }
@@ -40,12 +45,12 @@ impl<N: Network> Flows<N> {
     }
 
     /// Whether ways are to be looked at.
-    pub fn wants_look(&self) -> bool {
+    pub(crate) fn wants_look(&self) -> bool {
         self.look_at_ways
     }
 
     /// Tells the kernel that stations are in use. To be called each second.
-    pub fn tick(&mut self, now: Now) {
+    pub(crate) fn tick(&mut self, now: Now) {
         if now.monotonic.since(self.used_stations_at) < USED {
             return;
         }

@@ -17,7 +17,7 @@ use crate::server::Told;
 
 impl<N: Network> Flows<N> {
     /// Takes a request of a program.
-    pub fn handle(&mut self, promises: &mut impl Promises, asked: Asked, now: Now) {
+    pub(crate) fn handle(&mut self, promises: &mut impl Promises, asked: Asked, now: Now) {
         let Asked {
             peer,
             guest,
@@ -47,7 +47,7 @@ impl<N: Network> Flows<N> {
     }
 
     /// A connection has ended: its program goes, and its flows with it.
-    pub fn left(&mut self, session: u64, now: Now) {
+    pub(crate) fn left(&mut self, session: u64, now: Now) {
         let Some(session) = self.sessions.remove(&session) else {
             return;
         };

@@ -24,7 +24,7 @@ use crate::denied::Denied;
 
 impl<N: Network> Flows<N> {
     /// Gives up what has waited too long, looks whether stations have answered, and at ways if something was heard of them.
-    pub fn look(&mut self, promises: &mut impl Promises, now: Now) {
+    pub(crate) fn look(&mut self, promises: &mut impl Promises, now: Now) {
         self.look_at_stations(promises, now);
         if std::mem::take(&mut self.look_at_ways) {
             self.look_at_all_ways(promises, now);

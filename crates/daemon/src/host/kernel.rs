@@ -1,4 +1,4 @@
-//! The Linux kernel as a [`Host`]: the only caller of the kernel room.
+//! The Linux kernel as a [`super::Host`]: the only caller of the kernel room.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -16,7 +16,7 @@ use crate::ledger::{AppKey, Bound, Place, Root};
 
 /// A machine that exists on paper.
 #[derive(Clone, Debug, Default)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Its processes, by number.
     pub processes: BTreeMap<u32, Living>,
     /// Its control groups, by path.
@@ -54,7 +54,7 @@ pub struct Machine {
 
 /// What of netnice is in force on the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Force {
+pub(crate) struct Force {
     /// Classes and limits.
     pub desired: Desired,
     /// Members of process and executable targets.
@@ -69,7 +69,7 @@ pub struct Force {
 
 /// A process.
 #[derive(Clone, Debug)]
-pub struct Living {
+pub(crate) struct Living {
     /// What others see of it.
     pub process: Process,
     /// Its parent.
@@ -82,7 +82,7 @@ pub struct Living {
 
 impl Machine {
     /// Starts a process under init.
-    pub fn spawn(&mut self, pid: u32, uid: u32) {
+    pub(crate) fn spawn(&mut self, pid: u32, uid: u32) {
         self.clock += 1;
         let process = Process {
             root: Root {
@@ -103,7 +103,7 @@ impl Machine {
     }
 
     /// Lets a process have a child, which inherits its memberships.
-    pub fn fork(&mut self, parent: u32, child: u32) {
+    pub(crate) fn fork(&mut self, parent: u32, child: u32) {
         let Some(living) = self.processes.get(&parent).cloned() else {
             return;
         };
@@ -119,7 +119,7 @@ impl Machine {
     }
 
     /// Ends a process; its children become init's.
-    pub fn exit(&mut self, pid: u32) {
+    pub(crate) fn exit(&mut self, pid: u32) {
         self.processes.remove(&pid);
         self.force.members.remove(&pid);
         for living in self.processes.values_mut() {
@@ -130,7 +130,7 @@ impl Machine {
     }
 
     /// The target that a process belongs to by descent; 0: none.
-    pub fn own(&self, pid: u32) -> u32 {
+    pub(crate) fn own(&self, pid: u32) -> u32 {
         self.force.members.get(&pid).map_or(0, |m| m.0)
     }
 

@@ -28,7 +28,7 @@ use crate::denied::Denied;
 impl Ledger {
     /// Lets `by` ask for a change, and admits what follows from all claims. If nobody asks anything after it, the
     /// caller closes the target.
-    pub fn ask(
+    pub(crate) fn ask(
         &mut self,
         slot: TargetId,
         by: Claimant,
@@ -49,7 +49,12 @@ impl Ledger {
 
     /// Puts claims in the place of those that are there. What users without privilege ask gives way to those of root and
     /// the group.
-    pub fn admit(&mut self, slot: TargetId, claims: Claims, now_ns: u64) -> Result<(), Denied> {
+    pub(crate) fn admit(
+        &mut self,
+        slot: TargetId,
+        claims: Claims,
+        now_ns: u64,
+    ) -> Result<(), Denied> {
         kernel_path_support(claims.effective())?;
         let request = self.request(slot, claims.effective().clone())?;
         match admission::admit(&self.capacities(), &self.entries(), request) {
@@ -162,7 +167,7 @@ impl Ledger {
 
     /// Admits everything anew, the eldest first, as after a restart: what root and the group ask, then what users ask.
     /// What does not fit stays, with its limits, and is said to be degraded; what users ask is set aside.
-    pub fn readmit(&mut self) {
+    pub(crate) fn readmit(&mut self) {
         let asked = |held: &Held| Entry {
             contract: held.of_privileged(),
             ..held.entry.clone()
@@ -187,7 +192,7 @@ impl Ledger {
 
     /// Admits again what is degraded or set aside, the eldest first, as far as there is room for it now; tells what is
     /// served again. Of what is set aside only some each time, in turn.
-    pub fn heal(&mut self) -> Vec<Target> {
+    pub(crate) fn heal(&mut self) -> Vec<Target> {
         let degraded = self.held.values().filter(|held| held.refused.is_some());
         let mut tried = by_age(degraded.collect());
         let aside = self.held.values().filter(|held| held.aside.is_some());
@@ -279,7 +284,7 @@ fn by_age(mut held: Vec<&Held>) -> Vec<TargetId> {
 
 impl Held {
     /// Whether all that is asked of it is in force.
-    pub fn is_served(&self) -> bool {
+    pub(crate) fn is_served(&self) -> bool {
         self.refused.is_none() && self.aside.is_none()
     }
 

@@ -12,7 +12,7 @@ use super::{Ledger, Place};
 
 /// A target that is held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub(crate) struct Held {
     /// Its slot, its name, what contains it, and what is in force for it.
     pub entry: Entry,
     /// Its number in the kernel's maps.
@@ -35,7 +35,7 @@ pub struct Held {
 
 /// What a target is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Body {
+pub(crate) enum Body {
     /// Processes: those that were named, and (unless `only`) what descends from them.
     Processes {
         /// The named ones that were there when they were named.
@@ -53,7 +53,7 @@ pub enum Body {
 
 /// A process: its number, and when it was started, in clock ticks since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Root {
+pub(crate) struct Root {
     /// Its number.
     pub pid: u32,
     /// When it was started.
@@ -62,7 +62,7 @@ pub struct Root {
 
 /// An executable file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AppKey {
+pub(crate) struct AppKey {
     /// Its inode.
     pub inode: u64,
     /// Its device, in the kernel's form.
@@ -71,7 +71,7 @@ pub struct AppKey {
 
 /// A control group that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bound {
+pub(crate) struct Bound {
     /// Its path below the root of cgroup2.
     pub path: String,
     /// The kernel's number of it.
@@ -80,7 +80,7 @@ pub struct Bound {
 
 /// A target that is about to be held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Newcomer {
+pub(crate) struct Newcomer {
     /// Who it is.
     pub target: Target,
     /// What it is made of.
@@ -94,7 +94,7 @@ pub struct Newcomer {
 
 /// A target that is no longer held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Closed {
+pub(crate) struct Closed {
     /// As it was held.
     pub held: Held,
     /// Number of the process target that its members fall to.
@@ -103,7 +103,7 @@ pub struct Closed {
 
 impl Body {
     /// The same thing while it is not there.
-    pub fn without(&self) -> Body {
+    pub(crate) fn without(&self) -> Body {
         match self {
             Body::Processes { only, .. } => Body::Processes {
                 roots: Vec::new(),
@@ -118,7 +118,7 @@ impl Body {
 
 impl Held {
     /// What holds: what was admitted, together with the limits of what is around.
-    pub fn effective(&self, ledger: &Ledger) -> Contract {
+    pub(crate) fn effective(&self, ledger: &Ledger) -> Contract {
         let mut change = self.entry.contract.as_change();
         let smaller = |own: Option<Rate>, outer: Option<Rate>| match (own, outer) {
             (Some(own), Some(outer)) => Some(own.min(outer)),
@@ -142,7 +142,7 @@ impl Held {
     }
 
     /// The uid of the processes that it is made of, if it is made of one user's.
-    pub fn owner(&self) -> Option<u32> {
+    pub(crate) fn owner(&self) -> Option<u32> {
         match self.body {
             Body::Processes { .. } => self.place.uid,
             _ => None,

@@ -8,14 +8,15 @@ use super::Ledger;
 
 impl Ledger {
     /// What must hold between any two requests.
-    pub fn invariants(&self) {
+    #[cfg(any(test, debug_assertions))]
+    pub(crate) fn invariants(&self) {
         if let Some(fault) = self.fault() {
             panic!("the ledger contradicts itself: {fault}");
         }
     }
 
     /// What is wrong with the ledger, if anything is.
-    pub fn fault(&self) -> Option<String> {
+    pub(crate) fn fault(&self) -> Option<String> {
         let mut ids = BTreeSet::new();
         for (slot, held) in &self.held {
             let name = &held.entry.target;

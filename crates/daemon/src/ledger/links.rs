@@ -10,7 +10,7 @@ use crate::denied::Denied;
 
 /// A managed link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Managed {
+pub(crate) struct Managed {
     /// What it carries.
     pub link: Link,
     /// The user who said so.
@@ -19,19 +19,19 @@ pub struct Managed {
 
 impl Ledger {
     /// The managed links, by name.
-    pub fn links(&self) -> impl Iterator<Item = &Managed> {
+    pub(crate) fn links(&self) -> impl Iterator<Item = &Managed> {
         self.links.values()
     }
 
     /// A managed link.
-    pub fn link(&self, name: &str) -> Option<&Managed> {
+    pub(crate) fn link(&self, name: &str) -> Option<&Managed> {
         self.links
             .values()
             .find(|managed| managed.link.name.as_str() == name)
     }
 
     /// The managed links, as admission wants them.
-    pub fn capacities(&self) -> Vec<Link> {
+    pub(crate) fn capacities(&self) -> Vec<Link> {
         self.links
             .values()
             .map(|managed| managed.link.clone())
@@ -39,13 +39,13 @@ impl Ledger {
     }
 
     /// What is promised on a link, up and down, to outermost targets and to the direct path.
-    pub fn promised(&self, link: &Link) -> [Amount; 2] {
+    pub(crate) fn promised(&self, link: &Link) -> [Amount; 2] {
         let [up, down] = self.promised_to_targets(link);
         [[up, self.needed(&link.name)].into_iter().sum(), down]
     }
 
     /// What is promised on a link to targets that nothing with a promise on it contains, up and down.
-    pub fn promised_to_targets(&self, link: &Link) -> [Amount; 2] {
+    pub(crate) fn promised_to_targets(&self, link: &Link) -> [Amount; 2] {
         let own = |held: &Held, direction| {
             let on = held.entry.contract.on().is_some_and(|on| *on == link.name);
             let usable = link.usable(direction).filter(|_| on)?;
@@ -65,7 +65,7 @@ impl Ledger {
     }
 
     /// What is promised for sending on a link to each target that names it.
-    pub fn promised_to_each(&self, link: &Link) -> impl Iterator<Item = (String, Amount)> {
+    pub(crate) fn promised_to_each(&self, link: &Link) -> impl Iterator<Item = (String, Amount)> {
         let usable = link.usable(Direction::Up);
         self.held().filter_map(move |held| {
             let contract = &held.entry.contract;
@@ -76,7 +76,7 @@ impl Ledger {
     }
 
     /// Manages a link, or changes what it carries; refused if what is promised would not fit.
-    pub fn manage(&mut self, link: Link, by: u32) -> Result<(), Denied> {
+    pub(crate) fn manage(&mut self, link: Link, by: u32) -> Result<(), Denied> {
         let grant = admission::admit_link(&self.capacities(), &self.entries(), link)?;
         let link = grant.into_link();
         self.links.insert(link.name.clone(), Managed { link, by });
@@ -84,7 +84,7 @@ impl Ledger {
     }
 
     /// Gives a link back; refused while something is promised on it.
-    pub fn unmanage(&mut self, name: &IfName) -> Result<(), Denied> {
+    pub(crate) fn unmanage(&mut self, name: &IfName) -> Result<(), Denied> {
         admission::admit_unmanage(&self.capacities(), &self.entries(), name)?;
         self.links.remove(name);
         Ok(())
@@ -92,19 +92,19 @@ impl Ledger {
 
     /// Tells what a link carries now, whatever was promised, and admits all anew: what no longer fits is degraded.
     #[cfg(test)]
-    pub fn relink(&mut self, managed: Managed) {
+    pub(crate) fn relink(&mut self, managed: Managed) {
         self.links.insert(managed.link.name.clone(), managed);
         self.readmit();
     }
 
     /// Takes in a link as it was managed before a restart.
-    pub fn restore_link(&mut self, managed: Managed) {
+    pub(crate) fn restore_link(&mut self, managed: Managed) {
         self.links.insert(managed.link.name.clone(), managed);
     }
 }
 
 /// A managed link in words.
-pub fn describe_link(link: &Link) -> String {
+pub(crate) fn describe_link(link: &Link) -> String {
     let mut text = format!("{} is managed", link.name);
     for direction in Direction::ALL {
         if let Some(capacity) = link.capacity(direction) {

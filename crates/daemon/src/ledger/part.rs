@@ -13,7 +13,7 @@ use super::Ledger;
 
 /// What the direct path has of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub(crate) struct Part {
     /// The least rate with which all that is promised to its flows can be kept.
     pub need: Rate,
     /// How many flows there are.
@@ -24,12 +24,12 @@ pub struct Part {
 
 impl Ledger {
     /// What the direct path has of a link, if it has flows there.
-    pub fn part(&self, link: &IfName) -> Option<&Part> {
+    pub(crate) fn part(&self, link: &IfName) -> Option<&Part> {
         self.parts.get(link)
     }
 
     /// Says what it has from now on; tells what it had.
-    pub fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Option<Part> {
+    pub(crate) fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Option<Part> {
         match part {
             Some(part) => self.parts.insert(link.clone(), part),
             None => self.parts.remove(link),
@@ -62,6 +62,6 @@ impl Ledger {
 }
 
 /// A rate in the grammar of contracts, without rounding.
-pub fn exactly(rate: Rate) -> String {
+pub(crate) fn exactly(rate: Rate) -> String {
     format!("{}bit", rate.bits_per_second())
 }

@@ -21,7 +21,7 @@ use super::{Body, Held, Ledger};
 
 /// What is around a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub(crate) struct Place {
     /// Number of the process or name target that its processes descend into.
     pub own: Option<u32>,
     /// Number of the executable target that its processes fell into.
@@ -90,12 +90,12 @@ impl<'a> Containers<'a> {
 
 impl Ledger {
     /// The nearest target around a process at this place.
-    pub fn at_place(&self, place: &Place) -> Option<&Held> {
+    pub(crate) fn at_place(&self, place: &Place) -> Option<&Held> {
         self.get(Containers::of(self).at(place, None)?)
     }
 
     /// The place of a target after something at another place has joined it: around it is what is around both.
-    pub fn joined(&self, me: TargetId, joiner: &Place) -> Place {
+    pub(crate) fn joined(&self, me: TargetId, joiner: &Place) -> Place {
         let Some(held) = self.held.get(&me) else {
             return joiner.clone();
         };
@@ -114,7 +114,7 @@ impl Ledger {
     }
 
     /// A process target and those that it descends into, from the inside out.
-    pub fn descent(&self, mut own: Option<u32>) -> Vec<u32> {
+    pub(crate) fn descent(&self, mut own: Option<u32>) -> Vec<u32> {
         let mut chain = Vec::new();
         while let Some(held) = own.and_then(|id| self.by_id(id)) {
             if chain.contains(&held.id) {
@@ -128,7 +128,7 @@ impl Ledger {
 }
 
 /// Whether a control group is at or above a path.
-pub fn contains(group: &str, path: &str) -> bool {
+pub(crate) fn contains(group: &str, path: &str) -> bool {
     let group = group.trim_end_matches('/');
     path.strip_prefix(group)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -13,7 +13,7 @@ use super::{Closed, Ledger};
 
 /// A target that has ended while packets of it still wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remnant {
+pub(crate) struct Remnant {
     /// Its slot, which is taken until it goes.
     pub slot: TargetId,
     /// Its number.
@@ -34,12 +34,12 @@ pub struct Remnant {
 
 impl Ledger {
     /// What is left over of targets that have ended.
-    pub fn remnants(&self) -> impl Iterator<Item = &Remnant> {
+    pub(crate) fn remnants(&self) -> impl Iterator<Item = &Remnant> {
         self.remnants.values()
     }
 
     /// Keeps the limit of a target that was just closed.
-    pub fn linger(&mut self, closed: &Closed, now: Instant) {
+    pub(crate) fn linger(&mut self, closed: &Closed, now: Instant) {
         let entry = &closed.held.entry;
         if !entry.contract.is_limited() {
             return;
@@ -58,7 +58,7 @@ impl Ledger {
     }
 
     /// Counts the quiet of all remnants from now: nobody looked at them before.
-    pub fn look_anew(&mut self, now: Instant) {
+    pub(crate) fn look_anew(&mut self, now: Instant) {
         for remnant in self.remnants.values_mut() {
             remnant.moved = now;
         }
@@ -66,7 +66,7 @@ impl Ledger {
 
     /// Looks at the remnants again: `traffic` tells packets offered so far and packets waiting, by number. Tells
     /// whether any remnant went.
-    pub fn age(&mut self, now: Instant, traffic: impl Fn(u32) -> (u64, u64)) -> bool {
+    pub(crate) fn age(&mut self, now: Instant, traffic: impl Fn(u32) -> (u64, u64)) -> bool {
         let before = self.remnants.len();
         self.remnants.retain(|_, remnant| {
             if remnant.found {
@@ -83,13 +83,13 @@ impl Ledger {
     }
 
     /// Takes in a remnant as it was before a restart.
-    pub fn restore_remnant(&mut self, remnant: Remnant) {
+    pub(crate) fn restore_remnant(&mut self, remnant: Remnant) {
         self.next_id = self.next_id.max(remnant.id.saturating_add(1));
         self.remnants.insert(remnant.slot, remnant);
     }
 
     /// Lets all remnants go.
-    pub fn forget_remnants(&mut self) {
+    pub(crate) fn forget_remnants(&mut self) {
         self.remnants.clear();
     }
 }

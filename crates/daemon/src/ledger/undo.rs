@@ -1,5 +1,5 @@
 //! Changes that are taken back by themselves: those that wait for `netnice confirm`, and those that were made for a
-//! time only, or for as long as a process lives. Pure; the clerk carries them out.
+//! time only, or for as long as a process lives. Pure; the reconciler carries them out.
 //!
 //! A change of a target is taken back clause by clause: each clause that it named gets the value that the asker's own
 //! claim had before. If the same asker changes a clause again before that, the clause is theirs to decide anew:
@@ -19,14 +19,14 @@ use crate::ledger::{Body, Managed, Place, Root};
 
 /// All changes that wait to be taken back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Undos {
+pub(crate) struct Undos {
     waiting: Vec<Waiting>,
     next: u64,
 }
 
 /// One change that waits to be taken back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub(crate) struct Waiting {
     /// By which it is confirmed.
     pub number: u64,
     /// When it is taken back, on the monotonic clock; of no meaning where it waits for a process.
@@ -43,7 +43,7 @@ pub struct Waiting {
 
 /// What brings back what was before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Undo {
+pub(crate) enum Undo {
     /// A change of the asker's claim on a target.
     Claim {
         /// The target's number.
@@ -69,7 +69,7 @@ pub enum Undo {
 
 /// A target of which claims were taken back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cleared {
+pub(crate) struct Cleared {
     /// Its name.
     pub target: Target,
     /// What it was made of.
@@ -84,7 +84,7 @@ pub struct Cleared {
 
 impl Undos {
     /// As they were written down earlier.
-    pub fn restore(waiting: Vec<Waiting>, next: u64) -> Undos {
+    pub(crate) fn restore(waiting: Vec<Waiting>, next: u64) -> Undos {
         let largest = waiting.iter().map(|one| one.number + 1).max();
         Undos {
             next: next.max(largest.unwrap_or(0)),
@@ -93,17 +93,17 @@ impl Undos {
     }
 
     /// Those that wait.
-    pub fn iter(&self) -> impl Iterator<Item = &Waiting> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiting> {
         self.waiting.iter()
     }
 
     /// The number that the next one gets.
-    pub fn next(&self) -> u64 {
+    pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
     /// Lets a change wait; tells its number. Numbers begin with 1.
-    pub fn push(&mut self, at: Instant, confirmable: bool, by: Claimant, undo: Undo) -> u64 {
+    pub(crate) fn push(&mut self, at: Instant, confirmable: bool, by: Claimant, undo: Undo) -> u64 {
         self.next = self.next.max(1);
         let number = self.next;
         self.next += 1;
@@ -119,7 +119,7 @@ impl Undos {
     }
 
     /// Lets a change wait for the end of a process.
-    pub fn push_until(&mut self, root: Root, by: Claimant, undo: Undo) {
+    pub(crate) fn push_until(&mut self, root: Root, by: Claimant, undo: Undo) {
         self.push(Instant(u64::MAX), false, by, undo);
         if let Some(waiting) = self.waiting.last_mut() {
             waiting.until = Some(root);
@@ -127,7 +127,7 @@ impl Undos {
     }
 
     /// The processes that targets were made of which were cleared for a time.
-    pub fn cleared_roots(&self) -> impl Iterator<Item = Root> {
+    pub(crate) fn cleared_roots(&self) -> impl Iterator<Item = Root> {
         let cleared = self.waiting.iter().filter_map(|one| match &one.undo {
             Undo::Cleared { targets, .. } => Some(targets),
             _ => None,
@@ -143,19 +143,23 @@ impl Undos {
     }
 
     /// The processes whose end changes wait for.
-    pub fn awaited(&self) -> impl Iterator<Item = Root> {
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = Root> {
         self.waiting.iter().filter_map(|one| one.until)
     }
 
     /// Takes out the change of this number, if `may` allows it to be confirmed.
-    pub fn confirm(&mut self, number: u64, may: impl Fn(&Waiting) -> bool) -> Option<Waiting> {
+    pub(crate) fn confirm(
+        &mut self,
+        number: u64,
+        may: impl Fn(&Waiting) -> bool,
+    ) -> Option<Waiting> {
         let found = |one: &Waiting| one.number == number && one.confirmable && may(one);
         let at = self.waiting.iter().position(found)?;
         Some(self.waiting.remove(at))
     }
 
     /// Takes out all whose time has come, or whose process is among the `ended`; the latest made first.
-    pub fn due(&mut self, now: Instant, ended: &[Root]) -> Vec<Waiting> {
+    pub(crate) fn due(&mut self, now: Instant, ended: &[Root]) -> Vec<Waiting> {
         let is_due = |one: &Waiting| match &one.until {
             Some(root) => ended.contains(root),
             None => one.at <= now,
@@ -168,14 +172,20 @@ impl Undos {
     }
 
     /// When the next one is due.
-    pub fn earliest(&self) -> Option<Instant> {
+    pub(crate) fn earliest(&self) -> Option<Instant> {
         let timed = self.waiting.iter().filter(|one| one.until.is_none());
         timed.map(|one| one.at).min()
     }
 
     /// Takes the clauses of a change out of what the same asker has waiting for the same target. What these would
     /// have brought back is given back.
-    pub fn supersede(&mut self, id: u32, target: &Target, by: Claimant, change: &Change) -> Change {
+    pub(crate) fn supersede(
+        &mut self,
+        id: u32,
+        target: &Target,
+        by: Claimant,
+        change: &Change,
+    ) -> Change {
         let mut before = Change::default();
         for one in &mut self.waiting {
             match &mut one.undo {
@@ -204,7 +214,7 @@ impl Undos {
     }
 
     /// Forgets those of the claims that were cleared for a time that are `gone`.
-    pub fn forget_cleared(&mut self, gone: impl Fn(&Cleared, &Claim) -> bool) {
+    pub(crate) fn forget_cleared(&mut self, gone: impl Fn(&Cleared, &Claim) -> bool) {
         self.waiting.retain_mut(|one| {
             let Undo::Cleared { targets, links } = &mut one.undo else {
                 return true;
@@ -220,18 +230,18 @@ impl Undos {
     }
 
     /// Forgets everything.
-    pub fn forget_all(&mut self) {
+    pub(crate) fn forget_all(&mut self) {
         self.waiting.clear();
     }
 
     /// Forgets what waits for a target that is gone.
-    pub fn forget_target(&mut self, id: u32) {
+    pub(crate) fn forget_target(&mut self, id: u32) {
         self.waiting
             .retain(|one| !matches!(one.undo, Undo::Claim { id: of, .. } if of == id));
     }
 
     /// Forgets what waits for a link; tells what it would have brought back.
-    pub fn forget_link(&mut self, link: &IfName) -> Option<Option<Managed>> {
+    pub(crate) fn forget_link(&mut self, link: &IfName) -> Option<Option<Managed>> {
         let mut first = None;
         self.waiting.retain(|one| match &one.undo {
             Undo::Link { name, before } if name == link => {
@@ -259,7 +269,7 @@ fn without(old: &Change, change: &Change, before: &mut Change) -> Change {
 }
 
 /// What takes a change of a claim back: for each clause that it names, the value that the claim had.
-pub fn inverse(change: &Change, old: &Contract) -> Change {
+pub(crate) fn inverse(change: &Change, old: &Contract) -> Change {
     let old = old.as_change();
     let mut inverse = Change::default();
     for clause in change.clauses() {
@@ -272,7 +282,7 @@ pub fn inverse(change: &Change, old: &Contract) -> Change {
 }
 
 /// One change over another: the clauses of `over` win.
-pub fn merged(under: &Change, over: &Change) -> Change {
+pub(crate) fn merged(under: &Change, over: &Change) -> Change {
     let mut merged = under.clone();
     for clause in over.clauses() {
         copy(over, clause, &mut merged);
@@ -281,7 +291,7 @@ pub fn merged(under: &Change, over: &Change) -> Change {
 }
 
 /// The change of the short form where the host limits directions apart: `both` means `up`.
-pub fn as_up(change: &Change) -> Change {
+pub(crate) fn as_up(change: &Change) -> Change {
     Change {
         up: change.both.clone().or(change.up.clone()),
         both: None,

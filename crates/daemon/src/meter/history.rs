@@ -20,14 +20,14 @@ use netnice_core::units::{Instant, Nanos};
 
 /// The past of all targets, by number.
 #[derive(Debug, Default)]
-pub struct History {
+pub(crate) struct History {
     read_at: Option<Instant>,
     pasts: BTreeMap<u32, Past>,
 }
 
 /// What passed in some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Point {
+pub(crate) struct Point {
     /// When the time ended.
     pub at: Instant,
     /// How long it was, in milliseconds.
@@ -42,7 +42,7 @@ pub struct Point {
 
 /// How long the points of a row are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// A second, or as long as a reading was late.
     Second,
     /// A minute.
@@ -61,7 +61,7 @@ struct Past {
 
 impl History {
     /// Takes in what targets have counted until now; the past of all others is forgotten.
-    pub fn take(&mut self, now: Instant, meters: &[(u32, Meter)]) {
+    pub(crate) fn take(&mut self, now: Instant, meters: &[(u32, Meter)]) {
         let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
         if self.read_at.is_some() && passed < SHORTEST {
             return;
@@ -88,12 +88,12 @@ impl History {
     }
 
     /// When counts were taken in last.
-    pub fn read_at(&self) -> Option<Instant> {
+    pub(crate) fn read_at(&self) -> Option<Instant> {
         self.read_at
     }
 
     /// The points of one target, the eldest first; the minute that is not over yet is the last one.
-    pub fn of(&self, id: u32, step: Step) -> Vec<Point> {
+    pub(crate) fn of(&self, id: u32, step: Step) -> Vec<Point> {
         let Some(past) = self.pasts.get(&id) else {
             return Vec::new();
         };
@@ -139,7 +139,7 @@ impl Past {
 
 impl Point {
     /// Takes in what passed just behind.
-    pub fn add(&mut self, next: &Point) {
+    pub(crate) fn add(&mut self, next: &Point) {
         self.at = next.at;
         self.time_ms = self.time_ms.saturating_add(next.time_ms);
         self.drops = self.drops.saturating_add(next.drops);

@@ -14,7 +14,7 @@ use netnice_core::units::Instant;
 
 /// See the module.
 #[derive(Default)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// What follows from the last two readings.
     pub rates: Rates,
     /// What followed from those before.
@@ -27,7 +27,7 @@ pub struct Measured {
 
 impl Measured {
     /// Reads all counts, for rates and for what they say of the links.
-    pub fn read(
+    pub(crate) fn read(
         &mut self,
         machine: &mut impl Meter,
         ledger: &Ledger,

@@ -10,7 +10,7 @@
 //! Rates and times are in the units that Prometheus asks for: seconds and bytes where something is counted; limits are
 //! in bit/s, as people set them, and their names say so.
 
-pub mod serve;
+pub(crate) mod serve;
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ use netnice_core::meter::{COUNTERS, Counter, Meter, Role, Unit};
 
 /// What has happened since the daemon was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub(crate) struct Tally {
     /// Contracts of targets that were granted.
     pub grants: u64,
     /// Requests that were refused: they did not fit, or the asker may not.
@@ -30,7 +30,7 @@ pub struct Tally {
 }
 
 /// The page: what holds, what was counted of each target of the document, in its order, and what has happened.
-pub fn page(doc: &WatchDoc, meters: &[Meter], tally: &Tally) -> String {
+pub(crate) fn page(doc: &WatchDoc, meters: &[Meter], tally: &Tally) -> String {
     let mut page = Page(String::new());
     page.head(
         "netnice_build_info",

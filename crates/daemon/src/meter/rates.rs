@@ -12,7 +12,7 @@ use crate::host::Seen;
 
 /// What was read last, and what follows from it.
 #[derive(Debug, Default)]
-pub struct Rates {
+pub(crate) struct Rates {
     read_at: Option<Instant>,
     /// What was counted by then, by the target's number.
     meters: BTreeMap<u32, Meter>,
@@ -25,7 +25,7 @@ pub struct Rates {
 
 /// What happened of one target in one direction between two readings, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pace {
+pub(crate) struct Pace {
     /// Bit/s that went on.
     pub rate: Amount,
     /// Packets that were dropped, rounded up.
@@ -46,7 +46,7 @@ struct Wire {
 
 impl Rates {
     /// Whether it is time to look at all of ours again; if so, it is taken for done.
-    pub fn is_time_to_audit(&mut self, now: Instant) -> bool {
+    pub(crate) fn is_time_to_audit(&mut self, now: Instant) -> bool {
         let due = self.audited_at.is_none_or(|at| now.since(at) >= AUDIT);
         if due {
             self.audited_at = Some(now);
@@ -55,7 +55,7 @@ impl Rates {
     }
 
     /// Takes in what targets have sent and received.
-    pub fn targets(&mut self, now: Instant, meters: &[(u32, Meter)]) {
+    pub(crate) fn targets(&mut self, now: Instant, meters: &[(u32, Meter)]) {
         let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
         if self.read_at.is_some() && passed < SHORTEST {
             return;
@@ -74,28 +74,28 @@ impl Rates {
     }
 
     /// When counts were read last, if that was within so long before now.
-    pub fn read_within(&self, most: Nanos, now: Instant) -> Option<Instant> {
+    pub(crate) fn read_within(&self, most: Nanos, now: Instant) -> Option<Instant> {
         self.read_at.filter(|at| now.since(*at) <= most)
     }
 
     /// What was counted of a target when counts were read last.
-    pub fn meter(&self, id: u32) -> Meter {
+    pub(crate) fn meter(&self, id: u32) -> Meter {
         self.meters.get(&id).copied().unwrap_or_default()
     }
 
     /// What a target does, if that is known.
-    pub fn pace(&self, id: u32, now: Instant) -> Option<[Pace; 2]> {
+    pub(crate) fn pace(&self, id: u32, now: Instant) -> Option<[Pace; 2]> {
         self.read_within(LONGEST, now)?;
         self.paces.get(&id).copied()
     }
 
     /// What a target sends and receives, if that is known.
-    pub fn of(&self, id: u32, now: Instant) -> Option<[Amount; 2]> {
+    pub(crate) fn of(&self, id: u32, now: Instant) -> Option<[Amount; 2]> {
         self.pace(id, now).map(|paces| paces.map(|pace| pace.rate))
     }
 
     /// Takes in what has passed the interfaces of managed links; with each link what its receive stage passes.
-    pub fn links(&mut self, now: Instant, seen: &Seen, links: &[(String, Option<Rate>)]) {
+    pub(crate) fn links(&mut self, now: Instant, seen: &Seen, links: &[(String, Option<Rate>)]) {
         let passed = self.links_at.map_or(Nanos(0), |at| now.since(at));
         if self.links_at.is_some() && passed < SHORTEST {
             return;
@@ -134,14 +134,14 @@ impl Rates {
     }
 
     /// What a link receives, if that is more than its receive stage passes, and not for a moment only.
-    pub fn overload(&self, link: &str) -> Option<Amount> {
+    pub(crate) fn overload(&self, link: &str) -> Option<Amount> {
         let wire = self.links.get(link)?;
         let [_, received] = wire.rates?;
         (wire.above >= IN_A_ROW).then_some(received)
     }
 
     /// What passes a link now, sent and received, if that is known.
-    pub fn of_link(&self, link: &str, now: Instant) -> Option<[Amount; 2]> {
+    pub(crate) fn of_link(&self, link: &str, now: Instant) -> Option<[Amount; 2]> {
         self.links_at.filter(|at| now.since(*at) <= LONGEST)?;
         self.links.get(link)?.rates
     }

@@ -10,7 +10,7 @@ use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS, Term};
 
 /// Why a text is no pattern.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DiscardError {
+pub(super) enum DiscardError {
     /// A part of it is no term.
     #[error(
         "`{0}` is no term of a discard pattern; write OFFSET=HEX or OFFSET=HEX/MASK, as in 12=0800 or 23=10/f0"
@@ -50,7 +50,7 @@ pub enum DiscardError {
 }
 
 /// One pattern.
-pub fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
+pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
     let terms: Vec<&str> = text.split_whitespace().collect();
     if terms.len() > usize::from(PATTERN_WORDS) {
         return Err(DiscardError::Terms(terms.len()));
@@ -78,7 +78,7 @@ pub fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
 }
 
 /// Whether a driver can look for all of these at once.
-pub fn together(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
+pub(super) fn together(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
     if patterns.len() > MOST {
         return Err(DiscardError::Patterns(patterns.len()));
     }

@@ -13,7 +13,7 @@ use crate::journal::Journal;
 
 /// See the module.
 #[derive(Default)]
-pub struct Rules {
+pub(crate) struct Rules {
     /// The policy that is in force.
     pub policy: Policy,
     /// The policy file.
@@ -34,32 +34,32 @@ pub struct Rules {
 
 impl Rules {
     /// What is in force may not be what the file says: nothing of it was ever read.
-    pub fn is_unknown(&self) -> bool {
+    pub(crate) fn is_unknown(&self) -> bool {
         self.fault.is_some() && !self.read
     }
 
     /// The rule of a link.
-    pub fn of_link(&self, link: &IfName) -> Option<&LinkRule> {
+    pub(crate) fn of_link(&self, link: &IfName) -> Option<&LinkRule> {
         self.policy.links.iter().find(|rule| rule.name == *link)
     }
 
     /// Looks for unit files in these folders from now on.
-    pub fn look_for_units(&mut self, path: Vec<PathBuf>) {
+    pub(crate) fn look_for_units(&mut self, path: Vec<PathBuf>) {
         self.unit_path = path;
     }
 
     /// The folders in which a change may change what units ask for.
-    pub fn unit_folders(&self) -> &BTreeSet<PathBuf> {
+    pub(crate) fn unit_folders(&self) -> &BTreeSet<PathBuf> {
         &self.units.folders
     }
 
     /// Whether other units run than when their files were read, where that matters.
-    pub fn other_instances_run(&self, machine: &mut impl Inventory) -> bool {
+    pub(crate) fn other_instances_run(&self, machine: &mut impl Inventory) -> bool {
         self.units.templates && machine.running_units() != self.running
     }
 
     /// Reads the unit files again.
-    pub fn read_units(&mut self, machine: &mut impl Inventory) -> Units {
+    pub(crate) fn read_units(&mut self, machine: &mut impl Inventory) -> Units {
         if self.unit_path.is_empty() {
             return Units::default();
         }
@@ -68,7 +68,7 @@ impl Rules {
     }
 
     /// Remembers what unit files ask for, and says what of it is not in force.
-    pub fn keep_units(
+    pub(crate) fn keep_units(
         &mut self,
         units: Units,
         refused: Vec<(String, String)>,
@@ -97,7 +97,7 @@ impl Rules {
     }
 
     /// Says which file is the policy.
-    pub fn follow(&mut self, path: &Path) {
+    pub(crate) fn follow(&mut self, path: &Path) {
         self.path = Some(path.to_owned());
     }
 }

@@ -12,7 +12,7 @@ use crate::ledger::{Body, Ledger};
 
 /// Numbers of the held targets whose processes are all in `family`, but for those that the process `newcomer` is itself
 /// in: it is made a target inside them.
-pub fn inside(
+pub(super) fn inside(
     ledger: &Ledger,
     members: &Members,
     family: &BTreeSet<u32>,

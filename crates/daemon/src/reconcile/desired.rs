@@ -10,7 +10,7 @@ use netnice_kernel::plan::{self, Desired, Limit, Share};
 use crate::ledger::{Body, Held, Ledger, Managed};
 
 /// All that should be in force.
-pub fn desired(ledger: &Ledger) -> Desired {
+pub(crate) fn desired(ledger: &Ledger) -> Desired {
     let targets = ledger.held().map(|held| target(ledger, held));
     let left = ledger.remnants().map(|remnant| plan::Target {
         id: remnant.id,
@@ -35,7 +35,7 @@ pub fn desired(ledger: &Ledger) -> Desired {
 
 /// The control groups that are a target's from the start, when they are made (anew): by their path, and units also by
 /// their name, which the service manager gives to no other group.
-pub fn awaited(ledger: &Ledger) -> BTreeMap<String, u32> {
+pub(crate) fn awaited(ledger: &Ledger) -> BTreeMap<String, u32> {
     let mut names = BTreeMap::new();
     for held in ledger.held() {
         let Body::Cgroup(bound) = &held.body else {
@@ -58,7 +58,7 @@ pub fn awaited(ledger: &Ledger) -> BTreeMap<String, u32> {
 
 /// The link that a target has a class of its own on: the one that it names; else, if it asks for a weight or a
 /// priority, the only one that is managed.
-pub fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l Managed> {
+pub(crate) fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l Managed> {
     if let Some(name) = contract.on() {
         return ledger.link(name.as_str());
     }
@@ -111,7 +111,7 @@ fn limit(contract: &Contract) -> Limit {
 }
 
 /// How long a target may run ahead: of a slice one slice.
-pub fn burst(contract: &Contract) -> Nanos {
+pub(crate) fn burst(contract: &Contract) -> Nanos {
     contract.link_burst(Direction::Up)
 }
 

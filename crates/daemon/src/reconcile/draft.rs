@@ -10,7 +10,7 @@ use crate::state::Books;
 
 /// See the module.
 #[derive(Clone)]
-pub struct Draft {
+pub(crate) struct Draft {
     /// The ledger as it would be.
     pub ledger: Ledger,
     /// What would wait to be taken back.
@@ -24,7 +24,7 @@ pub struct Draft {
 
 impl Draft {
     /// Starts a change of what the books say.
-    pub fn of(books: &Books) -> Draft {
+    pub(crate) fn of(books: &Books) -> Draft {
         Draft {
             ledger: books.ledger.clone(),
             undos: books.undos.clone(),
@@ -34,7 +34,7 @@ impl Draft {
     }
 
     /// Lets a target go, with what it is made of and what waits for it.
-    pub fn close(&mut self, slot: TargetId) -> Option<Closed> {
+    pub(crate) fn close(&mut self, slot: TargetId) -> Option<Closed> {
         let closed = self.ledger.close(slot)?;
         self.undos.forget_target(closed.held.id);
         let mut act = release(&closed);

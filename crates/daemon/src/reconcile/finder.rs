@@ -15,7 +15,7 @@ use crate::ledger::{Body, Held, Ledger, Newcomer, Place};
 type Bind = Box<dyn FnOnce(u32) -> Act>;
 
 /// See the module.
-pub struct Finder<'a, I> {
+pub(crate) struct Finder<'a, I> {
     machine: &'a mut I,
     /// What is held now.
     ledger: &'a Ledger,
@@ -23,12 +23,12 @@ pub struct Finder<'a, I> {
 
 impl<'a, I: Inventory> Finder<'a, I> {
     /// On this machine, beside what is held now.
-    pub fn new(machine: &'a mut I, ledger: &'a Ledger) -> Finder<'a, I> {
+    pub(crate) fn new(machine: &'a mut I, ledger: &'a Ledger) -> Finder<'a, I> {
         Finder { machine, ledger }
     }
 
     /// Takes a process in as the first of a target.
-    pub fn open_process(
+    pub(crate) fn open_process(
         &mut self,
         draft: &mut Draft,
         target: Target,
@@ -51,7 +51,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// Takes one more process into a target of processes. What contains the target is what contains all of them.
-    pub fn join_as(
+    pub(crate) fn join_as(
         &mut self,
         draft: &mut Draft,
         slot: TargetId,
@@ -122,7 +122,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// The slot of a target that is no process: as it is held under this name or another, or opened now.
-    pub fn slot_of_thing(
+    pub(crate) fn slot_of_thing(
         &mut self,
         draft: &mut Draft,
         target: &Target,
@@ -135,7 +135,11 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// The same for a target that may wait for what is not there.
-    pub fn seat_of(&mut self, draft: &mut Draft, target: &Target) -> Result<TargetId, Denied> {
+    pub(crate) fn seat_of(
+        &mut self,
+        draft: &mut Draft,
+        target: &Target,
+    ) -> Result<TargetId, Denied> {
         if let Some(held) = draft.ledger.find(target) {
             return Ok(held.entry.id);
         }
@@ -190,7 +194,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// The held target that a person means, under whatever name it is held.
-    pub fn lookup(&mut self, target: &Target) -> Result<&'a Held, Denied> {
+    pub(crate) fn lookup(&mut self, target: &Target) -> Result<&'a Held, Denied> {
         let id = match self.ledger.find(target) {
             Some(held) => Some(held.id),
             None => self
@@ -207,7 +211,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// Tells what a target is made of, whether or not it is held.
-    pub fn find(&mut self, text: &str) -> Result<Found, Denied> {
+    pub(crate) fn find(&mut self, text: &str) -> Result<Found, Denied> {
         let target: Target = text.parse()?;
         let body = match &target {
             Target::Pid(pid) => {
@@ -222,7 +226,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 
     /// Finds what a target that is no process is made of, where it is, and how it is bound.
-    pub fn find_thing(&mut self, target: &Target) -> Result<(Body, Place, Bind), Denied> {
+    pub(crate) fn find_thing(&mut self, target: &Target) -> Result<(Body, Place, Bind), Denied> {
         let nowhere = Place::default();
         let bound = match target {
             Target::App(path) => {
@@ -263,7 +267,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
 }
 
 /// What a target is made of, if it is there; of processes those that it was made with.
-pub fn made_of(body: &Body, target: &Target) -> Option<Found> {
+pub(crate) fn made_of(body: &Body, target: &Target) -> Option<Found> {
     match (body, target) {
         (Body::Processes { roots, .. }, _) => {
             let pids = roots.iter().map(|root| root.pid).collect();

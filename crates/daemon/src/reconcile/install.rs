@@ -9,14 +9,14 @@ use crate::host::{Act, Enforcer};
 
 /// A change that is in force and can be taken back until it is kept.
 #[derive(Debug)]
-pub struct Installed {
+pub(super) struct Installed {
     undo: Vec<Act>,
     /// What was found when processes were taken in.
     pub adoption: Adoption,
 }
 
 /// Carries out a change; where a step fails, takes back those that were done.
-pub fn install<H: Enforcer>(
+pub(super) fn install<H: Enforcer>(
     host: &mut H,
     before: &Desired,
     after: &Desired,
@@ -65,7 +65,7 @@ fn steps<H: Enforcer>(
 
 impl Installed {
     /// Puts back what was in force before.
-    pub fn take_back<H: Enforcer>(self, host: &mut H, before: &Desired) {
+    pub(super) fn take_back<H: Enforcer>(self, host: &mut H, before: &Desired) {
         let undo = self.undo;
         let (leaving, coming): (Vec<Act>, Vec<Act>) =
             undo.into_iter().rev().partition(Act::releases);

@@ -14,7 +14,7 @@ impl<H: Host> Reconciler<H> {
     ///
     /// # Errors
     /// The kernel refuses the classes; then all is as it was.
-    pub fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied> {
+    pub(crate) fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied> {
         let ledger = &mut self.books.ledger;
         let tree = |part: Option<&Part>| part.map(|part| part.tree);
         let same_tree = tree(ledger.part(link)) == tree(part.as_ref());
@@ -31,7 +31,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Admits again what was degraded, if there is room for it now.
-    pub fn heal(&mut self, now: Now) {
+    pub(crate) fn heal(&mut self, now: Now) {
         let mut held = self.books.ledger.held();
         if held.any(|held| held.refused.is_some()) {
             drop(held);

@@ -14,7 +14,7 @@ use crate::host::Host;
 
 /// How often something had to be put back.
 #[derive(Debug, Default)]
-pub struct Repairs {
+pub(crate) struct Repairs {
     /// When, within the last [`WINDOW`].
     recent: Vec<Instant>,
     /// When a repair is due that had to wait.
@@ -35,7 +35,7 @@ enum Verdict {
 
 impl Repairs {
     /// Somebody has changed what should be in force: a new start.
-    pub fn forgive(&mut self) {
+    pub(crate) fn forgive(&mut self) {
         *self = Repairs {
             total: self.total,
             ..Repairs::default()
@@ -65,7 +65,7 @@ impl Repairs {
 impl<H: Host> Reconciler<H> {
     /// Looks at what is ours in the kernel, and puts back what is missing. If something was `heard` of interfaces,
     /// looks at those too.
-    pub fn repair(&mut self, heard: bool, now: Now) {
+    pub(crate) fn repair(&mut self, heard: bool, now: Now) {
         if !self.host.is_enforcing() {
             return;
         }
@@ -106,7 +106,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Whether a repair that had to wait is due.
-    pub fn repair_is_due(&self, now: Now) -> bool {
+    pub(crate) fn repair_is_due(&self, now: Now) -> bool {
         self.standing
             .repairs
             .due

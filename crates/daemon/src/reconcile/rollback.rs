@@ -17,7 +17,7 @@ use crate::ledger::{Body, Managed, Root, describe_link};
 
 impl<H: Host> Reconciler<H> {
     /// Refuses terms that make no sense.
-    pub fn check_terms(&mut self, terms: Terms) -> Result<(), Denied> {
+    pub(crate) fn check_terms(&mut self, terms: Terms) -> Result<(), Denied> {
         terms.check()?;
         match terms.until {
             Some(Until { pid, started }) if !self.lives(Root { pid, started }) => {
@@ -30,7 +30,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Forgets what was cleared for a time of processes that have ended since.
-    pub fn forget_ended(&mut self, draft: &mut Draft) {
+    pub(crate) fn forget_ended(&mut self, draft: &mut Draft) {
         let roots: BTreeSet<Root> = draft.undos.cleared_roots().collect();
         let ended: Vec<Root> = roots.into_iter().filter(|r| !self.lives(*r)).collect();
         let has_ended = |cleared: &Cleared| match &cleared.body {
@@ -47,12 +47,12 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// When the next change is to be taken back.
-    pub fn next_due(&self) -> Option<Instant> {
+    pub(crate) fn next_due(&self) -> Option<Instant> {
         self.books.undos.earliest()
     }
 
     /// Takes back the changes whose time has come.
-    pub fn expire(&mut self, now: Now) {
+    pub(crate) fn expire(&mut self, now: Now) {
         // Many may wait for the end of one.
         let awaited: BTreeSet<Root> = self.books.undos.awaited().collect();
         let ended = awaited.into_iter().filter(|root| !self.lives(*root));

@@ -28,7 +28,7 @@ use crate::state::State;
 use netnice_core::target::Target;
 
 /// What an earlier daemon has left on paper.
-pub enum Record {
+pub(crate) enum Record {
     /// Nothing.
     None,
     /// All of it.
@@ -39,7 +39,7 @@ pub enum Record {
 
 impl<H: Host> Reconciler<H> {
     /// Takes over from an earlier daemon. To be called once, before any request. Tells what a person should know.
-    pub fn start(&mut self, record: Record, now: Now) -> Option<String> {
+    pub(crate) fn start(&mut self, record: Record, now: Now) -> Option<String> {
         let enforcing = self.host.is_enforcing();
         let notice = match record {
             Record::Whole(state) => {

@@ -14,7 +14,7 @@ use crate::peer::POLICY;
 
 impl<H: Host> Reconciler<H> {
     /// Looks at all that ends or comes anew on the machine. To be called each second.
-    pub fn look_around(&mut self, now: Now) {
+    pub(crate) fn look_around(&mut self, now: Now) {
         self.expire(now);
         let looked = self
             .sweep(now)
@@ -26,13 +26,13 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Lets go of what has ended, and binds what was made anew. To be called when something of that was heard.
-    pub fn tidy(&mut self, now: Now) {
+    pub(crate) fn tidy(&mut self, now: Now) {
         let looked = self.sweep(now).and_then(|()| self.rebind(now));
         self.journal.judge(now, "looking around", looked);
     }
 
     /// The paths of the control groups that are held, or were when they were there.
-    pub fn group_paths(&self) -> Vec<String> {
+    pub(crate) fn group_paths(&self) -> Vec<String> {
         let path = |held: &Held| match (&held.body, &held.entry.target) {
             (_, Target::Cgroup(path)) => Some(path.to_string()),
             (Body::Cgroup(Some(bound)), _) => Some(bound.path.clone()),
@@ -43,7 +43,7 @@ impl<H: Host> Reconciler<H> {
     }
 
     /// Shares out anew what is left over on managed links. To be called a few times a second while there are any.
-    pub fn balance(&mut self, now: Now) {
+    pub(crate) fn balance(&mut self, now: Now) {
         if self.books.ledger.links().next().is_none() {
             return;
         }

@@ -14,7 +14,7 @@ use crate::peer::Peer;
 
 /// For how long a change was asked.
 #[derive(Clone, Copy)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// Nanoseconds until it is taken back if it is not confirmed.
     pub confirm_ns: Option<u64>,
     /// Nanoseconds until it is taken back.
@@ -25,7 +25,7 @@ pub struct Terms {
 
 impl Terms {
     /// Whether the change lasts.
-    pub fn is_lasting(self) -> bool {
+    pub(crate) fn is_lasting(self) -> bool {
         self.confirm_ns.is_none() && self.for_ns.is_none() && self.until.is_none()
     }
 
@@ -33,7 +33,7 @@ impl Terms {
     ///
     /// # Errors
     /// A time that is zero, or longer than any clock goes.
-    pub fn check(self) -> Result<(), Denied> {
+    pub(crate) fn check(self) -> Result<(), Denied> {
         let longest = Nanos::MAX;
         for (option, time) in [("--confirm", self.confirm_ns), ("--for", self.for_ns)] {
             match time {
@@ -53,7 +53,7 @@ impl Terms {
     }
 
     /// What a person should know about a change for a time.
-    pub fn remarks(self) -> Vec<String> {
+    pub(crate) fn remarks(self) -> Vec<String> {
         let after = self.for_ns.map(Nanos);
         let after = after.map(|time| format!("this will be taken back in {time}"));
         let until = self.until.map(|until| until.pid);
@@ -64,7 +64,7 @@ impl Terms {
 
 impl Draft {
     /// Lets `undo` wait as long as was asked; tells the number to confirm.
-    pub fn wait(&mut self, terms: Terms, peer: &Peer, undo: Undo, now: Now) -> Option<u64> {
+    pub(crate) fn wait(&mut self, terms: Terms, peer: &Peer, undo: Undo, now: Now) -> Option<u64> {
         let mut push = |time: Option<u64>, confirmable| {
             let at = now.monotonic.after(Nanos(time?));
             let by = peer.claimant();
@@ -81,7 +81,7 @@ impl Draft {
 
     /// Notes that a claim on a target is changed: what waited for the same clauses does so no longer, and the change
     /// itself waits if it was made for a time.
-    pub fn wait_for_claim(
+    pub(crate) fn wait_for_claim(
         &mut self,
         (id, target): (u32, &Target),
         terms: Terms,

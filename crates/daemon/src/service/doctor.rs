@@ -103,7 +103,7 @@ impl<H: Host> View<'_, H> {
 }
 
 /// What was found, in the words of the protocol.
-pub fn item(finding: &Finding) -> DoctorItem {
+pub(crate) fn item(finding: &Finding) -> DoctorItem {
     DoctorItem {
         name: finding.name.to_owned(),
         status: match finding.standing {

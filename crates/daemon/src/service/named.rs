@@ -6,7 +6,7 @@ use crate::host::{Inventory, Process};
 use crate::peer::Peer;
 
 /// A process that a request means: its number, and whether it still lives, told by its pidfd.
-pub struct Named {
+pub(crate) struct Named {
     /// Its number when the pidfd was received.
     pub pid: u32,
     /// Whether it still lives.

@@ -85,7 +85,7 @@ impl<H: Host> Promises for Service<H> {
 #[cfg(test)]
 impl<H: Host> Service<H> {
     /// A link carries something else from now on, whatever was promised.
-    pub fn force_link(&mut self, managed: crate::ledger::Managed) {
+    pub(crate) fn force_link(&mut self, managed: crate::ledger::Managed) {
         self.reconciler.books.ledger.relink(managed);
     }
 }

@@ -9,7 +9,7 @@ use crate::ledger::undo::Undos;
 
 /// See the module.
 #[derive(Default)]
-pub struct Books {
+pub(crate) struct Books {
     /// Who holds what.
     pub ledger: Ledger,
     /// What waits to be taken back.
@@ -22,7 +22,7 @@ pub struct Books {
 
 impl Books {
     /// Empty ones.
-    pub fn new(store: Option<Store>) -> Books {
+    pub(crate) fn new(store: Option<Store>) -> Books {
         Books {
             store,
             ..Books::default()
@@ -34,7 +34,7 @@ impl Books {
     ///
     /// # Errors
     /// The file cannot be written, and somebody asked for the change.
-    pub fn keep(
+    pub(crate) fn keep(
         &mut self,
         ledger: &Ledger,
         undos: &Undos,
@@ -50,7 +50,7 @@ impl Books {
     }
 
     /// Writes down what could not be written when it happened.
-    pub fn write_again(&mut self, in_force: bool, journal: &mut Journal, now: Now) {
+    pub(crate) fn write_again(&mut self, in_force: bool, journal: &mut Journal, now: Now) {
         if !self.unwritten {
             return;
         }

@@ -19,7 +19,7 @@ use crate::flows::network::{Network, Nic};
 
 /// Hosts 10.0.0.* are stations of eth0 (index 2), those of 10.1.* lie behind 10.0.0.1, those of 10.9.* on eth1.
 #[derive(Clone)]
-pub struct FakeNetwork {
+pub(super) struct FakeNetwork {
     /// What is known of stations.
     pub stations: BTreeMap<IpAddr, Neighbour>,
     /// Who was asked for.
@@ -160,7 +160,7 @@ impl Network for FakeNetwork {
 
 /// A driver that does what it is told at once.
 #[derive(Default)]
-pub struct Driver {
+pub(super) struct Driver {
     /// How often it was started.
     pub starts: usize,
     /// Its programs: pid, by number.
@@ -180,7 +180,7 @@ pub struct Driver {
 
 impl Driver {
     /// Carries out a call.
-    pub fn answer(&mut self, ask: &DriverRequest) -> (DriverAnswer, Vec<OwnedFd>) {
+    pub(super) fn answer(&mut self, ask: &DriverRequest) -> (DriverAnswer, Vec<OwnedFd>) {
         self.next += 1;
         let number = self.next;
         let answer = match ask {
@@ -296,6 +296,6 @@ fn failed(why: &str) -> DriverAnswer {
 }
 
 /// A descriptor of something.
-pub fn any_fd() -> OwnedFd {
+pub(super) fn any_fd() -> OwnedFd {
     File::open("/dev/null").expect("it is there").into()
 }

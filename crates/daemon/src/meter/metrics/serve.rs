@@ -18,10 +18,10 @@ use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout};
 
 /// A page.
-pub type Page = Rc<str>;
+pub(crate) type Page = Rc<str>;
 
 /// Who wants a page.
-pub type Scrape = oneshot::Sender<Page>;
+pub(crate) type Scrape = oneshot::Sender<Page>;
 
 /// Where metrics are to be served; a port alone is one of loopback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,14 +73,14 @@ impl Address {
 }
 
 /// Listens at the address.
-pub async fn listen(address: Address) -> io::Result<TcpListener> {
+pub(crate) async fn listen(address: Address) -> io::Result<TcpListener> {
     TcpListener::bind(address.0).await
 }
 
 /// Answers until nobody makes pages any more. To be run in a local set.
-pub async fn serve(listener: TcpListener, clerk: mpsc::Sender<Scrape>) {
+pub(crate) async fn serve(listener: TcpListener, service: mpsc::Sender<Scrape>) {
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
-    while !clerk.is_closed() {
+    while !service.is_closed() {
         match listener.accept().await {
             Ok((stream, _)) => {
                 open.retain(|connection| !connection.is_finished());
@@ -89,7 +89,7 @@ pub async fn serve(listener: TcpListener, clerk: mpsc::Sender<Scrape>) {
                 {
                     eldest.abort();
                 }
-                open.push_back(spawn_local(answer(stream, clerk.clone())));
+                open.push_back(spawn_local(answer(stream, service.clone())));
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection for metrics");
@@ -103,7 +103,7 @@ pub async fn serve(listener: TcpListener, clerk: mpsc::Sender<Scrape>) {
 }
 
 /// One connection.
-async fn answer(mut stream: TcpStream, clerk: mpsc::Sender<Scrape>) {
+async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
     let asked = match timeout(PATIENCE, request(&mut stream)).await {
         Ok(Ok(asked)) => asked,
         Ok(Err(_)) => return,
@@ -112,7 +112,7 @@ async fn answer(mut stream: TcpStream, clerk: mpsc::Sender<Scrape>) {
     let (status, page, head) = match asked {
         Asked::Page { head } => {
             let (reply, page) = oneshot::channel();
-            if clerk.send(reply).await.is_err() {
+            if service.send(reply).await.is_err() {
                 return;
             }
             let Ok(page) = page.await else { return };

@@ -1,0 +1,204 @@
+//! Circles between the modules of one crate.
+//!
+//! Modules that use each other are one module in several files: none of them can be understood, tested or replaced
+//! alone. Looked at are the modules that stand in `src/` itself, each with all files below it; an edge is a path that
+//! begins with `crate::` or with as many `super::` as lead there. Tests may use whatever they like, so files and items
+//! that are for tests alone are passed over, and so are `lib.rs` and `main.rs`, which hold the others together.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{Complaint, lexer};
+
+/// Where one module uses another: the file below `src/`, and the line.
+type Uses = BTreeMap<String, BTreeMap<String, (String, usize)>>;
+
+/// Whether the modules of a crate may still use each other: its name is in the list of those that do.
+pub fn may_have_circles(krate: &str) -> bool {
+    WITH_CIRCLES.contains(&krate)
+}
+
+/// Complains about each group of modules that use each other. `files` are those of one crate below `src/`, with their
+/// texts.
+pub fn complaints(krate: &str, files: &[(&str, &str)]) -> Vec<Complaint> {
+    let uses = uses(files);
+    let mut found = Vec::new();
+    let mut told: BTreeSet<&str> = BTreeSet::new();
+    for module in uses.keys() {
+        if told.contains(module.as_str()) {
+            continue;
+        }
+        let Some(circle) = circle(&uses, module) else {
+            continue;
+        };
+        told.extend(circle.iter().copied());
+        found.push(complaint(krate, &uses, &circle));
+    }
+    found
+}
+
+/// The shortest way from a module back to itself.
+fn circle<'u>(uses: &'u Uses, start: &'u str) -> Option<Vec<&'u str>> {
+    let mut ways = VecDeque::from([vec![start]]);
+    let mut seen = BTreeSet::new();
+    while let Some(way) = ways.pop_front() {
+        let next = way.last().and_then(|last| uses.get(*last));
+        for next in next.into_iter().flatten().map(|(name, _)| name.as_str()) {
+            if next == start {
+                return Some(way);
+            }
+            if seen.insert(next) {
+                let mut longer = way.clone();
+                longer.push(next);
+                ways.push_back(longer);
+            }
+        }
+    }
+    None
+}
+
+fn complaint(krate: &str, uses: &Uses, circle: &[&str]) -> Complaint {
+    let next = circle.iter().cycle().skip(1);
+    let edges = circle.iter().zip(next);
+    let steps: Vec<String> = edges
+        .filter_map(|(from, to)| {
+            let (file, line) = uses.get(*from)?.get(*to)?;
+            Some(format!("{from} uses {to} ({file}:{line})"))
+        })
+        .collect();
+    Complaint::new(
+        format!("{krate}/src"),
+        format!(
+            "modules in a circle: {}; which of them could know less?",
+            steps.join(", ")
+        ),
+    )
+}
+
+fn uses(files: &[(&str, &str)]) -> Uses {
+    let modules: BTreeSet<&str> = files.iter().filter_map(|(file, _)| top(file)).collect();
+    let mut uses = Uses::new();
+    for (file, text) in files {
+        let Some(module) = top(file) else { continue };
+        let code = without_tests(&lexer::split(text).code);
+        for (name, line) in named(&code, depth(file)) {
+            if name != module && modules.contains(name) {
+                let of = uses.entry(module.to_owned()).or_default();
+                let place = || ((*file).to_owned(), line);
+                of.entry(name.to_owned()).or_insert_with(place);
+            }
+        }
+    }
+    uses
+}
+
+/// The module in `src/` that a file belongs to.
+fn top(file: &str) -> Option<&str> {
+    let is_test = file
+        .split('/')
+        .any(|part| matches!(part, "tests" | "tests.rs"));
+    let first = file.split('/').next()?;
+    let name = first.strip_suffix(".rs").unwrap_or(first);
+    (!is_test && file.ends_with(".rs") && !matches!(name, "lib" | "main" | "bin")).then_some(name)
+}
+
+/// How deep below the crate's root the module of a file is.
+fn depth(file: &str) -> usize {
+    let parts = file.split('/').count();
+    if file.ends_with("/mod.rs") {
+        parts - 1
+    } else {
+        parts
+    }
+}
+
+/// The names that follow the crate's root in a text of this depth, each with its line.
+fn named(code: &str, depth: usize) -> Vec<(&str, usize)> {
+    let up = "super::".repeat(depth);
+    let mut found = Vec::new();
+    for root in ["crate::", up.as_str()] {
+        for (at, _) in code.match_indices(root) {
+            let before = &code[..at];
+            let goes_on = before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == ':');
+            if goes_on {
+                continue;
+            }
+            let line = before.matches('\n').count() + 1;
+            let rest = &code[at + root.len()..];
+            let names = match rest.strip_prefix('{') {
+                Some(group) => firsts(group),
+                None => vec![word(rest)],
+            };
+            found.extend(names.into_iter().map(|name| (name, line)));
+        }
+    }
+    found
+}
+
+/// The first names of a group in braces, of which the first brace is behind us.
+fn firsts(group: &str) -> Vec<&str> {
+    let mut found = vec![word(group.trim_start())];
+    let mut open = 0_usize;
+    for (at, c) in group.char_indices() {
+        match c {
+            '{' => open += 1,
+            '}' if open == 0 => break,
+            '}' => open -= 1,
+            ',' if open == 0 => found.push(word(group[at + 1..].trim_start())),
+            _ => {}
+        }
+    }
+    found
+}
+
+fn word(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_alphanumeric() && c != '_');
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// Code with the items blanked that are for tests alone; every line break stays.
+fn without_tests(code: &str) -> String {
+    let mut out = String::with_capacity(code.len());
+    let mut rest = code;
+    while let Some(at) = rest.find(FOR_TESTS) {
+        let (before, item) = rest.split_at(at);
+        out.push_str(before);
+        let end = FOR_TESTS.len() + item_end(&item[FOR_TESTS.len()..]);
+        out.extend(item[..end].chars().filter(|c| *c == '\n'));
+        rest = &item[end..];
+    }
+    out.push_str(rest);
+    out
+}
+
+/// Where an item ends: behind its semicolon, or behind the brace that closes it.
+fn item_end(item: &str) -> usize {
+    let mut open = 0_usize;
+    for (at, c) in item.char_indices() {
+        match c {
+            '{' | '(' | '[' => open += 1,
+            '}' | ')' | ']' => {
+                open = open.saturating_sub(1);
+                if c == '}' && open == 0 {
+                    return at + 1;
+                }
+            }
+            ';' if open == 0 => return at + 1,
+            _ => {}
+        }
+    }
+    item.len()
+}
+
+/// Crates that have circles. None is to be added; one that has lost them goes out of the list.
+const WITH_CIRCLES: [&str; 6] = [
+    "netnice-cli",
+    "netnice-driver",
+    "netnice-ring",
+    "netnice-sim",
+    "netnice-stack",
+    "xtask",
+];
+const FOR_TESTS: &str = "#[cfg(test)]";
+
+#[cfg(test)]
+mod tests;
