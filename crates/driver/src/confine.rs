@@ -34,6 +34,8 @@ pub use tried::tried;
 pub struct Confinement {
     /// The user that it runs as.
     pub user: String,
+    /// Threads keep CAP_IPC_LOCK, since the limit on locked memory could not be lifted.
+    pub locks: bool,
     /// What could not be had, for people.
     pub lacks: Vec<String>,
 }
@@ -41,12 +43,16 @@ pub struct Confinement {
 impl Confinement {
     /// In one line.
     pub fn text(&self) -> String {
+        let rights = match self.locks {
+            false => "no capability",
+            true => "no capability but CAP_IPC_LOCK",
+        };
+        let lacks = match self.lacks.is_empty() {
+            true => String::new(),
+            false => format!("; but not: {}", self.lacks.join(", ")),
+        };
         let user = &self.user;
-        let text = format!("user {user}, system calls filtered in each thread, no capabilities");
-        match self.lacks.is_empty() {
-            true => text,
-            false => format!("user {user}; not: {}", self.lacks.join(", ")),
-        }
+        format!("user {user}, {rights}, few system calls in each thread{lacks}")
     }
 
     /// Something could not be had.
@@ -151,11 +157,7 @@ pub fn become_driver() -> Confinement {
     );
     let hidden = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable);
     confinement.lack("not dumpable", hidden.map_err(io::Error::from));
-    if lifted.is_err() && setup.contains(CapabilitySet::IPC_LOCK) {
-        confinement
-            .lacks
-            .push("CAP_IPC_LOCK given up (RLIMIT_MEMLOCK cannot be lifted)".to_owned());
-    }
+    confinement.locks = lifted.is_err() && setup.contains(CapabilitySet::IPC_LOCK);
     confinement
 }
 

@@ -51,6 +51,8 @@ pub struct Client {
     /// What the program waits on: it watches the ringer's eventfd.
     ear: OwnedFd,
     ended: Word,
+    /// Pages that the kernel is to leave where they are, once it is sealed.
+    held: Option<OwnedFd>,
 }
 
 /// The three descriptors that a program needs, in the order in which they are passed.
@@ -111,6 +113,7 @@ impl Client {
             bell,
             ear,
             ended: header.ended(),
+            held: None,
             file,
             region,
         })
@@ -136,9 +139,11 @@ impl Client {
     ///
     /// # Errors
     /// If the program has sealed the file in a way that makes this impossible, or there is no memory.
-    pub fn seal(&self) -> Result<(), SetupError> {
+    pub fn seal(&mut self) -> Result<(), SetupError> {
         self.file.seal()?;
-        self.region.populate(0, PAGE)
+        self.region.populate(0, PAGE)?;
+        self.held = Some(self.region.hold()?);
+        Ok(())
     }
 
     /// Opens a flow.

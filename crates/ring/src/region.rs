@@ -21,8 +21,9 @@ use std::sync::atomic::{Ordering, fence};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
+use rustix::pipe::PipeFlags;
 
-use crate::layout::SetupError;
+use crate::layout::{PAGE, SetupError};
 use crate::words::soon;
 
 /// A memory file that cannot change its size any more.
@@ -60,19 +61,19 @@ impl MemoryFile {
     /// # Errors
     /// If the program has sealed it in another way, so that this cannot be done any more.
     pub(crate) fn seal(&self) -> Result<(), SetupError> {
-        match rustix::fs::fcntl_add_seals(&self.fd, PAGES) {
+        match rustix::fs::fcntl_add_seals(&self.fd, KEPT) {
             Ok(()) => return Ok(()),
             Err(Errno::PERM) => {}
             Err(other) => return Err(system("cannot seal the memory file")(other)),
         }
         let seals = rustix::fs::fcntl_get_seals(&self.fd)
             .map_err(system("the memory file cannot say how it is sealed"))?;
-        match seals.contains(SIZE | PAGES) {
+        match seals.contains(SIZE | KEPT) {
             true => Ok(()),
             false => Err(SetupError::OtherSeals {
                 // Of those that matter.
-                seen: (seals & (SIZE | PAGES)).bits(),
-                wanted: (SIZE | PAGES).bits(),
+                seen: (seals & (SIZE | KEPT)).bits(),
+                wanted: (SIZE | KEPT).bits(),
             }),
         }
     }
@@ -165,7 +166,7 @@ impl Region {
     #[cfg(test)]
     fn heap_layout(length: usize) -> std::alloc::Layout {
         assert!(length > 0);
-        std::alloc::Layout::from_size_align(length, crate::layout::PAGE as usize).expect("a layout")
+        std::alloc::Layout::from_size_align(length, PAGE as usize).expect("a layout")
     }
 
     pub(crate) fn bytes(&self) -> u64 {
@@ -219,7 +220,7 @@ impl Region {
     /// # Errors
     /// If there is no memory for them.
     pub(crate) fn populate(&self, offset: u64, bytes: u64) -> Result<(), SetupError> {
-        let begin = self.at(offset, bytes, crate::layout::PAGE);
+        let begin = self.at(offset, bytes, PAGE);
         match self.of {
             Of::File => {
                 // SAFETY: the range is inside of the mapping, and to populate it changes no byte of it.
@@ -235,6 +236,34 @@ impl Region {
             #[cfg(test)]
             Of::Heap => Ok(()),
         }
+    }
+
+    /// Keeps the kernel from making large pages of small ones, which takes these away from all mappings meanwhile, on behalf of
+    /// whoever asks for it (`MADV_COLLAPSE`): it leaves alone what somebody holds a page of. So one page of each 2 MiB of
+    /// the file is held in a pipe that nobody reads, as far as pipes go (512 MiB). What comes back holds them.
+    ///
+    /// # Errors
+    /// If there is no pipe.
+    pub(crate) fn hold(&self) -> Result<OwnedFd, SetupError> {
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let (held, into) = rustix::pipe::pipe_with(flags).map_err(system("cannot make a pipe"))?;
+        let count = self.length / LARGE;
+        // It has 16 places, and gets no more than the kernel lets it have.
+        let _ = rustix::pipe::fcntl_setpipe_size(&into, (count * PAGE as usize).max(PAGE as usize));
+        for number in 0..count {
+            let page = self.at((number * LARGE) as u64, PAGE, PAGE);
+            // SAFETY: the page is inside of the mapping. Nobody reads it by this reference, which ends with the call, nor through
+            // the pipe; so that others write to it is no matter.
+            let done = unsafe {
+                let page = std::slice::from_raw_parts(page.as_ptr(), PAGE as usize);
+                let pieces = [rustix::pipe::IoSliceRaw::from_slice(page)];
+                rustix::pipe::vmsplice(&into, &pieces, rustix::pipe::SpliceFlags::NONBLOCK)
+            };
+            if done.is_err() {
+                break;
+            }
+        }
+        Ok(held)
     }
 
     /// Writes zeros over a range.
@@ -294,13 +323,15 @@ pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
     }
 }
 
+/// Bytes of a large page, which begins at a multiple of them.
+const LARGE: usize = 2 << 20;
 /// Bytes that the processor fetches at a time.
 const LINE: usize = 64;
 const NAME: &str = "netnice-ring";
 /// From the begin on.
 const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// From when the program has mapped it. In Linux before 5.1 there is none against holes.
-const PAGES: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
+const KEPT: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 #[cfg(test)]
 mod tests;

@@ -128,6 +128,7 @@ const CONTROL: &[i64] = &[
     libc::SYS_inotify_add_watch,
     libc::SYS_memfd_create,
     libc::SYS_newfstatat,
+    libc::SYS_pipe2,
     libc::SYS_ppoll,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
@@ -136,6 +137,7 @@ const CONTROL: &[i64] = &[
     libc::SYS_shutdown,
     libc::SYS_uname,
     libc::SYS_unlinkat,
+    libc::SYS_vmsplice,
     libc::SYS_waitid,
 ];
 

@@ -262,7 +262,7 @@ impl Registry {
     fn begin(&mut self, program: u32) -> Result<(), RegistryError> {
         let known = self.programs.get_mut(&program);
         let known = known.ok_or(RegistryError::NoProgram(program))?;
-        if let Some(client) = &known.unmapped {
+        if let Some(client) = &mut known.unmapped {
             client.seal()?;
         }
         let Some(client) = known.unmapped.take() else {

@@ -195,7 +195,7 @@ impl Door {
         if let Some(before) = self.present.take() {
             orders.detach(before)?;
         }
-        let client = Client::create(Budget {
+        let mut client = Client::create(Budget {
             flows: 1,
             bytes: self.open.shape.plan()?.bytes(),
         })?;

@@ -314,7 +314,8 @@ fn confined() -> Result<()> {
         let mut daemon = driver.call()?;
         let confined = daemon.census()?.confined;
         println!("{mode}: {confined}");
-        ensure!(confined.contains("no capabilities"), "{confined}");
+        ensure!(confined.contains("no capability"), "{confined}");
+        ensure!(!confined.contains("but not"), "{confined}");
         let pid = driver.pid();
         let mut threads = 0;
         for entry in std::fs::read_dir(format!("/proc/{pid}/task"))? {

@@ -208,7 +208,7 @@ fn a_next_hop_and_an_mtu_that_change_are_known() -> Result<()> {
 fn clearing_all_leaves_no_driver() -> Result<()> {
     let stage = Stage::new()?;
     let program = stage.source(5000, "up 10mbit")?;
-    let socket = stage.netnice.runtime().join("driver-eth0.sock");
+    let socket = stage.netnice.runtime().join("drivers/eth0.sock");
     assert!(socket.exists());
     stage.netnice.type_line("clear --all")?;
     await_it("the driver ends", || Ok((!socket.exists()).then_some(())))?;

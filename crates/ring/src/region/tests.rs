@@ -45,6 +45,17 @@ fn a_sealed_file_keeps_its_pages_and_old_mappings_write_on() {
 
 #[test]
 #[cfg_attr(miri, ignore = "makes a memory file")]
+fn a_page_of_each_two_mebibytes_is_held() {
+    for (bytes, held) in [(8192, 0), (8 << 20, 4), (80 << 20, 40)] {
+        let region = MemoryFile::create(bytes).unwrap().map().unwrap();
+        let pipe = region.hold().unwrap();
+        let there = rustix::io::ioctl_fionread(&pipe).unwrap();
+        assert_eq!(there, held * 4096, "of {bytes} bytes");
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "makes a memory file")]
 fn a_file_that_its_program_sealed_otherwise_is_refused() {
     let file = MemoryFile::create(8192).unwrap();
     let _driver = file.map().unwrap();

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
+use netnice_api::RuntimeDir;
 use netnice_api::driver::{DriverAnswer, DriverCall, DriverRequest, DriverWord};
 use netnice_api::frame::{Decoder, LONGEST_CALL};
 use netnice_api::{decode_call, encode_word, fds};
@@ -19,6 +20,13 @@ fn folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("netnice-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     folder
+}
+
+fn listens(folder: &std::path::Path) -> UnixListener {
+    let socket = RuntimeDir::choose(Some(folder.to_owned()), None).driver_socket("eth0");
+    let drivers = socket.parent().expect("the drivers' folder");
+    std::fs::create_dir_all(drivers).expect("a folder");
+    UnixListener::bind(&socket).expect("a socket")
 }
 
 fn word(id: u64, answer: DriverAnswer) -> Vec<u8> {
@@ -71,7 +79,7 @@ fn heard(folder: &std::path::Path, asked: Vec<driver::Call>) -> Vec<Heard> {
 #[test]
 fn descriptors_stay_with_the_attachment_that_they_came_with() {
     let folder = folder("attachment");
-    let listener = UnixListener::bind(folder.join("driver-eth0.sock")).expect("a socket");
+    let listener = listens(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let mut decoder = Decoder::new(LONGEST_CALL);
@@ -128,7 +136,7 @@ fn a_driver_that_is_gone_or_not_understood_is_said_to_be() {
         matches!(&gone[..], [Heard::Ended(why)] if why.contains("no driver of eth0")),
         "{gone:?}"
     );
-    let listener = UnixListener::bind(folder.join("driver-eth0.sock")).expect("a socket");
+    let listener = listens(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         stream.write_all(b"\0\0\0\x05hello").expect("said");
@@ -146,7 +154,7 @@ fn a_driver_that_is_gone_or_not_understood_is_said_to_be() {
 #[test]
 fn a_word_as_long_as_a_census_of_all_flows_is_understood() {
     let folder = folder("long");
-    let listener = UnixListener::bind(folder.join("driver-eth0.sock")).expect("a socket");
+    let listener = listens(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let why = "x".repeat(65_536 * 800);
@@ -183,7 +191,7 @@ fn hears(stream: &mut UnixStream, count: usize) -> Vec<u64> {
 #[test]
 fn a_call_that_is_too_long_is_answered_at_once_and_ends_nothing() {
     let folder = folder("endless");
-    let listener = UnixListener::bind(folder.join("driver-eth0.sock")).expect("a socket");
+    let listener = listens(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         assert_eq!(hears(&mut stream, 2), [7, 9]);
@@ -216,7 +224,7 @@ fn a_call_that_is_too_long_is_answered_at_once_and_ends_nothing() {
 #[test]
 fn what_a_driver_says_is_read_while_it_takes_no_call() {
     let folder = folder("busy");
-    let listener = UnixListener::bind(folder.join("driver-eth0.sock")).expect("a socket");
+    let listener = listens(&folder);
     let driver = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a daemon");
         let patience = Some(std::time::Duration::from_secs(10));

@@ -149,7 +149,7 @@ fn what_happens_to_a_link_is_known_and_the_kernels_connection_survives() -> Resu
     arrives(&there, "the link after it was down")?;
     shell.goes_on("the link was down")?;
 
-    let lock = stage.netnice.runtime().join("driver-eth0.lock");
+    let lock = stage.netnice.runtime().join("drivers/eth0.lock");
     let driver = std::fs::read_to_string(&lock)?.trim().to_owned();
     let killed = Command::new("kill").args(["-KILL", &driver]).status()?;
     ensure!(killed.success(), "kill {driver}");
