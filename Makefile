@@ -13,7 +13,8 @@ help:
 	@echo 'make bench       benchmarks, and what enforcement costs (root)'
 	@echo 'make test-long   every test, long ones too, then every experiment (root)'
 	@echo 'make test-vm     the system tests on the stock kernel of Debian 12, in qemu (root)'
-	@echo 'make fuzz        every property with new cases, 600 s each (FOR=60: 60 s; ONLY=ring: those with that in the name)'
+	@echo 'make fuzz        every property with new cases, 600 s each (FOR=60: 60 s; ONLY=ring: those with that in the name;'
+	@echo '                 LEARN=1: the targets of fuzz/ instead, by coverage)'
 
 demo: | cargo
 	@cargo xtask demo
@@ -40,7 +41,7 @@ test-vm: | cargo
 	@cargo xtask vm
 
 fuzz: | cargo
-	@cargo xtask fuzz --for $(or $(FOR),600) $(ONLY)
+	@cargo xtask fuzz $(if $(LEARN),--learn) --for $(or $(FOR),600) $(ONLY)
 
 .PHONY: cargo
 cargo:

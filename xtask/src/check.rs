@@ -16,6 +16,9 @@ pub fn run(tree: &Tree) -> Result<()> {
     let cargo = || Step::new(step::cargo()).folder(&tree.root);
     cargo().args(["fmt", "--all", "--check"]).run()?;
     cargo()
+        .args(["fmt", "--check", "--manifest-path", FUZZ])
+        .run()?;
+    cargo()
         .args([
             "clippy",
             "--workspace",
@@ -56,9 +59,13 @@ fn dependencies(tree: &Tree) -> Result<()> {
             .no_input()
     };
     let check = ["check", "--hide-inclusion-graph"];
+    let kinds = ["licenses", "bans", "sources"];
+    deny().args(check).args(kinds).run()?;
+    // By `fuzz/deny.toml`.
     deny()
+        .args(["--manifest-path", FUZZ])
         .args(check)
-        .args(["licenses", "bans", "sources"])
+        .args(kinds)
         .run()?;
     // The advisories are a git repository on a forge, which not every machine reaches.
     let fetched = deny().args(["fetch", "db"]).env("GIT_TERMINAL_PROMPT", "0");
@@ -73,6 +80,8 @@ fn dependencies(tree: &Tree) -> Result<()> {
         .run()
 }
 
+/// A workspace of its own, for what is built with a nightly compiler.
+const FUZZ: &str = "fuzz/Cargo.toml";
 /// Built without optimisation: that takes half the time, and a check takes a second.
 const DENY: CargoTool = CargoTool {
     name: "cargo-deny",

@@ -5,6 +5,10 @@
 //! As many properties run side by side as there are processors. Which tests are properties is read from the sources, where their
 //! test programs are is told by cargo. What fails is told at the end, with what the test said; a property keeps its case beside
 //! its source in `proptest-regressions`, where every later run begins with it.
+//!
+//! [`learn`] runs the targets of `fuzz/` instead, which go by the coverage of what they try.
+
+mod learn;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -38,9 +42,61 @@ struct Tried {
     failed: Option<String>,
 }
 
-/// `fuzz [--for SECONDS] [FILTER]`: every property, or those whose name has the filter.
+/// What the words behind `fuzz` ask for.
+#[derive(Debug, PartialEq, Eq)]
+enum Asked<'a> {
+    /// Every property, or those whose name has the filter.
+    Properties(Duration, Option<&'a str>),
+    /// Every target of `fuzz/`, or those whose name has the filter.
+    Learn(Duration, Option<&'a str>),
+    /// One input of a target of `fuzz/`.
+    Replay { target: &'a str, file: &'a str },
+}
+
+/// `fuzz [--learn] [--for SECONDS] [FILTER]`, `fuzz --replay TARGET FILE`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
-    let (time, filter) = parse(words)?;
+    match parse(words)? {
+        Asked::Properties(time, filter) => properties(tree, time, filter),
+        Asked::Learn(time, filter) => learn::run(tree, time, filter),
+        Asked::Replay { target, file } => learn::replay(tree, target, Path::new(file)),
+    }
+}
+
+/// Fails if these arguments make no sense.
+pub fn reads(words: &[&str]) -> Result<()> {
+    parse(words).map(drop)
+}
+
+fn parse<'a>(words: &[&'a str]) -> Result<Asked<'a>> {
+    let (learns, rest) = match words {
+        ["--replay", target, file] => return Ok(Asked::Replay { target, file }),
+        ["--replay", ..] => bail!("--replay takes a target of fuzz/ and a file"),
+        ["--learn", rest @ ..] => (true, rest),
+        rest => (false, rest),
+    };
+    let (time, rest) = match rest {
+        ["--for", seconds, rest @ ..] => {
+            let seconds = seconds.parse().ok().filter(|seconds| *seconds > 0);
+            let seconds = seconds.context("--for takes seconds, a whole number above 0")?;
+            (Duration::from_secs(seconds), rest)
+        }
+        rest => (EACH, rest),
+    };
+    let filter = match rest {
+        [] => None,
+        [filter] if !filter.starts_with('-') => Some(*filter),
+        _ => bail!(
+            "fuzz takes --learn, --for SECONDS and one filter, in this order; got '{}'",
+            words.join(" ")
+        ),
+    };
+    Ok(match learns {
+        false => Asked::Properties(time, filter),
+        true => Asked::Learn(time, filter),
+    })
+}
+
+fn properties(tree: &Tree, time: Duration, filter: Option<&str>) -> Result<()> {
     setup::ensure(tree, Use::Build)?;
     let mut properties = Vec::new();
     for one in &tree.crates {
@@ -54,40 +110,24 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         );
     }
     let programs = built(tree, &properties)?;
-    let at_once = std::thread::available_parallelism().map_or(1, usize::from);
-    let rounds = properties.len().div_ceil(at_once) as u64;
-    println!(
-        "{} properties, each for {} s, {at_once} at a time: {} minutes",
-        properties.len(),
-        time.as_secs(),
-        (rounds * time.as_secs()).div_ceil(60)
-    );
-    let tried = side_by_side(tree, properties, &programs, time, at_once)?;
-    told(&tried)
-}
-
-/// Fails if these arguments make no sense.
-pub fn reads(words: &[&str]) -> Result<()> {
-    parse(words).map(drop)
-}
-
-fn parse<'a>(words: &[&'a str]) -> Result<(Duration, Option<&'a str>)> {
-    let (time, rest) = match words {
-        ["--for", seconds, rest @ ..] => {
-            let seconds = seconds.parse().ok().filter(|seconds| *seconds > 0);
-            let seconds = seconds.context("--for takes seconds, a whole number above 0")?;
-            (Duration::from_secs(seconds), rest)
-        }
-        rest => (A_PROPERTY, rest),
-    };
-    match rest {
-        [] => Ok((time, None)),
-        [filter] if !filter.starts_with('-') => Ok((time, Some(filter))),
-        _ => bail!(
-            "fuzz takes --for SECONDS and one filter; got '{}'",
-            words.join(" ")
-        ),
+    say_how_long("properties", properties.len(), time);
+    let mut queue = Vec::new();
+    for one in properties {
+        let program = program_of(&programs, &one)?;
+        queue.push((one, program));
     }
+    let tried = side_by_side(queue, |(property, program)| {
+        let one = tries(tree, property, program, time)?;
+        let verdict = if one.failed.is_some() {
+            "FAILED"
+        } else {
+            "holds"
+        };
+        let (shown, cases, took) = (one.property.shown(), one.cases, one.took.as_secs());
+        println!("{shown}: {verdict}, {cases} cases in {took} s");
+        Ok(one)
+    })?;
+    told(&tried)
 }
 
 impl Property {
@@ -250,42 +290,43 @@ fn program_of<'a>(programs: &'a [Program], property: &Property) -> Result<&'a Pa
     bail!("no test program has '{}'", property.shown())
 }
 
-fn side_by_side(
-    tree: &Tree,
-    properties: Vec<Property>,
-    programs: &[Program],
-    time: Duration,
-    at_once: usize,
-) -> Result<Vec<Tried>> {
-    let mut queue = Vec::new();
-    for one in properties.into_iter().rev() {
-        let program = program_of(programs, &one)?;
-        queue.push((one, program));
-    }
-    let (queue, tried) = (Mutex::new(queue), Mutex::new(Vec::new()));
-    let work = || -> Result<()> {
+/// How many run at a time: as many as there are processors.
+fn at_once() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+fn say_how_long(what: &str, count: usize, time: Duration) {
+    let rounds = count.div_ceil(at_once()) as u64;
+    println!(
+        "{count} {what} for {} s each, {} at a time: {} min",
+        time.as_secs(),
+        at_once().min(count),
+        (rounds * time.as_secs()).div_ceil(60)
+    );
+}
+
+/// Does this work on all, in their order, [`at_once`] at a time. The first error is returned when the others have ended.
+fn side_by_side<T: Send, R: Send>(
+    all: Vec<T>,
+    work: impl Fn(T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let (queue, done) = (Mutex::new(all.into_iter()), Mutex::new(Vec::new()));
+    let works = || -> Result<()> {
         loop {
-            let next = queue.lock().expect("nobody panics with it").pop();
-            let Some((property, program)) = next else {
+            let next = queue.lock().expect("nobody panics with it").next();
+            let Some(next) = next else {
                 return Ok(());
             };
-            let one = tries(tree, property, program, time)?;
-            let verdict = if one.failed.is_some() {
-                "FAILED"
-            } else {
-                "holds"
-            };
-            let (shown, cases, took) = (one.property.shown(), one.cases, one.took.as_secs());
-            println!("{shown}: {verdict}, {cases} cases in {took} s");
-            tried.lock().expect("nobody panics with it").push(one);
+            let one = work(next)?;
+            done.lock().expect("nobody panics with it").push(one);
         }
     };
     std::thread::scope(|scope| {
-        let all: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        let all: Vec<_> = (0..at_once()).map(|_| scope.spawn(works)).collect();
         all.into_iter()
             .try_for_each(|one| one.join().expect("it does not panic"))
     })?;
-    Ok(tried.into_inner().expect("nobody panics with it"))
+    Ok(done.into_inner().expect("nobody panics with it"))
 }
 
 /// Tries one property until its time is over, or it fails.
@@ -385,8 +426,8 @@ fn told(tried: &[Tried]) -> Result<()> {
     }
 }
 
-/// Each property's time.
-const A_PROPERTY: Duration = Duration::from_secs(600);
+/// The time of each property or target.
+const EACH: Duration = Duration::from_secs(600);
 /// A run's: long beside what it takes to start, short enough to be told of in time.
 const A_RUN: Duration = Duration::from_secs(30);
 /// The first run's cases.

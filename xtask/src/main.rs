@@ -11,7 +11,7 @@
 //! | `check` | [`check`] | formatting, lints, tidy, documentation, dependencies |
 //! | `setup` | [`setup`] | installs by apt what is missing, and nothing else |
 //! | `build`, `demo`, `test`, `bench`, `long` | [`suite`] | the release programs, and what runs them |
-//! | `fuzz` | [`fuzz`] | every property, each for a time |
+//! | `fuzz` | [`fuzz`] | every property, each for a time; with `--learn` the targets of `fuzz/`, by coverage |
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
 //! | `loom` | [`model`] | the ring's cursors and doorbells under loom |
 //! | `vm` | [`vm`] | the system tests on Debian's stock kernel, under qemu without KVM |
@@ -32,6 +32,7 @@ mod lock;
 mod miri;
 mod model;
 mod nextest;
+mod nightly;
 mod results;
 mod setup;
 mod step;
@@ -151,6 +152,9 @@ cargo xtask VERB
   long                        every test, long ones too, Miri, loom, the package, then every experiment (root)
   fuzz [--for SECONDS] [FILTER]
                               every property, each for so long (600), with new cases all the while
+  fuzz --learn [--for SECONDS] [FILTER]
+                              every target of fuzz/, each for so long (600), by coverage (nightly, by rustup)
+  fuzz --replay TARGET FILE   one input of a target of fuzz/, once
   miri [FILTER]               the tests of core and of the ring under Miri (nightly, by rustup)
   loom [FILTER]               the ring's cursors and doorbells in every order of two threads
   deb [--try]                 the Debian package in target/deb; --try: installed, upgraded, removed in a chroot (root)

@@ -9,31 +9,25 @@
 //!
 //! Miri is a component of the nightly toolchain; rustup brings both where they are missing.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 
+use crate::nightly::Nightly;
 use crate::setup::{self, Use};
-use crate::step::{self, Step};
 use crate::tree::Tree;
 
 /// `miri [FILTER]`: every test of core and of the ring, or those whose name has the filter.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let filter = parse(words)?;
     setup::ensure(tree, Use::Build)?;
-    let rustup = step::find_program("rustup");
-    let rustup = rustup.context("Miri comes with a nightly toolchain, and there is no rustup")?;
-    let cargo = || {
-        Step::new(&rustup)
-            .folder(&tree.root)
-            .args(["run", NIGHTLY, "cargo", "miri"])
-    };
-    if cargo().args(["--version"]).capture().is_err() {
-        Step::new(&rustup)
-            .args(["toolchain", "install", NIGHTLY, "--profile", "minimal"])
-            .args(["--component", "miri", "--component", "rust-src"])
-            .run()?;
-    }
-    cargo()
-        .args(["test", "--package", CORE, "--package", RING])
+    let nightly = Nightly::ensure(
+        "Miri",
+        &["cargo", "miri", "--version"],
+        &["miri", "rust-src"],
+    )?;
+    nightly
+        .step("cargo")
+        .folder(&tree.root)
+        .args(["miri", "test", "--package", CORE, "--package", RING])
         .args(["--lib", "--tests", "--"])
         .args(filter)
         // Properties read from the environment how many cases they try.
@@ -57,5 +51,4 @@ fn parse<'a>(words: &[&'a str]) -> Result<Option<&'a str>> {
 
 const CORE: &str = "netnice-core";
 const RING: &str = "netnice-ring";
-const NIGHTLY: &str = "nightly";
 const CASES: &str = "1";

@@ -34,6 +34,8 @@ pub enum Use {
     Package,
     /// Counting instructions beside what [`Use::Run`] measures.
     Bench,
+    /// Building the targets of `fuzz/`, beside what [`Use::Build`] needs.
+    Fuzz,
 }
 
 /// `cargo xtask setup [WHAT]`.
@@ -55,7 +57,8 @@ fn parse(words: &[&str]) -> Result<Use> {
         ["vm"] => Use::Vm,
         ["bare"] => Use::Bare,
         ["bench"] => Use::Bench,
-        _ => bail!("setup for what? one of: build, run, vm, bare, bench"),
+        ["fuzz"] => Use::Fuzz,
+        _ => bail!("setup for what? one of: build, run, vm, bare, bench, fuzz"),
     })
 }
 
@@ -301,7 +304,7 @@ fn web_server_folder(tree: &Tree) -> PathBuf {
 }
 
 use Proof::{File, Program, Python};
-use Use::{Bare, Bench, Build, Package, Run, Vm};
+use Use::{Bare, Bench, Build, Fuzz, Package, Run, Vm};
 
 const fn need(proof: Proof, package: &'static str, uses: &'static [Use]) -> Need {
     Need {
@@ -338,6 +341,8 @@ const NEEDS: &[Need] = &[
     ),
     // Counts instructions.
     wish(Program("valgrind"), "valgrind", &[Bench]),
+    // Compiles libFuzzer.
+    need(Program("c++"), "g++", &[Fuzz]),
     // Worlds.
     need(Program("tc"), "iproute2", &[Run, Vm]),
     need(Program("ethtool"), "ethtool", &[Run, Vm]),

@@ -15,6 +15,7 @@ use anyhow::{Result, bail};
 use crate::awake;
 use crate::deb;
 use crate::flaky::Known;
+use crate::fuzz;
 use crate::lock::MachineLock;
 use crate::miri;
 use crate::model;
@@ -107,12 +108,13 @@ pub fn bench(tree: &Tree) -> Result<()> {
     }
 }
 
-/// Every test, those of core and of the ring under Miri, the ring under loom, then those that are too long for every
-/// day (`#[ignore]`, optimised), then the package, then every experiment of the lab.
+/// Every test, those of core and of the ring under Miri, the ring under loom, the targets of `fuzz/` for a
+/// minute each, then those that are too long for every day (`#[ignore]`, optimised), then the package, then every experiment of the lab.
 pub fn long(tree: &Tree) -> Result<()> {
     test(tree, &[])?;
     miri::run(tree, &[])?;
     model::run(tree, &[])?;
+    fuzz::run(tree, &["--learn", "--for", "60"])?;
     deb::run(tree, &["--try"])?;
     let _lock = ready(tree, "make test-long", release)?;
     let started = Instant::now();

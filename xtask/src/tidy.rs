@@ -63,8 +63,10 @@ impl fmt::Display for Complaint {
 }
 
 fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
+    let apart = tree.apart()?;
     let mut found = rooms::edges(&tree.crates);
-    for one in &tree.crates {
+    found.extend(rooms::edges(&apart));
+    for one in tree.crates.iter().chain(&apart) {
         let opening = ["src/lib.rs", "src/main.rs"].map(|file| one.folder.join(file));
         match opening.iter().find(|file| file.is_file()) {
             Some(file) => found.extend(opening_lines(
@@ -171,7 +173,8 @@ fn files(tree: &Tree) -> Result<Vec<PathBuf>> {
                 continue;
             }
             if kind.is_dir() {
-                let is_output = path == tree.target || path == tree.root.join("target");
+                let outputs = [tree.root.join("target"), tree.root.join("fuzz/target")];
+                let is_output = path == tree.target || outputs.contains(&path);
                 if !is_output {
                     folders.push(path);
                 }

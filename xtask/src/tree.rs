@@ -41,6 +41,16 @@ impl Tree {
         let here = std::env::var_os("CARGO_MANIFEST_DIR").context("run me by `cargo xtask`")?;
         let here = Path::new(&here);
         let root = here.parent().context("xtask has no parent folder")?;
+        Tree::of(root)
+    }
+
+    /// The crates of `fuzz/`, which is a workspace of its own: what is built with a nightly compiler.
+    pub fn apart(&self) -> Result<Vec<Crate>> {
+        Ok(Tree::of(&self.root.join("fuzz"))?.crates)
+    }
+
+    /// Asks cargo about the workspace in a folder.
+    fn of(root: &Path) -> Result<Tree> {
         let text = Step::new(step::cargo())
             .args(["metadata", "--format-version", "1", "--no-deps"])
             .folder(root)

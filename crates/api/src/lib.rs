@@ -47,3 +47,7 @@ pub use wire::{
     VERSION, WireError, decode_call, decode_request, decode_response, decode_word, encode_call,
     encode_request, encode_response, encode_word,
 };
+
+/// What the target `frames` of `fuzz/` calls.
+#[cfg(fuzzing)]
+pub use wire::hostile;

@@ -132,5 +132,7 @@ impl Versioned {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 #[cfg(test)]
 mod tests;

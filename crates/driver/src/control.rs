@@ -26,6 +26,8 @@ use netnice_kernel::netlink::Listener;
 use netnice_ring::layout::Budget;
 use rustix::event::{Timespec, epoll};
 
+#[cfg(fuzzing)]
+pub use connection::hostile;
 pub use registry::{RegistryError, wire};
 
 use crate::link::{Ear, Interface, Mode};

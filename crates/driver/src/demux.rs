@@ -746,5 +746,7 @@ pub const MAX_MEMBERS: usize = 64;
 /// How many kinds of packets one flow may have: its port and the groups that it has joined.
 pub const MAX_MATCHES: usize = 64;
 
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 #[cfg(test)]
 mod tests;

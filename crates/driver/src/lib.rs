@@ -40,7 +40,19 @@ pub mod run;
 pub mod serve;
 pub mod setup;
 pub mod share;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "the targets of fuzz/ use a part of it")
+)]
 mod story;
 pub mod template;
 pub mod turn;
+
+/// What the targets of `fuzz/` call.
+#[cfg(fuzzing)]
+pub mod hostile {
+    pub use crate::control::hostile as connection;
+    pub use crate::demux::hostile as receive;
+    pub use crate::template::hostile as transmit;
+}

@@ -159,3 +159,23 @@ pub(crate) fn mend_checksum(frame: &mut [u8]) {
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
     }
 }
+
+/// Writes the lengths of a frame's headers anew: IP's, and that of UDP behind it where the packet is no part of another one.
+pub(crate) fn mend_lengths(frame: &mut [u8]) {
+    let all = frame.len();
+    let (at, behind_ip, is_udp) = match frame.get(12..14) {
+        Some([8, 0]) if all >= 34 => {
+            let is_part = frame[20] & 0x3f != 0 || frame[21] != 0;
+            let behind_ip = 14 + usize::from(frame[14] & 15) * 4;
+            (16, behind_ip, frame[23] == 17 && !is_part)
+        }
+        Some([0x86, 0xdd]) if all >= 54 => (18, 54, frame[20] == 17),
+        _ => return,
+    };
+    let from = if at == 16 { 14 } else { 54 };
+    frame[at..at + 2].copy_from_slice(&((all - from) as u16).to_be_bytes());
+    if is_udp && all >= behind_ip + 8 {
+        let length = (all - behind_ip) as u16;
+        frame[behind_ip + 4..behind_ip + 6].copy_from_slice(&length.to_be_bytes());
+    }
+}

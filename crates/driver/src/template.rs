@@ -506,5 +506,7 @@ const V6_SOURCE: usize = ETHERNET + 8;
 const V6_DESTINATION: usize = ETHERNET + 24;
 const V6_END: usize = ETHERNET + frame::V6_HEADER;
 
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 #[cfg(test)]
 mod tests;

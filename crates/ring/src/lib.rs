@@ -55,7 +55,11 @@ pub mod program;
 pub mod record;
 #[cfg(not(loom))]
 mod region;
-#[cfg(all(test, not(loom)))]
+#[cfg(all(any(test, fuzzing), not(loom)))]
+#[cfg_attr(
+    not(test),
+    allow(dead_code, reason = "the targets of fuzz/ use a part of it")
+)]
 mod story;
 mod words;
 
@@ -63,3 +67,7 @@ pub use breach::{Breach, Rule};
 pub use layout::{Budget, Place, Ring, SetupError, Shape, ShapeError};
 pub use ledger::{Balance, Pool, PoolError};
 pub use record::{Pair, Record, Status};
+
+/// What the target `ring` of `fuzz/` calls.
+#[cfg(fuzzing)]
+pub use story::hostile;

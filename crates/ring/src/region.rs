@@ -139,8 +139,8 @@ pub(crate) struct Region {
 #[derive(Debug)]
 enum Of {
     File,
-    /// Memory of this process alone, for tests where there are no files (Miri).
-    #[cfg(test)]
+    /// Memory of this process alone, for tests: where there are no files (Miri), and where the address sanitizer sees its ends (`fuzz/`).
+    #[cfg(any(test, fuzzing))]
     Heap,
 }
 
@@ -151,7 +151,7 @@ unsafe impl Sync for Region {}
 
 impl Region {
     /// Memory of this process alone, all zeros.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn private(bytes: u64) -> Region {
         let length = bytes as usize;
         // SAFETY: the layout has a size that is not 0.
@@ -163,7 +163,7 @@ impl Region {
         }
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     fn heap_layout(length: usize) -> std::alloc::Layout {
         assert!(length > 0);
         std::alloc::Layout::from_size_align(length, PAGE as usize).expect("a layout")
@@ -307,7 +307,7 @@ impl Drop for Region {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.length);
             },
             // SAFETY: allocated with the same layout.
-            #[cfg(test)]
+            #[cfg(any(test, fuzzing))]
             Of::Heap => unsafe {
                 std::alloc::dealloc(self.base.as_ptr(), Region::heap_layout(self.length));
             },

@@ -1,7 +1,9 @@
 //! What the tests of this crate are told in: one flow with both its sides over the same memory, and a hand that
 //! writes there what it likes.
 
+#[cfg(test)]
 mod fuzz;
+pub mod hostile;
 
 use std::sync::Arc;
 

@@ -83,16 +83,43 @@ fn the_properties_of_the_tree_are_found() {
 #[test]
 fn a_time_and_a_filter_may_be_given() {
     let parsed = |words: &[&'static str]| parse(words).map_err(|error| error.to_string());
-    assert_eq!(parsed(&[]), Ok((A_PROPERTY, None)));
-    assert_eq!(parsed(&["ring"]), Ok((A_PROPERTY, Some("ring"))));
+    assert_eq!(parsed(&[]), Ok(Asked::Properties(EACH, None)));
+    let ring = Some("ring");
+    assert_eq!(parsed(&["ring"]), Ok(Asked::Properties(EACH, ring)));
     let minute = Duration::from_secs(60);
-    assert_eq!(parsed(&["--for", "60", "ring"]), Ok((minute, Some("ring"))));
+    assert_eq!(
+        parsed(&["--for", "60", "ring"]),
+        Ok(Asked::Properties(minute, ring))
+    );
+    assert_eq!(parsed(&["--learn"]), Ok(Asked::Learn(EACH, None)));
+    assert_eq!(
+        parsed(&["--learn", "--for", "60", "ring"]),
+        Ok(Asked::Learn(minute, ring))
+    );
+    let (target, file) = ("ring", "a.bin");
+    assert_eq!(
+        parsed(&["--replay", target, file]),
+        Ok(Asked::Replay { target, file })
+    );
     for wrong in [
         &["--for", "0"][..],
         &["--for"],
         &["--for", "1h"],
         &["a", "b"],
+        &["--learn", "--learn"],
+        &["--for", "60", "--learn"],
+        &["--replay", "ring"],
     ] {
         assert!(parsed(wrong).is_err(), "{wrong:?}");
     }
+}
+
+/// No more at a time than there are processors; an error does not lose the others.
+#[test]
+fn work_is_done_in_order_and_an_error_is_told() {
+    let mut done = side_by_side(vec![1, 2, 3], |one| Ok(2 * one)).expect("done");
+    done.sort_unstable();
+    assert_eq!(done, [2, 4, 6]);
+    let failed = side_by_side(vec![1], |_| -> Result<()> { bail!("no") });
+    assert_eq!(failed.expect_err("it failed").to_string(), "no");
 }

@@ -2,7 +2,7 @@ use super::*;
 
 #[test]
 fn a_complete_machine_lacks_nothing() {
-    for what in [Build, Run, Vm, Bare] {
+    for what in [Build, Run, Vm, Bare, Fuzz] {
         assert!(missing(what, |_| true).is_empty());
     }
 }

@@ -183,5 +183,7 @@ const MUCH: usize = 1 << 20;
 /// Two answers of the longest kind. Calls alone do not come to that, whatever they are answered.
 const MOST_KEPT: usize = 2 * LONGEST_WORD;
 
+#[cfg(any(test, fuzzing))]
+pub mod hostile;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,8 @@
-use etherparse::{EtherType as Kind, LinkSlice, NetSlice, SlicedPacket, TransportSlice};
+use etherparse::{EtherType as Kind, SlicedPacket};
 use netnice_cases::cases;
 use proptest::prelude::*;
 
+use super::hostile::{connected, group, is_later_part, naive, port, table};
 use super::*;
 use crate::fuzz::Damage;
 use crate::pattern::Term;
@@ -10,39 +11,6 @@ use crate::story::{Datagram, OWN, PEER, end, mend_checksum, udp};
 mod kept;
 
 const NOW: Instant = Instant(1_000);
-
-fn port(local: &str) -> Match {
-    Match::Port {
-        transport: Transport::Udp,
-        local: end(local),
-    }
-}
-
-fn connected(local: &str, remote: &str) -> Match {
-    Match::Connected {
-        transport: Transport::Udp,
-        local: end(local),
-        remote: end(remote),
-    }
-}
-
-fn group(group: &str) -> Match {
-    Match::Group {
-        transport: Transport::Udp,
-        group: end(group),
-    }
-}
-
-/// A table whose flows 0, 1, 2... get these.
-fn table(flows: &[Match]) -> Demux {
-    let mut demux = Demux::new(OWN);
-    for (k, what) in flows.iter().enumerate() {
-        let flow = FlowNo(k as u32);
-        demux.insert(flow, Reassembly::Complete).unwrap();
-        demux.claim(flow, what).unwrap();
-    }
-    demux
-}
 
 fn to(from: &str, to: &str) -> Vec<u8> {
     let mut datagram = udp(from, to).received();
@@ -258,103 +226,6 @@ fn what_cannot_be_registered_is_named() {
         Err(Refused::Group)
     );
     demux.invariants();
-}
-
-/// Who is meant, by an independent parser and one look at every flow.
-fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
-    let packet = SlicedPacket::from_ethernet(frame).ok()?;
-    let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link else {
-        return None;
-    };
-    let by_group = ethernet.destination()[0] & 1 == 1;
-    if ethernet.destination() != OWN.0 && !by_group || !packet.link_exts.is_empty() {
-        return None;
-    }
-    let (source, destination): (IpAddr, IpAddr) = match packet.net.as_ref()? {
-        NetSlice::Ipv4(v4) => {
-            let header = v4.header().to_header();
-            // The parser forgets the reserved bit.
-            let is_reserved = frame[20] & 0x80 != 0;
-            if header.calc_header_checksum() != header.header_checksum && !is_reserved {
-                return None;
-            }
-            (
-                v4.header().source_addr().into(),
-                v4.header().destination_addr().into(),
-            )
-        }
-        // With extension headers it is the kernel's.
-        NetSlice::Ipv6(v6) if v6.header().next_header() == v6.payload().ip_number => (
-            v6.header().source_addr().into(),
-            v6.header().destination_addr().into(),
-        ),
-        _ => return None,
-    };
-    let is_all = |address: IpAddr| {
-        address.is_multicast() || matches!(address, IpAddr::V4(v4) if v4.is_broadcast())
-    };
-    if by_group && !is_all(destination) || is_all(source) {
-        return None;
-    }
-    let (transport, from, to) = match packet.transport.as_ref() {
-        Some(TransportSlice::Udp(udp)) => {
-            (Transport::Udp, udp.source_port(), udp.destination_port())
-        }
-        Some(TransportSlice::Tcp(tcp)) => {
-            (Transport::Tcp, tcp.source_port(), tcp.destination_port())
-        }
-        Some(_) => return None,
-        None => first_part(packet.net.as_ref()?)?,
-    };
-    let (here, there) = (
-        SocketAddr::new(destination, to),
-        SocketAddr::new(source, from),
-    );
-    let which = |fits: &dyn Fn(&Match) -> bool| {
-        let found = flows.iter().enumerate().filter(|(_, one)| fits(one));
-        let found: Vec<u32> = found.map(|(k, _)| k as u32).collect();
-        (!found.is_empty()).then_some(found)
-    };
-    let any = match destination {
-        IpAddr::V4(_) => IpAddr::from([0; 4]),
-        IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
-    };
-    which(&|one| matches!(one, Match::Connected { transport: t, local, remote }
-            if (*t, *local, *remote) == (transport, here, there)))
-    .or_else(|| which(&|one| matches!(one, Match::Port { transport: t, local } if (*t, *local) == (transport, here))))
-    .or_else(|| which(&|one| matches!(one, Match::Group { transport: t, group } if (*t, *group) == (transport, here))))
-    .or_else(|| {
-        let anywhere = SocketAddr::new(any, to);
-        let is_it = |one: &Match| matches!(one, Match::Port { transport: t, local } if (*t, *local) == (transport, anywhere));
-        match is_all(destination) {
-            true => None,
-            false => which(&is_it),
-        }
-    })
-}
-
-/// The parser does not look into parts. The first one says whose all of them are.
-fn first_part(net: &NetSlice<'_>) -> Option<(Transport, u16, u16)> {
-    let NetSlice::Ipv4(v4) = net else { return None };
-    let payload = v4.payload();
-    let transport = match payload.ip_number.0 {
-        17 => Transport::Udp,
-        6 => Transport::Tcp,
-        _ => return None,
-    };
-    let port = |at: usize| {
-        let two = payload.payload.get(at..at + 2)?;
-        Some(u16::from_be_bytes([two[0], two[1]]))
-    };
-    let is_first = payload.fragmented && v4.header().fragments_offset().value() == 0;
-    is_first.then_some((transport, port(0)?, port(2)?))
-}
-
-/// Whether it says that it is a part of a datagram, and not the first one: it is whose that one was.
-fn is_later_part(frame: &[u8]) -> bool {
-    frame.get(12..14) == Some(&[8, 0])
-        && frame.len() > 21
-        && (frame[20] & 0x1f, frame[21]) != (0, 0)
 }
 
 const OWN_ENDS: [&str; 8] = [

@@ -1,153 +1,16 @@
 use std::collections::BTreeSet;
 
-use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
 use netnice_cases::cases;
 use proptest::prelude::*;
 
+use super::hostile::{addressed, judge, naive, sender};
 use super::*;
 use crate::fuzz::Damage;
-use crate::story::{Datagram, OWN, PEER, end, mend_checksum, udp};
+use crate::story::{Datagram, PEER, end, mend_checksum, udp};
 
 mod kept;
 
 const GROUP: Mac = Mac([1, 0, 0x5e, 1, 2, 3]);
-
-fn sender(from: &str, to: Option<&str>) -> Sender {
-    Sender {
-        mac: OWN,
-        next_hop: to.map(|_| PEER),
-        longest: 1514,
-        sends: Sends::Ports {
-            transport: Transport::Udp,
-            local: end(from),
-            remote: to.map(end),
-        },
-    }
-}
-
-/// The rules of the module, by an independent parser.
-fn naive(sender: &Sender, frame: &[u8]) -> bool {
-    let Ok((ethernet, packet)) = Ethernet2Header::from_slice(frame) else {
-        return false;
-    };
-    let next_hop = match sender.next_hop {
-        Some(mac) => ethernet.destination == mac.0,
-        None => ethernet.destination[0] & 1 == 0,
-    };
-    if !next_hop || ethernet.source != sender.mac.0 || frame.len() > sender.longest {
-        return false;
-    }
-    match sender.sends {
-        Sends::EtherType(kind) => ethernet.ether_type.0 == kind.number(),
-        Sends::Protocol {
-            protocol,
-            local,
-            remote,
-        } => naive_ip(
-            ethernet.ether_type.0,
-            packet,
-            (local, remote),
-            protocol.number(),
-        )
-        .is_some(),
-        Sends::Ports {
-            transport,
-            local,
-            remote,
-        } => {
-            let ends = (local.ip(), remote.map(|remote| remote.ip()));
-            let Some(rest) = naive_ip(ethernet.ether_type.0, packet, ends, transport.number())
-            else {
-                return false;
-            };
-            let (source, destination) = match transport {
-                Transport::Udp => match UdpHeader::from_slice(rest) {
-                    Ok((header, _)) if usize::from(header.length) == rest.len() => {
-                        (header.source_port, header.destination_port)
-                    }
-                    _ => return false,
-                },
-                Transport::Tcp if rest.len() >= TcpHeader::MIN_LEN => {
-                    let port = |at| u16::from_be_bytes([rest[at], rest[at + 1]]);
-                    (port(0), port(2))
-                }
-                Transport::Tcp => return false,
-            };
-            source == local.port() && remote.is_none_or(|remote| remote.port() == destination)
-        }
-    }
-}
-
-/// What is behind a right IP header.
-fn naive_ip(
-    kind: u16,
-    packet: &[u8],
-    (local, remote): (IpAddr, Option<IpAddr>),
-    protocol: u8,
-) -> Option<&[u8]> {
-    let (from, to, rest) = match local {
-        IpAddr::V4(_) => {
-            let (header, rest) = Ipv4Header::from_slice(packet).ok()?;
-            let right = kind == 0x0800
-                && header.options.is_empty()
-                && !header.more_fragments
-                && header.fragment_offset.value() == 0
-                && packet[6] & 0x80 == 0
-                && usize::from(header.total_len) == packet.len()
-                && header.time_to_live > 0
-                && header.protocol.0 == protocol
-                && header.header_checksum == header.calc_header_checksum();
-            let ends: (IpAddr, IpAddr) = (header.source.into(), header.destination.into());
-            right.then_some((ends.0, ends.1, rest))?
-        }
-        IpAddr::V6(_) => {
-            let (header, rest) = Ipv6Header::from_slice(packet).ok()?;
-            let right = kind == 0x86dd
-                && usize::from(header.payload_length) == rest.len()
-                && header.hop_limit > 0
-                && header.next_header.0 == protocol;
-            let ends: (IpAddr, IpAddr) = (header.source.into(), header.destination.into());
-            right.then_some((ends.0, ends.1, rest))?
-        }
-    };
-    let goes = match (remote, to) {
-        (Some(remote), to) => remote == to,
-        (None, IpAddr::V4(to)) => {
-            let odd = [
-                to.octets()[0] == 0,
-                to.is_loopback(),
-                to.is_multicast(),
-                to.octets()[0] >= 240,
-            ];
-            odd == [false; 4]
-        }
-        (None, IpAddr::V6(to)) => {
-            !to.is_multicast() && to.octets()[..12] != [0; 12] && to.to_ipv4_mapped().is_none()
-        }
-    };
-    (from == local && goes).then_some(rest)
-}
-
-/// What leaves, if anything.
-fn judge(template: &Template, frame: &[u8]) -> Result<Vec<u8>, Forbidden> {
-    let mut own = frame.to_vec();
-    let checked = template.check(&mut own)?;
-    Ok(checked.bytes().to_vec())
-}
-
-/// The frame with the Ethernet addresses that it is to have, as far as it has room for them.
-fn addressed(sender: &Sender, frame: &[u8]) -> Vec<u8> {
-    let mut frame = frame.to_vec();
-    let macs = sender.next_hop.iter().map(|mac| (0, mac));
-    for (from, mac) in macs.chain([(6, &sender.mac)]) {
-        for (at, byte) in mac.0.iter().enumerate() {
-            if let Some(place) = frame.get_mut(from + at) {
-                *place = *byte;
-            }
-        }
-    }
-    frame
-}
 
 #[test]
 fn to_any_host_is_to_what_can_be_one_host_elsewhere() {

@@ -3,54 +3,9 @@
 
 use netnice_cases::{Corpus, changed};
 
+use super::super::hostile::{judged, mend};
+
 use super::*;
-
-/// What the last message of a stream is: to the daemon, to a driver, or why it is none. What is a message goes out again as
-/// the same.
-fn judged(stream: &[u8]) -> String {
-    let mut decoder = Decoder::new(LONGEST_REQUEST);
-    decoder.push(stream);
-    let mut last = "nothing".to_owned();
-    loop {
-        match decoder.poll() {
-            Ok(Some(message)) => last = message_of(&message),
-            Ok(None) => break,
-            Err(error) => {
-                let name = format!("{error:?}").to_lowercase();
-                let end = name.find(|c: char| !c.is_alphanumeric());
-                return name[..end.unwrap_or(name.len())].to_owned();
-            }
-        }
-    }
-    match decoder.is_inside() {
-        true => "cut".to_owned(),
-        false => last,
-    }
-}
-
-fn message_of(message: &[u8]) -> String {
-    let (request, call) = (decode_request(message), decode_call(message));
-    // What programs and drivers say is read by others; nothing in it may stop them.
-    let _ = (decode_response(message), decode_word(message));
-    match (request, call) {
-        (Ok(request), Err(_)) => {
-            let again = encode_request(&request).expect("it came in one");
-            assert_eq!(
-                decode_request(body(&again)).expect("its own words"),
-                request
-            );
-            "request".to_owned()
-        }
-        (Err(_), Ok(call)) => {
-            let again = encode_call(&call).expect("it came in one");
-            assert_eq!(decode_call(body(&again)).expect("its own words"), call);
-            "call".to_owned()
-        }
-        (Err(WireError::Version { .. }), _) => "version".to_owned(),
-        (Err(_), Err(_)) => "json".to_owned(),
-        (Ok(request), Ok(call)) => panic!("{request:?} and {call:?}"),
-    }
-}
 
 fn corpus() -> Corpus {
     Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"))
@@ -59,7 +14,7 @@ fn corpus() -> Corpus {
 #[test]
 fn messages_that_are_kept_are_what_they_were() {
     let outcomes = [
-        "request", "call", "json", "version", "cut", "toolong", "empty",
+        "nothing", "request", "call", "json", "version", "cut", "toolong", "empty",
     ];
     corpus().replay(judged, &outcomes);
 }
@@ -71,5 +26,23 @@ proptest! {
         bytes in changed(corpus().some(1..4).prop_map(|streams| streams.concat())),
     ) {
         judged(&bytes);
+    }
+}
+
+#[test]
+fn a_stream_with_a_byte_more_or_less_is_mended() {
+    let two = [b"\0\0\0\x02{}".as_slice(), b"\0\0\0\x03[1]"].concat();
+    let mended = |stream: &[u8]| {
+        let mut stream = stream.to_vec();
+        mend(&mut stream);
+        stream
+    };
+    assert_eq!(mended(&two), two);
+    // The last one takes in what is left, or ends where the stream does.
+    assert_eq!(mended(b"\0\0\0\x02{} "), b"\0\0\0\x03{} ");
+    assert_eq!(mended(&two[..12]), b"\0\0\0\x02{}\0\0\0\x02[1");
+    assert_eq!(mended(b"\0\0\0\0{}"), b"\0\0\0\x02{}");
+    for short in [&b""[..], b"\0\0\0\x02"] {
+        assert_eq!(mended(short), short);
     }
 }

@@ -1,0 +1,132 @@
+//! What anybody may write to the daemon's socket, from bytes: [`judged`] takes it apart as the daemon and a driver do.
+//!
+//! Tests and the target `frames` of `fuzz/` call the same function. It panics if a message that was understood cannot go out again
+//! as the same, or a text in it cannot.
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use netnice_core::contract::{Change, IfName};
+use netnice_core::target::Target;
+use netnice_core::units::Rate;
+
+use super::*;
+use crate::ClearWhat;
+use crate::frame::Decoder;
+
+/// What the last message of a stream is: to the daemon, to a driver, or why it is none. What is a message goes out again as
+/// the same.
+pub fn judged(stream: &[u8]) -> String {
+    let mut decoder = Decoder::new(LONGEST_REQUEST);
+    decoder.push(stream);
+    let mut last = "nothing".to_owned();
+    loop {
+        match decoder.poll() {
+            Ok(Some(message)) => last = message_of(&message),
+            Ok(None) => break,
+            Err(error) => {
+                let name = format!("{error:?}").to_lowercase();
+                let end = name.find(|c: char| !c.is_alphanumeric());
+                return name[..end.unwrap_or(name.len())].to_owned();
+            }
+        }
+    }
+    match decoder.is_inside() {
+        true => "cut".to_owned(),
+        false => last,
+    }
+}
+
+fn message_of(message: &[u8]) -> String {
+    let (request, call) = (decode_request(message), decode_call(message));
+    // What programs and drivers say is read by others; nothing in it may stop them.
+    let _ = (decode_response(message), decode_word(message));
+    match (request, call) {
+        (Ok(request), Err(_)) => {
+            let again = encode_request(&request).expect("it came in one");
+            assert_eq!(
+                decode_request(body_of(&again)).expect("its own words"),
+                request
+            );
+            read_texts(&request);
+            "request".to_owned()
+        }
+        (Err(_), Ok(call)) => {
+            let again = encode_call(&call).expect("it came in one");
+            assert_eq!(decode_call(body_of(&again)).expect("its own words"), call);
+            "call".to_owned()
+        }
+        (Err(WireError::Version { .. }), _) => "version".to_owned(),
+        (Err(_), Err(_)) => "json".to_owned(),
+        (Ok(request), Ok(call)) => panic!("{request:?} and {call:?}"),
+    }
+}
+
+/// Reads the texts of a request as the daemon does.
+fn read_texts(request: &Request) {
+    match request {
+        Request::Set(set) => {
+            read::<Target>(&set.target);
+            set.change.as_deref().map(read::<Change>);
+        }
+        Request::Show(show) => drop(show.target.as_deref().map(read::<Target>)),
+        Request::Connections(connections) => read::<Target>(&connections.target),
+        Request::History(history) => drop(history.target.as_deref().map(read::<Target>)),
+        Request::Clear(clear) => {
+            if let ClearWhat::Target(target) = &clear.what {
+                read::<Target>(target);
+            }
+        }
+        Request::Link(link) => {
+            read::<IfName>(&link.iface);
+            for rate in [&link.rate, &link.down_rate].into_iter().flatten() {
+                // A rate is printed rounded.
+                let _ = rate.parse::<Rate>().map_err(|why| why.to_string());
+            }
+        }
+        Request::Explain(explain) => read::<Target>(&explain.target),
+        Request::Find(find) => read::<Target>(&find.target),
+        _ => {}
+    }
+}
+
+/// Reads a text; what it means is printed as a text that means the same, and what it does not mean is an error that can be printed.
+fn read<T: FromStr<Err: Display> + Display + Debug + PartialEq>(text: &str) {
+    match text.parse::<T>() {
+        Ok(read) => {
+            let shown = read.to_string();
+            let again = shown.parse::<T>().unwrap_or_else(|why| {
+                panic!("{text:?} is printed as {shown:?}, which is not read: {why}")
+            });
+            assert_eq!(again, read, "{text:?} is printed as {shown:?}");
+        }
+        Err(why) => drop(why.to_string()),
+    }
+}
+
+/// The JSON inside a frame.
+fn body_of(frame: &[u8]) -> &[u8] {
+    &frame[HEADER..]
+}
+
+/// Makes the lengths of a stream right: where a frame is announced as longer than what is left, or as nothing, it gets what is left.
+/// So a change that puts bytes in or takes some out leaves a stream of whole messages.
+pub fn mend(stream: &mut [u8]) {
+    let mut at = 0;
+    while let Some(left) = stream
+        .len()
+        .checked_sub(at + HEADER)
+        .filter(|left| *left > 0)
+    {
+        let header = &mut stream[at..at + HEADER];
+        let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]) as usize;
+        // What would follow is no header any more.
+        let is_right = length == left || (1..left.saturating_sub(HEADER)).contains(&length);
+        let length = if is_right { length } else { left };
+        header.copy_from_slice(&(length as u32).to_be_bytes());
+        at += HEADER + length;
+    }
+}
+
+/// Bytes of a frame's length.
+const HEADER: usize = 4;

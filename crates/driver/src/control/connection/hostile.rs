@@ -1,0 +1,166 @@
+//! What the peer of a connection may send, from bytes: any bytes, in any pieces, with any descriptors beside them.
+//!
+//! [`judged`] plays it to a connection and compares what comes of it with the definition of the frames; it panics where they
+//! differ, where anything waits, and where a descriptor stays open. Tests and the target `connection` of `fuzz/` call the same
+//! function.
+
+use std::io::{PipeReader, Read as _, pipe};
+
+use netnice_api::decode_word;
+use netnice_api::frame::FrameError;
+
+use super::*;
+
+/// Plays the story that these bytes tell, and returns how it ends.
+pub fn judged(bytes: &[u8]) -> String {
+    played(&pieces(bytes))
+}
+
+/// Makes the length of the last piece right, and the lengths of the messages in the stream that the pieces are.
+#[cfg(fuzzing)]
+pub fn mend(bytes: &mut [u8]) {
+    let (mut at, mut places) = (0, Vec::new());
+    while let Some(left) = bytes.len().checked_sub(at + 3) {
+        let length = usize::from(u16::from_be_bytes([bytes[at + 1], bytes[at + 2]]));
+        let length = length.min(left);
+        bytes[at + 1..at + 3].copy_from_slice(&(length as u16).to_be_bytes());
+        places.extend(at + 3..at + 3 + length);
+        at += 3 + length;
+    }
+    let mut stream: Vec<u8> = places.iter().map(|at| bytes[*at]).collect();
+    netnice_api::hostile::mend(&mut stream);
+    for (at, byte) in places.into_iter().zip(stream) {
+        bytes[at] = byte;
+    }
+}
+
+/// A piece of what a daemon sends: so many descriptors, and bytes.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) descriptors: u8,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// A story from bytes: of each piece how many descriptors, the length in two bytes, and the bytes.
+pub(super) fn pieces(bytes: &[u8]) -> Vec<Sent> {
+    let (mut rest, mut all) = (bytes, Vec::new());
+    while let Some(([kind, high, low], behind)) = rest.split_first_chunk::<3>() {
+        let length = usize::from(u16::from_be_bytes([*high, *low])).min(behind.len());
+        let (bytes, behind) = behind.split_at(length);
+        rest = behind;
+        // One mostly; nothing can be beside no bytes.
+        let descriptors = if bytes.is_empty() {
+            0
+        } else {
+            [0, 1, 2, 0][usize::from(kind % 4)]
+        };
+        let bytes = bytes.to_vec();
+        all.push(Sent { descriptors, bytes });
+    }
+    all
+}
+
+/// The calls in a stream up to what is none, and whether there is something that is none: the frames by their definition.
+fn naive(stream: &[u8]) -> (Vec<DriverCall>, bool) {
+    let (mut rest, mut calls) = (stream, Vec::new());
+    while let Some((length, behind)) = rest.split_first_chunk::<4>() {
+        let length = u32::from_be_bytes(*length) as usize;
+        if length == 0 || length > LONGEST_CALL {
+            return (calls, true);
+        }
+        let Some((body, behind)) = behind.split_at_checked(length) else {
+            break;
+        };
+        match decode_call(body) {
+            Ok(call) => calls.push(call),
+            Err(_) => return (calls, true),
+        }
+        rest = behind;
+    }
+    (calls, false)
+}
+
+/// Plays a story, and says how it ended: with calls, with none, or by what ended it. Nothing waits, nothing is lost, and no
+/// descriptor stays open.
+pub(super) fn played(sent: &[Sent]) -> String {
+    let (own, mut peer) = UnixStream::pair().expect("a pair");
+    let mut connection = Connection::new(own).expect("a connection");
+    let (mut calls, mut taken, mut stream) = (Vec::new(), 0, Vec::new());
+    let mut open: Vec<PipeReader> = Vec::new();
+    let mut ended = None;
+    'story: for piece in sent {
+        let pipes: Vec<_> = (0..piece.descriptors)
+            .map(|_| pipe().expect("a pipe"))
+            .collect();
+        let beside: Vec<BorrowedFd> = pipes.iter().map(|(_, write)| write.as_fd()).collect();
+        let gone = fds::send(peer.as_fd(), &piece.bytes, &beside);
+        assert_eq!(gone.expect("room"), piece.bytes.len());
+        open.extend(pipes.into_iter().map(|(read, _)| read));
+        stream.extend(&piece.bytes);
+        // Four calls of the kernel's at most for 64 KiB.
+        for _ in 0..5 {
+            let mut end = connection.receive().err();
+            while end.is_none() {
+                match connection.poll_call() {
+                    Ok(Some(call)) => {
+                        // One in two takes what is beside it.
+                        if calls.len() % 2 == 0 {
+                            taken += usize::from(connection.take_descriptor().is_some());
+                        }
+                        calls.push(call);
+                    }
+                    Ok(None) => break,
+                    Err(why) => end = Some(why),
+                }
+            }
+            if let Some(why) = end {
+                connection.end(&why);
+                assert!(connection.poll_call().is_ok_and(|call| call.is_none()));
+                ended = Some(why);
+                break 'story;
+            }
+        }
+    }
+    let (wanted, is_wrong) = naive(&stream);
+    let name = match &ended {
+        None => {
+            assert_eq!((&calls, false), (&wanted, is_wrong));
+            if calls.is_empty() { "nothing" } else { "calls" }
+        }
+        Some(EndOf::Descriptors) => {
+            // More than one at once, or too many that nobody took.
+            assert!(sent.iter().any(|one| one.descriptors > 1) || open.len() > taken + MOST_BESIDE);
+            assert!(wanted.starts_with(&calls));
+            "descriptors"
+        }
+        Some(EndOf::Wire(why)) => {
+            assert_eq!((&calls, true), (&wanted, is_wrong));
+            match why {
+                WireError::Frame(FrameError::Empty) => "empty",
+                WireError::Frame(FrameError::TooLong { .. }) => "long",
+                WireError::Json(_) => "json",
+                WireError::Version { .. } => "version",
+            }
+        }
+        Some(other) => panic!("{other}"),
+    };
+    // One last word says why.
+    connection.flush().expect("there is room");
+    assert!(!connection.wants_to_write());
+    drop(connection);
+    let mut heard = Vec::new();
+    peer.set_nonblocking(true).expect("it can");
+    let _ = peer.read_to_end(&mut heard);
+    match ended {
+        None => assert!(heard.is_empty()),
+        Some(why) => {
+            let word = decode_word(&heard[4..]).expect("a word");
+            assert_eq!(word, failed(0, &why));
+        }
+    }
+    // What nobody holds any more has come to its end.
+    for mut pipe in open {
+        assert_eq!(pipe.read(&mut [0]).expect("it is open"), 0);
+    }
+    name.to_owned()
+}

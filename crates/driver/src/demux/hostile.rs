@@ -1,0 +1,209 @@
+//! What may arrive from the wire, from bytes: frames, each behind its length in two bytes, to flows that are always the same.
+//!
+//! [`judged`] has the demultiplexer and naive rules over an independent parser say whose each frame is, and panics where they
+//! differ. Tests and the target `receive` of `fuzz/` call the same function.
+
+use etherparse::{LinkSlice, NetSlice, SlicedPacket, TransportSlice};
+
+use super::*;
+use crate::story::{OWN, end, mend_checksum, mend_lengths};
+
+/// What comes of the last frame; each goes to whom the naive rules name, and is counted once.
+pub fn judged(bytes: &[u8]) -> String {
+    let flows = flows();
+    let mut demux = table(&flows);
+    let (mut rest, mut now, mut last) = (bytes, 0, "nothing".to_owned());
+    while let Some((length, behind)) = rest.split_first_chunk::<2>() {
+        let length = usize::from(u16::from_be_bytes(*length)).min(behind.len());
+        let (frame, behind) = behind.split_at(length);
+        rest = behind;
+        let expected = naive(&flows, frame);
+        let verdict = demux.handle(frame, Instant(now));
+        let found = match &verdict {
+            Verdict::One { flow, .. } => Some(vec![flow.0]),
+            Verdict::Several { flows, .. } => Some(flows.iter().map(|flow| flow.0).collect()),
+            _ => None,
+        };
+        last = match verdict {
+            Verdict::One { .. } => "one".to_owned(),
+            Verdict::Several { .. } => "several".to_owned(),
+            Verdict::Held => "held".to_owned(),
+            Verdict::Unclaimed => "unclaimed".to_owned(),
+            Verdict::Discarded(why) => format!("{why:?}").to_lowercase(),
+        };
+        // Whom a later part goes to, its first part says, and the naive rules know no parts of IPv6; what an independent parser
+        // finds odd behind the headers that we read is the flow's own matter.
+        let is_judged = expected.is_some() || SlicedPacket::from_ethernet(frame).is_ok();
+        let is_part = is_later_part(frame)
+            || frame.get(12..14) == Some(&[0x86, 0xdd]) && frame.get(20) == Some(&44);
+        if found.is_some() && is_judged && !is_part {
+            assert_eq!(found, expected, "{frame:02x?}");
+        }
+        while demux.poll_released().is_some() {}
+        demux.invariants();
+        now += 1_000_000;
+    }
+    last
+}
+
+/// Makes the lengths of each frame's headers right, and the checksum of an IPv4 header.
+pub fn mend(bytes: &mut [u8]) {
+    let mut rest = bytes;
+    while let Some((length, behind)) = rest.split_first_chunk_mut::<2>() {
+        let length = usize::from(u16::from_be_bytes(*length)).min(behind.len());
+        let (frame, behind) = behind.split_at_mut(length);
+        mend_lengths(frame);
+        mend_checksum(frame);
+        rest = behind;
+    }
+}
+
+/// Each kind of match, in both families, for both transports; some ends have two owners, and some none.
+fn flows() -> Vec<Match> {
+    let tcp = |local: &str| Match::Port {
+        transport: Transport::Tcp,
+        local: end(local),
+    };
+    vec![
+        port("10.0.0.1:53"),
+        port("0.0.0.0:53"),
+        port("[fd00::1]:53"),
+        tcp("10.0.0.1:54"),
+        tcp("[::]:53"),
+        connected("10.0.0.1:53", "10.0.0.9:2"),
+        connected("[fd00::1]:53", "[fd00::9]:2"),
+        group("224.1.1.1:53"),
+        group("224.1.1.1:53"),
+        group("[ff02::5]:53"),
+    ]
+}
+
+pub(super) fn port(local: &str) -> Match {
+    Match::Port {
+        transport: Transport::Udp,
+        local: end(local),
+    }
+}
+
+pub(super) fn connected(local: &str, remote: &str) -> Match {
+    Match::Connected {
+        transport: Transport::Udp,
+        local: end(local),
+        remote: end(remote),
+    }
+}
+
+pub(super) fn group(group: &str) -> Match {
+    Match::Group {
+        transport: Transport::Udp,
+        group: end(group),
+    }
+}
+
+/// A table whose flows 0, 1, 2... get these.
+pub(super) fn table(flows: &[Match]) -> Demux {
+    let mut demux = Demux::new(OWN);
+    for (k, what) in flows.iter().enumerate() {
+        let flow = FlowNo(k as u32);
+        demux.insert(flow, Reassembly::Complete).unwrap();
+        demux.claim(flow, what).unwrap();
+    }
+    demux
+}
+
+/// Who is meant, by an independent parser and one look at every flow.
+pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
+    let packet = SlicedPacket::from_ethernet(frame).ok()?;
+    let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link else {
+        return None;
+    };
+    let by_group = ethernet.destination()[0] & 1 == 1;
+    if ethernet.destination() != OWN.0 && !by_group || !packet.link_exts.is_empty() {
+        return None;
+    }
+    let (source, destination): (IpAddr, IpAddr) = match packet.net.as_ref()? {
+        NetSlice::Ipv4(v4) => {
+            let header = v4.header().to_header();
+            // The parser forgets the reserved bit.
+            let is_reserved = frame[20] & 0x80 != 0;
+            if header.calc_header_checksum() != header.header_checksum && !is_reserved {
+                return None;
+            }
+            (
+                v4.header().source_addr().into(),
+                v4.header().destination_addr().into(),
+            )
+        }
+        // With extension headers it is the kernel's.
+        NetSlice::Ipv6(v6) if v6.header().next_header() == v6.payload().ip_number => (
+            v6.header().source_addr().into(),
+            v6.header().destination_addr().into(),
+        ),
+        _ => return None,
+    };
+    let is_all = |address: IpAddr| {
+        address.is_multicast() || matches!(address, IpAddr::V4(v4) if v4.is_broadcast())
+    };
+    if by_group && !is_all(destination) || is_all(source) {
+        return None;
+    }
+    let (transport, from, to) = match packet.transport.as_ref() {
+        Some(TransportSlice::Udp(udp)) => {
+            (Transport::Udp, udp.source_port(), udp.destination_port())
+        }
+        Some(TransportSlice::Tcp(tcp)) => {
+            (Transport::Tcp, tcp.source_port(), tcp.destination_port())
+        }
+        Some(_) => return None,
+        None => first_part(packet.net.as_ref()?)?,
+    };
+    let (here, there) = (
+        SocketAddr::new(destination, to),
+        SocketAddr::new(source, from),
+    );
+    let which = |fits: &dyn Fn(&Match) -> bool| {
+        let found = flows.iter().enumerate().filter(|(_, one)| fits(one));
+        let found: Vec<u32> = found.map(|(k, _)| k as u32).collect();
+        (!found.is_empty()).then_some(found)
+    };
+    let any = match destination {
+        IpAddr::V4(_) => IpAddr::from([0; 4]),
+        IpAddr::V6(_) => IpAddr::from([0_u16; 8]),
+    };
+    which(&|one| matches!(one, Match::Connected { transport: t, local, remote }
+            if (*t, *local, *remote) == (transport, here, there)))
+    .or_else(|| which(&|one| matches!(one, Match::Port { transport: t, local } if (*t, *local) == (transport, here))))
+    .or_else(|| which(&|one| matches!(one, Match::Group { transport: t, group } if (*t, *group) == (transport, here))))
+    .or_else(|| {
+        let anywhere = SocketAddr::new(any, to);
+        let is_it = |one: &Match| matches!(one, Match::Port { transport: t, local } if (*t, *local) == (transport, anywhere));
+        match is_all(destination) {
+            true => None,
+            false => which(&is_it),
+        }
+    })
+}
+
+/// The parser does not look into parts. The first one says whose all of them are.
+fn first_part(net: &NetSlice<'_>) -> Option<(Transport, u16, u16)> {
+    let NetSlice::Ipv4(v4) = net else { return None };
+    let payload = v4.payload();
+    let transport = match payload.ip_number.0 {
+        17 => Transport::Udp,
+        6 => Transport::Tcp,
+        _ => return None,
+    };
+    let port = |at: usize| {
+        let two = payload.payload.get(at..at + 2)?;
+        Some(u16::from_be_bytes([two[0], two[1]]))
+    };
+    let is_first = payload.fragmented && v4.header().fragments_offset().value() == 0;
+    is_first.then_some((transport, port(0)?, port(2)?))
+}
+
+/// Whether it says that it is a part of a datagram, and not the first one: it is whose that one was.
+pub(super) fn is_later_part(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&[8, 0])
+        && frame.len() > 21
+        && (frame[20] & 0x1f, frame[21]) != (0, 0)
+}

@@ -1,0 +1,342 @@
+//! What a program may leave in its rings, told from bytes: [`judged`] plays it against the driver's side.
+//!
+//! Tests and the target `ring` of `fuzz/` call the same function. It panics if the driver's side breaks a rule of its own; the
+//! rules are at the head of the module `fuzz`, the tests of this one.
+
+use super::{Both, piece};
+use crate::breach::Breach;
+use crate::driver::{Flow, Taken};
+use crate::layout::{Ring, Shape};
+use crate::record::{Record, Status};
+
+pub(super) const SHAPE: Shape = Shape {
+    chunk_bytes: 64,
+    chunks: 12,
+    transmit_entries: 16,
+    receive_entries: 16,
+};
+
+#[derive(Clone, Debug)]
+pub(super) enum Step {
+    Submit { pieces: usize, length: u32 },
+    Prime { pieces: usize },
+    ProgramShows,
+    Reclaim,
+    Receive,
+    Take,
+    TakeEmpty,
+    GiveBack { which: usize },
+    Deliver { which: usize, length: usize },
+    DriverShows,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Poke {
+    Producer(Ring, u32),
+    Consumer(Ring, u32),
+    Entry(Ring, u32, [u64; 2]),
+    Nothing,
+}
+
+/// What a record that was accepted must be, whatever lay in the ring.
+fn judge_again(record: &Record, driver: &Flow, held: &[Record]) {
+    let chunk = |base: u32| base / SHAPE.chunk_bytes;
+    let mut seen = Vec::new();
+    for pair in record.pairs() {
+        assert!(pair.length >= 1 && pair.base % 8 == 0);
+        let end = u64::from(pair.base) + u64::from(pair.length);
+        assert!(end <= SHAPE.area_bytes());
+        assert_eq!(chunk(pair.base), chunk((end - 1) as u32));
+        seen.push(chunk(pair.base));
+    }
+    let others = held.iter().flat_map(|record| record.pairs());
+    seen.extend(others.map(|pair| chunk(pair.base)));
+    let all = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), all, "a chunk in two hands");
+    assert_eq!(driver.balance().in_use as usize, all);
+}
+
+/// The story of one flow; true if it came to its end without a breach.
+pub(super) struct Story {
+    pub(super) both: Both,
+    /// What the driver holds, of each channel.
+    full: Vec<Record>,
+    empty: Vec<Record>,
+    /// What was submitted and has not been taken: the first byte of each, and the length.
+    sent: std::collections::VecDeque<(u8, usize)>,
+    delivered: std::collections::VecDeque<(u8, usize)>,
+    number: u8,
+    honest: bool,
+    /// The MUST of docs/ring.md that the program broke.
+    broken: Option<u32>,
+}
+
+impl Story {
+    pub(super) fn new(start: u32, honest: bool) -> Story {
+        Story {
+            both: Both::new(SHAPE, start),
+            full: Vec::new(),
+            empty: Vec::new(),
+            sent: Default::default(),
+            delivered: Default::default(),
+            number: 0,
+            honest,
+            broken: None,
+        }
+    }
+
+    /// False if somebody broke a rule: the story is over.
+    pub(super) fn step(&mut self, step: &Step) -> bool {
+        match *step {
+            Step::Submit { pieces, length } => self.hand_over(pieces, Some(length)),
+            Step::Prime { pieces } => self.hand_over(pieces, None),
+            Step::ProgramShows => {
+                self.both.program.publish();
+                true
+            }
+            Step::Reclaim => match self.both.program.reclaim() {
+                Ok(Some(record)) => self.both.program.free_all(&record).is_ok(),
+                other => other.is_ok(),
+            },
+            Step::Receive => self.receive(),
+            Step::Take => self.take(),
+            Step::TakeEmpty => match self.both.driver.take_empty() {
+                Ok(Taken::Record(record)) => {
+                    self.judge(&record);
+                    self.empty.push(record);
+                    true
+                }
+                other => self.goes_on(other),
+            },
+            Step::GiveBack { which } if !self.full.is_empty() => {
+                let record = self.full.swap_remove(which % self.full.len());
+                self.both.driver.give_back(record, Status::DONE, 1);
+                true
+            }
+            Step::Deliver { which, length } if !self.empty.is_empty() => {
+                let record = self.empty.swap_remove(which % self.empty.len());
+                let length = length.min(record.bytes());
+                self.number = self.number.wrapping_add(1);
+                let bytes = vec![self.number; length];
+                assert_eq!(self.both.driver.write(&record, 0, &bytes), length);
+                self.both.driver.deliver(record, length, Status::DONE, 1);
+                self.delivered.push_back((self.number, length));
+                true
+            }
+            Step::GiveBack { .. } | Step::Deliver { .. } => true,
+            Step::DriverShows => {
+                self.both.driver.publish();
+                true
+            }
+        }
+    }
+
+    fn judge(&self, record: &Record) {
+        let held: Vec<Record> = self.full.iter().chain(&self.empty).cloned().collect();
+        judge_again(record, &self.both.driver, &held);
+    }
+
+    fn hand_over(&mut self, pieces: usize, fill: Option<u32>) -> bool {
+        let program = &mut self.both.program;
+        let mut chunks = Vec::new();
+        while chunks.len() < pieces
+            && let Some(chunk) = program.chunk()
+        {
+            chunks.push(chunk);
+        }
+        let length = fill.unwrap_or(SHAPE.chunk_bytes);
+        let parts: Vec<_> = chunks
+            .iter()
+            .map(|chunk| piece(*chunk, 0, length))
+            .collect();
+        let done = match fill {
+            Some(_) => {
+                self.number = self.number.wrapping_add(1);
+                for chunk in &chunks {
+                    program.bytes_mut(*chunk).expect("held").fill(self.number);
+                }
+                program.submit(&parts, false)
+            }
+            None => program.prime(&parts),
+        };
+        if done.is_err() {
+            for chunk in chunks {
+                program.free(chunk).expect("held");
+            }
+        } else if fill.is_some() {
+            self.sent
+                .push_back((self.number, parts.len() * length as usize));
+        }
+        !matches!(done, Err(crate::program::Refused::Fault(_)))
+    }
+
+    fn take(&mut self) -> bool {
+        match self.both.driver.take() {
+            Ok(Taken::Record(record)) => {
+                self.judge(&record);
+                let bytes = self.both.read(&record);
+                if self.honest {
+                    let (byte, length) = self.sent.pop_front().expect("somebody submitted it");
+                    assert_eq!(bytes, vec![byte; length]);
+                }
+                self.full.push(record);
+                true
+            }
+            other => self.goes_on(other),
+        }
+    }
+
+    /// Whether the driver found nothing wrong.
+    fn goes_on(&mut self, taken: Result<Taken, Breach>) -> bool {
+        self.broken = taken.err().map(|breach| breach.must());
+        self.broken.is_none()
+    }
+
+    fn receive(&mut self) -> bool {
+        match self.both.program.receive() {
+            Ok(Some(record)) => {
+                if self.honest {
+                    let (byte, length) = self.delivered.pop_front().expect("somebody delivered it");
+                    assert_eq!(record.bytes(), length);
+                    for pair in record.pairs() {
+                        let part = self.both.program.piece(pair);
+                        let bytes = self.both.program.bytes(part.chunk).expect("held");
+                        assert!(
+                            bytes[..part.length as usize]
+                                .iter()
+                                .all(|seen| *seen == byte)
+                        );
+                    }
+                }
+                self.both.program.free_all(&record).is_ok()
+            }
+            other => other.is_ok(),
+        }
+    }
+
+    pub(super) fn poke(&mut self, poke: &Poke) {
+        match *poke {
+            Poke::Producer(ring, index) => self.both.set_producer(ring, index),
+            Poke::Consumer(ring, index) => self.both.set_consumer(ring, index),
+            Poke::Entry(ring, at, words) => self.both.set_entry(ring, at, words),
+            Poke::Nothing => {}
+        }
+    }
+
+    /// The driver can always let go.
+    pub(super) fn end(mut self) {
+        for record in self.full.drain(..) {
+            self.both.driver.give_back(record, Status::DONE, 0);
+        }
+        for record in self.empty.drain(..) {
+            self.both.driver.deliver(record, 0, Status::UNUSED, 0);
+        }
+        self.both.driver.publish();
+        self.both.invariants();
+        assert_eq!(self.both.driver.balance().in_use, 0);
+    }
+}
+
+pub(super) const START: u32 = u32::MAX - 20;
+
+/// Bytes that say what happens next, and with what; nothing happens behind their end.
+struct Script<'a>(std::slice::Iter<'a, u8>);
+
+impl Script<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        self.0.next().copied()
+    }
+
+    /// Small in one byte, or any in nine.
+    fn number(&mut self) -> Option<u64> {
+        let first = self.byte()?;
+        if first < 0xf0 {
+            return Some(first.into());
+        }
+        let bytes: Option<Vec<u8>> = (0..8).map(|_| self.byte()).collect();
+        Some(u64::from_le_bytes(bytes?.try_into().ok()?))
+    }
+
+    fn ring(&mut self) -> Option<Ring> {
+        Some(Ring::ALL[usize::from(self.byte()? % 4)])
+    }
+
+    /// Near the start, or anywhere.
+    fn index(&mut self, start: u32) -> Option<u32> {
+        Some(start.wrapping_add(self.number()? as u32).wrapping_sub(2))
+    }
+
+    fn next(&mut self, start: u32) -> Option<(Poke, Step)> {
+        let kind = self.byte()? % 14;
+        let poke = match kind {
+            10 => Poke::Producer(self.ring()?, self.index(start)?),
+            11 => Poke::Consumer(self.ring()?, self.index(start)?),
+            12 => Poke::Entry(
+                self.ring()?,
+                u32::from(self.byte()? % 16),
+                [self.number()?, self.number()?],
+            ),
+            // The same in chunks, as bases mostly are.
+            13 => Poke::Entry(
+                self.ring()?,
+                u32::from(self.byte()? % 16),
+                [
+                    self.number()?.wrapping_mul(u64::from(SHAPE.chunk_bytes)),
+                    self.number()?,
+                ],
+            ),
+            _ => Poke::Nothing,
+        };
+        let step = match kind {
+            0 => Step::Submit {
+                pieces: 1 + usize::from(self.byte()? % 8),
+                length: 1 + u32::from(self.byte()? % 64),
+            },
+            1 => Step::Prime {
+                pieces: 1 + usize::from(self.byte()? % 8),
+            },
+            2 => Step::ProgramShows,
+            3 => Step::Reclaim,
+            4 => Step::Receive,
+            5 => Step::TakeEmpty,
+            6 => Step::GiveBack {
+                which: self.byte()?.into(),
+            },
+            7 => Step::Deliver {
+                which: self.byte()?.into(),
+                length: self.number()? as usize,
+            },
+            8 => Step::DriverShows,
+            _ => Step::Take,
+        };
+        Some((poke, step))
+    }
+}
+
+/// Plays the story that these bytes tell, and returns how it ends: the rule of docs/ring.md that the program breaks (`r31`), `whole`,
+/// or `program` if the program's side finds its own rings spoilt.
+pub fn judged(bytes: &[u8]) -> String {
+    let mut script = Script(bytes.iter());
+    let start = if script.byte().is_some_and(|byte| byte % 2 == 1) {
+        START
+    } else {
+        0
+    };
+    let mut story = Story::new(start, false);
+    let mut goes_on = true;
+    while goes_on && let Some((poke, step)) = script.next(start) {
+        story.poke(&poke);
+        goes_on = story.step(&step);
+        story.both.driver.invariants();
+    }
+    let end = match (goes_on, story.broken) {
+        (true, _) => "whole".to_owned(),
+        (false, Some(must)) => format!("r{must}"),
+        // The program found its own rings spoilt.
+        (false, None) => "program".to_owned(),
+    };
+    story.end();
+    end
+}

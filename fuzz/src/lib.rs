@@ -1,0 +1,79 @@
+//! Answers: what libFuzzer tries against the code that reads what strangers send.
+//! May touch: the judges of the crates under `cfg(fuzzing)`, and the folder that `NETNICE_FUZZ_OUTCOMES` names.
+//! Must never: have a judge of its own: a target and a test call the same function, so that a finding is replayed by `make test`.
+//!
+//! # A target
+//! ```text
+//!  libFuzzer ──bytes──▶ judged ──outcome──▶ one file for each outcome
+//!      ▲                  └──panic──▶ a finding
+//!      └── new bytes, near those that reached new code; every other time their lengths and checksums are made right
+//! ```
+//! `cargo xtask fuzz --learn` builds and runs the targets; docs/testing.md says what it reports.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Mutex;
+
+#[doc(hidden)]
+pub use libfuzzer_sys;
+
+/// A target from a module with `judged`, and with `mend` if that is named too.
+#[macro_export]
+macro_rules! target {
+    ($judge:path) => {
+        use $judge as judge;
+        $crate::libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+            $crate::keep(bytes, &judge::judged(bytes));
+        });
+    };
+    ($judge:path, mended) => {
+        $crate::target!($judge);
+        $crate::libfuzzer_sys::fuzz_mutator!(|bytes: &mut [u8],
+                                              size: usize,
+                                              most: usize,
+                                              seed: u32| {
+            let size = match $crate::set_byte(&mut bytes[..size], seed) {
+                true => size,
+                false => $crate::libfuzzer_sys::fuzzer_mutate(bytes, size, most),
+            };
+            // What is wrong must be tried too.
+            if seed % 2 == 0 {
+                judge::mend(&mut bytes[..size]);
+            }
+            size
+        });
+    };
+}
+
+/// One time in four, sets one byte to any value and returns true. libFuzzer does that one time in twelve, and a header's field
+/// is wrong by one byte more often than in any other way.
+pub fn set_byte(bytes: &mut [u8], seed: u32) -> bool {
+    let is_turn = seed >> 1 & 3 == 0 && !bytes.is_empty();
+    if is_turn {
+        let at = (seed >> 11) as usize % bytes.len();
+        bytes[at] = (seed >> 3) as u8;
+    }
+    is_turn
+}
+
+/// Keeps the first input of each outcome as `OUTCOME-1.bin`, in the folder that the variable `NETNICE_FUZZ_OUTCOMES` names. Without
+/// that variable nothing is kept.
+///
+/// # Panics
+/// If the file cannot be written.
+pub fn keep(bytes: &[u8], outcome: &str) {
+    let mut seen = SEEN.lock().expect("no other thread");
+    if seen.contains(outcome) {
+        return;
+    }
+    seen.insert(outcome.to_owned());
+    if let Some(folder) = std::env::var_os("NETNICE_FUZZ_OUTCOMES") {
+        let file = PathBuf::from(folder).join(format!("{outcome}-1.bin"));
+        std::fs::write(&file, bytes)
+            .unwrap_or_else(|error| panic!("cannot write {}: {error}", file.display()));
+    }
+}
+
+/// The outcomes of this process.
+static SEEN: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());

@@ -1,0 +1,323 @@
+//! The targets of `fuzz/`: libFuzzer goes by the coverage of what it tries.
+//!
+//! A target judges bytes by the same function as a test of the crate, and begins with that test's corpus. What reaches new code is
+//! kept where cargo builds, and the next run begins with that too:
+//! ```text
+//!  target/fuzz/build             the programs
+//!  target/fuzz/NAME/kept         inputs that reached something new, of all runs
+//!  target/fuzz/NAME/found        findings
+//!  target/fuzz/NAME/outcomes     the first input of each outcome, of the last run
+//!  target/fuzz/NAME/log          what libFuzzer wrote in the last run
+//! ```
+//! Nothing goes into the tree by itself. A finding is put into the corpus, named after what comes of it when it is mended, and so
+//! is an input with an outcome that the corpus lacks; `make test` judges both from then on.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::{say_how_long, side_by_side};
+use crate::cargo_tools::CargoTool;
+use crate::nightly::Nightly;
+use crate::setup::{self, Use};
+use crate::tree::Tree;
+
+/// A target: its name, and the folder with the inputs that it begins with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    name: String,
+    corpus: PathBuf,
+}
+
+/// What came of a run.
+struct Learnt {
+    name: String,
+    took: Duration,
+    log: Log,
+    /// Inputs of this run that are kept.
+    kept: usize,
+    /// Inputs with an outcome that the corpus lacks.
+    outcomes: Vec<PathBuf>,
+    /// False if libFuzzer ended with an error.
+    is_well: bool,
+}
+
+/// What libFuzzer wrote.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Log {
+    runs: u64,
+    /// With the inputs that it began with.
+    first: Reached,
+    last: Reached,
+    /// The file of a finding.
+    finding: Option<PathBuf>,
+    /// What was written behind the last line about progress.
+    said: String,
+}
+
+/// How much of the code was reached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reached {
+    /// Edges of the control flow.
+    edges: u64,
+    /// Edges by how often they were taken, and values that were compared.
+    features: u64,
+}
+
+/// Runs every target for this time, or those whose name has the filter.
+///
+/// # Errors
+/// If a target finds something, or one cannot be built or run.
+pub fn run(tree: &Tree, time: Duration, filter: Option<&str>) -> Result<()> {
+    let mut targets = targets(tree)?;
+    targets.retain(|one| filter.is_none_or(|filter| one.name.contains(filter)));
+    if targets.is_empty() {
+        let filter = filter.unwrap_or_default();
+        bail!("no target of fuzz/ has '{filter}' in its name");
+    }
+    let programs = built(tree, &targets)?;
+    say_how_long("targets", targets.len(), time);
+    let learnt = side_by_side(targets, |target| {
+        let one = learn(tree, &target, &programs.join(&target.name), time)?;
+        println!("{}", one.line());
+        Ok(one)
+    })?;
+    tell(tree, &learnt)
+}
+
+/// Judges one input, as the target does.
+///
+/// # Errors
+/// If there is no such target or file, or the target finds something.
+pub fn replay(tree: &Tree, name: &str, file: &Path) -> Result<()> {
+    let targets = targets(tree)?;
+    let names: Vec<&str> = targets.iter().map(|one| one.name.as_str()).collect();
+    let target = targets.iter().find(|one| one.name == name);
+    let target =
+        target.with_context(|| format!("no target {name}; one of: {}", names.join(", ")))?;
+    let file = file
+        .canonicalize()
+        .with_context(|| format!("no input {}", file.display()))?;
+    let programs = built(tree, std::slice::from_ref(target))?;
+    let status = Command::new(programs.join(name))
+        .args(LIMITS)
+        .arg(&file)
+        .status()?;
+    match status.success() {
+        true => Ok(()),
+        false => bail!("{name} finds something in {}", file.display()),
+    }
+}
+
+/// The targets, as the manifest of `fuzz/` names them.
+fn targets(tree: &Tree) -> Result<Vec<Target>> {
+    let file = tree.root.join("fuzz/Cargo.toml");
+    let text = fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
+    let manifest: toml::Table = text.parse().context("fuzz/Cargo.toml")?;
+    let corpora = ["package", "metadata", "corpus"]
+        .iter()
+        .try_fold(&manifest, |table, key| table.get(*key)?.as_table())
+        .context("fuzz/Cargo.toml: no table package.metadata.corpus")?;
+    let target = |(name, folder): (&String, &toml::Value)| {
+        let folder = folder.as_str().context("a corpus is a folder's path")?;
+        let (name, corpus) = (name.clone(), tree.root.join(folder));
+        Ok(Target { name, corpus })
+    };
+    corpora.iter().map(target).collect()
+}
+
+/// Builds these targets; the folder with their programs.
+fn built(tree: &Tree, targets: &[Target]) -> Result<PathBuf> {
+    setup::ensure(tree, Use::Build)?;
+    setup::ensure(tree, Use::Fuzz)?;
+    let nightly = Nightly::ensure("libFuzzer", &["cargo", "--version"], &[])?;
+    let cargo_fuzz = CARGO_FUZZ.ensure(tree)?;
+    let folder = folder(tree).join("build");
+    let host = nightly.host()?;
+    let build = || {
+        nightly
+            .step(&cargo_fuzz)
+            .folder(&tree.root)
+            .args(["fuzz", "build", "--fuzz-dir", "fuzz", "--target", &host])
+            .args(["--target-dir".as_ref(), folder.as_os_str()])
+    };
+    match targets {
+        [one] => build().args([&one.name]).run()?,
+        _ => build().run()?,
+    }
+    Ok(folder.join(host).join("release"))
+}
+
+/// Runs one target.
+fn learn(tree: &Tree, target: &Target, program: &Path, time: Duration) -> Result<Learnt> {
+    let own = folder(tree).join(&target.name);
+    let [kept, found, outcomes] = ["kept", "found", "outcomes"].map(|name| own.join(name));
+    if outcomes.is_dir() {
+        fs::remove_dir_all(&outcomes)?;
+    }
+    for folder in [&kept, &found, &outcomes] {
+        fs::create_dir_all(folder)?;
+    }
+    let (log, before) = (own.join("log"), files(&kept)?.len());
+    let started = Instant::now();
+    let status = Command::new(program)
+        .arg(format!("-max_total_time={}", time.as_secs()))
+        .arg(format!("-artifact_prefix={}/", found.display()))
+        .arg("-print_final_stats=1")
+        .args(LIMITS)
+        // New inputs go into the first folder.
+        .args([&kept, &target.corpus])
+        .env("NETNICE_FUZZ_OUTCOMES", &outcomes)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&log)?)
+        .status()
+        .with_context(|| format!("cannot start {}", program.display()))?;
+    let took = started.elapsed();
+    let text = fs::read(&log)?;
+    let known: BTreeSet<String> = files(&target.corpus)?.iter().map(outcome).collect();
+    let mut others = files(&outcomes)?;
+    others.retain(|file| !known.contains(&outcome(file)));
+    Ok(Learnt {
+        name: target.name.clone(),
+        took,
+        log: Log::read(&String::from_utf8_lossy(&text)),
+        kept: files(&kept)?.len().saturating_sub(before),
+        outcomes: others,
+        is_well: status.success(),
+    })
+}
+
+impl Learnt {
+    fn line(&self) -> String {
+        let Log { first, last, .. } = &self.log;
+        format!(
+            "{}: {}, {} runs in {} s, edges {} at the start and {} at the end, features {} and {}, {} more inputs kept",
+            self.name,
+            if self.is_well { "no finding" } else { "FAILED" },
+            self.log.runs,
+            self.took.as_secs(),
+            first.edges,
+            last.edges,
+            first.features,
+            last.features,
+            self.kept
+        )
+    }
+}
+
+impl Log {
+    /// Lines about progress are `#123 NEW cov: 45 ft: 67 corp: …`, with a word for what happened.
+    fn read(text: &str) -> Log {
+        let (mut log, mut is_begun) = (Log::default(), false);
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let behind = |word: &str| {
+                let at = words.iter().position(|one| *one == word)?;
+                words.get(at + 1)?.parse().ok()
+            };
+            let number = words.first().and_then(|word| word.strip_prefix('#'));
+            let progress = number.filter(|_| line.starts_with('#'));
+            if let Some(runs) = progress.and_then(|runs| runs.parse().ok()) {
+                log.runs = runs;
+                let reached = (behind("cov:"), behind("ft:"));
+                if let (Some(edges), Some(features)) = reached {
+                    log.last = Reached { edges, features };
+                }
+                if !is_begun {
+                    log.first = log.last;
+                    is_begun = words.get(1) == Some(&"INITED");
+                }
+                log.said.clear();
+                continue;
+            }
+            if let Some(runs) = behind("stat::number_of_executed_units:") {
+                log.runs = runs;
+            }
+            if let Some((_, file)) = line.split_once(WRITTEN) {
+                log.finding = Some(PathBuf::from(file.trim()));
+            }
+            if !line.starts_with("INFO:") && log.said.lines().count() < MOST_SAID {
+                log.said.push_str(line);
+                log.said.push('\n');
+            }
+        }
+        log
+    }
+}
+
+/// Prints what was found and how to see it again.
+fn tell(tree: &Tree, learnt: &[Learnt]) -> Result<()> {
+    let shown = |file: &Path| match file.strip_prefix(&tree.root) {
+        Ok(inside) => inside.display().to_string(),
+        Err(_) => file.display().to_string(),
+    };
+    for one in learnt {
+        for file in &one.outcomes {
+            let (name, outcome, file) = (&one.name, outcome(file), shown(file));
+            println!("{name}: no input of the corpus has the outcome {outcome}; one is {file}");
+        }
+    }
+    let failed: Vec<&Learnt> = learnt.iter().filter(|one| !one.is_well).collect();
+    for one in &failed {
+        println!("\n{}:\n{}", one.name, one.log.said.trim_end());
+        if let Some(file) = &one.log.finding {
+            let file = shown(file);
+            println!(
+                "\nto see it again: cargo xtask fuzz --replay {} {file}",
+                one.name
+            );
+        }
+    }
+    let runs: u64 = learnt.iter().map(|one| one.log.runs).sum();
+    let (count, wrong) = (learnt.len(), failed.len());
+    println!("\n{count} targets, {runs} runs, {wrong} with a finding");
+    match wrong {
+        0 => Ok(()),
+        _ => bail!("a target found something; mend it, and put the input into the corpus"),
+    }
+}
+
+/// What comes of an input, by its file's name: `checksum` of `checksum-2.bin`.
+fn outcome(file: impl AsRef<Path>) -> String {
+    let stem = file
+        .as_ref()
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy();
+    let outcome = stem.rsplit_once('-').map(|(outcome, _)| outcome);
+    outcome.unwrap_or(&stem).to_owned()
+}
+
+fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let list = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files = Vec::new();
+    for file in list {
+        files.push(file?.path());
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn folder(tree: &Tree) -> PathBuf {
+    tree.target.join("fuzz")
+}
+
+const CARGO_FUZZ: CargoTool = CargoTool {
+    name: "cargo-fuzz",
+    version: "0.13.2",
+    build: &[],
+};
+/// An input that takes longer than ten seconds, or all of them together more than this memory, is a finding.
+const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=2048"];
+/// What libFuzzer writes before the name of a finding's file.
+const WRITTEN: &str = "Test unit written to ";
+/// Lines that are shown of what a finding says.
+const MOST_SAID: usize = 40;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! The nightly toolchain, for what a stable compiler does not do: Miri, and code that counts its own coverage.
+//!
+//! rustup brings it, and its components, where they are missing.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+use crate::step::{self, Step};
+
+/// The nightly toolchain of this machine.
+pub struct Nightly {
+    rustup: PathBuf,
+}
+
+impl Nightly {
+    /// Finds the toolchain. `proof` is a command that succeeds if all of it is there that `what` needs; if it fails, the toolchain is
+    /// installed with these components.
+    ///
+    /// # Errors
+    /// If there is no rustup, or it cannot install the toolchain.
+    pub fn ensure(what: &str, proof: &[&str], components: &[&str]) -> Result<Nightly> {
+        let rustup = step::find_program("rustup");
+        let rustup = rustup.with_context(|| {
+            format!("{what} needs a nightly toolchain, and there is no rustup to install it")
+        })?;
+        let nightly = Nightly { rustup };
+        let (program, words) = proof.split_first().context("a proof is a command")?;
+        if nightly.step(program).args(words).capture().is_err() {
+            let components = components.iter().flat_map(|one| ["--component", one]);
+            Step::new(&nightly.rustup)
+                .args(["toolchain", "install", NIGHTLY, "--profile", "minimal"])
+                .args(components)
+                .run()?;
+        }
+        Ok(nightly)
+    }
+
+    /// A step that runs this program with the toolchain's cargo and compiler first on its `PATH`.
+    pub fn step(&self, program: impl AsRef<OsStr>) -> Step {
+        // Cargo names itself to what it runs, and that one is not of this toolchain.
+        Step::new(&self.rustup).without_env("CARGO").args([
+            "run".as_ref(),
+            NIGHTLY.as_ref(),
+            program.as_ref(),
+        ])
+    }
+
+    /// The triple that the toolchain builds for.
+    ///
+    /// # Errors
+    /// If its compiler does not say so.
+    pub fn host(&self) -> Result<String> {
+        let said = self
+            .step("rustc")
+            .args(["--version", "--verbose"])
+            .capture()?;
+        let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+        Ok(host.context("rustc does not say its host")?.to_owned())
+    }
+}
+
+const NIGHTLY: &str = "nightly";
