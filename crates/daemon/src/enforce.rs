@@ -40,6 +40,19 @@ pub struct Process {
 /// The targets that processes are members of, by process: made by process or name, and by executable. 0: none.
 pub type Members = BTreeMap<u32, (u32, u32)>;
 
+/// What the executables that a request names are looked at with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Sight {
+    /// With root's rights.
+    #[default]
+    Roots,
+    /// With a user's: the path that the request names was looked at before, and what stands there, or why nothing does, is
+    /// known.
+    Users(String, Result<AppKey, String>),
+    /// Not at all: the request of a user names none.
+    Nothing,
+}
+
 /// What has passed so far, by the name of the interface.
 pub type Seen = BTreeMap<String, Passed>;
 
@@ -225,6 +238,12 @@ pub trait Host {
     /// The sockets of these processes, of those that run a program or are in a control group or below it, or those that
     /// a user has made.
     fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied>;
+    /// Looks after what changes in the kernel's tables by itself; tells what a person should know. To be called each second.
+    fn tend(&mut self) -> Result<Vec<String>, Denied> {
+        Ok(Vec::new())
+    }
+    /// Says what a path may be looked at for until this is said again.
+    fn behold(&mut self, _sight: Sight) {}
     /// What has passed the interfaces.
     fn seen(&mut self) -> Result<Seen, Denied>;
 }
@@ -266,11 +285,7 @@ fn steps<H: Host>(
     let mut carry_out = |host: &mut H, act: &Act| -> Result<(), Denied> {
         let (found, undo) = host.act(act)?;
         installed.undo.push(undo);
-        let sum = &mut installed.adoption;
-        sum.processes += found.processes;
-        sum.sockets += found.sockets;
-        sum.shared_listeners += found.shared_listeners;
-        sum.hidden_mptcp += found.hidden_mptcp;
+        installed.adoption.add(&found);
         Ok(())
     };
     for act in acts.iter().filter(|act| act.releases()) {

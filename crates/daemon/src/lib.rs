@@ -30,6 +30,7 @@ pub mod policy;
 pub mod run;
 pub mod runtime;
 pub mod server;
+pub mod sight;
 pub mod state;
 pub mod undo;
 pub mod units;

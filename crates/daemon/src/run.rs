@@ -33,11 +33,12 @@ use crate::direct::drivers::Drivers;
 use crate::direct::network::{KernelNetwork, Network};
 use crate::direct::tell::What;
 use crate::direct::{Asked, Caller, Flows};
-use crate::enforce::Host;
 use crate::enforce::kernel::KernelHost;
+use crate::enforce::{Host, Sight};
 use crate::metrics::serve::{self, Address, Scrape};
 use crate::runtime::Runtime;
 use crate::server::{Ask, Server};
+use crate::sight::Sights;
 use crate::state::{StateError, Store};
 use crate::units;
 use crate::watch::{Ends, Folders, Links, Ways};
@@ -173,6 +174,7 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
     let mut look_at: Option<Instant> = None;
     let mut sweep_at: Option<Instant> = None;
     let (to_clerk, mut asks) = mpsc::channel::<Ask>(WAITING);
+    let (mut sights, mut seen) = Sights::new();
     let path = options.runtime.socket();
     let server = listen(&path).during(&format!("listen at {}", path.display()))?;
     tracing::info!(socket = %path.display(), "serving");
@@ -227,7 +229,12 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
                 folders.watch(&group_folders(&clerk));
                 unit_files.watch(clerk.unit_folders());
             }
-            Some(ask) = asks.recv() => answer(&mut clerk, &mut flows, ask),
+            Some((ask, sight)) = seen.recv() => answer(&mut clerk, &mut flows, ask, sight),
+            Some(ask) = asks.recv() => {
+                if let Some((ask, sight)) = sights.look(ask) {
+                    answer(&mut clerk, &mut flows, ask, sight);
+                }
+            }
             Some((link, connection, heard)) = from_drivers.recv() => {
                 if drivers.is_present(&link, connection) {
                     flows.heard(&mut clerk, &link, heard, Now::read());
@@ -297,7 +304,12 @@ fn listen(path: &Path) -> io::Result<Server> {
     }
 }
 
-fn answer<H: Host, N: Network>(clerk: &mut Clerk<H>, flows: &mut Flows<N>, ask: Ask) {
+fn answer<H: Host, N: Network>(
+    clerk: &mut Clerk<H>,
+    flows: &mut Flows<N>,
+    ask: Ask,
+    sight: Sight,
+) {
     let now = Now::read();
     let Ask {
         peer,
@@ -331,7 +343,9 @@ fn answer<H: Host, N: Network>(clerk: &mut Clerk<H>, flows: &mut Flows<N>, ask: 
     if matches!(&request, Request::Clear(clear) if clears_flows(&peer, clear)) {
         flows.clear(clerk, now);
     }
+    clerk.host().behold(sight);
     let mut response = clerk.handle(&peer, &request, named, now);
+    clerk.host().behold(Sight::Roots);
     if let Response::Doctor(report) = &mut response {
         report.items.extend(flows.doctor(clerk));
     }

@@ -21,6 +21,7 @@ use crate::peer::Peer;
 const ANN: Peer = Peer {
     uid: 1000,
     privileged: false,
+    groups: Vec::new(),
 };
 
 /// A clerk and its machine, at a time.

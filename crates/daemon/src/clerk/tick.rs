@@ -21,6 +21,12 @@ impl<H: Host> Clerk<H> {
             let measured = self.measure(now);
             self.journal.judge(now, "measuring", measured);
         }
+        let tended = self.host.tend().map(|told| {
+            for text in told {
+                self.journal.warn(now, text);
+            }
+        });
+        self.journal.judge(now, "looking after the kernel's tables", tended);
         self.expire(now);
         let looked = self
             .sweep(now)

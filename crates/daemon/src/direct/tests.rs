@@ -25,6 +25,7 @@ use paper::{Driver, Paper};
 const ANN: Peer = Peer {
     uid: 1000,
     privileged: false,
+    groups: Vec::new(),
 };
 
 /// A daemon's two halves, a driver, and the world around them.
