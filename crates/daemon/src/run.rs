@@ -304,12 +304,7 @@ fn listen(path: &Path) -> io::Result<Server> {
     }
 }
 
-fn answer<H: Host, N: Network>(
-    clerk: &mut Clerk<H>,
-    flows: &mut Flows<N>,
-    ask: Ask,
-    sight: Sight,
-) {
+fn answer<H: Host, N: Network>(clerk: &mut Clerk<H>, flows: &mut Flows<N>, ask: Ask, sight: Sight) {
     let now = Now::read();
     let Ask {
         peer,

@@ -43,10 +43,18 @@ impl Sights {
             return Some((ask, Sight::Nothing));
         };
         self.threads.retain(|_, own| Arc::strong_count(own) > 1);
-        let all: usize = self.threads.values().map(|o| Arc::strong_count(o) - 1).sum();
+        let all: usize = self
+            .threads
+            .values()
+            .map(|o| Arc::strong_count(o) - 1)
+            .sum();
         let own = self.threads.entry(ask.peer.uid).or_default();
         if Arc::strong_count(own) > MOST_OF_USER || all >= MOST {
-            refuse(ask, &path, "earlier ones of yours still wait for a file system");
+            refuse(
+                ask,
+                &path,
+                "earlier ones of yours still wait for a file system",
+            );
             return None;
         }
         let held = Arc::clone(own);
@@ -132,7 +140,10 @@ mod tests {
             let target = target.to_owned();
             path_of(&Request::Find(Find { target }))
         };
-        assert_eq!(find("app:/usr/bin/rsync").as_deref(), Some("/usr/bin/rsync"));
+        assert_eq!(
+            find("app:/usr/bin/rsync").as_deref(),
+            Some("/usr/bin/rsync")
+        );
         assert_eq!(find("user:ann"), None);
         assert_eq!(find("nonsense"), None);
         let explain = Request::Explain(Explain {

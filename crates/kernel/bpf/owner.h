@@ -248,7 +248,7 @@ static __always_inline __u64 cookie_of(struct bpf_sock *sk)
 }
 
 /* The cgroup target of a packet's socket that has no room for a tag; empty when it is asked for first. */
-static __always_inline struct sock_cgroup *stray_group(struct __sk_buff *skb)
+static __noinline struct sock_cgroup *stray_group(struct __sk_buff *skb)
 {
 	__u64 cookie = bpf_get_socket_cookie(skb);
 	struct sock_cgroup *known, none = {};
@@ -263,7 +263,7 @@ static __always_inline struct sock_cgroup *stray_group(struct __sk_buff *skb)
 }
 
 /* The same of a socket that a packet is for. */
-static __always_inline struct sock_cgroup *stray_receiver_group(struct bpf_sock *sk)
+static __noinline struct sock_cgroup *stray_receiver_group(struct bpf_sock *sk)
 {
 	__u32 which = COUNT_STRAY_GROUPS;
 	__u64 *there = bpf_map_lookup_elem(&counts, &which), cookie;

@@ -88,22 +88,26 @@ static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_so
 }
 
 /* The owner of a socket, where some have no room for a tag. */
-static __always_inline struct sock_own *stray_owner(struct __sk_buff *skb, struct bpf_sock *sk, bool egress,
+static __noinline struct sock_own *stray_owner(struct __sk_buff *skb, struct bpf_sock *sk, bool egress,
 						    struct sock_own *tag)
 {
 	__u64 cookie = cookie_of(sk);
 	struct sock_own *own, fresh = {};
 
 	own = bpf_map_lookup_elem(&stray_owns, &cookie);
-	if (own || tag)
-		return own ? own : tag;
+	if (own)
+		return own;
+	if (tag)
+		return tag;
 	if (!egress || sk->protocol != IPPROTO_TCP)
 		return 0;
 	listeners_owner(skb, sk, &fresh);
 	fresh.uid = bpf_get_socket_uid(skb);
 	own = bpf_sk_storage_get(&sock_owns, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);	/* so it is looked for once */
-	if (own || !fresh.own)
+	if (own)
 		return own;
+	if (!fresh.own && !fresh.app)
+		return 0;
 	cookie = bpf_get_socket_cookie(skb);
 	bpf_map_update_elem(&stray_owns, &cookie, &fresh, BPF_ANY);
 	return bpf_map_lookup_elem(&stray_owns, &cookie);
@@ -288,7 +292,7 @@ static __always_inline bool returning(struct __sk_buff *skb, struct settings *no
 /* Was this packet seen on an interface over this one? The control block does not outlive that one's queue, but the socket
  * tells whether the packet began in this namespace, where nobody but root sets a tc_index. A packet without a socket has no
  * owner that could be missed. */
-static __always_inline bool was_seen(struct __sk_buff *skb, struct settings *now, struct iface *iface, struct bpf_sock *sk)
+static __noinline bool was_seen(struct __sk_buff *skb, struct settings *now, struct iface *iface, struct bpf_sock *sk)
 {
 	struct bpf_sock *pointer = sk;
 	struct sock *at = 0;

@@ -92,10 +92,7 @@ fn take_rights(rights: &Rights) -> io::Result<()> {
         return Err(io::Error::last_os_error());
     }
     let unchanged = libc::c_long::from(u32::MAX);
-    for (call, id) in [
-        (libc::SYS_setfsgid, gid),
-        (libc::SYS_setfsuid, rights.uid),
-    ] {
+    for (call, id) in [(libc::SYS_setfsgid, gid), (libc::SYS_setfsuid, rights.uid)] {
         // They tell the value of before, never an error; so it is asked for again.
         // SAFETY: no pointers.
         unsafe { libc::syscall(call, id) };

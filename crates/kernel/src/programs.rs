@@ -418,7 +418,10 @@ impl Programs {
     }
 
     fn counts(&mut self) -> Result<Array<&mut MapData, u64>, KernelError> {
-        let map = self.ebpf.map_mut("counts").ok_or_else(|| absent("counts"))?;
+        let map = self
+            .ebpf
+            .map_mut("counts")
+            .ok_or_else(|| absent("counts"))?;
         Array::try_from(map).map_err(|e| KernelError::bpf("map counts", e))
     }
 

@@ -379,7 +379,9 @@ impl Server<'_> {
 fn network(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
     }
 }
 

@@ -26,7 +26,8 @@ impl<H: Host> Clerk<H> {
                 self.journal.warn(now, text);
             }
         });
-        self.journal.judge(now, "looking after the kernel's tables", tended);
+        self.journal
+            .judge(now, "looking after the kernel's tables", tended);
         self.expire(now);
         let looked = self
             .sweep(now)

@@ -120,8 +120,11 @@ impl Host for KernelHost {
     }
 
     fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
-        let nothing =
-            |why: &str| Denied::Failed(format!("there is no program at {path} to be limited: {why}"));
+        let nothing = |why: &str| {
+            Denied::Failed(format!(
+                "there is no program at {path} to be limited: {why}"
+            ))
+        };
         match &self.sight {
             Sight::Roots => {}
             Sight::Users(seen, found) if seen == path => {

@@ -42,9 +42,7 @@ impl Kernel {
         let programs = loaded(&mut self.programs)?;
         if programs.settings()?.strays != 0
             && let Some(cookie) = process::cookie(socket.as_fd())
-            && let Ok(own) = programs
-                .hash::<u64, SockOwn>("stray_owns")?
-                .get(&cookie, 0)
+            && let Ok(own) = programs.hash::<u64, SockOwn>("stray_owns")?.get(&cookie, 0)
         {
             return Ok(Some(own));
         }
@@ -61,19 +59,16 @@ impl Kernel {
     ) -> Result<Tagged, KernelError> {
         let programs = loaded(&mut self.programs)?;
         let inside = SockOwn { inode: 0, ..own };
-        let written =
-            programs
-                .socket_owners()?
-                .insert(&SocketRef(socket.as_fd()), inside, 0);
+        let written = programs
+            .socket_owners()?
+            .insert(&SocketRef(socket.as_fd()), inside, 0);
         let mut settings = programs.settings()?;
         let cookie = process::cookie(socket.as_fd());
         match (written, cookie) {
             (Ok(()), cookie) => {
                 if let Some(cookie) = cookie.filter(|_| settings.strays != 0) {
                     // It had no room before.
-                    let _ = programs
-                        .hash::<u64, SockOwn>("stray_owns")?
-                        .remove(&cookie);
+                    let _ = programs.hash::<u64, SockOwn>("stray_owns")?.remove(&cookie);
                 }
                 Ok(Tagged::Itself)
             }
@@ -117,8 +112,9 @@ impl Kernel {
         // What is in no list has no port, and will be noted anew when it sends.
         let mut groups = programs.hash::<u64, SockCgroup>("stray_groups")?;
         let there: Vec<u64> = groups.keys().flatten().collect();
-        let (stay, gone): (Vec<u64>, Vec<u64>) =
-            there.into_iter().partition(|cookie| listed.contains(cookie));
+        let (stay, gone): (Vec<u64>, Vec<u64>) = there
+            .into_iter()
+            .partition(|cookie| listed.contains(cookie));
         for cookie in gone {
             let _ = groups.remove(&cookie);
         }

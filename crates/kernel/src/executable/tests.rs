@@ -166,7 +166,10 @@ fn a_fifo_is_not_opened_and_a_users_eyes_do_not_see_roots_files() {
     };
     if let Ok(key) = as_user(place("open")) {
         assert_eq!(Some(key), look(&place("open")).ok());
-        let (hidden, missing) = (as_user(place("closed/program")), as_user(place("closed/no")));
+        let (hidden, missing) = (
+            as_user(place("closed/program")),
+            as_user(place("closed/no")),
+        );
         assert!(hidden.is_err(), "{hidden:?}");
         assert_eq!(hidden, missing);
     } // else not root: nobody's rights but one's own can be taken
