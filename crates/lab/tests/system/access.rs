@@ -258,12 +258,18 @@ fn a_driver_of_somebody_elses_is_not_run() {
             soon(|| runtime.join("netnice.sock").exists()),
             "it does not serve"
         );
+        let mut link = desk.netnice.command(&["link", "eth0", "--rate", "100mbit"]);
+        link.env("NETNICE_RUNTIME_DIR", &runtime);
+        process::run(&mut link).expect("the link is managed");
         let lab = process::binary("netnice-lab").expect("it is built");
         let mut attach = desk.world.client().ns.command("timeout");
         let flow = Direct::source(desk.client(6001), desk.server(5001));
         attach.arg("10").arg(lab).arg("traffic");
         attach.args(flow.by(&runtime).on("eth0").args());
         let output = attach.output().expect("it can be started");
+        let mut clear = desk.netnice.command(&["clear", "--all"]);
+        clear.env("NETNICE_RUNTIME_DIR", &runtime);
+        process::run(&mut clear).expect("all is cleared");
         daemon.terminate(PATIENCE);
         let said = String::from_utf8_lossy(&output.stderr).into_owned() + &daemon.complaints();
         let ran = marker.exists();
