@@ -58,7 +58,8 @@ fn answers(desk: &Desk) -> bool {
     within.output().is_ok_and(|output| output.status.success())
 }
 
-/// A program, and a FIFO that stands in its place every other moment.
+/// A program, and a FIFO that stands in its place every other moment. The way to it is long, so that much happens between two
+/// looks at it.
 const SWAPPER: &str = r#"
 import ctypes, threading
 folder = sys.argv[2]
@@ -66,12 +67,14 @@ program, fifo = folder + '/program', folder + '/fifo'
 with open(program, 'wb') as file: file.write(b'\x7fELF')
 os.chmod(program, 0o755)
 os.mkfifo(fifo, 0o755)
+os.symlink('./' * 2000, folder + '/way')
+os.symlink('way/' * 30, folder + '/long')
 if os.fork() == 0:
     rename, parent = ctypes.CDLL(None, use_errno=True).renameat2, os.getppid()
     while os.getppid() == parent:
         for _ in range(1000): rename(-100, program.encode(), -100, fifo.encode(), 2)
-for _ in range(2000):
-    ask({"explain": {"target": "app:" + program}})
+for _ in range(300):
+    ask({"explain": {"target": "app:" + folder + '/long/program'}})
 print('done', flush=True)
 "#;
 
@@ -144,6 +147,10 @@ os.set_inheritable(write, False)
 os.close(write)
 print('mounted' if failed == 0 else os.strerror(ctypes.get_errno()), flush=True)
 sys.stdin.readline()
+import fcntl
+root = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.ioctl(root, 0x9362, 0)  # AUTOFS_IOC_CATATONIC: who waits is sent away
+os.close(root)
 libc.umount2(sys.argv[1].encode(), 2)
 os.close(read)
 print('gone', flush=True)
