@@ -122,7 +122,8 @@ fn processes() -> Result<impl Iterator<Item = u32>, Fault> {
 
 /// The process group of a process (proc_pid_stat(5), field 5; the name before it may hold anything).
 fn group_of(pid: u32) -> Option<u32> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let stat = String::from_utf8_lossy(&stat);
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(2)?.parse().ok()
 }
@@ -139,7 +140,8 @@ fn leader(thread: u32) -> Option<u32> {
 
 /// The first number behind a key of proc_pid_status(5).
 fn status(pid: u32, key: &str) -> Option<u32> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
+    let status = String::from_utf8_lossy(&status);
     let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_whitespace().next()?.parse().ok()
 }

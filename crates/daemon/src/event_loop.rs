@@ -125,7 +125,10 @@ impl Daemon {
             Event::Stop => {}
             Event::ReadPolicy => self.service.obey(&self.policy, now),
             Event::Due(timer) => self.is_due(timer, now),
-            Event::Asked(ask) => requests::answer(&mut self.service, &mut self.flows, *ask, now),
+            Event::Asked(asked) => {
+                let (ask, sight) = *asked;
+                requests::answer(&mut self.service, &mut self.flows, ask, sight, now);
+            }
             Event::Scraped(scrape) => {
                 // Who has gone meanwhile misses the page.
                 let _ = scrape.send(self.service.metrics(now));

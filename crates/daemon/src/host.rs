@@ -14,6 +14,7 @@ pub(crate) mod containers;
 pub(crate) mod kernel;
 #[cfg(test)]
 pub(crate) mod machine;
+pub(crate) mod sight;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -43,6 +44,19 @@ pub(crate) struct Process {
 
 /// The targets that processes are members of, by process: made by process or name, and by executable. 0: none.
 pub(crate) type Members = BTreeMap<u32, (u32, u32)>;
+
+/// What the executables that a request names are looked at with.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// With root's rights.
+    #[default]
+    Roots,
+    /// With a user's: the path that the request names was looked at before, and what stands there, or why nothing does, is
+    /// known.
+    Users(String, Result<AppKey, String>),
+    /// Not at all: the request of a user names none.
+    Nothing,
+}
 
 /// What has passed so far, by the name of the interface.
 pub(crate) type Seen = BTreeMap<String, Passed>;
@@ -212,6 +226,8 @@ pub(crate) trait Inventory {
     /// The sockets of these processes, of those that run a program or are in a control group or below it, or those that
     /// a user has made.
     fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied>;
+    /// Says what a path may be looked at for until this is said again.
+    fn behold(&mut self, _sight: Sight) {}
 }
 
 /// What is in force: classes, limits, and whose packets they hold. Everything that changes the kernel is here.
@@ -237,6 +253,10 @@ pub(crate) trait Enforcer {
     fn reconcile(&mut self) -> Result<(), Denied>;
     /// What is not as it was installed.
     fn audit(&mut self) -> Result<Vec<String>, Denied>;
+    /// Looks after what changes in the kernel's tables by itself; tells what a person should know. To be called each second.
+    fn tend(&mut self) -> Result<Vec<String>, Denied> {
+        Ok(Vec::new())
+    }
     /// Forgets members that have ended without being seen to.
     fn forget_dead(&mut self) -> Result<(), Denied>;
     /// What an earlier daemon has left in force.

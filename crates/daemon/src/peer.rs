@@ -9,6 +9,8 @@ pub struct Peer {
     pub uid: u32,
     /// Root, or a member of the group [`GROUP`] when the connection was made.
     pub privileged: bool,
+    /// The user's groups, the first one first; none of the daemon itself.
+    pub groups: Vec<u32>,
 }
 
 impl Peer {
@@ -17,6 +19,7 @@ impl Peer {
     pub const ROOT: Peer = Peer {
         uid: 0,
         privileged: true,
+        groups: Vec::new(),
     };
 
     /// From what the kernel says of a connection.
@@ -28,6 +31,7 @@ impl Peer {
         Peer {
             uid: peer.uid,
             privileged: peer.uid == 0 || in_group(),
+            groups: peer.groups.clone(),
         }
     }
 

@@ -1,10 +1,11 @@
-//! The runtime folder: it is made here, and one daemon at a time has it.
+//! The runtime folder: it is made here, it is root's alone, and one daemon at a time has it.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use netnice_kernel::trust::{self, Distrust};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
@@ -21,6 +22,17 @@ pub enum RuntimeError {
         folder: PathBuf,
         /// Who has it, as they said.
         holder: String,
+    },
+    /// Others could write it, or put another one in its place.
+    #[error(
+        "the runtime folder {} is not root's alone: {why}; make it root's and writable by root alone (chown root, chmod \
+         755), with all that is around it, or name another one with --runtime-dir", folder.display()
+    )]
+    Unsafe {
+        /// The folder.
+        folder: PathBuf,
+        /// Why.
+        why: Distrust,
     },
     /// It cannot be used.
     #[error("cannot use the runtime folder {}: {source}", folder.display())]
@@ -53,6 +65,10 @@ impl Runtime {
             fs::create_dir_all(folder).map_err(unusable)?;
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).map_err(unusable)?;
         }
+        trust::check(folder).map_err(|why| RuntimeError::Unsafe {
+            folder: folder.to_owned(),
+            why,
+        })?;
         let path = folder.join(LOCK);
         // A daemon that leaves removes the file: then what was locked is no longer what has the name.
         let mut lock = loop {

@@ -31,7 +31,8 @@
 #define IFACE_VETH 64		/* its other end may be in a container */
 
 #define MAX_TARGETS 8190
-#define MAX_PROCESSES 262144
+#define MAX_PROCESSES 262144	/* the daemon sizes the table by what this machine can run, if that is more */
+#define MAX_STRAYS 65536
 #define MAX_IFACES 4096
 #define MAX_SLOTS 24576
 #define MAX_LINK_CLASSES 65536
@@ -92,15 +93,17 @@ struct proc {
 	__u32 app;		/* target made by executable */
 };
 
-/* sock_owns: the owner of a socket. */
+/* sock_owns: the owner of a socket. stray_owns: the same, by the socket's cookie, of sockets whose option memory
+ * (net.core.optmem_max) has no room for a tag. An entry there counts more than the tag. */
 struct sock_own {
 	__u32 own;
 	__u32 app;
 	__u32 uid;
-	__u32 pad;
+	__u32 inode;		/* in stray_owns: the socket's inode, by which it is found that the socket is gone */
 };
 
-/* sock_cgroups: the cgroup target that a socket falls under, valid while the generation is the current one. */
+/* sock_cgroups: the cgroup target that a socket falls under, valid while the generation is the current one.
+ * stray_groups: the same, by the socket's cookie, of sockets that have no room for a tag. */
 struct sock_cgroup {
 	__u32 target;
 	__u32 generation;
@@ -129,7 +132,8 @@ struct settings {
 	__u32 targets;		/* how many targets there are */
 	__u32 links;		/* how many managed links there are */
 	__u32 containers;	/* how many containers are targets */
-	__u32 pad;
+	__u32 strays;		/* whether stray_owns may hold a socket */
+	__u32 key[2];		/* random: a packet that comes back from a stage carries it in cb, beside its slot */
 };
 
 /* counters: (target id, direction) -> what was seen on the first pass, before any queue. */
@@ -179,5 +183,10 @@ struct event {
 };
 
 #define EVENT_EXIT 1
+
+/* counts: what the programs count for the daemon, by index. */
+#define COUNT_LOST_FORKS 0	/* children that could not be made members of their parent's targets */
+#define COUNT_STRAY_GROUPS 1	/* entries that were made in stray_groups since the daemon last found it empty */
+#define COUNTS 2
 
 #endif

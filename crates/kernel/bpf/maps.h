@@ -24,6 +24,9 @@ MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, struct flow_key, struct flow, 0, flows);
 MAP(BPF_MAP_TYPE_LRU_HASH, MAX_FLOWS, struct window_key, struct window, 0, windows);
 MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_own, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_owns);
 MAP(BPF_MAP_TYPE_SK_STORAGE, 0, int, struct sock_cgroup, BPF_F_NO_PREALLOC | BPF_F_CLONE, sock_cgroups);
+MAP(BPF_MAP_TYPE_HASH, MAX_STRAYS, __u64, struct sock_own, BPF_F_NO_PREALLOC, stray_owns);
+MAP(BPF_MAP_TYPE_HASH, MAX_STRAYS, __u64, struct sock_cgroup, BPF_F_NO_PREALLOC, stray_groups);
+MAP(BPF_MAP_TYPE_ARRAY, COUNTS, __u32, __u64, 0, counts);
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -35,6 +38,14 @@ static __always_inline struct settings *current_settings(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+static __always_inline void count_one(__u32 which)
+{
+	__u64 *counted = bpf_map_lookup_elem(&counts, &which);
+
+	if (counted)
+		__sync_fetch_and_add(counted, 1);
 }
 
 #endif

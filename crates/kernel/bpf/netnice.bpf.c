@@ -24,7 +24,7 @@
 _Static_assert(sizeof(struct leaf) == 20, "leaf");
 _Static_assert(sizeof(struct target) == 48, "target");
 _Static_assert(sizeof(struct iface) == 60, "iface");
-_Static_assert(sizeof(struct settings) == 40, "settings");
+_Static_assert(sizeof(struct settings) == 48, "settings");
 _Static_assert(sizeof(struct window) == 32, "window");
 _Static_assert(sizeof(struct group_name) == MAX_GROUP_NAME, "group_name");
 

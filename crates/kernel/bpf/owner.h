@@ -45,7 +45,25 @@ struct cgroup {
 	struct kernfs_node *kn;
 	struct cgroup_root *root;
 };
+struct atomic64_core {
+	long long counter;
+};
+struct net {
+	__u64 net_cookie;
+};
+struct possible_net_core {
+	struct net *net;
+};
+struct sock_common {
+	struct possible_net_core skc_net;
+	struct atomic64_core skc_cookie;
+};
+struct sock {
+	struct sock_common __sk_common;
+};
 #pragma clang attribute pop
+
+#define EEXIST 17
 
 SEC("tp_btf/sched_process_fork")
 int on_fork(__u64 *ctx)
@@ -55,6 +73,7 @@ int on_fork(__u64 *ctx)
 	__u32 from = parent->tgid, to = child->tgid;
 	struct proc *membership;
 	struct proc copy;
+	long failed;
 
 	if (from == to)
 		return 0;	/* a thread: its group is known already */
@@ -62,7 +81,9 @@ int on_fork(__u64 *ctx)
 	if (!membership)
 		return 0;
 	copy = *membership;
-	bpf_map_update_elem(&procs, &to, &copy, BPF_NOEXIST);
+	failed = bpf_map_update_elem(&procs, &to, &copy, BPF_NOEXIST);
+	if (failed && failed != -EEXIST)	/* full, or no memory: the daemon sees the count and looks for the child */
+		count_one(COUNT_LOST_FORKS);
 	return 0;
 }
 
@@ -213,6 +234,46 @@ int on_connect6(struct bpf_sock_addr *ctx)
 	return on_sock_addr(ctx, false);
 }
 
+/* The cookie of a socket that need not be the packet's. 0: it has none yet. The verifier lets nobody compute with a pointer
+ * to a socket, so it is read back from the stack as a number. */
+static __always_inline __u64 cookie_of(struct bpf_sock *sk)
+{
+	struct bpf_sock *pointer = sk;
+	struct sock *at = 0;
+	__u64 cookie = 0;
+
+	bpf_probe_read_kernel(&at, sizeof(at), &pointer);
+	bpf_probe_read_kernel(&cookie, sizeof(cookie), &at->__sk_common.skc_cookie);
+	return cookie;
+}
+
+/* The cgroup target of a packet's socket that has no room for a tag; empty when it is asked for first. */
+static __noinline struct sock_cgroup *stray_group(struct __sk_buff *skb)
+{
+	__u64 cookie = bpf_get_socket_cookie(skb);
+	struct sock_cgroup *known, none = {};
+
+	known = bpf_map_lookup_elem(&stray_groups, &cookie);
+	if (known)
+		return known;
+	if (bpf_map_update_elem(&stray_groups, &cookie, &none, BPF_ANY))
+		return 0;
+	count_one(COUNT_STRAY_GROUPS);
+	return bpf_map_lookup_elem(&stray_groups, &cookie);
+}
+
+/* The same of a socket that a packet is for. */
+static __noinline struct sock_cgroup *stray_receiver_group(struct bpf_sock *sk)
+{
+	__u32 which = COUNT_STRAY_GROUPS;
+	__u64 *there = bpf_map_lookup_elem(&counts, &which), cookie;
+
+	if (!there || !*there)
+		return 0;
+	cookie = cookie_of(sk);
+	return bpf_map_lookup_elem(&stray_groups, &cookie);
+}
+
 /* The cgroup target around a socket: the deepest of its birth cgroup and that one's ancestors. Answers from the
  * socket's storage while no cgroup target came or went. */
 static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_sock *sk, struct settings *now)
@@ -222,8 +283,8 @@ static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_soc
 
 	known = bpf_sk_storage_get(&sock_cgroups, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!known)
-		return 0;
-	if (known->generation == now->generation)
+		known = stray_group(skb);
+	if (known && known->generation == now->generation)
 		return known->target;
 	for (level = 0; level <= MAX_CGROUP_LEVELS; level++) {
 		__u64 id = bpf_skb_ancestor_cgroup_id(skb, level);
@@ -235,8 +296,10 @@ static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_soc
 		if (target)
 			fresh.target = *target;
 	}
-	known->target = fresh.target;
-	known->generation = now->generation;
+	if (known) {
+		known->target = fresh.target;
+		known->generation = now->generation;
+	}
 	return fresh.target;
 }
 

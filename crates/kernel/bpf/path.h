@@ -11,8 +11,10 @@
  * receiver's, and its ingress has no program (unless lo is a managed link): each call of one costs what nobody's
  * packets pay too, and no interface is faster.
  *
- * A packet on its way back carries in tc_index a slot, a random number that names its interface and stage. The
- * program that meets it there clears it and returns UNSPEC, so filters behind ours run once, as if we were not there.
+ * A packet on its way back carries in tc_index a slot, a random number that names its interface and stage, and from the
+ * far end of the stage on a secret key in its control block, which tells it from a packet that a classifier in another
+ * namespace gave this tc_index. The program that meets it there clears both and returns UNSPEC, so filters behind ours run
+ * once, as if we were not there.
  *
  * An interface that lies over another (a macvlan) hands its packets down with their socket. They carry a slot too, by
  * which the lower interface knows that they were seen.
@@ -48,6 +50,69 @@ static __always_inline bool look_up(struct packet *p, __u32 target)
 	return true;
 }
 
+/* The owner of the listener that a socket was accepted from. A listener that has no room for a tag has none to pass on. */
+static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_sock *sk, struct sock_own *own)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *listener;
+	struct sock_own *known;
+	bool found = false;
+	__u64 cookie;
+	__u32 size;
+
+	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+		tuple.ipv4.daddr = sk->src_ip4;
+		tuple.ipv4.dport = bpf_htons(sk->src_port);
+		size = sizeof(tuple.ipv4);
+	} else {
+		tuple.ipv6.daddr[0] = sk->src_ip6[0];
+		tuple.ipv6.daddr[1] = sk->src_ip6[1];
+		tuple.ipv6.daddr[2] = sk->src_ip6[2];
+		tuple.ipv6.daddr[3] = sk->src_ip6[3];
+		tuple.ipv6.dport = bpf_htons(sk->src_port);
+		size = sizeof(tuple.ipv6);
+	}
+	/* From port 0 of no address: no connection is that, so a listener is found or nothing. */
+	listener = bpf_sk_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!listener)
+		return false;
+	cookie = cookie_of(listener);
+	known = bpf_map_lookup_elem(&stray_owns, &cookie);
+	if (known) {
+		own->own = known->own;
+		own->app = known->app;
+		found = true;
+	}
+	bpf_sk_release(listener);
+	return found;
+}
+
+/* The owner of a socket, where some have no room for a tag. */
+static __noinline struct sock_own *stray_owner(struct __sk_buff *skb, struct bpf_sock *sk, bool egress,
+						    struct sock_own *tag)
+{
+	__u64 cookie = cookie_of(sk);
+	struct sock_own *own, fresh = {};
+
+	own = bpf_map_lookup_elem(&stray_owns, &cookie);
+	if (own)
+		return own;
+	if (tag)
+		return tag;
+	if (!egress || sk->protocol != IPPROTO_TCP)
+		return 0;
+	listeners_owner(skb, sk, &fresh);
+	fresh.uid = bpf_get_socket_uid(skb);
+	own = bpf_sk_storage_get(&sock_owns, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);	/* so it is looked for once */
+	if (own)
+		return own;
+	if (!fresh.own && !fresh.app)
+		return 0;
+	cookie = bpf_get_socket_cookie(skb);
+	bpf_map_update_elem(&stray_owns, &cookie, &fresh, BPF_ANY);
+	return bpf_map_lookup_elem(&stray_owns, &cookie);
+}
+
 /* Finds the target of a packet of this socket; the more specific wins: process, executable, cgroup, user. */
 static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *sk, struct settings *now,
 				       bool egress, struct packet *p)
@@ -56,6 +121,8 @@ static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *s
 	__u32 *target;
 	__u32 uid;
 
+	if (now->strays)
+		own = stray_owner(skb, sk, egress, own);
 	if (own && (look_up(p, own->own) || look_up(p, own->app)))
 		return true;
 	if (now->cgroups) {
@@ -65,6 +132,8 @@ static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *s
 		} else {
 			struct sock_cgroup *known = bpf_sk_storage_get(&sock_cgroups, sk, 0, 0);
 
+			if (!known)
+				known = stray_receiver_group(sk);
 			if (known && look_up(p, known->target))
 				return true;
 		}
@@ -206,13 +275,39 @@ static __always_inline struct iface *iface_of(struct __sk_buff *skb)
 	return bpf_map_lookup_elem(&ifaces, &ifindex);
 }
 
-/* Is this packet on its way back from this stage to this interface? If so, forgets the slot. */
-static __always_inline bool returning(struct __sk_buff *skb, __u16 slot)
+/* Is this packet on its way back from this stage to this interface? If so, forgets the slot. A classifier in another
+ * namespace can give a packet any tc_index, which it keeps when it comes over. So the far end of the stage, which hands the
+ * packet straight to the interface, writes a key into the packet's control block that no other namespace can write or
+ * read. */
+static __always_inline bool returning(struct __sk_buff *skb, struct settings *now, __u16 slot)
 {
-	if (!slot || skb->tc_index != slot)
+	if (!slot || skb->tc_index != slot || skb->cb[0] != now->key[0] || skb->cb[1] != now->key[1])
 		return false;
 	skb->tc_index = 0;
+	skb->cb[0] = 0;
+	skb->cb[1] = 0;
 	return true;
+}
+
+/* Was this packet seen on an interface over this one? The control block does not outlive that one's queue, but the socket
+ * tells whether the packet began in this namespace, where nobody but root sets a tc_index. A packet without a socket has no
+ * owner that could be missed. */
+static __noinline bool was_seen(struct __sk_buff *skb, struct settings *now, struct iface *iface, struct bpf_sock *sk)
+{
+	struct bpf_sock *pointer = sk;
+	struct sock *at = 0;
+	struct net *net = 0;
+	__u64 cookie = 0;
+
+	if (!iface->slot_seen || skb->tc_index != iface->slot_seen)
+		return false;
+	skb->tc_index = 0;
+	if (!sk)
+		return true;
+	bpf_probe_read_kernel(&at, sizeof(at), &pointer);
+	bpf_probe_read_kernel(&net, sizeof(net), &at->__sk_common.skc_net.net);
+	bpf_probe_read_kernel(&cookie, sizeof(cookie), &net->net_cookie);
+	return cookie == now->netns_cookie;
 }
 
 /* Lets the packet go on; to an interface below with the mark that it was seen. */
@@ -270,7 +365,7 @@ static __always_inline bool has_no_owner(struct __sk_buff *skb, struct settings 
 {
 	struct bpf_sock *sk = skb->sk;
 
-	if (skb->tc_index || now->links || now->containers)
+	if (skb->tc_index || now->links || now->containers || now->strays)
 		return false;
 	if (!sk)
 		return true;
@@ -487,15 +582,15 @@ int on_egress(struct __sk_buff *skb)
 	if (!iface)
 		return GO_ON;
 	arrives = iface->flags & IFACE_LOOPBACK;	/* what leaves by lo arrives by it */
-	back = returning(skb, iface->slot_up);
-	if (arrives && returning(skb, iface->slot_down)) {
+	back = returning(skb, now, iface->slot_up);
+	if (arrives && returning(skb, now, iface->slot_down)) {
 		back = true;
 		arrives = false;
 	}
 	if (back && iface->flags & IFACE_LOOPBACK)
 		bpf_skb_change_type(skb, PACKET_HOST);	/* the stage took it for somebody else's */
-	boxed = returning(skb, iface->slot_box_down);
-	seen = boxed || back || returning(skb, iface->slot_seen);
+	boxed = returning(skb, now, iface->slot_box_down);
+	seen = boxed || back || was_seen(skb, now, iface, sk);
 	managed = iface->flags & IFACE_MANAGED_UP;
 	if (back || boxed)
 		skb->priority = sk ? sk->priority : 0;	/* what it was before the stage */
@@ -541,10 +636,10 @@ int on_ingress(struct __sk_buff *skb)
 	if (!now)
 		return GO_ON;
 	iface = iface_of(skb);
-	if (!iface || returning(skb, iface->slot_link))
+	if (!iface || returning(skb, now, iface->slot_link))
 		return GO_ON;
-	capped = returning(skb, iface->slot_down) || iface->flags & IFACE_LOOPBACK;	/* lo's are seen on egress */
-	if (!capped && !returning(skb, iface->slot_box_up) && goes_through_box(skb, now, iface, true, &verdict))
+	capped = returning(skb, now, iface->slot_down) || iface->flags & IFACE_LOOPBACK;	/* lo's are seen on egress */
+	if (!capped && !returning(skb, now, iface->slot_box_up) && goes_through_box(skb, now, iface, true, &verdict))
 		return verdict;
 	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
 		return GO_ON;
@@ -567,10 +662,13 @@ int on_stage_exit(struct __sk_buff *skb)
 {
 	__u16 slot = skb->tc_index;
 	struct slot *to = bpf_map_lookup_elem(&slots, &slot);
+	struct settings *now = current_settings();
 	bool leaves;
 
-	if (!to || to->stage == STAGE_SEEN)
+	if (!now || !to || to->stage == STAGE_SEEN)
 		return TC_ACT_SHOT;	/* not from us, or its interface is gone */
+	skb->cb[0] = now->key[0];
+	skb->cb[1] = now->key[1];
 	leaves = to->stage == STAGE_CAP_UP || to->stage == STAGE_BOX_DOWN ||
 		 (to->stage == STAGE_CAP_DOWN && to->ifindex == LOOPBACK);
 	return bpf_redirect(to->ifindex, leaves ? 0 : BPF_F_INGRESS);

@@ -1,20 +1,23 @@
-//! Control groups (version 2): where they are mounted, their ids, and the paths of units.
+//! Control groups (version 2): where they are mounted, their ids, and the paths of units and containers.
+//!
+//! A name of a unit or a container stands for what root's own service manager or engine has made. Users get parts of the
+//! hierarchy to make groups in as they like (`user@1000.service`), and so do containers; a group there can be called
+//! anything, and is never found by a name. It is named by its path.
 
 use std::{
     collections::BTreeSet,
-    ffi::CString,
+    ffi::{CString, OsStr},
     fs,
     os::unix::{ffi::OsStrExt, fs::MetadataExt},
     path::{Path, PathBuf},
 };
 
-use crate::{abi, error::KernelError};
+use crate::{abi, error::KernelError, process::read_text};
 
 /// Where the unified hierarchy is mounted.
 pub fn root() -> Result<PathBuf, KernelError> {
     let path = "/proc/self/mountinfo";
-    let mounts =
-        fs::read_to_string(path).map_err(KernelError::file("find the cgroup2 mount", path))?;
+    let mounts = read_text(path).map_err(KernelError::file("find the cgroup2 mount", path))?;
     mounts
         .lines()
         .find_map(mount_of_cgroup2)
@@ -75,93 +78,91 @@ pub fn find(path: &str) -> Result<Cgroup, KernelError> {
     })
 }
 
-/// The names of all cgroups that could be units of the system manager: below nothing but slices.
+/// The names of all cgroups that could be units of the system manager: below nothing but slices of root's.
 pub fn units() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut slices: Vec<PathBuf> = root().into_iter().collect();
     while let Some(slice) = slices.pop() {
-        for entry in fs::read_dir(slice).into_iter().flatten().flatten() {
-            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            let name = entry.file_name().into_string().unwrap_or_default();
-            if !is_folder || !name.contains('.') {
-                continue;
+        for folder in folders(&slice) {
+            if is_slice(&folder) {
+                slices.push(folder.clone());
             }
-            if name.ends_with(".slice") {
-                slices.push(entry.path());
-            }
-            names.insert(name);
+            let name = folder.file_name().and_then(OsStr::to_str);
+            names.extend(name.filter(|name| name.contains('.')).map(str::to_owned));
         }
     }
     names
 }
 
+/// Whether a cgroup is a slice that root has and others cannot change.
+fn is_slice(folder: &Path) -> bool {
+    let name = folder.file_name().unwrap_or_default();
+    name.as_bytes().ends_with(b".slice") && is_roots(folder)
+}
+
+/// Whether root alone makes groups in a cgroup.
+fn is_roots(folder: &Path) -> bool {
+    fs::symlink_metadata(folder).is_ok_and(|about| about.uid() == 0 && about.mode() & 0o022 == 0)
+}
+
+/// The cgroups right below one; none of one that is gone.
+fn folders(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
+    let entries = fs::read_dir(of).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path())
+}
+
+/// A cgroup that was found at a path of the file system.
+fn at(root: &Path, folder: &Path) -> Result<Cgroup, KernelError> {
+    let relative = folder.strip_prefix(root).unwrap_or(folder);
+    find(&format!("/{}", relative.display()))
+}
+
 /// The processes of a cgroup and of all below it.
 pub fn processes(group: &Cgroup) -> Vec<u32> {
     let mut found = Vec::new();
-    let mut folders = vec![group.folder.clone()];
-    while let Some(folder) = folders.pop() {
+    let mut stack = vec![group.folder.clone()];
+    while let Some(folder) = stack.pop() {
         // What is removed meanwhile has no processes any more.
         let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
         found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-        let Ok(entries) = fs::read_dir(&folder) else {
-            continue;
-        };
-        let below = entries
-            .flatten()
-            .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()));
-        folders.extend(below.map(|entry| entry.path()));
+        stack.extend(folders(&folder));
     }
     found
 }
 
-/// Finds the cgroup of a systemd unit: the folder of this name, wherever slices put it.
+/// Finds the cgroup of a unit of the system manager: the folder of this name in nothing but slices.
 pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     let root = root()?;
-    let mut level = vec![root.clone()];
-    // Breadth first: a system unit before one of the same name inside a container.
-    for _ in 0..abi::MAX_CGROUP_LEVELS {
-        let mut below = Vec::new();
-        for folder in &level {
-            let Ok(entries) = fs::read_dir(folder) else {
-                continue;
-            };
-            for entry in entries
-                .flatten()
-                .filter(|e| e.file_type().is_ok_and(|t| t.is_dir()))
-            {
-                if entry.file_name() == unit {
-                    let path = entry.path();
-                    let relative = path.strip_prefix(&root).unwrap_or(&path);
-                    return find(&format!("/{}", relative.display()));
-                }
-                below.push(entry.path());
+    let mut slices = vec![root.clone()];
+    while let Some(slice) = slices.pop() {
+        for folder in folders(&slice) {
+            if folder.file_name().is_some_and(|name| name == unit) {
+                return at(&root, &folder);
+            }
+            if is_slice(&folder) {
+                slices.push(folder);
             }
         }
-        if below.is_empty() {
-            break;
-        }
-        level = below;
     }
     Err(KernelError::NoUnit(unit.into()))
 }
 
 /// Finds the cgroup of a container by what its engine calls it: the id, or what it begins with. Docker, Podman and others
-/// name the group `docker-<id>.scope`, `libpod-<id>.scope` and the like, or just `<id>`.
+/// name the group `docker-<id>.scope`, `libpod-<id>.scope` and the like, or just `<id>`. It is looked for where root's engine
+/// puts it: not in what belongs to a user, nor inside another container.
 pub fn find_container(id: &str) -> Option<Cgroup> {
     let root = root().ok()?;
-    let mut folders = vec![root.clone()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
+    let mut stack = vec![root.clone()];
+    while let Some(above) = stack.pop() {
+        for folder in folders(&above) {
+            let name = folder.file_name().unwrap_or_default().to_string_lossy();
+            match container_id(&name) {
+                Some(whole) if whole.starts_with(id) => return at(&root, &folder).ok(),
+                Some(_) => {}
+                None if is_roots(&folder) => stack.push(folder),
+                None => {}
             }
-            let name = entry.file_name().into_string().unwrap_or_default();
-            let path = entry.path();
-            if container_id(&name).is_some_and(|whole| whole.starts_with(id)) {
-                let relative = path.strip_prefix(&root).unwrap_or(&path);
-                return find(&format!("/{}", relative.display())).ok();
-            }
-            folders.push(path);
         }
     }
     None
@@ -176,10 +177,11 @@ fn container_id(name: &str) -> Option<&str> {
     (id.len() == CONTAINER_ID && id.bytes().all(hex)).then_some(id)
 }
 
-/// Path of the cgroup that a process is in.
+/// Path of the cgroup that a process is in. A user may call a group by what is no text; the path of a group around that one
+/// is still what the text begins with.
 pub fn of_process(pid: u32) -> Option<String> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    text.lines()
+    let text = read_text(format!("/proc/{pid}/cgroup")).ok()?;
+    text.split('\n')
         .find_map(|line| line.strip_prefix("0::"))
         .map(str::to_owned)
 }

@@ -13,6 +13,8 @@ use crate::netlink::{self, Answer, Message, NetlinkError, Route};
 pub struct Connection {
     /// Its number; 0 where no process has it any more.
     pub inode: u64,
+    /// Another number of it, which no other socket ever has.
+    pub cookie: u64,
     /// The user who made it.
     pub uid: u32,
     /// `tcp` or `udp`.
@@ -58,7 +60,7 @@ fn request(family: u8, protocol: u8) -> Message {
 }
 
 /// `struct inet_diag_msg`: family, state, two bytes that do not matter here; ports and addresses in network order;
-/// interface, cookie, timers and queues; user and inode.
+/// interface, cookie (at 44), timers and queues; user and inode.
 fn read(answer: &Answer, protocol: &'static str) -> Option<Connection> {
     let head = answer.head::<ANSWER_LEN>()?;
     let port = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
@@ -80,6 +82,9 @@ fn read(answer: &Answer, protocol: &'static str) -> Option<Connection> {
     let peer = SocketAddr::new(address(24)?, port(6));
     Some(Connection {
         inode: netlink::number(&head[68..])?.into(),
+        // Two numbers, the low one first.
+        cookie: u64::from(netlink::number(&head[44..])?)
+            | u64::from(netlink::number(&head[48..])?) << 32,
         uid: netlink::number(&head[64..])?,
         protocol,
         local: SocketAddr::new(address(8)?, port(4)),

@@ -15,6 +15,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
+    io::Read,
     path::{Path, PathBuf},
 };
 
@@ -22,6 +24,7 @@ use crate::{
     abi,
     device::{self, Device},
     error::KernelError,
+    executable::Executables,
     netlink::Route,
     plan::{self, Desired, Leaves, Plan},
     process,
@@ -36,13 +39,14 @@ mod interfaces;
 mod ownership;
 mod sample;
 mod stages;
+mod strays;
 mod whereabouts;
 
 pub use containers::Housing;
 pub use events::{Exit, Exits};
 pub use found::{Found, FoundLimit};
 pub use interfaces::MOST_INTERFACES;
-pub use ownership::{Adoption, Membership};
+pub use ownership::{Adoption, Lost, Membership};
 pub use sample::{DirectionCounts, Sample, TargetCounts};
 pub(crate) use stages::LINK_MAJOR;
 pub use whereabouts::Whereabouts;
@@ -64,7 +68,12 @@ pub struct Kernel {
     interfaces: BTreeMap<u32, interfaces::Attached>,
     /// The targets that are containers.
     containers: BTreeSet<u32>,
+    executables: Executables,
     swept: bool,
+    /// How often it was asked to look for what is gone.
+    looks: u32,
+    /// Children that could not be made members, when they were last looked for.
+    lost: u64,
 }
 
 impl Kernel {
@@ -88,7 +97,10 @@ impl Kernel {
             stages: stages::Stages::default(),
             interfaces: BTreeMap::new(),
             containers: BTreeSet::new(),
+            executables: Executables::default(),
             swept: false,
+            looks: 0,
+            lost: 0,
         };
         if Programs::are_pinned(runtime) && !Programs::have_our_layout(runtime) {
             kernel.sweep()?;
@@ -221,6 +233,7 @@ impl Kernel {
         self.desired = Desired::default();
         self.written.clear();
         self.containers.clear();
+        self.lost = 0;
         Ok(())
     }
 
@@ -279,6 +292,10 @@ impl Kernel {
             cap_stage,
             targets: desired.targets.len() as u32,
             links: desired.links.len() as u32,
+            key: match old.key {
+                [0, 0] => random()?,
+                key => key,
+            },
             ..old
         };
         if settings != old {
@@ -294,6 +311,22 @@ fn loaded(programs: &mut Option<Programs>) -> Result<&mut Programs, KernelError>
         reason: "nothing is in force, so none are loaded".into(),
     })
 }
+
+/// Numbers that nobody can guess.
+fn random<const N: usize>() -> Result<[u32; N], KernelError> {
+    let mut random = fs::File::open(RANDOM).map_err(KernelError::file("draw a number", RANDOM))?;
+    let mut numbers = [0; N];
+    for number in &mut numbers {
+        let mut bytes = [0; 4];
+        random
+            .read_exact(&mut bytes)
+            .map_err(KernelError::file("draw a number", RANDOM))?;
+        *number = u32::from_ne_bytes(bytes);
+    }
+    Ok(numbers)
+}
+
+const RANDOM: &str = "/dev/urandom";
 
 /// The longest packet of any interface but lo, with its header and a VLAN tag.
 fn longest_packet(devices: &[Device]) -> u32 {

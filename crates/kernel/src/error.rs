@@ -81,7 +81,10 @@ pub enum KernelError {
         most: u32,
     },
     /// There is no such unit.
-    #[error("there is no cgroup of unit {0}: is it running?")]
+    #[error(
+        "there is no cgroup of unit {0}: is it running? (A unit of a user's own manager is named by its path, as \
+         cgroup:/user.slice/…)"
+    )]
     NoUnit(String),
     /// There is no such user.
     #[error("there is no user {0}")]
@@ -113,4 +116,16 @@ impl KernelError {
         let path = path.into();
         move |source| Self::File { what, path, source }
     }
+}
+
+/// The number of the system's error behind one of aya's.
+pub(crate) fn number(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut at = Some(error);
+    while let Some(error) = at {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return error.raw_os_error();
+        }
+        at = error.source();
+    }
+    None
 }

@@ -10,6 +10,7 @@ pub mod device;
 pub mod direct;
 pub mod enforce;
 pub mod error;
+pub mod executable;
 mod link;
 pub mod netlink;
 pub mod peer;
@@ -22,5 +23,6 @@ pub mod routes;
 pub mod speed;
 pub mod tc;
 pub mod traffic;
+pub mod trust;
 
 pub use error::KernelError;

@@ -1,4 +1,8 @@
-//! Processes: who descends from whom, what they execute, and which sockets they hold.
+//! Processes: who descends from whom, and which sockets they hold.
+//!
+//! A process names itself as it likes, in any bytes, and its user's control groups and mounts too. So what /proc says is
+//! read as bytes, and what is no text in it is replaced. What cannot be read is taken for alive: only what /proc does not
+//! have any more is gone.
 //!
 //! A process is meant by its pidfd; a bare number may be somebody else's by the time it is used. So whoever names one
 //! opens the pidfd first, reads /proc by number, and checks at the end that the pidfd still lives: then all that was
@@ -6,15 +10,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    io::{self, Read},
+    fs, io,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
-        unix::fs::{MetadataExt, OpenOptionsExt},
+        unix::fs::MetadataExt,
     },
+    path::Path,
 };
-
-use crate::abi::AppKey;
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +39,7 @@ impl PidFd {
 
     /// Takes a descriptor that was sent to us, if it is a pidfd; tells whose.
     pub fn received(fd: OwnedFd) -> Option<(Self, u32)> {
-        let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
+        let info = read_text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
         let pid = info
             .lines()
             .find_map(|l| l.strip_prefix("Pid:"))?
@@ -100,39 +102,50 @@ impl AsFd for PidFd {
 pub struct Facts {
     /// Its real user.
     pub uid: u32,
-    /// Whether users other than root may look into it (`PR_SET_DUMPABLE`).
+    /// Whether it is its real user's alone: its effective, saved and file system user are the same, and that user may look
+    /// into it (`PR_SET_DUMPABLE`). A set-user-id program is not.
     pub dumpable: bool,
-    /// Its command name.
+    /// Its command name, as it can be shown: what is no text, or controls a terminal, is replaced by U+FFFD.
     pub name: String,
+}
+
+/// A file of /proc as text. What is no text in it is replaced by U+FFFD, which none of its fields but names can hold.
+pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
+}
+
+/// Whether an error of /proc says that the process or thread is gone.
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 /// Reads what /proc says of a process.
 pub fn facts(pid: u32) -> Option<Facts> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = read_text(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {
         status
-            .lines()
+            .split('\n')
             .find_map(|l| l.strip_prefix(name))
             .map(str::trim)
     };
-    let mut uids = field("Uid:")?
-        .split_whitespace()
-        .filter_map(|u| u.parse::<u32>().ok());
-    let (uid, effective) = (uids.next()?, uids.next()?);
+    // Real, effective, saved, and of the file system.
+    let uids = field("Uid:")?.split_whitespace();
+    let uids: Vec<u32> = uids.filter_map(|u| u.parse().ok()).collect();
+    let uid = *uids.first()?;
     // The kernel gives the entries of a process that must not be looked into to root.
     let owner = fs::metadata(format!("/proc/{pid}/fd")).ok()?.uid();
     Some(Facts {
         uid,
-        dumpable: owner == effective,
-        name: field("Name:")?.to_owned(),
+        dumpable: uids.iter().all(|other| *other == uid) && owner == uid,
+        name: field("Name:")?.replace(char::is_control, "\u{fffd}"),
     })
 }
 
 /// The thread group that a number names (it may be a thread's).
 pub fn thread_group(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = read_text(format!("/proc/{pid}/status")).ok()?;
     status
-        .lines()
+        .split('\n')
         .find_map(|l| l.strip_prefix("Tgid:"))?
         .trim()
         .parse()
@@ -140,15 +153,18 @@ pub fn thread_group(pid: u32) -> Option<u32> {
 }
 
 /// Whether any thread of a process has not begun to end. One that is on its way out is still there for a while, but its
-/// end may have been told already.
+/// end may have been told already. What cannot be read, but is there, goes on.
 pub fn goes_on(pid: u32) -> bool {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return false;
+    let threads = match fs::read_dir(format!("/proc/{pid}/task")) {
+        Ok(threads) => threads,
+        Err(error) => return !is_gone(&error),
     };
-    threads.flatten().any(|thread| {
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        thread_flags(&stat).is_some_and(|flags| flags & PF_EXITING == 0)
-    })
+    threads
+        .flatten()
+        .any(|thread| match read_text(thread.path().join("stat")) {
+            Ok(stat) => thread_flags(&stat).is_none_or(|flags| flags & PF_EXITING == 0),
+            Err(error) => !is_gone(&error),
+        })
 }
 
 /// The flags of a thread, out of its stat line: the seventh field behind the name, which may hold anything.
@@ -213,7 +229,7 @@ fn children(pid: u32) -> Vec<u32> {
 
 /// The parent of a process.
 pub fn parent(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
     // The command name may hold anything; it ends at the last bracket.
     stat.rsplit_once(')')?
         .1
@@ -225,7 +241,7 @@ pub fn parent(pid: u32) -> Option<u32> {
 
 /// When a process was started, in clock ticks since boot: with its number, what it is for ever.
 pub fn started(pid: u32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
     // Field 22; the second field, the command name, ends at the last bracket.
     stat.rsplit_once(')')?
         .1
@@ -238,74 +254,6 @@ pub fn started(pid: u32) -> Option<u64> {
 /// What tells this run of the machine from all others.
 pub fn boot() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned())
-}
-
-/// The executable of a process, as the eBPF programs know executables.
-pub fn executable(pid: u32) -> Option<AppKey> {
-    let mounts = [format!("/proc/{pid}/mountinfo"), OWN_MOUNTS.into()];
-    app_key(&format!("/proc/{pid}/exe"), &mounts).ok()
-}
-
-/// An executable file, as the eBPF programs know executables. What can never be what a process executes is refused: a
-/// folder, a file that may not be executed, and a script, of which the kernel tells the interpreter.
-pub fn app(path: &str) -> io::Result<AppKey> {
-    let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
-    let metadata = fs::metadata(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => io::Error::new(error.kind(), "there is no such file"),
-        _ => error,
-    })?;
-    if !metadata.is_file() {
-        return refused("it is not a file");
-    }
-    if metadata.mode() & 0o111 == 0 {
-        return refused("nobody may execute it");
-    }
-    let mut head = Vec::new();
-    fs::File::open(path)?.take(2).read_to_end(&mut head)?;
-    if head == b"#!" {
-        return refused(
-            "it is a script, and what runs is its interpreter; `netnice run` or name: can hold it",
-        );
-    }
-    app_key(path, &[OWN_MOUNTS.into()])
-}
-
-/// The programs see the inode's own number and its file system's device. stat(2) tells others where a file system
-/// makes devices up (btrfs for each subvolume, overlayfs for each layer); what /proc tells of an open file and of its
-/// mount is what the programs see.
-fn app_key(path: &str, mounts: &[String]) -> io::Result<AppKey> {
-    let file = fs::File::options()
-        .read(true)
-        .custom_flags(libc::O_PATH)
-        .open(path)?;
-    let metadata = file.metadata()?;
-    let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
-    let field = |name: &str| {
-        info.lines()
-            .find_map(|l| l.strip_prefix(name)?.trim().parse().ok())
-    };
-    let mount: Option<u64> = field("mnt_id:");
-    let device = mounts.iter().find_map(|table| device_of(mount?, table));
-    let (major, minor) =
-        device.unwrap_or_else(|| (libc::major(metadata.dev()), libc::minor(metadata.dev())));
-    Ok(AppKey {
-        inode: field("ino:").unwrap_or_else(|| metadata.ino()),
-        dev: major << 20 | minor,
-        pad: 0,
-    })
-}
-
-/// The device of the file system behind a mount; from proc(5): id, parent, major:minor, …
-fn device_of(mount: u64, table: &str) -> Option<(u32, u32)> {
-    let text = fs::read_to_string(table).ok()?;
-    text.lines().find_map(|line| {
-        let mut words = line.split(' ');
-        if words.next()?.parse() != Ok(mount) {
-            return None;
-        }
-        let (major, minor) = words.nth(1)?.split_once(':')?;
-        Some((major.parse().ok()?, minor.parse().ok()?))
-    })
 }
 
 /// The sockets of a process: descriptor and inode.
@@ -358,6 +306,11 @@ pub fn socket_facts(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
     })
 }
 
+/// The cookie of a socket: a number that no other socket ever has.
+pub fn cookie(socket: BorrowedFd<'_>) -> Option<u64> {
+    option(socket, libc::SO_COOKIE)
+}
+
 /// The network namespace of a process, by its inode.
 pub fn namespace(pid: u32) -> Option<u64> {
     let link = fs::metadata(format!("/proc/{pid}/ns/net")).ok()?;
@@ -393,6 +346,5 @@ fn option<T: Default>(socket: BorrowedFd<'_>, name: i32) -> Option<T> {
     (done == 0).then_some(value)
 }
 
-const OWN_MOUNTS: &str = "/proc/self/mountinfo";
 /// Since Linux 5.14.
 const SO_NETNS_COOKIE: i32 = 71;

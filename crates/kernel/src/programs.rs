@@ -58,6 +58,7 @@ impl Programs {
         for (name, pin) in MAPS.iter().zip(&pins) {
             loader.map_pin_path(name, pin.as_path());
         }
+        loader.map_max_entries("procs", most_processes());
         let mut ebpf = loader
             .load(OBJECT)
             .map_err(|e| KernelError::bpf("load the eBPF programs", e))?;
@@ -402,6 +403,28 @@ impl Programs {
             .map_err(|e| KernelError::bpf("read the settings", e))
     }
 
+    /// What the programs have counted, by `COUNT_*`.
+    pub fn count(&mut self, which: u32) -> Result<u64, KernelError> {
+        self.counts()?
+            .get(&which, 0)
+            .map_err(|e| KernelError::bpf("read a count", e))
+    }
+
+    /// Sets a count.
+    pub fn set_count(&mut self, which: u32, to: u64) -> Result<(), KernelError> {
+        self.counts()?
+            .set(which, to, 0)
+            .map_err(|e| KernelError::bpf("set a count", e))
+    }
+
+    fn counts(&mut self) -> Result<Array<&mut MapData, u64>, KernelError> {
+        let map = self
+            .ebpf
+            .map_mut("counts")
+            .ok_or_else(|| absent("counts"))?;
+        Array::try_from(map).map_err(|e| KernelError::bpf("map counts", e))
+    }
+
     /// The owners of sockets.
     pub fn socket_owners(&mut self) -> Result<SkStorage<&mut MapData, abi::SockOwn>, KernelError> {
         let map = self
@@ -592,6 +615,19 @@ pub fn remove_pins(folder: &Path) {
     let _ = fs::remove_file(layout_file(folder));
 }
 
+/// For how many processes there is room in the table of members: as many as can run, so that no user can fill it. Both of
+/// these limits can be raised later; the programs count the children for which there was no room then.
+fn most_processes() -> u32 {
+    let limit = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        text.trim().parse::<u32>().ok()
+    };
+    let most = limit("pid_max").into_iter().chain(limit("threads-max"));
+    most.min()
+        .unwrap_or_default()
+        .clamp(abi::MAX_PROCESSES, MOST_PROCESSES)
+}
+
 /// Whether this kernel has tcx (Linux 6.6).
 pub fn has_tcx() -> bool {
     aya::util::KernelVersion::current().is_ok_and(|v| v >= aya::util::KernelVersion::new(6, 6, 0))
@@ -606,10 +642,12 @@ impl std::os::fd::AsRawFd for SocketRef<'_> {
     }
 }
 
+/// The largest `pid_max` of Linux.
+const MOST_PROCESSES: u32 = 1 << 22;
 /// The folder of the pins inside the runtime folder.
 pub const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
-const MAPS: [&str; 19] = [
+const MAPS: [&str; 22] = [
     "settings",
     "ports",
     "procs",
@@ -628,6 +666,9 @@ const MAPS: [&str; 19] = [
     "windows",
     "sock_owns",
     "sock_cgroups",
+    "stray_owns",
+    "stray_groups",
+    "counts",
     "events",
 ];
 const TRACEPOINTS: [(&str, &str); 4] = [

@@ -46,7 +46,7 @@ pub struct Config {
     pub per_client: Option<Rate>,
     /// Sessions at once, of all services.
     pub sessions: usize,
-    /// Sessions at once of one client address.
+    /// Sessions at once of one client: an IPv4 address, or the 64 bits that all addresses of one IPv6 network begin with.
     pub sessions_per_client: usize,
     /// The services.
     pub services: Vec<Service>,
@@ -314,7 +314,7 @@ impl Default for Config {
             lend: true,
             per_client: None,
             sessions: SESSIONS,
-            sessions_per_client: SESSIONS,
+            sessions_per_client: of_one_client(SESSIONS),
             services: Vec::new(),
         }
     }
@@ -427,17 +427,17 @@ impl Source<'_> {
             services.push(self.service(service, place)?);
         }
         let plain = Config::default();
+        let sessions = self.count("sessions", &file.sessions, SESSIONS)?;
+        let sessions = sessions.unwrap_or(plain.sessions);
         Ok(Config {
             total: self.rate(&file.total)?,
             floor: self.rate(&file.floor)?.unwrap_or(plain.floor),
             lend: file.lend.unwrap_or(plain.lend),
             per_client: self.rate(&file.per_client)?,
-            sessions: self
-                .count("sessions", &file.sessions, SESSIONS)?
-                .unwrap_or(plain.sessions),
+            sessions,
             sessions_per_client: self
                 .count("sessions_per_client", &file.sessions_per_client, SESSIONS)?
-                .unwrap_or(plain.sessions_per_client),
+                .unwrap_or_else(|| of_one_client(sessions)),
             services,
         })
     }
@@ -479,6 +479,11 @@ impl Source<'_> {
             place,
         })
     }
+}
+
+/// How many of all sessions one client may have where nothing is said of it: one client cannot keep all others out.
+fn of_one_client(sessions: usize) -> usize {
+    (sessions / 4).max(sessions.min(FEW))
 }
 
 /// A file of `inetd.conf` lines has neither a table nor a key with a value; one called `.toml` has.
@@ -535,6 +540,9 @@ pub const FLOOR: u64 = 8_000;
 /// Sessions at once unless another number is named, and the most that may be: well below the daemon's number of
 /// targets.
 const SESSIONS: usize = 4096;
+
+/// So few sessions one client may have in any case: a browser opens no more at once.
+const FEW: usize = 16;
 
 /// The weight that has no need to be named, and the largest, as on a link.
 pub(crate) const WEIGHT: u16 = 100;

@@ -28,7 +28,7 @@ mod socket;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -274,7 +274,8 @@ impl Server<'_> {
         let service = self.service(index);
         let same = |s: &&Session| s.service == index;
         let of_service = self.sessions.values().filter(same).count();
-        let of_client = |s: &&Session| client.is_some() && s.client == client;
+        let client = client.map(network);
+        let of_client = |s: &&Session| client.is_some() && s.client.map(network) == client;
         let of_client = self.sessions.values().filter(of_client).count();
         for (what, count, most) in [
             ("sessions", self.sessions.len(), self.config.sessions),
@@ -313,11 +314,12 @@ impl Server<'_> {
     fn demands(&self) -> BTreeMap<u64, Demand> {
         let mut of_client: BTreeMap<IpAddr, u64> = BTreeMap::new();
         for client in self.sessions.values().filter_map(|s| s.client) {
-            *of_client.entry(client).or_default() += 1;
+            *of_client.entry(network(client)).or_default() += 1;
         }
         let demand = |number: &u64, session: &Session| {
             let service = self.service(session.service);
-            let client = session.client.and_then(|client| of_client.get(&client));
+            let client = session.client.map(network);
+            let client = client.and_then(|client| of_client.get(&client));
             let most = self.config.per_client.zip(client);
             Demand {
                 fixed: service.rate.map(Rate::bits_per_second),
@@ -370,6 +372,16 @@ impl Server<'_> {
     fn tell(&mut self, service: usize, what: &str) {
         let line = format!("{}: {what}", self.config.services[service].name);
         (self.say)(&line);
+    }
+}
+
+/// What counts as one client: a host has as many IPv6 addresses as it likes in a network of its own.
+fn network(client: IpAddr) -> IpAddr {
+    match client {
+        IpAddr::V4(_) => client,
+        IpAddr::V6(address) => {
+            Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into()
+        }
     }
 }
 

@@ -49,7 +49,8 @@ struct Stat {
 
 /// proc_pid_stat(5): the name stands in brackets and may hold any character; state, parent and so on follow.
 fn stat(pid: u32) -> Option<Stat> {
-    parse(&std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse(&String::from_utf8_lossy(&stat))
 }
 
 fn parse(text: &str) -> Option<Stat> {

@@ -4,10 +4,12 @@ use crate::ledger::Root;
 const ANN: Peer = Peer {
     uid: 1000,
     privileged: false,
+    groups: Vec::new(),
 };
 const OPERATOR: Peer = Peer {
     uid: 1001,
     privileged: true,
+    groups: Vec::new(),
 };
 
 fn process(uid: u32, dumpable: bool) -> Process {

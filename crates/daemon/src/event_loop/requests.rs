@@ -8,7 +8,7 @@ use crate::clock::Now;
 use crate::flows::network::Network;
 use crate::flows::reports::What;
 use crate::flows::{Asked, Caller, Flows};
-use crate::host::Host;
+use crate::host::{Host, Sight};
 use crate::peer::Peer;
 use crate::server::Ask;
 use crate::service::{Named, Service};
@@ -18,6 +18,7 @@ pub(super) fn answer<H: Host, N: Network>(
     service: &mut Service<H>,
     flows: &mut Flows<N>,
     ask: Ask,
+    sight: Sight,
     now: Now,
 ) {
     let Ask {
@@ -52,7 +53,9 @@ pub(super) fn answer<H: Host, N: Network>(
     if matches!(&request, Request::Clear(clear) if clears_flows(&peer, clear)) {
         flows.clear(service, now);
     }
+    service.host().behold(sight);
     let mut response = service.handle(&peer, &request, named, now);
+    service.host().behold(Sight::Roots);
     if let Response::Doctor(report) = &mut response {
         report.items.extend(flows.doctor(service));
     }

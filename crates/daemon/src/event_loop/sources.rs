@@ -20,8 +20,9 @@ use super::timers::{Timer, Timers};
 use crate::clock::Now;
 use crate::flows::driver;
 use crate::flows::drivers::{Drivers, FromDrivers};
-use crate::host::Enforcer;
 use crate::host::kernel::KernelHost;
+use crate::host::sight::Sights;
+use crate::host::{Enforcer, Sight};
 use crate::meter::metrics::serve::{self, Scrape};
 use crate::server::{Ask, Server};
 
@@ -33,8 +34,8 @@ pub(super) enum Event {
     ReadPolicy,
     /// A timer went off.
     Due(Timer),
-    /// A request came.
-    Asked(Box<Ask>),
+    /// A request came, and what the path that it names may be looked at with.
+    Asked(Box<(Ask, Sight)>),
     /// A page of metrics is wanted.
     Scraped(Scrape),
     /// A driver came, said something or ended.
@@ -81,6 +82,9 @@ pub(super) struct Sources {
     /// Serves the socket; ends when it cannot any more.
     listening: Pin<Box<dyn Future<Output = ()>>>,
     asks: mpsc::Receiver<Ask>,
+    /// The threads that look at paths with users' rights, and the requests that waited for them.
+    sights: Sights,
+    looked: mpsc::Receiver<(Ask, Sight)>,
     scrapes: mpsc::Receiver<Scrape>,
     drivers: FromDrivers,
     left: UnboundedReceiver<u64>,
@@ -108,6 +112,7 @@ impl Sources {
         let groups = Folders::open().during("watch folders")?;
         let unit_files = Folders::open_for_files().during("watch unit files")?;
         let (to_service, asks) = mpsc::channel::<Ask>(WAITING);
+        let (sights, looked) = Sights::new();
         let path = settings.runtime.socket();
         let server = listen(&path).during(&format!("listen at {}", path.display()))?;
         tracing::info!(socket = %path.display(), "serving");
@@ -129,6 +134,8 @@ impl Sources {
             hangup,
             listening,
             asks,
+            sights,
+            looked,
             scrapes,
             drivers,
             left,
@@ -172,7 +179,11 @@ impl Sources {
                     Some(timer) => Event::Due(timer),
                     None => continue,
                 },
-                Some(ask) = self.asks.recv() => Event::Asked(Box::new(ask)),
+                Some(looked) = self.looked.recv() => Event::Asked(Box::new(looked)),
+                Some(ask) = self.asks.recv() => match self.sights.look(ask) {
+                    Some(ready) => Event::Asked(Box::new(ready)),
+                    None => continue,
+                },
                 Some(heard) = self.drivers.recv() => Event::Driver(heard),
                 Some(session) = self.left.recv() => Event::Left(session),
                 changes = self.routes.changed(), if follow_routes => {

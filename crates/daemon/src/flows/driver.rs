@@ -21,6 +21,7 @@ use netnice_api::driver::{DriverAnswer, DriverCall, DriverWord};
 use netnice_api::frame::{Decoder, LONGEST_WORD};
 use netnice_api::{RuntimeDir, WireError, decode_word, encode_call, fds};
 use netnice_core::contract::IfName;
+use netnice_kernel::trust;
 use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
@@ -177,11 +178,19 @@ fn spawn(folder: &Path, iface: &str, start: &Start) -> Result<Child, String> {
     })
 }
 
-/// Where the program is: beside our own executable, else where the environment says.
+/// Where the program is: beside our own executable, else where the environment says. It runs with root's rights, so what the
+/// environment says counts if that folder and the program are root's alone.
 pub(crate) fn program() -> PathBuf {
     let beside = std::env::current_exe().ok();
     let beside = beside.and_then(|exe| Some(exe.parent()?.join(PROGRAM)));
     let named = std::env::var_os("NETNICE_BIN_DIR").map(|dir| PathBuf::from(dir).join(PROGRAM));
+    let named = named.filter(|path| match trust::check(path) {
+        Ok(()) => true,
+        Err(why) => {
+            tracing::warn!(%why, "NETNICE_BIN_DIR is passed over");
+            false
+        }
+    });
     let there = |path: &PathBuf| path.exists();
     match (beside, named) {
         (Some(beside), _) if there(&beside) => beside,

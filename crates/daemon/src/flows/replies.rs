@@ -390,6 +390,7 @@ impl<N: Network> Flows<N> {
         let peer = crate::peer::Peer {
             uid: program.map_or(0, |program| program.uid),
             privileged: true,
+            groups: Vec::new(),
         };
         let (station, ports) = self.hold_again(&peer, link, &setup);
         let ports = ports.unwrap_or_else(|denied| {

@@ -26,6 +26,7 @@ use fake::{Driver, FakeNetwork};
 const ANN: Peer = Peer {
     uid: 1000,
     privileged: false,
+    groups: Vec::new(),
 };
 
 /// A daemon's two halves, a driver, and the world around them.

@@ -11,9 +11,9 @@ use netnice_kernel::enforce::{
 use netnice_kernel::netlink::Route;
 use netnice_kernel::plan::{Desired, Leaves};
 use netnice_kernel::probe::{self, Finding};
-use netnice_kernel::{KernelError, device, process, speed, traffic};
+use netnice_kernel::{KernelError, device, executable, process, speed, traffic};
 
-use super::{Act, Enforcer, Interface, Inventory, Members, Meter, Process, Seen};
+use super::{Act, Enforcer, Interface, Inventory, Members, Meter, Process, Seen, Sight};
 use crate::denied::Denied;
 use crate::host::containers::Engines;
 use crate::ledger::{AppKey, Bound, Place, Root};
@@ -23,6 +23,7 @@ pub struct KernelHost {
     kernel: Kernel,
     route: Route,
     engines: Engines,
+    sight: Sight,
 }
 
 impl KernelHost {
@@ -31,6 +32,7 @@ impl KernelHost {
         Ok(KernelHost {
             kernel,
             engines,
+            sight: Sight::default(),
             route: Route::open()?,
         })
     }
@@ -100,7 +102,7 @@ impl Inventory for KernelHost {
 
     fn running(&mut self, app: AppKey) -> BTreeSet<u32> {
         let runs = |pid: &u32| {
-            process::executable(*pid)
+            executable::of_process(*pid)
                 .is_some_and(|key| key.inode == app.inode && key.dev == app.dev)
         };
         let running = process::all().into_iter().filter(runs);
@@ -118,10 +120,21 @@ impl Inventory for KernelHost {
     }
 
     fn app(&mut self, path: &str) -> Result<AppKey, Denied> {
-        let key = process::app(path).map_err(|error| {
+        let nothing = |why: &str| {
             Denied::Failed(format!(
-                "there is no program at {path} to be limited: {error}"
+                "there is no program at {path} to be limited: {why}"
             ))
+        };
+        match &self.sight {
+            Sight::Roots => {}
+            Sight::Users(seen, found) if seen == path => {
+                return found.clone().map_err(|why| nothing(&why));
+            }
+            Sight::Users(..) | Sight::Nothing => return Err(nothing("it was not looked at")),
+        }
+        let key = self.kernel.app(path).map_err(|error| match &error {
+            KernelError::File { source, .. } => nothing(&source.to_string()),
+            error => nothing(&error.to_string()),
         })?;
         Ok(AppKey {
             inode: key.inode,
@@ -220,6 +233,10 @@ impl Inventory for KernelHost {
         all.retain(|connection| theirs.contains(&connection.inode));
         Ok(all)
     }
+
+    fn behold(&mut self, sight: Sight) {
+        self.sight = sight;
+    }
 }
 
 impl Enforcer for KernelHost {
@@ -300,9 +317,8 @@ impl Enforcer for KernelHost {
             }
             Act::BindUser { id, uid } => {
                 let undo = Act::UnbindUser { id: *id, uid: *uid };
-                let done = self.kernel.bind_user(*id, *uid);
-                self.whole(done, &undo)?;
-                (nothing, undo)
+                let found = self.kernel.bind_user(*id, *uid);
+                (self.whole(found, &undo)?, undo)
             }
             Act::UnbindUser { id, uid } => {
                 if self.kernel.is_enforcing() {
@@ -312,6 +328,21 @@ impl Enforcer for KernelHost {
                 (nothing, Act::BindUser { id, uid })
             }
         })
+    }
+
+    fn tend(&mut self) -> Result<Vec<String>, Denied> {
+        self.kernel.sweep_strays()?;
+        let lost = self.kernel.find_lost()?;
+        Ok(lost
+            .map(|lost| {
+                format!(
+                    "the table of members had no room for {} children of limited processes when they were born; {} were \
+                     found and are held now",
+                    lost.children, lost.found
+                )
+            })
+            .into_iter()
+            .collect())
     }
 
     fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied> {

@@ -44,11 +44,7 @@ fn steps<H: Enforcer>(
     let mut carry_out = |host: &mut H, act: &Act| -> Result<(), Denied> {
         let (found, undo) = host.act(act)?;
         installed.undo.push(undo);
-        let sum = &mut installed.adoption;
-        sum.processes += found.processes;
-        sum.sockets += found.sockets;
-        sum.shared_listeners += found.shared_listeners;
-        sum.hidden_mptcp += found.hidden_mptcp;
+        installed.adoption.add(&found);
         Ok(())
     };
     for act in acts.iter().filter(|act| act.releases()) {

@@ -15,6 +15,13 @@ use crate::peer::POLICY;
 impl<H: Host> Reconciler<H> {
     /// Looks at all that ends or comes anew on the machine. To be called each second.
     pub(crate) fn look_around(&mut self, now: Now) {
+        let tended = self.host.tend().map(|told| {
+            for text in told {
+                self.journal.warn(now, text);
+            }
+        });
+        self.journal
+            .judge(now, "looking after the kernel's tables", tended);
         self.expire(now);
         let looked = self
             .sweep(now)

@@ -298,6 +298,19 @@ fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> 
             adoption.shared_listeners
         ));
     }
+    if adoption.strays > 0 {
+        remarks.push(format!(
+            "{} open sockets have used up their option memory (net.core.optmem_max) and have no room for a tag: they are \
+             held by their number",
+            adoption.strays
+        ));
+    }
+    if adoption.unheld > 0 {
+        remarks.push(format!(
+            "{} open sockets without room for a tag are not held: the table of such sockets is full",
+            adoption.unheld
+        ));
+    }
     if adoption.hidden_mptcp > 0 {
         remarks.push(format!(
             "{} open MPTCP sockets hide their connections from the kernel's owner; limit their unit or cgroup to \

@@ -23,6 +23,7 @@ use crate::peer::Peer;
 const ANN: Peer = Peer {
     uid: 1000,
     privileged: false,
+    groups: Vec::new(),
 };
 
 /// A service and its machine, at a time.

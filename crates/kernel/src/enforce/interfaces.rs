@@ -1,8 +1,8 @@
 //! Interfaces: on which the programs are, and how packets find back to them.
 
-use std::{collections::BTreeSet, fs, io::Read};
+use std::{collections::BTreeSet, fs};
 
-use super::{Kernel, loaded, named, stages};
+use super::{Kernel, loaded, named, random, stages};
 use crate::{
     abi,
     device::{self, Device},
@@ -136,23 +136,18 @@ impl Kernel {
         }
     }
 
-    /// Random numbers that nobody uses: a packet's ways back, and from above. Random, so that a packet from another
-    /// namespace cannot be made to look as if it came back.
+    /// Random numbers that nobody uses: a packet's ways back, and from above. Random, so that one of before
+    /// is not taken for one of now; that it was us who gave it is told by the key of the settings.
     fn new_slots(&mut self, index: u32) -> Result<[u16; SLOTS], KernelError> {
         // Remembered, not read back: with thousands of interfaces that would take seconds.
         let mut taken: BTreeSet<u16> = BTreeSet::from([0]);
         taken.extend(self.interfaces.values().flat_map(|a| slots_of(&a.iface)));
         let mut map = loaded(&mut self.programs)?.hash::<u16, abi::Slot>("slots")?;
-        let mut random = fs::File::open("/dev/urandom")
-            .map_err(KernelError::file("draw a slot", "/dev/urandom"))?;
         let mut slots = [0; SLOTS];
         for (stage, slot) in slots.iter_mut().enumerate() {
             while taken.contains(slot) {
-                let mut bytes = [0; 2];
-                random
-                    .read_exact(&mut bytes)
-                    .map_err(KernelError::file("draw a slot", "/dev/urandom"))?;
-                *slot = u16::from_ne_bytes(bytes);
+                let [number] = random()?;
+                *slot = number as u16;
             }
             taken.insert(*slot);
             map.insert(

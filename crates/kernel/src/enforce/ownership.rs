@@ -5,13 +5,13 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use aya::maps::{HashMap, MapData};
 
-use super::{Kernel, loaded};
+use super::{Kernel, loaded, strays::Tagged};
 use crate::{
     abi::{self, GroupName, Proc, SockOwn},
     cgroup::{self, Cgroup},
     error::KernelError,
+    executable,
     process::{self, PidFd},
-    programs::SocketRef,
 };
 
 /// Which of the two memberships of a process is meant.
@@ -43,15 +43,42 @@ pub struct Adoption {
     pub shared_listeners: usize,
     /// MPTCP sockets that were open already: the kernel hides their subflows, their cgroup decides.
     pub hidden_mptcp: usize,
+    /// Of the tagged sockets those that have no room for a tag: they are found by their number.
+    pub strays: usize,
+    /// Sockets that are not held: they have no room for a tag, and the table of such sockets is full.
+    pub unheld: usize,
 }
 
 impl Adoption {
-    fn add(&mut self, other: &Self) {
+    /// Adds what was found of other processes.
+    pub fn add(&mut self, other: &Self) {
         self.processes += other.processes;
         self.sockets += other.sockets;
         self.shared_listeners += other.shared_listeners;
         self.hidden_mptcp += other.hidden_mptcp;
+        self.strays += other.strays;
+        self.unheld += other.unheld;
     }
+
+    fn count(&mut self, tagged: Tagged) {
+        match tagged {
+            Tagged::Itself => self.sockets += 1,
+            Tagged::ByNumber => {
+                self.sockets += 1;
+                self.strays += 1;
+            }
+            Tagged::Not => self.unheld += 1,
+        }
+    }
+}
+
+/// Children of members that were not members when they were born.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// How many.
+    pub children: u64,
+    /// How many of them, and of their children, were found and are members now.
+    pub found: usize,
 }
 
 impl Kernel {
@@ -76,6 +103,8 @@ impl Kernel {
         // A socket that was being made during the first look belongs to nobody yet: look once more.
         let second = self.tag_sockets(&members, target, Membership::Own)?;
         total.sockets = total.sockets.max(second.sockets);
+        total.strays = total.strays.max(second.strays);
+        total.unheld = total.unheld.max(second.unheld);
         Ok(total)
     }
 
@@ -119,7 +148,9 @@ impl Kernel {
         // An entry of a process whose end was told before it was entered would stay, and hit whoever gets its number.
         let dead: Vec<u32> = members
             .iter()
-            .filter(|p| process::thread_group(**p) != Some(**p) || !process::goes_on(**p))
+            .filter(|p| {
+                process::thread_group(**p).is_some_and(|of| of != **p) || !process::goes_on(**p)
+            })
             .copied()
             .collect();
         members.retain(|pid| !dead.contains(pid));
@@ -167,8 +198,7 @@ impl Kernel {
                 if facts.listens {
                     listeners.insert(inode, socket);
                 } else {
-                    self.tag(&socket, facts.uid, target, which)?;
-                    found.sockets += 1;
+                    found.count(self.tag(&socket, inode, facts.uid, target, which)?);
                 }
             }
         }
@@ -181,8 +211,7 @@ impl Kernel {
                 found.shared_listeners += 1;
             } else {
                 let uid = process::socket_facts(socket.as_fd()).map_or(0, |f| f.uid);
-                self.tag(&socket, uid, target, which)?;
-                found.sockets += 1;
+                found.count(self.tag(&socket, inode, uid, target, which)?);
             }
         }
         Ok(found)
@@ -191,13 +220,12 @@ impl Kernel {
     fn tag(
         &mut self,
         socket: &OwnedFd,
+        inode: u64,
         uid: u32,
         target: u32,
         which: Membership,
-    ) -> Result<(), KernelError> {
-        let mut owners = loaded(&mut self.programs)?.socket_owners()?;
-        let socket = SocketRef(socket.as_fd());
-        let mut own = owners.get(&socket, 0).unwrap_or(SockOwn {
+    ) -> Result<Tagged, KernelError> {
+        let mut own = self.owner_of(socket)?.unwrap_or(SockOwn {
             uid,
             ..SockOwn::default()
         });
@@ -205,9 +233,7 @@ impl Kernel {
             Membership::Own => own.own = target,
             Membership::App => own.app = target,
         }
-        owners
-            .insert(&socket, own, 0)
-            .map_err(|e| KernelError::bpf("tag an open socket", e))
+        self.write_owner(socket, inode, own)
     }
 
     /// Members of process targets: target of each process.
@@ -232,6 +258,55 @@ impl Kernel {
             .ok()
             .and_then(|map| map.get(&pid, 0).ok())
             .unwrap_or_default()
+    }
+
+    /// Makes members of the children for which there was no room in the table of members when they were born, with the
+    /// sockets that they have. To be called each second.
+    pub fn find_lost(&mut self) -> Result<Option<Lost>, KernelError> {
+        let Some(programs) = &mut self.programs else {
+            return Ok(None);
+        };
+        let counted = programs.count(abi::COUNT_LOST_FORKS)?;
+        if counted == self.lost {
+            return Ok(None);
+        }
+        let mut members = self.members()?;
+        let mut found: BTreeMap<Proc, BTreeSet<u32>> = BTreeMap::new();
+        let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
+        for _ in 0..MOST_LOOKS {
+            let before = members.len();
+            for pid in process::all() {
+                let parents = process::parent(pid).and_then(|parent| members.get(&parent).copied());
+                let Some(membership) = parents.filter(|_| !members.contains_key(&pid)) else {
+                    continue;
+                };
+                // What was found so far is kept; the rest is looked for again in a second.
+                procs
+                    .insert(pid, membership, 0)
+                    .map_err(|e| KernelError::bpf(format!("make process {pid} a member"), e))?;
+                members.insert(pid, membership);
+                found.entry(membership).or_default().insert(pid);
+            }
+            if members.len() == before {
+                break;
+            }
+        }
+        for (membership, pids) in &found {
+            for (target, which) in [
+                (membership.own, Membership::Own),
+                (membership.app, Membership::App),
+            ] {
+                if target != 0 {
+                    self.tag_sockets(pids, target, which)?;
+                }
+            }
+        }
+        let children = counted.saturating_sub(self.lost);
+        self.lost = counted;
+        Ok(Some(Lost {
+            children,
+            found: found.values().map(BTreeSet::len).sum(),
+        }))
     }
 
     /// Drops entries of processes that are gone (their exit was missed while no program was attached).
@@ -302,9 +377,15 @@ impl Kernel {
         Ok(true)
     }
 
+    /// The executable at a path, looked at with root's rights.
+    pub fn app(&mut self, path: &str) -> Result<abi::AppKey, KernelError> {
+        let found = self.executables.look(path);
+        found.map_err(KernelError::file("find the executable", path))
+    }
+
     /// Makes an executable a target: what runs it now, and what will.
     pub fn bind_app(&mut self, target: u32, path: &str) -> Result<Adoption, KernelError> {
-        let key = process::app(path).map_err(KernelError::file("find the executable", path))?;
+        let key = self.app(path)?;
         let programs = loaded(&mut self.programs)?;
         programs
             .hash::<abi::AppKey, u32>("apps")?
@@ -313,7 +394,7 @@ impl Kernel {
         let mut total = Adoption::default();
         for pid in process::all()
             .into_iter()
-            .filter(|pid| process::executable(*pid) == Some(key))
+            .filter(|pid| executable::of_process(*pid) == Some(key))
         {
             let members = self.enter(target, pid, false, &BTreeSet::new(), Membership::App)?;
             total.add(&self.tag_sockets(&members, target, Membership::App)?);
@@ -324,7 +405,7 @@ impl Kernel {
 
     /// Whether an executable is bound to a target; false also when another file now stands at its path.
     pub fn is_app_bound(&mut self, target: u32, path: &str) -> bool {
-        let (Some(programs), Ok(key)) = (&mut self.programs, process::app(path)) else {
+        let (Ok(key), Some(programs)) = (self.app(path), &mut self.programs) else {
             return false;
         };
         programs
@@ -429,7 +510,7 @@ impl Kernel {
     }
 
     /// Makes a user a target; tags the sockets that the user's processes have open.
-    pub fn bind_user(&mut self, target: u32, uid: u32) -> Result<(), KernelError> {
+    pub fn bind_user(&mut self, target: u32, uid: u32) -> Result<Adoption, KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut users = programs.hash::<u32, u32>("users")?;
         users
@@ -447,32 +528,32 @@ impl Kernel {
         self.note_users(&theirs)
     }
 
-    fn note_users(&mut self, members: &BTreeSet<u32>) -> Result<(), KernelError> {
+    fn note_users(&mut self, members: &BTreeSet<u32>) -> Result<Adoption, KernelError> {
+        let mut found = Adoption {
+            processes: members.len(),
+            ..Adoption::default()
+        };
         for pid in members {
             let Ok(handle) = PidFd::open(*pid) else {
                 continue;
             };
-            for (number, _) in process::sockets(*pid) {
+            for (number, inode) in process::sockets(*pid) {
                 let Ok(socket) = handle.take(number) else {
                     continue;
                 };
                 let Some(facts) = process::socket_facts(socket.as_fd()) else {
                     continue;
                 };
-                let mut owners = loaded(&mut self.programs)?.socket_owners()?;
-                let socket = SocketRef(socket.as_fd());
-                if facts.netns_cookie == self.cookie && owners.get(&socket, 0).is_err() {
+                if facts.netns_cookie == self.cookie && self.owner_of(&socket)?.is_none() {
                     let own = SockOwn {
                         uid: facts.uid,
                         ..SockOwn::default()
                     };
-                    owners
-                        .insert(&socket, own, 0)
-                        .map_err(|e| KernelError::bpf("tag an open socket", e))?;
+                    found.count(self.write_owner(&socket, inode, own)?);
                 }
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Ends a user target.

@@ -4,6 +4,7 @@
 //! All of them are one program, which is linked once; cargo-nextest runs each test in a process of its own. A module
 //! has the tests of one part of the product; `.config/nextest.toml` names the modules whose tests run beside others.
 
+mod access;
 mod capi;
 mod cc;
 mod containers;
@@ -17,6 +18,7 @@ mod direct_serve;
 mod direct_speed;
 mod driver;
 mod driving;
+mod evasion;
 mod flows;
 mod groups;
 mod guarantees;

@@ -63,6 +63,19 @@ fn full_lines_name_everything() {
 }
 
 #[test]
+fn one_client_never_has_all_sessions() {
+    let config = |text: &str| {
+        let config = parse(&format!("{text}\nlines = \"ftp cat\"\n")).expect("good");
+        (config.sessions, config.sessions_per_client)
+    };
+    assert_eq!(config("lend = true"), (4096, 1024));
+    assert_eq!(config("sessions = 200"), (200, 50));
+    assert_eq!(config("sessions = 20"), (20, 16));
+    assert_eq!(config("sessions = 3"), (3, 3));
+    assert_eq!(config("sessions_per_client = 4096"), (4096, 4096));
+}
+
+#[test]
 fn toml_holds_lines_and_tables() {
     let text = r#"
 total = "512Kbyte/s"

@@ -100,7 +100,7 @@ impl Processes for Machine {
     }
 
     fn name(&self, pid: u32) -> Option<String> {
-        let name = fs::read_to_string(entry(pid, "comm")).ok()?;
+        let name = text(&entry(pid, "comm"))?;
         Some(name.trim_end().to_string())
     }
 }
@@ -113,13 +113,19 @@ fn is_listener(socket: std::os::fd::BorrowedFd<'_>) -> bool {
     internet && sockopt::socket_acceptconn(socket).unwrap_or(false)
 }
 
+/// A file of /proc as text. A process may call itself by what is no text.
+fn text(path: &Path) -> Option<String> {
+    let bytes = fs::read(path).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
 fn entry(pid: u32, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
 }
 
 /// The first number of a line of /proc/PID/status.
 fn field(pid: u32, name: &str) -> Option<u32> {
-    let status = fs::read_to_string(entry(pid, "status")).ok()?;
+    let status = text(&entry(pid, "status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -139,7 +145,7 @@ fn file(path: &Path) -> Option<(u64, u64)> {
 
 /// Where the cgroup2 tree is mounted: proc_pid_mountinfo(5), the fifth field of the line whose type it is.
 fn cgroup_root() -> Option<PathBuf> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let mounts = text(Path::new("/proc/self/mountinfo"))?;
     mounts.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
         let is_ours = right.split(' ').next()? == "cgroup2";

@@ -249,6 +249,7 @@ fn names_are_joined_and_end_with_the_last_who_joined() {
     let bob = Peer {
         uid: 1001,
         privileged: false,
+        groups: Vec::new(),
     };
     assert!(refused(desk.run_named(&bob, "build", 30, "")).contains("user 1000"));
     assert!(refused(desk.set_as(&bob, "name:build", "up 1mbit")).contains("user 1000"));

@@ -83,6 +83,7 @@ fn connections_are_told_to_their_owner_and_to_the_privileged() {
     let peer: SocketAddr = "203.0.113.9:443".parse().expect("an address");
     let connection = |inode, uid, sent| Connection {
         inode,
+        cookie: inode,
         uid,
         protocol: "tcp",
         local: "10.0.0.2:40000".parse().expect("an address"),

@@ -1,0 +1,154 @@
+//! What plain users may see: a path of a program that one names is looked at with that user's rights.
+//!
+//! The daemon may look at everything, and a file system may not answer for long. So a user's path is looked at by a thread
+//! that has the user's rights and no others, and the request waits for it aside: the daemon goes on meanwhile. A thread that
+//! waits for a file system cannot be ended; a user has a few of them at most, and is told after a second.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::thread;
+
+use netnice_api::{ClearWhat, Request, Response};
+use netnice_core::target::Target;
+use netnice_kernel::executable::{self, PATIENCE, Rights};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+use super::Sight;
+use crate::ledger::AppKey;
+use crate::server::Ask;
+
+/// The threads that look.
+pub(crate) struct Sights {
+    /// For each user as many as threads of theirs are there, and one.
+    threads: BTreeMap<u32, Arc<()>>,
+    seen: mpsc::Sender<(Ask, Sight)>,
+}
+
+impl Sights {
+    /// None yet; and where requests come back.
+    pub(crate) fn new() -> (Sights, mpsc::Receiver<(Ask, Sight)>) {
+        let (seen, come_back) = mpsc::channel(MOST);
+        let threads = BTreeMap::new();
+        (Sights { threads, seen }, come_back)
+    }
+
+    /// Gives a request back that can be answered at once. One for which a path has to be looked at comes back later.
+    pub(crate) fn look(&mut self, ask: Ask) -> Option<(Ask, Sight)> {
+        if ask.peer.privileged {
+            return Some((ask, Sight::Roots));
+        }
+        let Some(path) = path_of(&ask.request) else {
+            return Some((ask, Sight::Nothing));
+        };
+        self.threads.retain(|_, own| Arc::strong_count(own) > 1);
+        let all: usize = self
+            .threads
+            .values()
+            .map(|o| Arc::strong_count(o) - 1)
+            .sum();
+        let own = self.threads.entry(ask.peer.uid).or_default();
+        if Arc::strong_count(own) > MOST_OF_USER || all >= MOST {
+            refuse(
+                ask,
+                &path,
+                "earlier ones of yours still wait for a file system",
+            );
+            return None;
+        }
+        let held = Arc::clone(own);
+        let rights = Rights {
+            uid: ask.peer.uid,
+            groups: ask.peer.groups.clone(),
+        };
+        let (tell, told) = oneshot::channel();
+        let name = path.clone();
+        let started = thread::Builder::new()
+            .name("looks".to_owned())
+            .spawn(move || {
+                let _held = held;
+                // Who asked may have given up.
+                let _ = tell.send(executable::look_as(&name, &rights));
+            });
+        if let Err(error) = started {
+            refuse(ask, &path, &error.to_string());
+            return None;
+        }
+        let seen = self.seen.clone();
+        spawn_local(async move {
+            let found = match timeout(PATIENCE, told).await {
+                Ok(Ok(found)) => found,
+                Ok(Err(_)) | Err(_) => Err(executable::late()),
+            };
+            let sight = match found {
+                Ok(key) => Ok(AppKey {
+                    inode: key.inode,
+                    dev: key.dev,
+                }),
+                Err(error) if error.kind() == std::io::ErrorKind::TimedOut => {
+                    return refuse(ask, &path, &error.to_string());
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            // The daemon may be stopping.
+            let _ = seen.send((ask, Sight::Users(path, sight))).await;
+        });
+        None
+    }
+}
+
+/// The program that a request names by its path.
+fn path_of(request: &Request) -> Option<String> {
+    let text = match request {
+        Request::Clear(clear) => match &clear.what {
+            ClearWhat::Target(target) => target,
+            ClearWhat::All => return None,
+        },
+        Request::Show(show) => show.target.as_ref()?,
+        Request::Connections(asked) => &asked.target,
+        Request::History(asked) => asked.target.as_ref()?,
+        Request::Explain(explain) => &explain.target,
+        Request::Find(find) => &find.target,
+        _ => return None,
+    };
+    match text.parse() {
+        Ok(Target::App(path)) => Some(path.to_string()),
+        _ => None,
+    }
+}
+
+fn refuse(ask: Ask, path: &str, why: &str) {
+    let text = format!("{path} cannot be looked at: {why}");
+    // A peer that has gone meanwhile misses its answer.
+    let _ = ask.reply.send(Response::failed(text).into());
+}
+
+/// Threads that look for one user at a time.
+const MOST_OF_USER: usize = 4;
+/// Threads that look for users at a time.
+const MOST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netnice_api::{Explain, Find};
+
+    #[test]
+    fn paths_of_programs_are_found_in_requests() {
+        let find = |target: &str| {
+            let target = target.to_owned();
+            path_of(&Request::Find(Find { target }))
+        };
+        assert_eq!(
+            find("app:/usr/bin/rsync").as_deref(),
+            Some("/usr/bin/rsync")
+        );
+        assert_eq!(find("user:ann"), None);
+        assert_eq!(find("nonsense"), None);
+        let explain = Request::Explain(Explain {
+            target: "app:/bin/x".to_owned(),
+        });
+        assert_eq!(path_of(&explain).as_deref(), Some("/bin/x"));
+    }
+}

@@ -1,0 +1,159 @@
+//! Sockets that have no room for a tag.
+//!
+//! A tag is part of a socket's option memory, of which the kernel gives each socket little (`net.core.optmem_max`). A
+//! program can use all of it up, with group joins or a filter, and such a socket cannot be tagged any more. It is held all
+//! the same: its owner stands in a table of the programs (`stray_owns`) under the socket's cookie, a number that the kernel
+//! gives to no other socket. The programs look there only while the table may hold something, and what they find there counts
+//! more than a tag, which may be one of before that could not be replaced. Its control group they find out by themselves,
+//! and remember it in the same way (`stray_groups`).
+//!
+//! A cookie is never given out again, so an entry of a socket that is gone does no harm but for its room and the time that
+//! looking takes; [`Kernel::sweep_strays`] removes it some time later.
+
+use std::{
+    collections::BTreeSet,
+    os::fd::{AsFd, OwnedFd},
+};
+
+use super::{Kernel, loaded};
+use crate::{
+    abi::{self, SockCgroup, SockOwn},
+    connections,
+    error::{self, KernelError},
+    netlink::Route,
+    process,
+    programs::SocketRef,
+};
+
+/// How the owner of a socket was noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tagged {
+    /// In the socket itself.
+    Itself,
+    /// By its cookie, for it has no room.
+    ByNumber,
+    /// Not at all: the table is full.
+    Not,
+}
+
+impl Kernel {
+    /// The owner of a socket, as the programs find it.
+    pub(super) fn owner_of(&mut self, socket: &OwnedFd) -> Result<Option<SockOwn>, KernelError> {
+        let programs = loaded(&mut self.programs)?;
+        if programs.settings()?.strays != 0
+            && let Some(cookie) = process::cookie(socket.as_fd())
+            && let Ok(own) = programs.hash::<u64, SockOwn>("stray_owns")?.get(&cookie, 0)
+        {
+            return Ok(Some(own));
+        }
+        let owners = programs.socket_owners()?;
+        Ok(owners.get(&SocketRef(socket.as_fd()), 0).ok())
+    }
+
+    /// Notes the owner of a socket.
+    pub(super) fn write_owner(
+        &mut self,
+        socket: &OwnedFd,
+        inode: u64,
+        own: SockOwn,
+    ) -> Result<Tagged, KernelError> {
+        let programs = loaded(&mut self.programs)?;
+        let inside = SockOwn { inode: 0, ..own };
+        let written = programs
+            .socket_owners()?
+            .insert(&SocketRef(socket.as_fd()), inside, 0);
+        let mut settings = programs.settings()?;
+        let cookie = process::cookie(socket.as_fd());
+        match (written, cookie) {
+            (Ok(()), cookie) => {
+                if let Some(cookie) = cookie.filter(|_| settings.strays != 0) {
+                    // It had no room before.
+                    let _ = programs.hash::<u64, SockOwn>("stray_owns")?.remove(&cookie);
+                }
+                Ok(Tagged::Itself)
+            }
+            (Err(error), Some(cookie)) if error::number(&error) == Some(libc::ENOMEM) => {
+                let own = SockOwn {
+                    inode: inode as u32,
+                    ..own
+                };
+                let mut strays = programs.hash::<u64, SockOwn>("stray_owns")?;
+                match strays.insert(cookie, own, 0) {
+                    Ok(()) => {}
+                    Err(error) if error::number(&error) == Some(libc::E2BIG) => {
+                        return Ok(Tagged::Not);
+                    }
+                    Err(error) => return Err(KernelError::bpf("note an open socket", error)),
+                }
+                if settings.strays == 0 {
+                    settings.strays = 1;
+                    programs.set_settings(settings)?;
+                }
+                Ok(Tagged::ByNumber)
+            }
+            (Err(error), _) => Err(KernelError::bpf("tag an open socket", error)),
+        }
+    }
+
+    /// Forgets sockets without room for a tag that are gone. To be called each second; looks once in [`LOOKS`] calls.
+    pub fn sweep_strays(&mut self) -> Result<(), KernelError> {
+        self.looks = self.looks.wrapping_add(1);
+        let Some(programs) = self.programs.as_mut().filter(|_| self.looks % LOOKS == 0) else {
+            return Ok(());
+        };
+        let settings = programs.settings()?;
+        let counted = programs.count(abi::COUNT_STRAY_GROUPS)?;
+        if settings.strays == 0 && counted == 0 {
+            return Ok(());
+        }
+        let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag))?;
+        let listed: BTreeSet<u64> = listed.iter().map(|socket| socket.cookie).collect();
+
+        // What is in no list has no port, and will be noted anew when it sends.
+        let mut groups = programs.hash::<u64, SockCgroup>("stray_groups")?;
+        let there: Vec<u64> = groups.keys().flatten().collect();
+        let (stay, gone): (Vec<u64>, Vec<u64>) = there
+            .into_iter()
+            .partition(|cookie| listed.contains(cookie));
+        for cookie in gone {
+            let _ = groups.remove(&cookie);
+        }
+        if stay.is_empty() {
+            programs.set_count(abi::COUNT_STRAY_GROUPS, 0)?;
+        }
+
+        let mut owns = programs.hash::<u64, SockOwn>("stray_owns")?;
+        let there: Vec<(u64, SockOwn)> = owns.iter().flatten().collect();
+        let some_unlisted = there.iter().any(|(cookie, _)| !listed.contains(cookie));
+        let open: BTreeSet<u32> = match some_unlisted {
+            true => process::all()
+                .into_iter()
+                .flat_map(process::sockets)
+                .map(|(_, inode)| inode as u32)
+                .collect(),
+            false => BTreeSet::new(),
+        };
+        let known = |id: u32| self.written.contains_key(&id);
+        let stays = |cookie: &u64, own: &SockOwn| {
+            let of_none = (own.own, own.app) != (0, 0) && !known(own.own) && !known(own.app);
+            !of_none && (listed.contains(cookie) || open.contains(&own.inode))
+        };
+        let mut left = 0;
+        for (cookie, own) in &there {
+            match stays(cookie, own) {
+                true => left += 1,
+                false => drop(owns.remove(cookie)),
+            }
+        }
+        if left == 0 && settings.strays != 0 {
+            programs.set_settings(abi::Settings {
+                strays: 0,
+                ..settings
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Looking takes as long as there are sockets on this machine.
+const LOOKS: u32 = 64;

@@ -1,0 +1,182 @@
+//! Tests of what the eBPF programs see of an executable, against what the kernel says of a mapping of the same file.
+
+use std::{
+    ffi::{CStr, CString},
+    os::unix::fs::PermissionsExt,
+    path::Path,
+};
+
+use super::*;
+
+/// Inode and device of a mapped file, from the kernel's own inode (/proc/self/maps).
+fn mapped(path: &Path) -> (u64, u32) {
+    let file = fs::File::open(path).expect("the file is there");
+    // SAFETY: a fresh read-only mapping of one page that nobody reads; it stays until the test ends.
+    let at = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ,
+            libc::MAP_PRIVATE,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    assert_ne!(at, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+    let maps = fs::read_to_string("/proc/thread-self/maps").expect("the maps can be read");
+    let start = format!("{:x}-", at as usize);
+    let line = maps
+        .lines()
+        .find(|l| l.starts_with(&start))
+        .expect("mapped");
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (major, minor) = words[3].split_once(':').expect("major:minor");
+    let number = |hex| u32::from_str_radix(hex, 16).expect("a number");
+    let inode = words[4].parse().expect("an inode");
+    (inode, number(major) << 20 | number(minor))
+}
+
+fn seen(path: &Path) -> (u64, u32) {
+    let key = look(path.to_str().expect("plain")).expect("the file is there");
+    (key.inode, key.dev)
+}
+
+#[test]
+fn an_executable_is_known_as_the_kernel_knows_it() {
+    let own = fs::canonicalize("/proc/self/exe").expect("this test is a file");
+    assert_eq!(seen(&own), mapped(&own));
+    assert_eq!(
+        of_process(std::process::id()),
+        look(own.to_str().expect("plain")).ok()
+    );
+}
+
+#[test]
+fn what_nobody_can_execute_is_no_executable() {
+    let folder = std::env::temp_dir().join(format!("netnice-app-{}", std::process::id()));
+    fs::create_dir_all(&folder).expect("a folder");
+    let refusal = |name: &str, text: &str, mode: u32| {
+        let path = folder.join(name);
+        fs::write(&path, text).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("its mode is set");
+        let found = look(path.to_str().expect("plain"));
+        found
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
+    };
+    assert!(refusal("script", "#!/bin/sh\n", 0o755).contains("script"));
+    assert!(refusal("text", "hello", 0o644).contains("execute"));
+    assert_eq!(refusal("program", "\x7fELF", 0o755), "");
+    let error = look(folder.to_str().expect("plain")).expect_err("a folder");
+    assert!(error.to_string().contains("not a file"));
+    fs::remove_dir_all(&folder).expect("it was ours");
+}
+
+/// Mounts something; false where this user may not, or the kernel has no such file system.
+fn mount(kind: &CStr, at: &Path, options: &str) -> bool {
+    let at = CString::new(at.to_str().expect("plain")).expect("no zero inside");
+    let options = CString::new(options).expect("no zero inside");
+    // SAFETY: all strings are terminated and outlive the call.
+    unsafe {
+        let data = options.as_ptr().cast();
+        libc::mount(kind.as_ptr(), at.as_ptr(), kind.as_ptr(), 0, data) == 0
+    }
+}
+
+/// On an overlay of two file systems stat(2) tells a device that is neither's.
+#[test]
+fn an_executable_of_an_overlay_is_known_as_the_kernel_knows_it() {
+    let folder = std::env::temp_dir().join(format!("netnice-overlay-{}", std::process::id()));
+    let place = |name: &str| folder.join(name);
+    let work = || {
+        // SAFETY: this thread alone gets mounts of its own, which end with it.
+        let alone = unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) == 0 };
+        // SAFETY: the strings are terminated; no data.
+        let private = alone
+            && unsafe {
+                let none = std::ptr::null();
+                libc::mount(
+                    none,
+                    c"/".as_ptr(),
+                    none,
+                    libc::MS_REC | libc::MS_PRIVATE,
+                    none.cast(),
+                ) == 0
+            };
+        if !private || !mount(c"tmpfs", &folder, "") {
+            return None; // not root: there is nothing to be tried
+        }
+        for name in ["lower", "upper", "work", "all"] {
+            fs::create_dir(place(name)).expect("a folder");
+        }
+        assert!(mount(c"tmpfs", &place("lower"), ""));
+        fs::write(place("lower").join("program"), "#!").expect("a file");
+        let [lower, upper, work] =
+            ["lower", "upper", "work"].map(|n| place(n).display().to_string());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        if !mount(c"overlay", &place("all"), &options) {
+            return None; // a kernel without overlays
+        }
+        let program = place("all").join("program");
+        Some((seen_by_thread(&program), mapped(&program)))
+    };
+    fs::create_dir_all(&folder).expect("a folder");
+    let found = std::thread::scope(|scope| scope.spawn(work).join());
+    fs::remove_dir(&folder).expect("the mounts went with their thread");
+    if let Some((seen, mapped)) = found.expect("no panic inside") {
+        assert_eq!(seen, mapped);
+    }
+}
+
+/// As [`seen`], with the mounts of this thread.
+fn seen_by_thread(path: &Path) -> (u64, u32) {
+    let tables = ["/proc/thread-self/mountinfo".to_owned()];
+    let file = open(path.to_str().expect("plain")).expect("the file is there");
+    let key = key_of(&file, &tables).expect("it has a key");
+    (key.inode, key.dev)
+}
+
+#[test]
+fn a_fifo_is_not_opened_and_a_users_eyes_do_not_see_roots_files() {
+    let folder = std::env::temp_dir().join(format!("netnice-eyes-{}", std::process::id()));
+    fs::create_dir_all(folder.join("closed")).expect("a folder");
+    let place = |name: &str| folder.join(name).to_str().expect("plain").to_owned();
+    let path = CString::new(place("fifo")).expect("no zero inside");
+    // SAFETY: the string is terminated and outlives the call.
+    assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o777) }, 0);
+    fs::set_permissions(place("fifo"), fs::Permissions::from_mode(0o777)).expect("ours");
+    let error = look(&place("fifo")).expect_err("a FIFO");
+    assert_eq!(error.to_string(), "it is not a file");
+
+    for name in ["open", "closed/program"] {
+        fs::write(place(name), "\x7fELF").expect("a file");
+        fs::set_permissions(place(name), fs::Permissions::from_mode(0o755)).expect("ours");
+    }
+    for (name, mode) in [("", 0o755), ("closed", 0o700)] {
+        fs::set_permissions(place(name), fs::Permissions::from_mode(mode)).expect("ours");
+    }
+    let as_user = |path: String| {
+        let rights = Rights {
+            uid: 61_234,
+            groups: vec![61_234],
+        };
+        let found = thread::spawn(move || look_as(&path, &rights)).join();
+        found.expect("no panic").map_err(|error| error.to_string())
+    };
+    if let Ok(key) = as_user(place("open")) {
+        assert_eq!(Some(key), look(&place("open")).ok());
+        let (hidden, missing) = (
+            as_user(place("closed/program")),
+            as_user(place("closed/no")),
+        );
+        assert!(hidden.is_err(), "{hidden:?}");
+        assert_eq!(hidden, missing);
+    } // else not root: nobody's rights but one's own can be taken
+    let mut executables = Executables::default();
+    for _ in 0..2 {
+        assert!(executables.look(&place("open")).is_ok());
+        assert!(executables.look(&place("none")).is_err());
+    }
+    fs::remove_dir_all(&folder).expect("it was ours");
+}

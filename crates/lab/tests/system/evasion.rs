@@ -1,0 +1,443 @@
+//! A limit holds whatever the limited program does with its sockets, its name, its control groups or its packets. The
+//! programs here are a plain user's; root limits them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{self, R4M};
+use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::traffic::{self, Tcp, Udp};
+use netnice_lab::world::{Cgroup, Family, Host, Netns};
+
+/// A user that no machine gives a name.
+const ANN: u32 = 61_234;
+
+/// A Python program of ANN on the client, in a control group if one is named. It has said its first line.
+fn hostile(desk: &Desk, group: Option<&Cgroup>, program: &str, args: &[&str]) -> Proc {
+    let mut command = desk.world.client().ns.command("sh");
+    let enter = "test -z \"$0\" || echo 0 > \"$0\"; exec \"$@\"";
+    let procs = group.map(|group| group.procs().display().to_string());
+    let id = ANN.to_string();
+    command.args(["-c", enter, &procs.unwrap_or_default()]);
+    command.args([
+        "setpriv",
+        "--reuid",
+        &id,
+        "--regid",
+        &id,
+        "--clear-groups",
+        "--",
+    ]);
+    command.args(["/usr/bin/python3", "-c", &format!("{PRELUDE}{program}")]);
+    command.args(args);
+    let mut process = Proc::start(command).expect("a program");
+    let said = process.next_line(PATIENCE);
+    said.unwrap_or_else(|error| panic!("{error:#}: {}", process.complaints()));
+    process
+}
+
+/// `fill` uses up what memory a socket has for options: one for datagrams joins groups, one for TCP has keys for peers that
+/// it never meets.
+const PRELUDE: &str = r"
+import ctypes, os, signal, socket, struct, sys, time
+def join(s, number):
+    group = socket.inet_pton(socket.AF_INET6, 'ff02::db8:%x' % number)
+    index = socket.if_nametoindex('eth0')
+    s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group + struct.pack('@I', index))
+def add_key(s, number):
+    peer = struct.pack('@H2x4s120x', socket.AF_INET, struct.pack('!I', 0x0ac80000 + number))
+    s.setsockopt(socket.IPPROTO_TCP, 14, peer + struct.pack('@BBHi80s', 0, 0, 16, 0, b'k' * 16))
+def fill(s, add):
+    number = 0
+    try:
+        while number < 60000:
+            add(s, number)
+            number += 1
+    except OSError as error:
+        if number == 0: raise
+    if number == 60000: raise Exception('it never fills')
+";
+
+/// Sends datagrams, some 10 Mbit/s of them, from a socket without room for a tag.
+const SENDER: &str = r"
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.bind(('::', int(sys.argv[3])))
+fill(s, join)
+print('full', flush=True)
+while True:
+    try: s.sendto(b'x' * 1200, (sys.argv[1], int(sys.argv[2])))
+    except OSError: pass
+    time.sleep(0.001)
+";
+
+/// Receives on such a socket, which never sends; tells how many bits so far, and when, for each line that it gets.
+const RECEIVER: &str = r"
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.bind(('::', int(sys.argv[1])))
+fill(s, join)
+print('full', flush=True)
+import select
+got = 0
+while True:
+    ready = select.select([s, sys.stdin], [], [])[0]
+    if s in ready: got += len(s.recv(2000)) + 62
+    if sys.stdin in ready:
+        sys.stdin.readline()
+        print(got * 8, time.monotonic_ns(), flush=True)
+";
+
+/// Serves whatever connects to a listener without room for a tag.
+const LISTENER: &str = r"
+s = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+s.bind(('', int(sys.argv[1])))
+fill(s, add_key)
+s.listen(8)
+print('full', flush=True)
+while True:
+    c, _ = s.accept()
+    if os.fork() == 0:
+        while True: c.sendall(b'x' * 65536)
+";
+
+/// A sink of datagrams at the server's IPv6 address.
+fn sink(desk: &Desk, port: u16) -> (traffic::Running, String) {
+    let to = bench::at(desk.world.server(), Family::V6, port);
+    let sink = traffic::eager(desk.world.server(), &Udp::sink(to)).expect("a sink");
+    (sink, to.ip().to_string())
+}
+
+fn sent(desk: &Desk) -> f64 {
+    desk.sent(0.3, 1.5).expect("a rate")
+}
+
+#[test]
+fn a_socket_without_room_for_a_tag_is_held() {
+    let mut desk = Desk::new().expect("a desk");
+    let (_sink, to) = sink(&desk, 5001);
+    let program = hostile(&desk, None, SENDER, &[&to, "5001", "6001"]);
+    let pid = program.pid();
+    let answer = desk.types(&format!("set pid:{pid} --up 4mbit"));
+    assert!(
+        answer.stdout.contains("have no room for a tag"),
+        "{answer:?}"
+    );
+    desk.keeps(|| sent(&desk), R4M, "a process");
+    desk.netnice.kill_daemon();
+    desk.netnice.start_daemon().expect("it starts again");
+    desk.keeps(|| sent(&desk), R4M, "after the daemon was killed");
+    desk.types(&format!("clear pid:{pid}"));
+    desk.freed((0.3, 0.5), R4M, "nobody limits it");
+    // The policy is as root's hand.
+    let rule = format!("[[rule]]\nname = \"ann\"\nmatch = \"user:{ANN}\"\nup = \"4mbit\"\n");
+    fs::write(desk.netnice.policy(), rule).expect("a policy");
+    desk.types("reload");
+    desk.keeps(|| sent(&desk), R4M, "a user of the policy");
+}
+
+#[test]
+fn a_socket_of_before_without_room_for_a_tag_is_held_by_its_group() {
+    let desk = Desk::new().expect("a desk");
+    let (_sink, to) = sink(&desk, 5001);
+    let group = Cgroup::create("full.slice").expect("a group");
+    let _sends = hostile(&desk, Some(&group), SENDER, &[&to, "5001", "6001"]);
+    let mut receives = hostile(&desk, Some(&group), RECEIVER, &["6002"]);
+    let at = bench::at(desk.world.client(), Family::V6, 6002);
+    let from = bench::at(desk.world.server(), Family::V6, 6003);
+    let flood = Udp::source(from, at).rate(16_000_000);
+    let _flood = traffic::eager(desk.world.server(), &flood).expect("a flood");
+    desk.types(&format!(
+        "set cgroup:{} --up 4mbit --down 4mbit",
+        group.path()
+    ));
+    desk.keeps(|| sent(&desk), R4M, "what the group sends");
+    let mut received = || {
+        receives.tell("?").expect("it hears");
+        let line = receives.next_line(PATIENCE).expect("it counts");
+        let (bits, at) = line.split_once(' ').expect("two numbers");
+        let number = |text: &str| text.parse::<f64>().expect("a number");
+        (number(bits), number(at))
+    };
+    let before = received();
+    bench::pause(1.5);
+    let after = received();
+    let rate = (after.0 - before.0) / (after.1 - before.1) * 1e9;
+    desk.held(rate, R4M, "what the group receives");
+}
+
+#[test]
+fn connections_of_a_listener_without_room_for_a_tag_are_held() {
+    let desk = Desk::new().expect("a desk");
+    let program = hostile(&desk, None, LISTENER, &["6001"]);
+    let answer = desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+    assert!(
+        answer.stdout.contains("have no room for a tag"),
+        "{answer:?}"
+    );
+    let asks = Tcp::connect(desk.client(6001), 2).sink();
+    let _asks = traffic::eager(desk.world.server(), &asks).expect("who downloads");
+    desk.keeps(|| sent(&desk), R4M, "accepted connections");
+}
+
+/// Sends datagrams under a name that is no text, from the moment that it is told to.
+const NAMELESS: &str = r"
+libc = ctypes.CDLL(None)
+def call(name): libc.prctl(15, name, 0, 0, 0)
+if sys.argv[3] == 'now': call(b'\xff\xfe) \x1b[31m')
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+print('ready', flush=True)
+signal.signal(signal.SIGUSR1, lambda *_: call(b'\x80\x81'))
+while True:
+    try: s.sendto(b'x' * 1200, (sys.argv[1], int(sys.argv[2])))
+    except OSError: pass
+    time.sleep(0.001)
+";
+
+#[test]
+fn a_process_whose_name_is_no_text_is_held() {
+    let desk = Desk::new().expect("a desk");
+    let (_sink, to) = sink(&desk, 5001);
+    let program = hostile(&desk, None, NAMELESS, &[&to, "5001", "now"]);
+    let pid = program.pid();
+    desk.types(&format!("set pid:{pid} --up 4mbit"));
+    desk.keeps(|| sent(&desk), R4M, "a process without a name");
+    let said = desk.types(&format!("explain pid:{pid}")).stdout;
+    assert!(!said.contains('\x1b'), "{said:?}");
+}
+
+#[test]
+fn a_process_that_calls_itself_by_no_text_stays_held_over_a_restart() {
+    let mut desk = Desk::new().expect("a desk");
+    let (_sink, to) = sink(&desk, 5001);
+    let program = hostile(&desk, None, NAMELESS, &[&to, "5001", "later"]);
+    let pid = program.pid();
+    desk.types(&format!("set pid:{pid} --up 4mbit"));
+    let comm = || fs::read(format!("/proc/{pid}/comm")).expect("its name");
+    let before = comm();
+    netnice_lab::sys::kill(pid as i32, 10).expect("it is told");
+    assert!(soon(|| comm() != before), "it keeps its name");
+    for _ in 0..2 {
+        desk.netnice.kill_daemon();
+        desk.netnice.start_daemon().expect("it starts again");
+    }
+    assert_ne!(desk.target(&format!("pid:{pid}")), serde_json::Value::Null);
+    desk.keeps(|| sent(&desk), R4M, "after a restart");
+}
+
+/// A slice with a part that belongs to ANN, as `user@UID.service` does.
+fn part_of_ann() -> (Cgroup, Cgroup) {
+    let slice = Cgroup::create("user.slice").expect("a slice");
+    let part = slice
+        .below(&format!("user@{ANN}.service"))
+        .expect("a group");
+    let folder = part.procs();
+    let folder = folder.parent().expect("a folder");
+    std::os::unix::fs::chown(folder, Some(ANN), Some(ANN)).expect("it is given away");
+    (slice, part)
+}
+
+/// Makes a group as ANN would.
+fn made_by_ann(part: &Cgroup, name: &str) -> Cgroup {
+    let group = part.below(name).expect("a group");
+    let folder = group.procs();
+    let folder = folder.parent().expect("a folder");
+    std::os::unix::fs::chown(folder, Some(ANN), Some(ANN)).expect("it is hers");
+    group
+}
+
+#[test]
+fn a_users_own_group_does_not_take_the_contract_of_a_unit() {
+    let desk = Desk::new().expect("a desk");
+    let (slice, part) = part_of_ann();
+    let name = format!("nn{}-name.service", std::process::id());
+    let hers = made_by_ann(&part, &name);
+    // Nothing has the name but what ANN made.
+    let answer = desk.answers(&format!("set unit:{name} --up 4mbit"), 1);
+    assert!(answer.stderr.contains("is it running?"), "{answer:?}");
+    let rule = format!("[[rule]]\nname = \"web\"\nmatch = \"unit:{name}\"\nup = \"4mbit\"\n");
+    fs::write(desk.netnice.policy(), rule).expect("a policy");
+    desk.types("reload");
+    let explained = || desk.types(&format!("explain unit:{name}")).stdout;
+    assert!(!explained().contains(hers.path()), "{}", explained());
+    // The unit starts, and gets what is its own.
+    let unit = slice.below(&name).expect("the unit");
+    assert!(
+        soon(|| explained().contains(unit.path())),
+        "{}",
+        explained()
+    );
+    let to = desk.sink(5001).expect("a sink");
+    let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\""];
+    let procs = unit.procs();
+    let words = [&words[..], &[procs.to_str().expect("plain")]].concat();
+    let sends = Tcp::connect(to, 2).source();
+    let _sends = traffic::eager_behind(desk.world.client(), &words, None, &sends).expect("it runs");
+    desk.keeps(|| sent(&desk), R4M, "the unit");
+}
+
+#[test]
+fn a_users_own_group_is_not_taken_for_a_container() {
+    let desk = Desk::new().expect("a desk");
+    let id = format!("{:08x}", std::process::id()).repeat(8);
+    let record = desk.netnice.docker().join("containers").join(&id);
+    fs::create_dir_all(&record).expect("a folder");
+    let text = format!(r#"{{"ID":"{id}","Name":"/web","State":{{"Running":true}}}}"#);
+    fs::write(record.join("config.v2.json"), text).expect("a record");
+    let (slice, part) = part_of_ann();
+    let _hers = made_by_ann(&part, &format!("docker-{id}.scope"));
+    let other = slice
+        .below(&format!("docker-{}.scope", id.replace('0', "1")))
+        .expect("a group");
+    let _inside = other
+        .below(&format!("docker-{id}.scope"))
+        .expect("a group in a container");
+    let answer = desk.answers("set container:web --up 4mbit", 1);
+    assert!(answer.stderr.contains("does not run"), "{answer:?}");
+    let container = slice
+        .below(&format!("docker-{id}.scope"))
+        .expect("the container");
+    desk.types("set container:web --up 4mbit");
+    let explained = desk.types("explain container:web").stdout;
+    assert!(explained.contains(container.path()), "{explained}");
+}
+
+/// The numbers with which packets come back to an interface of the client, as the eBPF programs keep them.
+fn slots(desk: &Desk, device: &str) -> Vec<String> {
+    let about = desk.world.client().ns.ip(&format!("-j link show {device}"));
+    let about = about.expect("the interface");
+    let about: serde_json::Value = serde_json::from_str(&about).expect("JSON");
+    let index = about[0]["ifindex"].as_u64().expect("a number") as u32;
+    let map = desk.netnice.runtime().join("bpf/slots");
+    let mut dump = Command::new("bpftool");
+    dump.args(["-j", "map", "dump", "pinned"]).arg(map);
+    let text = netnice_lab::process::run(&mut dump).expect("bpftool reads the map");
+    let entries: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let byte = |byte: &serde_json::Value| {
+        let hex = byte.as_str().expect("hex").trim_start_matches("0x");
+        u8::from_str_radix(hex, 16).expect("hex")
+    };
+    let bytes = |entry: &serde_json::Value, part: &str| -> Vec<u8> {
+        let bytes = entry[part].as_array().expect("bytes");
+        bytes.iter().map(byte).collect()
+    };
+    let entries = entries.as_array().expect("a list").iter();
+    entries
+        .filter(|entry| bytes(entry, "value")[..4] == index.to_ne_bytes())
+        .map(|entry| {
+            let key = bytes(entry, "key");
+            format!("{:04x}", u16::from_ne_bytes([key[0], key[1]]))
+        })
+        .collect()
+}
+
+/// A container with a network of its own, behind a pair of interfaces.
+fn network(desk: &Desk) -> Host {
+    let client = &desk.world.client().ns;
+    let ns = Netns::create("tcindex").expect("a namespace");
+    let name = ns.name();
+    for line in [
+        format!("link add vbox type veth peer name eth0 netns {name}"),
+        "addr add 10.88.0.1/24 dev vbox".to_owned(),
+        "link set vbox up".to_owned(),
+    ] {
+        client.ip(&line).expect("it is joined");
+    }
+    for line in [
+        "addr add 10.88.0.2/24 dev eth0",
+        "link set eth0 up",
+        "route add default via 10.88.0.1",
+    ] {
+        ns.ip(line).expect("its network");
+    }
+    client
+        .sysctl("net/ipv4/ip_forward", "1")
+        .expect("forwarding");
+    let server = &desk.world.server().ns;
+    server
+        .ip("route add 10.88.0.0/24 via 10.77.0.1")
+        .expect("a route");
+    Host {
+        name: "box".to_owned(),
+        ns,
+        ports: Vec::new(),
+    }
+}
+
+#[test]
+fn a_container_that_marks_its_packets_as_come_back_is_held() {
+    let desk = Desk::new().expect("a desk");
+    let slice = Cgroup::create("box.slice").expect("a slice");
+    let id = format!("{:08x}", std::process::id()).repeat(8);
+    let group = slice.below(&format!("docker-{id}.scope")).expect("a group");
+    let inside = network(&desk);
+    let to = desk.sink(5001).expect("a sink");
+    let words = ["sh", "-c", "echo 0 > \"$0\" && exec \"$@\""];
+    let procs = group.procs();
+    let words = [&words[..], &[procs.to_str().expect("plain")]].concat();
+    let sends = Tcp::connect(to, 2).source();
+    let _sends = traffic::eager_behind(&inside, &words, None, &sends).expect("it runs");
+    desk.types(&format!("set container:{id} --up 4mbit"));
+    desk.keeps(|| sent(&desk), R4M, "as it is");
+    // A classifier of its own may give its packets any number, also those that we use.
+    inside
+        .ns
+        .tc("qdisc add dev eth0 clsact")
+        .expect("its queue is its own");
+    let all = slots(&desk, "vbox");
+    assert!(all.len() >= 6, "{all:?}");
+    for slot in all {
+        let rule = format!(
+            "filter replace dev eth0 egress pref 1 handle 800::800 protocol ip u32 match u32 0 0 flowid :{slot}"
+        );
+        inside.ns.tc(&rule).expect("a classifier");
+        let rate = desk.sent(0.2, 0.7).expect("a rate");
+        let most = R4M.bits as f64 * 1.03 + 8.0 * 65_536.0;
+        assert!(
+            rate <= most,
+            "with tc_index {slot}: {:.3} Mbit/s",
+            rate / 1e6
+        );
+    }
+    desk.keeps(|| sent(&desk), R4M, "in the end");
+}
+
+/// A set-user-id program that ANN runs is root's, not hers.
+#[test]
+fn a_set_user_id_program_is_not_its_callers() {
+    let desk = Desk::new().expect("a desk");
+    let program = desk.world.folder().join("sleep");
+    fs::copy("/bin/sleep", &program).expect("a copy");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("its mode");
+    let id = ANN.to_string();
+    let started = |program: &str| {
+        let mut command = desk.world.client().ns.command("setpriv");
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
+        command.args(["sh", "-c", "echo here; exec \"$0\" 600", program]);
+        let mut process = Proc::start(command).expect("a process");
+        process.next_line(PATIENCE).expect("it runs");
+        let of = process.pid();
+        let runs =
+            || fs::read_to_string(format!("/proc/{of}/comm")).is_ok_and(|name| name == "sleep\n");
+        assert!(soon(runs), "it does not begin");
+        process
+    };
+    let raised = started(program.to_str().expect("plain"));
+    let own = started("/bin/sleep");
+    let netnice = desk.copy_for_all("netnice").expect("a copy");
+    let limit = |pid: u32| {
+        let mut command = desk.world.client().ns.command("setpriv");
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
+        command.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+        command
+            .arg(&netnice)
+            .args(["set", &format!("pid:{pid}"), "--up", "1kbit"]);
+        let output = command.output().expect("netnice can be started");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    assert_eq!(limit(own.pid()).0, Some(0));
+    let (status, said) = limit(raised.pid());
+    assert_eq!(status, Some(3), "{said}");
+    assert!(said.contains("changed identity"), "{said}");
+}
