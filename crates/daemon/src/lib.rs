@@ -7,7 +7,8 @@
 //!   server ──> clerk ──> authority: may they?     ledger: a draft, admitted by core      enforce: installed
 //!   (socket)   (one writer)                       (place: what contains what)            (the kernel room)
 //! ```
-//! [`server`] reads requests from the socket and hands them to the [`clerk`], one at a time. The clerk works each out
+//! The [`front`] reads requests from the socket, in a process of its own. [`server`] keeps that process and hands the
+//! requests to the [`clerk`], one at a time. The clerk works each out
 //! on a draft of the [`ledger`], lets [`enforce`] install it, and only then takes the draft for the truth.
 #![forbid(unsafe_code)]
 
@@ -19,6 +20,7 @@ pub mod denied;
 pub mod desired;
 pub mod direct;
 pub mod enforce;
+pub mod front;
 pub mod history;
 pub mod journal;
 pub mod ledger;
@@ -34,6 +36,7 @@ pub mod state;
 pub mod undo;
 pub mod units;
 pub mod watch;
+pub mod watchdog;
 
 pub use denied::Denied;
 pub use metrics::serve::{Address, AddressError};

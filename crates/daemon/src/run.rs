@@ -41,6 +41,7 @@ use crate::server::{Ask, Server};
 use crate::state::{StateError, Store};
 use crate::units;
 use crate::watch::{Ends, Folders, Links, Ways};
+use crate::watchdog::Watchdog;
 
 /// How the daemon is started.
 #[derive(Clone, Debug)]
@@ -172,7 +173,7 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
     let mut ends: Option<Ends> = None;
     let mut look_at: Option<Instant> = None;
     let mut sweep_at: Option<Instant> = None;
-    let (to_clerk, mut asks) = mpsc::channel::<Ask>(WAITING);
+    let (to_clerk, mut asks) = mpsc::channel::<Ask>(1);
     let path = options.runtime.socket();
     let server = listen(&path).during(&format!("listen at {}", path.display()))?;
     tracing::info!(socket = %path.display(), "serving");
@@ -193,6 +194,7 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
     let (mut drivers, mut from_drivers, mut left) = Drivers::new(options.runtime.path());
     drivers.find(&mut flows, Now::read());
     let mut ways_at: Option<Instant> = None;
+    let mut watchdog = Watchdog::default();
     loop {
         listen_to_ends(&mut clerk, &mut ends);
         let flows_due = flows.next_due().map(from_monotonic);
@@ -221,13 +223,14 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
                 clerk.balance(Now::read());
                 flows.balance(Now::read());
             }
-            _ = ticks.tick() => {
+            due = ticks.tick() => {
+                watchdog.turned(due, Instant::now());
                 clerk.tick(Now::read());
                 flows.tick(Now::read());
                 folders.watch(&group_folders(&clerk));
                 unit_files.watch(clerk.unit_folders());
             }
-            Some(ask) = asks.recv() => answer(&mut clerk, &mut flows, ask),
+            Some(ask) = asks.recv() => answer(&mut clerk, &mut flows, &server, ask),
             Some((link, connection, heard)) = from_drivers.recv() => {
                 if drivers.is_present(&link, connection) {
                     flows.heard(&mut clerk, &link, heard, Now::read());
@@ -297,7 +300,12 @@ fn listen(path: &Path) -> io::Result<Server> {
     }
 }
 
-fn answer<H: Host, N: Network>(clerk: &mut Clerk<H>, flows: &mut Flows<N>, ask: Ask) {
+fn answer<H: Host, N: Network>(
+    clerk: &mut Clerk<H>,
+    flows: &mut Flows<N>,
+    server: &Server,
+    ask: Ask,
+) {
     let now = Now::read();
     let Ask {
         peer,
@@ -333,6 +341,7 @@ fn answer<H: Host, N: Network>(clerk: &mut Clerk<H>, flows: &mut Flows<N>, ask: 
     }
     let mut response = clerk.handle(&peer, &request, named, now);
     if let Response::Doctor(report) = &mut response {
+        report.items.push(server.doctor());
         report.items.extend(flows.doctor(clerk));
     }
     match told_with_flows(&request, &response) {
@@ -430,5 +439,5 @@ const FILES_SETTLE: Duration = Duration::from_millis(200);
 const LINKS_SETTLE: Duration = Duration::from_millis(50);
 /// An end is told just before its process leaves the map, and many end together.
 const ENDS_SETTLE: Duration = Duration::from_millis(20);
-/// Requests that wait for the clerk; more of them wait in their connections.
+/// Pages that wait to be made.
 const WAITING: usize = 64;
