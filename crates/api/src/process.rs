@@ -40,7 +40,10 @@ impl Process {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|_| gone())?;
         // Field 22; the second field, the command name, ends at the last bracket.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let started = fields.split_whitespace().nth(19).and_then(|f| f.parse().ok());
+        let started = fields
+            .split_whitespace()
+            .nth(19)
+            .and_then(|f| f.parse().ok());
         let mut readable = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
         if rustix::event::poll(&mut readable, Some(&Timespec::default()))? > 0 {
             return Err(gone());
@@ -68,7 +71,10 @@ mod tests {
 
     #[test]
     fn a_living_process_is_named_and_one_that_ended_is_not() {
-        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .expect("sleep");
         let raw = rustix::process::Pid::from_child(&child);
         let pidfd = rustix::process::pidfd_open(raw, rustix::process::PidfdFlags::empty());
         let pidfd = pidfd.expect("a pidfd");

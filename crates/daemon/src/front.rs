@@ -31,8 +31,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use netnice_api::frame::{self, Decoder};
 use netnice_api::fds;
+use netnice_api::frame::{self, Decoder};
 use netnice_kernel::confine::{self, Confinement};
 use netnice_kernel::peer;
 use rustix::buffer::spare_capacity;
@@ -44,16 +44,18 @@ use messages::{FromFront, LONGEST_FROM_FRONT, LONGEST_TO_FRONT, Ready, ToFront};
 /// Runs the front in a process that the daemon has started for it: standard input is the socket from the daemon, with the
 /// listening socket as its first message, and standard output the pipe to it.
 ///
+/// With `takes_descriptors` clients may send descriptors, as on kernels that cannot refuse them.
+///
 /// # Errors
 /// Where it cannot be confined, or a descriptor is not what it should be.
-pub fn run(user: (u32, u32)) -> io::Result<()> {
+pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     confine::close_from(3)?;
     let orders = io::stdin().as_fd().try_clone_to_owned()?;
     let pipe = io::stdout().as_fd().try_clone_to_owned()?;
     let got = fds::receive(orders.as_fd(), &mut [0], 1)?;
     let listener = got.fds.into_iter().next();
     let listener = listener.ok_or_else(|| io::Error::other("no socket to listen on was sent"))?;
-    let refuses = peer::refuse_descriptors(listener.as_fd());
+    let refuses = !takes_descriptors && peer::refuse_descriptors(listener.as_fd()).is_ok();
     let confined = confine::confine(&confinement(user))?;
     // A front of which one thread has failed is no front: the daemon starts another.
     let told = std::panic::take_hook();
@@ -64,7 +66,7 @@ pub fn run(user: (u32, u32)) -> io::Result<()> {
     let ready = Ready {
         empty_root: confined.empty_root,
         other_user: confined.other_user,
-        refuses_descriptors: refuses.is_ok(),
+        refuses_descriptors: refuses,
     };
     serve(orders, pipe, listener, ready)
 }
@@ -82,7 +84,12 @@ pub fn try_out(user: (u32, u32)) -> io::Result<()> {
     writeln!(out, "{confined:?}")?;
     for trial in confine::trials(parent) {
         match trial.errno {
-            Some(errno) => writeln!(out, "{}: {}", trial.what, io::Error::from_raw_os_error(errno))?,
+            Some(errno) => writeln!(
+                out,
+                "{}: {}",
+                trial.what,
+                io::Error::from_raw_os_error(errno)
+            )?,
             None => writeln!(out, "{}: POSSIBLE", trial.what)?,
         }
     }
@@ -118,7 +125,12 @@ pub(crate) fn serve(
     };
     let waiting = epoll::create(CreateFlags::CLOEXEC)?;
     let readable = EventFlags::IN;
-    epoll::add(&waiting, &orders.socket, EventData::new_u64(ORDERS), readable)?;
+    epoll::add(
+        &waiting,
+        &orders.socket,
+        EventData::new_u64(ORDERS),
+        readable,
+    )?;
     epoll::add(&waiting, &listener, EventData::new_u64(LISTENER), readable)?;
     let mut events = Vec::with_capacity(2);
     loop {
@@ -132,6 +144,8 @@ pub(crate) fn serve(
             match event.data.u64() {
                 ORDERS => {
                     if !orders.take(&mut users)? {
+                        // A client that comes now finds nobody, and not somebody who hangs up.
+                        drop(listener);
                         users.end(LAST_ANSWERS);
                         return Ok(());
                     }

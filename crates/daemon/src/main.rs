@@ -43,6 +43,9 @@ struct Arguments {
     /// Be confined as with --front, try what must not be possible then, say what happened, and end
     #[arg(long, value_name = "UID:GID", hide = true, value_parser = user)]
     try_front: Option<(u32, u32)>,
+    /// Let clients send file descriptors, as on kernels before Linux 6.16; for tests
+    #[arg(long, hide = true)]
+    take_descriptors: bool,
     /// Stay in the foreground; it always does, the option is for unit files that say so
     #[arg(long)]
     foreground: bool,
@@ -74,7 +77,10 @@ fn main() -> ExitCode {
     if arguments.probe {
         return probe(arguments.json);
     }
-    let front = arguments.front.map(netnice_daemon::front::run);
+    let takes = arguments.take_descriptors;
+    let front = arguments
+        .front
+        .map(|user| netnice_daemon::front::run(user, takes));
     let tried = arguments.try_front.map(netnice_daemon::front::try_out);
     if let Some(done) = front.or(tried) {
         return match done {
@@ -99,6 +105,7 @@ fn main() -> ExitCode {
         metrics,
         docker_root: arguments.docker_root,
         podman_root: arguments.podman_root,
+        take_descriptors: arguments.take_descriptors,
     };
     match netnice_daemon::run(&options) {
         Ok(()) => ExitCode::SUCCESS,

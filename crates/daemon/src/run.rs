@@ -56,6 +56,8 @@ pub struct Options {
     pub docker_root: Option<PathBuf>,
     /// The same of Podman.
     pub podman_root: Option<PathBuf>,
+    /// Clients may send descriptors, as on kernels before 6.16, where they cannot be refused. For tests.
+    pub take_descriptors: bool,
 }
 
 impl Options {
@@ -175,12 +177,14 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
     let mut sweep_at: Option<Instant> = None;
     let (to_clerk, mut asks) = mpsc::channel::<Ask>(1);
     let path = options.runtime.socket();
-    let server = listen(&path).during(&format!("listen at {}", path.display()))?;
+    let mut server = listen(&path).during(&format!("listen at {}", path.display()))?;
+    if options.take_descriptors {
+        server = server.taking_descriptors();
+    }
     tracing::info!(socket = %path.display(), "serving");
     // Tells a service manager, where one asked to be told; nobody else hears it.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
-    let listening = server.serve(to_clerk);
-    tokio::pin!(listening);
+    let mut listening = Box::pin(server.serve(to_clerk));
     let (to_page, mut scrapes) = mpsc::channel::<Scrape>(WAITING);
     if let Some(address) = options.metrics {
         let what = format!("serve metrics at {}", address.0);
@@ -279,6 +283,8 @@ async fn live(options: &Options, mut clerk: Clerk<KernelHost>) -> Result<(), Run
     }
     tracing::info!("stopping; what is in force stays in force");
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    drop(listening);
+    server.end().await;
     Ok(())
 }
 

@@ -9,7 +9,7 @@ mod channel;
 mod process;
 mod turns;
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -23,9 +23,8 @@ use netnice_api::direct::FlowNews;
 use netnice_api::{DoctorItem, Request, Response};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::front::messages::Ready;
 use crate::peer::Peer;
-use process::Starts;
+use process::{Running, Starts};
 use turns::Turns;
 
 /// A request on its way to the clerk.
@@ -85,8 +84,8 @@ pub struct Server {
     listener: UnixListener,
     ours: Option<PathBuf>,
     starts: Starts,
-    /// The front that serves now: its process, and how it is confined.
-    front: Cell<Option<(u32, Ready)>>,
+    /// The front that serves now.
+    running: RefCell<Running>,
 }
 
 impl Server {
@@ -115,8 +114,21 @@ impl Server {
             listener,
             ours: ours.map(Path::to_owned),
             starts: Starts::process(folder.unwrap_or(Path::new("/"))),
-            front: Cell::new(None),
+            running: RefCell::default(),
         })
+    }
+
+    #[cfg(test)]
+    fn in_thread(mut self) -> Server {
+        self.starts = Starts::Thread;
+        self
+    }
+
+    /// Takes descriptors that clients send, as on kernels before 6.16, where they cannot be refused. For tests.
+    #[must_use]
+    pub fn taking_descriptors(mut self) -> Server {
+        self.starts.take_descriptors();
+        self
     }
 
     /// Hands requests to the clerk until it no longer listens. To be run in a local set. The channel should hold one
@@ -134,13 +146,16 @@ impl Server {
         let mut pause = SHORTEST_PAUSE;
         loop {
             let started = Instant::now();
-            let ended = match self.starts.start(&self.listener) {
-                Ok(front) => channel::attend(front, turns, &self.front).await,
+            let why = match self.starts.start(&self.listener) {
+                Ok((front, child)) => {
+                    self.running.borrow_mut().begin(child);
+                    channel::attend(front, turns, &self.running).await
+                }
                 Err(error) => error,
             };
-            self.front.set(None);
+            let ended = self.end_front(LAST_BREATH).await;
             tracing::error!(
-                "the process that reads the socket ended: {ended}; its connections are closed, and another one starts"
+                "the process that reads the socket ended: {why}{ended}; its connections are closed, and another one starts"
             );
             if started.elapsed() > LONGEST_PAUSE {
                 pause = SHORTEST_PAUSE;
@@ -150,9 +165,21 @@ impl Server {
         }
     }
 
+    /// Ends the front, and says how it ended. It may have ended by itself; one that is not told by the end of its socket
+    /// within so long is killed.
+    async fn end_front(&self, patience: Duration) -> String {
+        let running = self.running.take();
+        running.end(patience).await
+    }
+
+    /// Waits until the front has sent its last answers and ended, when [`Server::serve`] is no longer run.
+    pub async fn end(self) {
+        self.end_front(LAST_ANSWERS).await;
+    }
+
     /// How what reads the socket is confined.
     pub fn doctor(&self) -> DoctorItem {
-        process::doctor(self.front.get())
+        self.running.borrow().doctor()
     }
 }
 
@@ -168,6 +195,10 @@ impl Drop for Server {
 const MOST_NEWS: usize = 4096;
 /// Between the end of a front and the start of the next one; doubled while they do not last.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+/// How long the end of a front that failed is waited for, before it is killed.
+const LAST_BREATH: Duration = Duration::from_millis(50);
+/// How long a front may send answers when the daemon ends; it takes a tenth of a second at most.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// The most that it is doubled to; a front that lasted longer begins with the shortest again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 

@@ -22,7 +22,10 @@ impl Watchdog {
         // Nobody hears it where no service manager asked.
         let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         if let Some(late) = self.late(due, now) {
-            tracing::warn!("the event loop was late by {} ms: requests waited so long", late.as_millis());
+            tracing::warn!(
+                "the event loop was late by {} ms: requests waited so long",
+                late.as_millis()
+            );
         }
     }
 

@@ -109,7 +109,8 @@ fn the_words_on_the_wire_do_not_change_by_accident() {
         namespace: 9,
     };
     let frame = encode_client_call(&Request::Own(Own {}), Some(process)).expect("short");
-    let text = r#"{"version":1,"process":{"pid":7,"started":8,"namespace":9},"request":{"own":{}}}"#;
+    let text =
+        r#"{"version":1,"process":{"pid":7,"started":8,"namespace":9},"request":{"own":{}}}"#;
     assert_eq!(std::str::from_utf8(body(&frame)), Ok(text));
     let call = decode_client_call(body(&frame)).expect("its own words");
     assert_eq!(call.process, Some(process));

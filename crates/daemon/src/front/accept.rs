@@ -123,9 +123,10 @@ impl Users {
     /// Has a user give up an idle connection: one with more connections than `than`, the most of all; users whose
     /// thread is stuck are passed over. False: there is none.
     fn make_room(&mut self, than: usize) -> bool {
-        let others = self.users.iter().filter(|(uid, inbox)| {
-            **uid != 0 && inbox.seats() > than && inbox.waiting() < AT_ONCE
-        });
+        let others = self
+            .users
+            .iter()
+            .filter(|(uid, inbox)| **uid != 0 && inbox.seats() > than && inbox.waiting() < AT_ONCE);
         let most = others.max_by_key(|(_, inbox)| inbox.seats());
         most.is_some_and(|(_, inbox)| inbox.tell(Told::MakeRoom).is_ok())
     }

@@ -50,7 +50,12 @@ impl User {
         daemon: Arc<Daemon>,
     ) -> io::Result<User> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, inbox.woken(), EventData::new_u64(INBOX), EventFlags::IN)?;
+        epoll::add(
+            &epoll,
+            inbox.woken(),
+            EventData::new_u64(INBOX),
+            EventFlags::IN,
+        )?;
         Ok(User {
             uid,
             inbox,

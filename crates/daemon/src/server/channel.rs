@@ -4,7 +4,7 @@
 //! what a front says, the front is ended. Its connections end with it. Nothing here waits for a client: answers go to
 //! the front, which always reads.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,37 +21,22 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::process::Front;
+use super::process::{Front, Running};
 use super::turns::Turns;
 use super::{Ask, Guest, Told};
 use crate::front::messages::{FromFront, Kind, LONGEST_FROM_FRONT, Ready, ToFront};
 use crate::peer::Peer;
 
-/// Serves a front until it ends, or has to; says why. `now` is told of it when it is ready.
-pub(super) async fn attend(
-    front: Front,
-    turns: &Turns,
-    now: &Cell<Option<(u32, Ready)>>,
-) -> String {
-    let Front {
-        orders,
-        told,
-        mut child,
-    } = front;
-    let pid = child.as_ref().and_then(tokio::process::Child::id);
+/// Serves a front until it ends, or has to; says why. `running` is told when it is ready.
+pub(super) async fn attend(front: Front, turns: &Turns, running: &RefCell<Running>) -> String {
+    let Front { orders, told } = front;
     let (asks, mut asked) = mpsc::channel(1);
     let (out, answers) = mpsc::channel(MOST_ANSWERS);
-    let why = tokio::select! {
-        why = hear(told, asks, out, |ready| now.set(Some((pid.unwrap_or(0), ready)))) => why,
+    let ready = |how| running.borrow_mut().ready(how);
+    tokio::select! {
+        why = hear(told, asks, out, ready) => why,
         why = answer(&orders, answers) => why,
         why = pass_on(&mut asked, turns) => why,
-    };
-    let Some(child) = &mut child else { return why };
-    // It may have ended by itself, and it may be what has to be stopped.
-    let _ = child.start_kill();
-    match timeout(LAST_BREATH, child.wait()).await {
-        Ok(Ok(status)) => format!("{why} ({status})"),
-        _ => format!("{why} (its process {} does not end)", pid.unwrap_or(0)),
     }
 }
 
@@ -119,7 +104,8 @@ async fn hear(
                     let to = connections.get(&connection);
                     // One at a time: the connection's task has taken the one before.
                     if !to.is_some_and(|to| to.try_send((request, process)).is_ok()) {
-                        return "it asks for a connection that waits, or that is not there".to_owned();
+                        return "it asks for a connection that waits, or that is not there"
+                            .to_owned();
                     }
                 }
                 Ok(FromFront::Closed { connection }) => drop(connections.remove(&connection)),
@@ -241,7 +227,9 @@ async fn send(orders: &UnixStream, bytes: &[u8], with: &[OwnedFd]) -> io::Result
     let mut rest = bytes;
     while !rest.is_empty() {
         let sent = orders
-            .async_io(Interest::WRITABLE, || fds::send(orders.as_fd(), rest, &with))
+            .async_io(Interest::WRITABLE, || {
+                fds::send(orders.as_fd(), rest, &with)
+            })
             .await?;
         with.clear();
         rest = &rest[sent..];
@@ -255,5 +243,3 @@ const MOST_ANSWERS: usize = 64;
 const MOST_CONNECTIONS: usize = 65_536;
 /// How long a front may take to go on.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long its end is waited for, to say how it ended; it is reaped later otherwise.
-const LAST_BREATH: Duration = Duration::from_millis(200);
