@@ -17,6 +17,7 @@ mod direct_speed;
 mod driver;
 mod driving;
 mod flows;
+mod front;
 mod groups;
 mod guarantees;
 mod inetd;
