@@ -81,6 +81,7 @@ impl User {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
                 Err(_) => break,
             }
+            let is_idle = events.is_empty() && self.connections.is_empty();
             let now = Instant::now();
             for event in events.drain(..) {
                 self.take_event(event, now);
@@ -93,7 +94,7 @@ impl User {
             if self.ask().is_err() || self.ends {
                 break;
             }
-            if self.connections.is_empty() && wait >= LINGER && self.inbox.end() {
+            if is_idle && self.connections.is_empty() && self.inbox.end() {
                 return;
             }
         }

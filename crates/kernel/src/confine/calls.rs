@@ -48,6 +48,7 @@ const ANY: &[i64] = &[
     libc::SYS_epoll_create1,
     libc::SYS_epoll_ctl,
     libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
     libc::SYS_eventfd2,
     libc::SYS_ppoll,
     libc::SYS_futex,

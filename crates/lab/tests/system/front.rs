@@ -75,7 +75,7 @@ fn judge(what: &str, took: Result<Vec<Duration>, String>) {
 /// A TCP connection that lingers: the close of its last copy waits until the other end has taken what was sent, or goes.
 struct Lingering {
     near: TcpStream,
-    _far: TcpStream,
+    far: TcpStream,
 }
 
 impl Lingering {
@@ -91,7 +91,26 @@ impl Lingering {
         socket
             .set_linger(Some(Duration::from_secs(600)))
             .expect("an option");
-        Lingering { near, _far: far }
+        Lingering { near, far }
+    }
+
+    /// Sends it in all ways; tells whether the kernel let it through in any, and what is kept open. Each way adds a copy to
+    /// those that one thread closes one after the other, so the last one is closed when ours has long gone.
+    fn pass_on(&self, socket: &Path) -> (bool, Vec<UnixStream>) {
+        let ways = [Way::One, Way::Three, Way::Queued, Way::Part];
+        let gone = ways.map(|way| way.go(socket, self.near.as_fd()));
+        let went = gone.iter().any(|(went, _)| *went);
+        (
+            went,
+            gone.into_iter().filter_map(|(_, stream)| stream).collect(),
+        )
+    }
+
+    /// Closes our copy, in a thread that lingers if it was the last one after all. The other end is to be kept.
+    fn let_go(self) -> TcpStream {
+        let near = self.near;
+        thread::spawn(move || drop(near));
+        self.far
     }
 }
 
@@ -140,17 +159,13 @@ fn descriptors_that_block(desk: &Desk) -> usize {
     let passed = Arc::new(AtomicUsize::new(0));
     let count = passed.clone();
     let attack = as_user(ANN, move || {
-        let ways = [Way::One, Way::Three, Way::Queued, Way::Part];
         let mut held = Vec::new();
         let mut far = Vec::new();
-        for (socket, way) in sockets.into_iter().zip(ways.iter().cycle()) {
-            let (went, stream) = way.go(&dir.socket(), socket.near.as_fd());
+        for socket in sockets {
+            let (went, streams) = socket.pass_on(&dir.socket());
             count.fetch_add(usize::from(went), Ordering::Relaxed);
-            held.push(stream);
-            // From here on the last copy is the receiver's.
-            let Lingering { near, _far } = socket;
-            drop_elsewhere(near, went);
-            far.push(_far);
+            held.push(streams);
+            far.push(socket.let_go());
         }
         thread::sleep(Duration::from_secs(2));
         (held, far)
@@ -166,14 +181,6 @@ fn descriptors_that_block(desk: &Desk) -> usize {
     // The other ends go, so that what lingers ends.
     drop(kept);
     passed
-}
-
-/// Closes our copy. If it is the last one after all, it must not linger for us.
-fn drop_elsewhere(near: TcpStream, went: bool) {
-    if !went {
-        let _ = socket2::SockRef::from(&near).set_linger(None);
-    }
-    drop(near);
 }
 
 #[test]
@@ -220,9 +227,9 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
     let others = pings(dir.clone(), stop.clone());
     let lingering = Lingering::new();
     let attack = as_user(ANN, move || {
-        let (went, held) = Way::One.go(&dir.socket(), lingering.near.as_fd());
+        let (went, held) = lingering.pass_on(&dir.socket());
         assert!(went, "nothing was tried");
-        drop(lingering.near);
+        let far = lingering.let_go();
         thread::sleep(Duration::from_millis(500));
         // More connections than the user may have, most with something in them.
         let mut told = None;
@@ -239,7 +246,7 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
             streams.push(client);
         }
         thread::sleep(Duration::from_millis(500));
-        drop((held, lingering._far));
+        drop((held, far));
         told
     });
     let told = attack.join().expect("the attack").expect("a refusal");
