@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use crate::direct::{DirectAnswer, FlowNews};
 use crate::frame::{Decoder, LONGEST_RESPONSE};
 use crate::wire::{self, WireError};
-use crate::{Request, Response, RuntimeDir, fds};
+use crate::{Process, Request, Response, RuntimeDir, fds};
 
 /// A connection to a daemon.
 #[derive(Debug)]
@@ -55,8 +55,11 @@ impl Client {
         }
     }
 
-    /// Sends a request, with a pidfd where it means a process, and waits for the answer, at most
-    /// [`Client::TIMEOUT`]. After an error the connection is of no further use.
+    /// Sends a request and waits for the answer, at most [`Client::TIMEOUT`]. Where the request is about a process, `pidfd`
+    /// means it; what is sent is its number and its start ([`Process`]). After an error the connection is of no further use.
+    ///
+    /// # Errors
+    /// [`ClientError::Ended`] if the process has ended; nothing was sent then.
     pub fn call(
         &mut self,
         request: &Request,
@@ -125,19 +128,21 @@ impl Client {
         request: &Request,
         pidfd: Option<BorrowedFd<'_>>,
     ) -> Result<(), ClientError> {
-        let frame = wire::encode_request(request)?;
+        let process = pidfd.map(Process::of).transpose();
+        let process = process.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => ClientError::Ended,
+            _ => ClientError::Process(error),
+        })?;
+        let frame = wire::encode_client_call(request, process)?;
         let mut rest = frame.as_slice();
-        let fds: Vec<_> = pidfd.into_iter().collect();
-        let mut fds = fds.as_slice();
         while !rest.is_empty() {
             self.stream.set_write_timeout(Some(left(until)?))?;
-            let sent = match fds::send(self.stream.as_fd(), rest, fds) {
+            let sent = match fds::send(self.stream.as_fd(), rest, &[]) {
                 Ok(sent) => sent,
                 // The daemon may refuse a request before it has read all of it.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 Err(error) => return Err(error.into()),
             };
-            fds = &[];
             rest = &rest[sent..];
         }
         Ok(())
@@ -204,6 +209,12 @@ pub enum ClientError {
         /// What the kernel says.
         source: io::Error,
     },
+    /// The process that the request is about has ended.
+    #[error("the process that is meant has ended")]
+    Ended,
+    /// The process that the request is about cannot be looked at.
+    #[error("the process that is meant cannot be named to the daemon: {0}")]
+    Process(io::Error),
     /// No answer in time.
     #[error("the daemon did not answer in time; `netnice log` and the daemon's output may say why")]
     Timeout,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirectRequest {
-    /// Take part on a link. A pidfd of the caller travels with it.
+    /// Take part on a link. The message names the caller ([`crate::ClientCall`]).
     Attach(Attach),
     /// Open a flow.
     Open(OpenFlow),
@@ -39,7 +39,7 @@ pub enum DirectAnswer {
     News(FlowNews),
 }
 
-/// [`DirectRequest::Attach`]: take part on a link. A pidfd of the caller travels with it.
+/// [`DirectRequest::Attach`]: take part on a link. The message names the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {

@@ -1,5 +1,5 @@
 //! Answers: which words pass between netnice's processes, and how they are framed on a socket.
-//! May touch: bytes, and the file descriptors that travel beside them.
+//! May touch: bytes, the file descriptors that travel beside them, and what /proc says of a process that a pidfd means.
 //! Must never: decide anything; a message is only well formed or refused.
 //!
 //! # The protocol
@@ -9,7 +9,8 @@
 //! A request names the protocol's version ([`VERSION`]); fields that the version does not know
 //! are refused, so that a misspelt option is never taken for none. Rates, targets and contracts
 //! travel as the text of `netnice-core`, which the daemon parses again: clients are not trusted.
-//! A process is meant by a pidfd, which travels with the first byte of its request ([`fds`]).
+//! A request that is about a process names it by number and start ([`Process`]); no file descriptor travels with a
+//! request. Three travel with one answer, to [`direct::DirectRequest::Attach`] ([`fds`]).
 #![forbid(unsafe_code)]
 
 mod client;
@@ -19,6 +20,7 @@ mod exit;
 pub mod fds;
 pub mod frame;
 mod history;
+mod process;
 mod request;
 mod response;
 mod runtime_dir;
@@ -29,6 +31,7 @@ mod wire;
 pub use client::{Client, ClientError};
 pub use exit::Exit;
 pub use history::{HistoryDoc, TargetHistory};
+pub use process::Process;
 pub use request::{
     Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Own,
     Ping, Reload, Request, Set, Show, Until, Watch,
@@ -44,8 +47,9 @@ pub use show::{
 };
 pub use watch::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
 pub use wire::{
-    VERSION, WireError, decode_call, decode_request, decode_response, decode_word, encode_call,
-    encode_request, encode_response, encode_word,
+    ClientCall, VERSION, WireError, decode_call, decode_client_call, decode_request,
+    decode_response, decode_word, encode_call, encode_client_call, encode_request, encode_response,
+    encode_word,
 };
 
 /// What the target `frames` of `fuzz/` calls.

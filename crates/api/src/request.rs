@@ -52,9 +52,9 @@ pub struct Ping {}
 
 /// [`Request::Set`]: change what a target asks for, or let a process join it.
 ///
-/// Where the target is a process, a pidfd of that process travels with the request and `pid` is
-/// left out. Where the target is a name, `pid` may name a process that joins it, and the pidfd
-/// is that process's. All other targets come without either.
+/// Where the target is a process, the message names that process ([`crate::ClientCall`]) and `pid` is left out. Where
+/// the target is a name, `pid` may name a process that joins it, and the message names that process. All other targets
+/// come without either.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Set {
@@ -63,7 +63,7 @@ pub struct Set {
     /// The change; none where a process only joins a target that exists.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
-    /// The process that joins a named target; it is the one that the pidfd means.
+    /// The process that joins a named target; it is the one that the message names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// The change is `both R` of the paper's short form: where the host's policy sets
@@ -133,7 +133,7 @@ pub struct History {
     pub last_ns: u64,
 }
 
-/// [`Request::Own`]; a pidfd of the caller travels with it.
+/// [`Request::Own`]; the message names the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Own {}

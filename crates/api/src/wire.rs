@@ -7,7 +7,7 @@ use crate::driver::{DriverCall, DriverWord};
 use crate::frame::{
     self, FrameError, LONGEST_CALL, LONGEST_REQUEST, LONGEST_RESPONSE, LONGEST_WORD,
 };
-use crate::{Request, Response};
+use crate::{Process, Request, Response};
 
 /// The version of the protocol. It changes when an old daemon would misread a new client or the
 /// other way round.
@@ -33,17 +33,48 @@ pub enum WireError {
     },
 }
 
-/// A request's frame.
+/// What a client sends: a request, and the process that it is about if it is about one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCall {
+    /// The process.
+    pub process: Option<Process>,
+    /// The request.
+    pub request: Request,
+}
+
+/// The frame of a request that is about no process.
 pub fn encode_request(request: &Request) -> Result<Vec<u8>, WireError> {
-    let version = VERSION;
-    let body = serde_json::to_vec(&Envelope { version, request })?;
+    encode_client_call(request, None)
+}
+
+/// The frame of a request, and of the process that it is about.
+pub fn encode_client_call(
+    request: &Request,
+    process: Option<Process>,
+) -> Result<Vec<u8>, WireError> {
+    let body = serde_json::to_vec(&ClientEnvelope {
+        version: VERSION,
+        process,
+        request,
+    })?;
     Ok(frame::encode(&body, LONGEST_REQUEST)?)
 }
 
-/// A request out of the bytes of its frame. The version is looked at first, so that a message of
-/// another version is told apart from a broken one.
+/// A request out of the bytes of its frame, without the process that it is about.
 pub fn decode_request(body: &[u8]) -> Result<Request, WireError> {
-    open(body)
+    Ok(decode_client_call(body)?.request)
+}
+
+/// What a client sent, out of the bytes of its frame. The version is looked at first, so that a message of another
+/// version is told apart from a broken one.
+pub fn decode_client_call(body: &[u8]) -> Result<ClientCall, WireError> {
+    let version: Versioned = serde_json::from_slice(body)?;
+    version.check()?;
+    let envelope: ClientEnvelope<Request> = serde_json::from_slice(body)?;
+    Ok(ClientCall {
+        process: envelope.process,
+        request: envelope.request,
+    })
 }
 
 /// A response's frame.
@@ -107,6 +138,16 @@ fn open<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
 #[serde(deny_unknown_fields)]
 struct Envelope<T> {
     version: u32,
+    request: T,
+}
+
+/// A client's message with its version.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientEnvelope<T> {
+    version: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    process: Option<Process>,
     request: T,
 }
 

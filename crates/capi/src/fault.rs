@@ -81,6 +81,8 @@ fn of_client(error: &ClientError) -> i32 {
         ClientError::Timeout => libc::ETIMEDOUT,
         ClientError::HungUp => libc::ECONNRESET,
         ClientError::Wire(_) | ClientError::Unasked | ClientError::Surplus => libc::EPROTO,
+        ClientError::Ended => libc::ESRCH,
+        ClientError::Process(error) => error.raw_os_error().unwrap_or(libc::EIO),
     }
 }
 

@@ -111,7 +111,10 @@ fn answer(command: Command) -> Result<Exit, Trouble> {
         Verb::Ask(request) => ask(&dir, json, &request, None),
         Verb::AskAbout(pid, request) => {
             let process = process(pid)?;
-            ask(&dir, json, &request, Some(process.as_fd()))
+            match ask(&dir, json, &request, Some(process.as_fd())) {
+                Err(Trouble::Client(ClientError::Ended)) => Err(Trouble::NoProcess(pid)),
+                other => other,
+            }
         }
         Verb::Own => {
             let process = process(std::process::id())?;

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
 use netnice_api::{
-    Done, Request, Response, RuntimeDir, ShowDoc, WatchDoc, decode_request, encode_response, fds,
+    ClientCall, Done, Request, Response, RuntimeDir, ShowDoc, WatchDoc, decode_client_call,
+    encode_response, fds,
 };
 
 /// A folder that goes with its owner.
@@ -40,7 +41,7 @@ impl Drop for Folder {
 /// A daemon that answers whatever comes with the next of its answers.
 struct Daemon {
     folder: Folder,
-    heard: Receiver<(Request, Option<OwnedFd>)>,
+    heard: Receiver<ClientCall>,
 }
 
 impl Daemon {
@@ -64,7 +65,7 @@ impl Daemon {
         Daemon { folder, heard }
     }
 
-    fn heard(&self) -> (Request, Option<OwnedFd>) {
+    fn heard(&self) -> ClientCall {
         self.heard
             .recv_timeout(Duration::from_secs(5))
             .expect("a request")
@@ -90,21 +91,28 @@ fn netnice(program: &Path, folder: &Folder, words: &[&str]) -> Command {
     command
 }
 
-fn read_request(stream: &UnixStream) -> Option<(Request, Option<OwnedFd>)> {
+fn read_request(stream: &UnixStream) -> Option<ClientCall> {
     let mut decoder = Decoder::new(LONGEST_REQUEST);
     let mut bytes = [0; 4096];
-    let mut fd = None;
     loop {
         if let Some(body) = decoder.poll().expect("a frame") {
-            return Some((decode_request(&body).expect("a request"), fd));
+            return Some(decode_client_call(&body).expect("a request"));
         }
         let got = fds::receive(stream.as_fd(), &mut bytes, 1).ok()?;
         if got.bytes == 0 {
             return None;
         }
-        fd = fd.or(got.fds.into_iter().next());
+        assert!(got.fds.is_empty(), "no descriptor travels with a request");
         decoder.push(&bytes[..got.bytes]);
     }
+}
+
+/// When a process was started (proc_pid_stat(5), field 22).
+fn started(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
+    let (_, fields) = stat.rsplit_once(')').expect("a name");
+    let field = fields.split_whitespace().nth(19).expect("a field");
+    field.parse().expect("a number")
 }
 
 fn granted() -> Response {
@@ -124,17 +132,8 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The process that a pidfd means, as the kernel tells it.
-fn meant(pidfd: &OwnedFd) -> u32 {
-    use std::os::fd::AsRawFd;
-    let info = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
-    let info = fs::read_to_string(info).expect("our own descriptor");
-    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"));
-    pid.expect("a pidfd").trim().parse().expect("a number")
-}
-
 #[test]
-fn a_process_is_meant_by_its_pidfd() {
+fn a_process_is_meant_by_its_number_and_start() {
     let daemon = Daemon::answering("set", vec![granted()]);
     let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
     let pid = child.id().to_string();
@@ -142,9 +141,10 @@ fn a_process_is_meant_by_its_pidfd() {
         .netnice(&["set", &pid, "--up", "4mbit"])
         .output()
         .expect("ran");
-    let (request, fd) = daemon.heard();
-    let fd = fd.expect("a descriptor came along");
-    assert_eq!(meant(&fd), child.id());
+    let ClientCall { process, request } = daemon.heard();
+    let process = process.expect("the process is named");
+    assert_eq!(process.pid, child.id());
+    assert_eq!(process.started, started(child.id()));
     child.kill().expect("killed");
     child.wait().expect("gone");
     let Request::Set(set) = request else {
@@ -281,13 +281,13 @@ fn run_registers_itself_and_becomes_the_command() {
         .spawn();
     let child = child.expect("spawned");
     let pid = child.id();
-    let (request, fd) = daemon.heard();
+    let ClientCall { process, request } = daemon.heard();
     let output = child.wait_with_output().expect("ended");
     let Request::Set(set) = request else {
         panic!("{request:?}")
     };
     assert_eq!(set.target, format!("pid:{pid}"));
-    assert!(fd.is_some());
+    assert_eq!(process.map(|process| process.pid), Some(pid));
     assert_eq!(
         out(&output),
         format!("{pid}\n"),
@@ -300,7 +300,7 @@ fn run_registers_itself_and_becomes_the_command() {
         .netnice(&["run", "-q", "--name", "b", "true"])
         .output()
         .expect("ran");
-    let (request, _) = daemon.heard();
+    let request = daemon.heard().request;
     let Request::Set(set) = request else {
         panic!("{request:?}")
     };
@@ -425,10 +425,10 @@ fn a_change_to_be_confirmed_is_kept_only_by_a_yes() {
             "{name}: {printed}"
         );
         assert_eq!(printed.contains("not kept"), !kept, "{name}: {printed}");
-        let (first, _) = daemon.heard();
+        let first = daemon.heard().request;
         assert!(matches!(first, Request::Set(_)), "{name}");
         let confirmed = daemon.heard.recv_timeout(Duration::from_millis(100)).ok();
-        let id = confirmed.map(|(request, _)| match request {
+        let id = confirmed.map(|call| match call.request {
             Request::Confirm(confirm) => confirm.id,
             other => panic!("{name}: {other:?}"),
         });

@@ -16,6 +16,7 @@
 mod failure;
 mod listeners;
 mod requests;
+mod sight;
 mod sources;
 mod timers;
 
@@ -48,6 +49,8 @@ pub(crate) struct Settings<'a> {
     pub policy: &'a Path,
     /// Where metrics are served, if they are.
     pub metrics: Option<Address>,
+    /// Clients may send descriptors, as on kernels before 6.16, where they cannot be refused. For tests.
+    pub take_descriptors: bool,
 }
 
 /// Serves until the daemon is told to stop.
@@ -73,6 +76,7 @@ pub(crate) async fn run(
     daemon.serve().await?;
     tracing::info!("stopping; what is in force stays in force");
     let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    daemon.sources.end().await;
     Ok(())
 }
 
@@ -127,7 +131,15 @@ impl Daemon {
             Event::Due(timer) => self.is_due(timer, now),
             Event::Asked(asked) => {
                 let (ask, sight) = *asked;
-                requests::answer(&mut self.service, &mut self.flows, ask, sight, now);
+                let confined = self.sources.server.doctor();
+                requests::answer(
+                    &mut self.service,
+                    &mut self.flows,
+                    confined,
+                    ask,
+                    sight,
+                    now,
+                );
             }
             Event::Scraped(scrape) => {
                 // Who has gone meanwhile misses the page.
@@ -170,6 +182,8 @@ impl Daemon {
                 self.flows.balance(Now::read());
             }
             Timer::Tick => {
+                // A service manager that hears nothing for `WatchdogSec=` starts the daemon again; what is in force stays.
+                let _ = sd_notify::notify(&[NotifyState::Watchdog]);
                 self.service.tick(now);
                 self.flows.tick(Now::read());
                 self.sources.groups.watch(&group_folders(&self.service));

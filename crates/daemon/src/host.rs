@@ -14,7 +14,6 @@ pub(crate) mod containers;
 pub(crate) mod kernel;
 #[cfg(test)]
 pub(crate) mod machine;
-pub(crate) mod sight;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -6,7 +6,8 @@
 //! ```text
 //!   run             starts all below, and ends
 //!   event_loop      one Event in, one table of timers; nothing else waits for several things
-//!     server        the socket: connections, frames, who asks
+//!     server        the socket: keeps the process that reads it, and takes its requests, one user after the other
+//!       front       that process: connections, frames, descriptors, without any rights
 //!     service       one file for each request: authorise, change the ledger, reconcile, answer
 //!     flows         flows of the direct path: routes, next hops, ports, admission, drivers
 //!       reconcile   what is desired against what is there: install, sweep, repair, take back, start
@@ -27,6 +28,7 @@ mod clock;
 mod denied;
 mod event_loop;
 mod flows;
+pub mod front;
 mod host;
 mod journal;
 mod ledger;

@@ -37,6 +37,15 @@ struct Arguments {
     /// With --metrics: at an address that other machines can reach
     #[arg(long, requires = "metrics")]
     metrics_open: bool,
+    /// Read the socket for the daemon that started this process, as this user and group
+    #[arg(long, value_name = "UID:GID", hide = true, value_parser = user)]
+    front: Option<(u32, u32)>,
+    /// Be confined as with --front, try what must not be possible then, say what happened, and end
+    #[arg(long, value_name = "UID:GID", hide = true, value_parser = user)]
+    try_front: Option<(u32, u32)>,
+    /// Let clients send file descriptors, as on kernels before Linux 6.16; for tests
+    #[arg(long, hide = true)]
+    take_descriptors: bool,
     /// Stay in the foreground; it always does, the option is for unit files that say so
     #[arg(long)]
     foreground: bool,
@@ -68,6 +77,20 @@ fn main() -> ExitCode {
     if arguments.probe {
         return probe(arguments.json);
     }
+    let takes = arguments.take_descriptors;
+    let front = arguments
+        .front
+        .map(|user| netnice_daemon::front::run(user, takes));
+    let tried = arguments.try_front.map(netnice_daemon::front::try_out);
+    if let Some(done) = front.or(tried) {
+        return match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("netniced: the process that reads the socket: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let metrics = match arguments.metrics() {
         Ok(metrics) => metrics,
         Err(error) => {
@@ -82,6 +105,7 @@ fn main() -> ExitCode {
         metrics,
         docker_root: arguments.docker_root,
         podman_root: arguments.podman_root,
+        take_descriptors: arguments.take_descriptors,
     };
     match netnice_daemon::run(&options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -90,6 +114,13 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The numbers of a user and a group.
+fn user(text: &str) -> Result<(u32, u32), String> {
+    let numbers = text.split_once(':');
+    let numbers = numbers.and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
+    numbers.ok_or_else(|| format!("`{text}` is not UID:GID"))
 }
 
 /// Says what this kernel offers; fails where something is missing.

@@ -40,6 +40,8 @@ pub struct Options {
     pub docker_root: Option<PathBuf>,
     /// The same of Podman.
     pub podman_root: Option<PathBuf>,
+    /// Clients may send descriptors, as on kernels before 6.16, where they cannot be refused. For tests.
+    pub take_descriptors: bool,
 }
 
 impl Options {
@@ -85,6 +87,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         runtime: &options.runtime,
         policy: &options.policy,
         metrics: options.metrics,
+        take_descriptors: options.take_descriptors,
     };
     LocalSet::new().block_on(&executor, event_loop::run(&settings, service))?;
     runtime.leave();

@@ -1,31 +1,31 @@
-//! The socket: who connects, how many may, and one task for each connection.
+//! The socket, as the daemon has it: requests that were understood, one user after the other, and the way of answers.
 //!
-//! The socket is open to all; what a peer may do is judged per request, by the user that the kernel vouches for. A
-//! connection may stay open without asking anything, but not many of one user: where there are more than
-//! [`MOST_OF_USER`] (of root [`MOST_OF_ROOT`], of all [`MOST_OF_ALL`]), the one that has been idle longest makes room,
-//! and if none is idle the newcomer is told so. So nobody can keep others out by holding connections.
+//! The daemon makes the listening socket and keeps it, but never accepts from it: the front does ([`crate::front`]), in a
+//! process of its own, which this module starts, and starts again when it ends. What comes from it are connections by
+//! number, who made them, and their requests; what a client may do is judged per request, by the user that the kernel
+//! vouches for. Requests of different users are taken in turn ([`turns`]).
 
-pub(crate) mod connection;
-mod crowd;
+mod channel;
+mod process;
+mod turns;
 
 use std::cell::RefCell;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixListener as StdListener;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use netnice_api::direct::FlowNews;
-use netnice_api::{Request, Response};
-use tokio::net::{UnixListener, UnixStream};
+use netnice_api::{DoctorItem, Request, Response};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::peer::Peer;
-use crowd::{Crowd, Seat};
+use process::{Running, Starts};
+use turns::Turns;
 
 /// A request on its way to the clerk.
 pub struct Ask {
@@ -33,7 +33,7 @@ pub struct Ask {
     pub peer: Peer,
     /// What.
     pub request: Request,
-    /// The pidfd that came with it.
+    /// A pidfd of the process that it is about, opened by the daemon.
     pub fd: Option<OwnedFd>,
     /// The connection that it came on.
     pub guest: Guest,
@@ -83,6 +83,9 @@ impl Guest {
 pub struct Server {
     listener: UnixListener,
     ours: Option<PathBuf>,
+    starts: Starts,
+    /// The front that serves now.
+    running: RefCell<Running>,
 }
 
 impl Server {
@@ -94,35 +97,89 @@ impl Server {
         let listener = UnixListener::bind(&beside)?;
         fs::set_permissions(&beside, fs::Permissions::from_mode(0o666))?;
         fs::rename(&beside, path)?;
-        Ok(Server {
-            listener,
-            ours: Some(path.to_owned()),
-        })
+        Server::over(listener, Some(path))
     }
 
     /// Takes over a socket on which somebody listened for us before we were there, as a service manager does
     /// (sd_listen_fds(3)).
-    pub fn take_over(listener: StdListener) -> io::Result<Server> {
+    pub fn take_over(listener: UnixListener) -> io::Result<Server> {
+        Server::over(listener, None)
+    }
+
+    fn over(listener: UnixListener, ours: Option<&Path>) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let folder = address.as_pathname().and_then(Path::parent);
         Ok(Server {
-            listener: UnixListener::from_std(listener)?,
-            ours: None,
+            listener,
+            ours: ours.map(Path::to_owned),
+            starts: Starts::process(folder.unwrap_or(Path::new("/"))),
+            running: RefCell::default(),
         })
     }
 
-    /// Takes connections until the clerk no longer listens. To be run in a local set.
+    #[cfg(test)]
+    fn in_thread(mut self) -> Server {
+        self.starts = Starts::Thread;
+        self
+    }
+
+    /// Takes descriptors that clients send, as on kernels before 6.16, where they cannot be refused. For tests.
+    #[must_use]
+    pub fn taking_descriptors(mut self) -> Server {
+        self.starts.take_descriptors();
+        self
+    }
+
+    /// Hands requests to the clerk until it no longer listens. To be run in a local set. The channel should hold one
+    /// request: whose the next one is is decided when there is room for it.
     pub async fn serve(&self, clerk: mpsc::Sender<Ask>) {
-        let crowd = Rc::new(RefCell::new(Crowd::default()));
-        while !clerk.is_closed() {
-            match self.listener.accept().await {
-                Ok((stream, _)) => admit(&crowd, stream, &clerk),
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    crowd.borrow_mut().make_room();
-                    tokio::time::sleep(AFTER_FAILURE).await;
-                }
-            }
+        let turns = Turns::default();
+        tokio::select! {
+            () = turns.feed(&clerk) => {}
+            () = self.keep_front(&turns) => {}
         }
+    }
+
+    /// Starts a front whenever there is none.
+    async fn keep_front(&self, turns: &Turns) {
+        let mut pause = SHORTEST_PAUSE;
+        loop {
+            let started = Instant::now();
+            let why = match self.starts.start(&self.listener) {
+                Ok((front, child)) => {
+                    self.running.borrow_mut().begin(child);
+                    channel::attend(front, turns, &self.running).await
+                }
+                Err(error) => error,
+            };
+            let ended = self.end_front(LAST_BREATH).await;
+            tracing::error!(
+                "the process that reads the socket ended: {why}{ended}; its connections are closed, and another one starts"
+            );
+            if started.elapsed() > LONGEST_PAUSE {
+                pause = SHORTEST_PAUSE;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Ends the front, and says how it ended. It may have ended by itself; one that is not told by the end of its socket
+    /// within so long is killed.
+    async fn end_front(&self, patience: Duration) -> String {
+        let running = self.running.take();
+        running.end(patience).await
+    }
+
+    /// Waits until the front has sent its last answers and ended, when [`Server::serve`] is no longer run.
+    pub async fn end(self) {
+        self.end_front(LAST_ANSWERS).await;
+    }
+
+    /// How what reads the socket is confined.
+    pub fn doctor(&self) -> DoctorItem {
+        self.running.borrow().doctor()
     }
 }
 
@@ -134,34 +191,16 @@ impl Drop for Server {
     }
 }
 
-fn admit(crowd: &Rc<RefCell<Crowd>>, stream: UnixStream, clerk: &mpsc::Sender<Ask>) {
-    let peer = match netnice_kernel::peer::of(stream.as_fd()) {
-        Ok(peer) => Peer::known(&peer),
-        Err(error) => {
-            tracing::warn!(%error, "cannot tell who connects");
-            return;
-        }
-    };
-    let seat = Seat::take(crowd, peer.uid);
-    let clerk = clerk.clone();
-    tokio::task::spawn_local(async move {
-        match seat {
-            Some(seat) => connection::serve(stream, peer, seat, clerk).await,
-            None => connection::turn_away(stream, peer.uid).await,
-        }
-    });
-}
-
-/// How many connections a user may hold open.
-const MOST_OF_USER: usize = 32;
-/// How many root may.
-const MOST_OF_ROOT: usize = 256;
-/// How many there may be: well below the 1,024 descriptors that a process has at least.
-const MOST_OF_ALL: usize = 512;
 /// News that wait for a program that does not read them; one with more is not reading at all.
 const MOST_NEWS: usize = 4096;
-/// So that a full table of descriptors does not make the loop spin.
-const AFTER_FAILURE: Duration = Duration::from_millis(20);
+/// Between the end of a front and the start of the next one; doubled while they do not last.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+/// How long the end of a front that failed is waited for, before it is killed.
+const LAST_BREATH: Duration = Duration::from_millis(50);
+/// How long a front may send answers when the daemon ends; it takes a tenth of a second at most.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+/// The most that it is doubled to; a front that lasted longer begins with the shortest again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@
 pub mod abi;
 pub mod card;
 pub mod cgroup;
+pub mod confine;
 pub mod connections;
 pub mod device;
 pub mod direct;

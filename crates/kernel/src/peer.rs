@@ -46,6 +46,33 @@ pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     })
 }
 
+/// Makes the kernel refuse file descriptors that clients of a listening socket send: their sendmsg(2) fails with
+/// EPERM. Connections that are made from then on have it from the listener.
+///
+/// # Errors
+/// `ENOPROTOOPT` of kernels before 6.16. There a client can send descriptors, and whoever receives from the connection
+/// or closes it closes them.
+pub fn refuse_descriptors(listener: BorrowedFd<'_>) -> io::Result<()> {
+    let none: libc::c_int = 0;
+    // SAFETY: the buffer is an int, and its size is given.
+    let done = unsafe {
+        libc::setsockopt(
+            listener.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const none).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    match done {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Since Linux 6.16 (include/uapi/asm-generic/socket.h).
+const SO_PASSRIGHTS: libc::c_int = 83;
+
 fn supplementary(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<u32> = Vec::new();
     // The kernel says how large the list is when the buffer is too small; it was fixed when the peer connected.

@@ -37,7 +37,30 @@ impl PidFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
-    /// Takes a descriptor that was sent to us, if it is a pidfd; tells whose.
+    /// Opens the process that has this number and was started then, if there is one. Since two processes of one number
+    /// differ in their start, it is the one that was meant.
+    pub fn of(pid: u32, started_at: u64) -> io::Result<Option<Self>> {
+        let handle = match Self::open(pid) {
+            Ok(handle) => handle,
+            // There is none; or the number is of a thread that does not lead its process.
+            Err(error) => {
+                return match error.raw_os_error() {
+                    Some(libc::ESRCH | libc::EINVAL | libc::ENOENT) => Ok(None),
+                    _ => Err(error),
+                };
+            }
+        };
+        let same = started(pid) == Some(started_at);
+        // What was read was read of this process if it lives still.
+        Ok((same && handle.lives()).then_some(handle))
+    }
+
+    /// Its descriptor.
+    pub fn into_fd(self) -> OwnedFd {
+        self.0
+    }
+
+    /// Takes a descriptor, if it is a pidfd; tells whose.
     pub fn received(fd: OwnedFd) -> Option<(Self, u32)> {
         let info = read_text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
         let pid = info

@@ -79,6 +79,17 @@ pub fn keep_descriptors() -> io::Result<()> {
     Ok(())
 }
 
+/// Makes the calling thread, and no other one, another user in that user's group alone; there is no way back.
+pub fn become_user(uid: u32) -> io::Result<()> {
+    // The C library's functions would change all threads of the process.
+    // SAFETY: plain numbers, and a list of no groups.
+    unsafe {
+        check(libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<u32>()) as i32)?;
+        check(libc::syscall(libc::SYS_setresgid, uid, uid, uid) as i32)?;
+        check(libc::syscall(libc::SYS_setresuid, uid, uid, uid) as i32)
+    }
+}
+
 /// Sends `signal` to a process, or to a whole group when `pid` is negative.
 pub fn kill(pid: i32, signal: i32) -> io::Result<()> {
     // SAFETY: kill takes two integers.

@@ -14,7 +14,7 @@ use netnice_api::direct::{
     Attached, DirectAnswer, DirectRequest, FlowNews, FlowOpened, Hop, OpenFlow, ShapeDoc, Speaks,
 };
 use netnice_api::frame::{Decoder, LONGEST_REQUEST};
-use netnice_api::{Done, Request, Response, RuntimeDir, decode_request, encode_response, fds};
+use netnice_api::{Done, Request, Response, RuntimeDir, decode_client_call, encode_response, fds};
 use netnice_ring::driver::{Client, Flow, Loss, Taken};
 use netnice_ring::{Budget, Shape, Status};
 use rustix::event::{PollFd, PollFlags, eventfd};
@@ -166,11 +166,12 @@ impl Session {
         }
         self.words.push(&bytes[..got.bytes]);
         while let Some(body) = self.words.poll().unwrap() {
-            let Request::Direct(ask) = decode_request(&body).unwrap() else {
+            let call = decode_client_call(&body).unwrap();
+            let Request::Direct(ask) = call.request else {
                 panic!("something else than of direct flows");
             };
             if matches!(ask, DirectRequest::Attach(_)) {
-                assert_eq!(got.fds.len(), 1, "a pidfd");
+                assert!(call.process.is_some(), "the program is named");
             }
             self.answer(ask);
         }

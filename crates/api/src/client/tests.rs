@@ -9,7 +9,8 @@ use super::{Client, ClientError};
 use crate::direct::{DirectAnswer, FlowNews};
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
-    Done, Exit, Ping, Request, Response, RuntimeDir, decode_request, encode_response, fds,
+    ClientCall, Done, Exit, Ping, Request, Response, RuntimeDir, decode_client_call,
+    encode_response, fds,
 };
 
 fn ping() -> Request {
@@ -38,29 +39,30 @@ impl Drop for Folder {
 }
 
 /// Reads one request as a daemon does.
-fn read_request(stream: &UnixStream) -> (Request, bool) {
+fn read_request(stream: &UnixStream) -> ClientCall {
     let mut decoder = Decoder::new(LONGEST_REQUEST);
     let mut bytes = [0; 7];
-    let mut fd = None;
     loop {
         if let Some(body) = decoder.poll().expect("a frame") {
-            return (decode_request(&body).expect("a request"), fd.is_some());
+            return decode_client_call(&body).expect("a request");
         }
         let got = fds::receive(stream.as_fd(), &mut bytes, 1).expect("bytes");
         assert_ne!(got.bytes, 0, "cut");
-        fd = fd.or(got.fds.into_iter().next());
+        assert!(got.fds.is_empty(), "no descriptor travels with a request");
         decoder.push(&bytes[..got.bytes]);
     }
 }
 
 #[test]
-fn calls_follow_each_other_on_one_connection_and_carry_a_descriptor() {
+fn calls_follow_each_other_on_one_connection_and_name_a_process() {
     let folder = Folder::new("calls");
     let listener = UnixListener::bind(folder.dir().socket()).expect("bound");
     let daemon = thread::spawn(move || {
         let (mut stream, _) = listener.accept().expect("a client");
-        for with_fd in [false, true, false] {
-            assert_eq!(read_request(&stream), (ping(), with_fd));
+        for about in [None, Some(std::process::id()), None] {
+            let call = read_request(&stream);
+            assert_eq!(call.request, ping());
+            assert_eq!(call.process.map(|process| process.pid), about);
             let done = Response::Done(Done {
                 messages: vec!["x".repeat(200_000)],
                 ..Done::default()
@@ -71,7 +73,9 @@ fn calls_follow_each_other_on_one_connection_and_carry_a_descriptor() {
         }
     });
     let mut client = Client::connect(&folder.dir()).expect("connected");
-    let own = std::fs::File::open("/proc/self/stat").expect("a file");
+    let own = rustix::process::getpid();
+    let own = rustix::process::pidfd_open(own, rustix::process::PidfdFlags::empty());
+    let own = own.expect("a pidfd");
     for fd in [None, Some(own.as_fd()), None] {
         let answer = client.call(&ping(), fd).expect("answered");
         let Response::Done(done) = answer else {

@@ -3,8 +3,8 @@ use std::io::Read;
 use proptest::prelude::*;
 
 use super::{
-    WireError, decode_call, decode_request, decode_response, decode_word, encode_call,
-    encode_request, encode_response, encode_word,
+    WireError, decode_call, decode_client_call, decode_request, decode_response, decode_word,
+    encode_call, encode_client_call, encode_request, encode_response, encode_word,
 };
 use crate::direct::{ShapeDoc, Speaks, Term};
 use crate::driver::{
@@ -14,7 +14,7 @@ use crate::driver::{
 use crate::frame::{Decoder, LONGEST_REQUEST};
 use crate::{
     Clear, ClearWhat, Confirm, Doctor, Done, Exit, Explain, Failed, Find, Found, Gate, LinkChange,
-    Log, Own, Ping, Refused, Reload, Request, Response, Set, Show, ShowDoc, Until,
+    Log, Own, Ping, Process, Refused, Reload, Request, Response, Set, Show, ShowDoc, Until,
 };
 
 mod kept;
@@ -103,6 +103,17 @@ fn the_words_on_the_wire_do_not_change_by_accident() {
     assert_eq!(std::str::from_utf8(body(&frame)), Ok(text));
     let frame = encode_request(&Request::Own(Own {})).expect("short");
     assert_eq!(body(&frame), br#"{"version":1,"request":{"own":{}}}"#);
+    let process = Process {
+        pid: 7,
+        started: 8,
+        namespace: 9,
+    };
+    let frame = encode_client_call(&Request::Own(Own {}), Some(process)).expect("short");
+    let text =
+        r#"{"version":1,"process":{"pid":7,"started":8,"namespace":9},"request":{"own":{}}}"#;
+    assert_eq!(std::str::from_utf8(body(&frame)), Ok(text));
+    let call = decode_client_call(body(&frame)).expect("its own words");
+    assert_eq!(call.process, Some(process));
 }
 
 #[test]

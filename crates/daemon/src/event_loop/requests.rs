@@ -1,6 +1,6 @@
 //! One request's way: what is about flows goes to [`Flows`], all else to the [`Service`]; and some answers are of both.
 
-use netnice_api::{Clear, ClearWhat, Request, Response};
+use netnice_api::{Clear, ClearWhat, DoctorItem, Request, Response};
 use netnice_core::target::Target;
 use netnice_kernel::process::PidFd;
 
@@ -17,6 +17,7 @@ use crate::service::{Named, Service};
 pub(super) fn answer<H: Host, N: Network>(
     service: &mut Service<H>,
     flows: &mut Flows<N>,
+    front: DoctorItem,
     ask: Ask,
     sight: Sight,
     now: Now,
@@ -57,6 +58,7 @@ pub(super) fn answer<H: Host, N: Network>(
     let mut response = service.handle(&peer, &request, named, now);
     service.host().behold(Sight::Roots);
     if let Response::Doctor(report) = &mut response {
+        report.items.push(front);
         report.items.extend(flows.doctor(service));
     }
     match told_with_flows(&request, &response) {

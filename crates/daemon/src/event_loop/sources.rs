@@ -4,6 +4,7 @@ use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
+use std::rc::Rc;
 
 use listenfd::ListenFd;
 use netnice_kernel::routes::Change;
@@ -16,12 +17,12 @@ use tokio::time::sleep;
 use super::Settings;
 use super::failure::{During, RunError};
 use super::listeners::{Ends, Folders, Links, Ways};
+use super::sight::Sights;
 use super::timers::{Timer, Timers};
 use crate::clock::Now;
 use crate::flows::driver;
 use crate::flows::drivers::{Drivers, FromDrivers};
 use crate::host::kernel::KernelHost;
-use crate::host::sight::Sights;
 use crate::host::{Enforcer, Sight};
 use crate::meter::metrics::serve::{self, Scrape};
 use crate::server::{Ask, Server};
@@ -79,6 +80,7 @@ pub(super) struct Sources {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
+    pub server: Rc<Server>,
     /// Serves the socket; ends when it cannot any more.
     listening: Pin<Box<dyn Future<Output = ()>>>,
     asks: mpsc::Receiver<Ask>,
@@ -111,14 +113,20 @@ impl Sources {
         let links = Links::open(own).during("listen to netlink")?;
         let groups = Folders::open().during("watch folders")?;
         let unit_files = Folders::open_for_files().during("watch unit files")?;
-        let (to_service, asks) = mpsc::channel::<Ask>(WAITING);
+        // Whose request is the next one is decided when there is room for it.
+        let (to_service, asks) = mpsc::channel::<Ask>(1);
         let (sights, looked) = Sights::new();
         let path = settings.runtime.socket();
-        let server = listen(&path).during(&format!("listen at {}", path.display()))?;
+        let mut server = listen(&path).during(&format!("listen at {}", path.display()))?;
+        if settings.take_descriptors {
+            server = server.taking_descriptors();
+        }
+        let server = Rc::new(server);
         tracing::info!(socket = %path.display(), "serving");
         // Tells a service manager, where one asked to be told; nobody else hears it.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
-        let listening = Box::pin(async move { server.serve(to_service).await });
+        let serving = Rc::clone(&server);
+        let listening = Box::pin(async move { serving.serve(to_service).await });
         let (to_page, scrapes) = mpsc::channel::<Scrape>(WAITING);
         if let Some(address) = settings.metrics {
             let what = format!("serve metrics at {}", address.0);
@@ -132,6 +140,7 @@ impl Sources {
             terminate,
             interrupt,
             hangup,
+            server,
             listening,
             asks,
             sights,
@@ -146,6 +155,14 @@ impl Sources {
             ends: None,
         };
         Ok((sources, calls))
+    }
+
+    /// Ends the process that reads the socket, when it has sent its last answers.
+    pub(super) async fn end(self) {
+        drop(self.listening);
+        if let Ok(server) = Rc::try_unwrap(self.server) {
+            server.end().await;
+        }
     }
 
     /// Listens to ends while programs are loaded that tell of them.
@@ -251,5 +268,5 @@ fn listen(path: &Path) -> io::Result<Server> {
     }
 }
 
-/// Requests that wait for the service; more of them wait in their connections.
+/// Pages that wait to be made.
 const WAITING: usize = 64;

@@ -1,11 +1,13 @@
 //! The socket, spoken to as strangers would.
 
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as Plain;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use netnice_api::{Client, Ping, Pong, Request, Response, decode_response};
+use netnice_api::{Client, Ping, Pong, Process, Request, Response, decode_response};
+use netnice_kernel::process::PidFd;
 use tokio::task::LocalSet;
 
 use super::*;
@@ -18,7 +20,7 @@ fn with_server(name: &str, guests: impl FnOnce(PathBuf) + Send + 'static) {
         .build()
         .expect("an executor");
     LocalSet::new().block_on(&executor, async {
-        let server = Server::bind(&path).expect("a socket");
+        let server = Server::bind(&path).expect("a socket").in_thread();
         let (to_clerk, mut asks) = mpsc::channel::<Ask>(4);
         let there = path.clone();
         let guests = tokio::task::spawn_blocking(move || guests(there));
@@ -43,7 +45,7 @@ fn with_server(name: &str, guests: impl FnOnce(PathBuf) + Send + 'static) {
 #[test]
 fn a_socket_that_was_handed_over_stays_with_who_made_it() {
     let path = std::env::temp_dir().join(format!("netnice-{}-handed.sock", std::process::id()));
-    let made = StdListener::bind(&path).expect("a socket");
+    let made = UnixListener::bind(&path).expect("a socket");
     // Somebody asks before there is a daemon, and is answered once there is one.
     let early = Plain::connect(&path).expect("it listens");
     let executor = tokio::runtime::Builder::new_current_thread()
@@ -51,7 +53,8 @@ fn a_socket_that_was_handed_over_stays_with_who_made_it() {
         .build()
         .expect("an executor");
     LocalSet::new().block_on(&executor, async {
-        let server = Server::take_over(made.try_clone().expect("another")).expect("taken over");
+        let server = Server::take_over(made.try_clone().expect("another"));
+        let server = server.expect("taken over").in_thread();
         let (to_clerk, mut asks) = mpsc::channel::<Ask>(4);
         let guest = tokio::task::spawn_blocking(move || ping(early));
         let clerk = async {
@@ -180,22 +183,90 @@ fn a_thousand_idle_guests_leave_room_for_others() {
 }
 
 #[test]
-fn one_descriptor_comes_with_a_request_and_no_more() {
+fn a_process_is_named_and_no_descriptor_is_taken() {
     with_server("fds", |path| {
-        let file = std::fs::File::open("/dev/null").expect("a file");
-        let frame = netnice_api::encode_request(&Request::Ping(Ping {})).expect("a frame");
-        let one = Plain::connect(&path).expect("a connection");
+        let own = PidFd::open(std::process::id()).expect("a pidfd");
         let request = Request::Ping(Ping {});
-        let answer = Client::over(one).call(&request, Some(file.as_fd()));
+        let about = Plain::connect(&path).expect("a connection");
+        let answer = Client::over(about).call(&request, Some(own.as_fd()));
         match answer.expect("an answer") {
-            Response::Pong(pong) => assert_eq!(pong.daemon, "true"),
+            Response::Pong(pong) => assert_eq!(pong.daemon, "true", "the daemon has a pidfd"),
             other => panic!("{other:?}"),
         }
-        let mut two = Plain::connect(&path).expect("a connection");
-        netnice_api::fds::send(two.as_fd(), &frame[..1], &[file.as_fd()]).expect("sent");
-        std::thread::sleep(Duration::from_millis(100));
-        netnice_api::fds::send(two.as_fd(), &frame[1..2], &[file.as_fd()]).expect("sent");
-        let _ = two.flush();
-        assert!(told(two).contains("one pidfd"));
+        let named = Process::of(own.as_fd()).expect("it lives");
+        let wrong = [
+            (
+                Process {
+                    started: named.started + 1,
+                    ..named
+                },
+                "does not exist",
+            ),
+            (Process { pid: 0, ..named }, "does not exist"),
+            (
+                Process {
+                    pid: u32::MAX,
+                    ..named
+                },
+                "does not exist",
+            ),
+            (
+                Process {
+                    namespace: 1,
+                    ..named
+                },
+                "another PID namespace (1;",
+            ),
+        ];
+        for (process, word) in wrong {
+            let mut guest = Plain::connect(&path).expect("a connection");
+            let frame = netnice_api::encode_client_call(&request, Some(process));
+            guest.write_all(&frame.expect("short")).expect("sent");
+            guest.shutdown(std::net::Shutdown::Write).expect("shut");
+            let text = told(guest);
+            assert!(text.contains(word), "{process:?}: {text}");
+        }
+        let file = std::fs::File::open("/dev/null").expect("a file");
+        let frame = netnice_api::encode_request(&request).expect("a frame");
+        for (cut, many) in [(frame.len(), 1), (frame.len(), 3), (1, 1), (5, 2)] {
+            let mut guest = Plain::connect(&path).expect("a connection");
+            let fds = vec![file.as_fd(); many];
+            netnice_api::fds::send(guest.as_fd(), &frame[..cut], &fds).expect("sent");
+            let _ = guest.flush();
+            let text = told(guest);
+            assert!(
+                text.contains("file descriptor"),
+                "{cut} bytes with {many}: {text}"
+            );
+        }
+    });
+}
+
+#[test]
+fn what_was_asked_is_done_also_for_who_hangs_up_at_once() {
+    let path = std::env::temp_dir().join(format!("netnice-{}-gone.sock", std::process::id()));
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("an executor");
+    LocalSet::new().block_on(&executor, async {
+        let server = Server::bind(&path).expect("a socket").in_thread();
+        let (to_clerk, mut asks) = mpsc::channel::<Ask>(1);
+        let frame = netnice_api::encode_request(&Request::Ping(Ping {})).expect("a frame");
+        // More than a user may have at the daemon at a time.
+        for _ in 0..200 {
+            let mut guest = Plain::connect(&path).expect("a connection");
+            guest.write_all(&frame).expect("sent");
+        }
+        let clerk = async {
+            for _ in 0..200 {
+                let ask = asks.recv().await.expect("all of them ask");
+                let _ = ask.reply.send(Response::failed("nobody hears it").into());
+            }
+        };
+        tokio::select! {
+            () = server.serve(to_clerk) => {}
+            done = tokio::time::timeout(Duration::from_secs(20), clerk) => done.expect("all came"),
+        }
     });
 }

@@ -20,6 +20,7 @@ mod driver;
 mod driving;
 mod evasion;
 mod flows;
+mod front;
 mod groups;
 mod guarantees;
 mod inetd;

@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use super::Sight;
+use crate::host::Sight;
 use crate::ledger::AppKey;
 use crate::server::Ask;
 

@@ -1,0 +1,294 @@
+//! One connection of a client, as its user's thread has it: requests in, answers out, and news in between.
+//!
+//! ```text
+//!            first byte              whole frame          its user's turn          answer sent
+//!   idle ──────────────> reading ──────────────> waiting ─────────────> asking ───────────────> idle
+//!    │ sent away            │ 1 s is over, garbage, too long,
+//!    │ end of stream        │ a descriptor
+//!    v                      v
+//!   closed <─────────── leaving: told why, once
+//! ```
+//! It is pure but for its socket: the thread says what is ready and what the time is, and is told what follows.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use netnice_api::frame::{Decoder, LONGEST_REQUEST};
+use netnice_api::{ClientCall, Response, decode_client_call, encode_response, fds};
+
+use super::messages::{Kind, ToFront};
+
+/// A connection.
+pub(super) struct Connection {
+    socket: OwnedFd,
+    /// The groups of the process that connected; taken when the daemon is told of the connection.
+    pub groups: Option<Vec<u32>>,
+    state: State,
+    decoder: Decoder,
+    out: VecDeque<Piece>,
+    /// When the message that is being read must be whole, or the rest of a refused one is over.
+    read_by: Option<Instant>,
+    /// When the first of `out` must have been taken.
+    write_by: Option<Instant>,
+    /// Counts up with every change of idleness among the connections of one user.
+    pub idle_since: u64,
+    /// Whether it counts among those that a user may have.
+    pub seated: bool,
+    /// The client hung up while its request waits; the connection is closed when the daemon has the request.
+    pub gone: bool,
+}
+
+enum State {
+    /// Nothing is asked; a message may have begun.
+    Reading,
+    /// A request has come and waits for its turn.
+    Waiting(Box<ClientCall>),
+    /// The daemon has the request.
+    Asking,
+    /// The client was told why the connection ends; so many bytes of what it still sends are taken in.
+    Leaving(usize),
+}
+
+/// Part of what is to be sent.
+struct Piece {
+    bytes: Vec<u8>,
+    gone: usize,
+    fds: Vec<OwnedFd>,
+}
+
+/// What follows for a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It goes on as it is.
+    Stays,
+    /// A request has come whole: it waits for its turn.
+    Waits,
+    /// It is to be closed.
+    Ends,
+}
+
+impl Connection {
+    pub fn new(socket: OwnedFd, groups: Vec<u32>) -> Connection {
+        Connection {
+            socket,
+            groups: Some(groups),
+            state: State::Reading,
+            decoder: Decoder::new(LONGEST_REQUEST),
+            out: VecDeque::new(),
+            read_by: None,
+            write_by: None,
+            idle_since: 0,
+            seated: true,
+            gone: false,
+        }
+    }
+
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether nothing is asked and no message has begun, so that the connection may be sent away for another.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.state, State::Reading) && self.out.is_empty()
+    }
+
+    /// Whether its request waits for its user's turn.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting(_))
+    }
+
+    /// Whether the daemon has its request.
+    pub fn is_asking(&self) -> bool {
+        matches!(self.state, State::Asking)
+    }
+
+    /// Whether it is read from.
+    pub fn wants_read(&self) -> bool {
+        match self.state {
+            // While an answer is not taken, what the client asks further stays in the socket.
+            State::Reading => self.out.is_empty(),
+            State::Leaving(_) => true,
+            State::Waiting(_) | State::Asking => false,
+        }
+    }
+
+    /// Whether something is to be sent.
+    pub fn wants_write(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// When [`Connection::expire`] is due.
+    pub fn due(&self) -> Option<Instant> {
+        self.read_by.into_iter().chain(self.write_by).min()
+    }
+
+    /// Takes in what is there.
+    pub fn read(&mut self, now: Instant) -> Next {
+        let mut bytes = [0; 16 * 1024];
+        loop {
+            let left = match self.state {
+                State::Leaving(left) => left.min(bytes.len()),
+                _ if self.wants_read() => bytes.len(),
+                _ => return Next::Stays,
+            };
+            if left == 0 {
+                return Next::Ends;
+            }
+            // Descriptors that come with the bytes are closed in here: by the thread of the user who sent them.
+            let got = match fds::receive(self.socket.as_fd(), &mut bytes[..left], 0) {
+                Ok(got) => got,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Stays,
+                Err(_) => return Next::Ends,
+            };
+            if let State::Leaving(left) = &mut self.state {
+                *left = left.saturating_sub(got.bytes);
+            } else if got.surplus {
+                return self.refuse(DESCRIPTOR.to_owned(), now);
+            }
+            if got.bytes == 0 {
+                return Next::Ends;
+            }
+            if matches!(self.state, State::Reading) {
+                self.decoder.push(&bytes[..got.bytes]);
+                match self.advance(now) {
+                    Next::Stays => {}
+                    other => return other,
+                }
+            }
+        }
+    }
+
+    /// Looks for a whole message among what was read.
+    pub fn advance(&mut self, now: Instant) -> Next {
+        if !matches!(self.state, State::Reading) || !self.out.is_empty() {
+            return Next::Stays;
+        }
+        let body = match self.decoder.poll() {
+            Ok(Some(body)) => body,
+            Ok(None) => {
+                self.read_by = match self.decoder.is_inside() {
+                    true => self.read_by.or(Some(now + PATIENCE)),
+                    false => None,
+                };
+                return Next::Stays;
+            }
+            Err(error) => return self.refuse(error.to_string(), now),
+        };
+        self.read_by = None;
+        match decode_client_call(&body) {
+            Ok(call) => {
+                self.state = State::Waiting(Box::new(call));
+                Next::Waits
+            }
+            Err(error) => self.refuse(error.to_string(), now),
+        }
+    }
+
+    /// Its request, for the daemon, if it waits.
+    pub fn ask(&mut self) -> Option<ClientCall> {
+        match std::mem::replace(&mut self.state, State::Asking) {
+            State::Waiting(call) => Some(*call),
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    /// Sends what the daemon has for the client, as far as the client takes it.
+    pub fn deliver(&mut self, message: ToFront, now: Instant) -> Next {
+        match message.kind {
+            Kind::Close => return Next::Ends,
+            Kind::Attached => self.seated = false,
+            Kind::Answer | Kind::News => {}
+        }
+        if message.kind != Kind::News && self.is_asking() {
+            self.state = State::Reading;
+        }
+        self.send(message.frame, message.fds, now)
+    }
+
+    /// Tells the client why the connection ends.
+    pub fn refuse(&mut self, why: String, now: Instant) -> Next {
+        self.leave(Response::bad_usage(why), now)
+    }
+
+    /// Sends a last answer. What the client has sent and nobody has read would turn the end into a reset that
+    /// overtakes the answer, so some of it is taken in.
+    pub fn leave(&mut self, last: Response, now: Instant) -> Next {
+        self.state = State::Leaving(MOST_DRAINED);
+        self.read_by = Some(now + LAST_WORDS);
+        match encode_response(&last) {
+            Ok(frame) => self.send(frame, Vec::new(), now),
+            Err(_) => Next::Ends,
+        }
+    }
+
+    fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>, now: Instant) -> Next {
+        let waiting: usize = self.out.iter().map(|piece| piece.bytes.len()).sum();
+        if !self.out.is_empty() && waiting + bytes.len() > MOST_WAITING {
+            return Next::Ends;
+        }
+        self.out.push_back(Piece {
+            bytes,
+            gone: 0,
+            fds,
+        });
+        self.write(now)
+    }
+
+    /// Sends what waits, as far as the client takes it.
+    pub fn write(&mut self, now: Instant) -> Next {
+        while let Some(piece) = self.out.front_mut() {
+            let beside: Vec<BorrowedFd<'_>> = piece.fds.iter().map(AsFd::as_fd).collect();
+            match fds::send(self.socket.as_fd(), &piece.bytes[piece.gone..], &beside) {
+                Ok(sent) => {
+                    piece.gone += sent;
+                    // They went with the first byte.
+                    piece.fds.clear();
+                    if piece.gone == piece.bytes.len() {
+                        self.out.pop_front();
+                        self.write_by = None;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.write_by.get_or_insert(now + SLOWEST_READER);
+                    return Next::Stays;
+                }
+                Err(_) => return Next::Ends,
+            }
+        }
+        // What came while the answer was under way may hold the next request.
+        self.advance(now)
+    }
+
+    /// What is due.
+    pub fn expire(&mut self, now: Instant) -> Next {
+        if self.write_by.is_some_and(|by| by <= now) {
+            return Next::Ends;
+        }
+        match (&self.state, self.read_by) {
+            (State::Reading, Some(by)) if by <= now => {
+                let why = format!("the request did not end within {PATIENCE:?}");
+                self.refuse(why, now)
+            }
+            (State::Leaving(_), Some(by)) if by <= now => Next::Ends,
+            _ => Next::Stays,
+        }
+    }
+}
+
+const DESCRIPTOR: &str = "a file descriptor came with the request; none is taken: a process is named by its number and \
+                          its start";
+/// How long a request may take to come in.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How long a client may take to read an answer.
+const SLOWEST_READER: Duration = Duration::from_secs(5);
+/// How long the rest of a refused message is taken in.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How much of it.
+const MOST_DRAINED: usize = 2 << 20;
+/// Bytes that wait behind an answer for a client that does not read.
+const MOST_WAITING: usize = 4 << 20;

@@ -1,0 +1,245 @@
+//! The daemon's side of the front: its connections, their requests, and the way of answers.
+//!
+//! The front is trusted to say who asks, and with nothing else: what it says is parsed again, bounded, and where it is not
+//! what a front says, the front is ended. Its connections end with it. Nothing here waits for a client: answers go to
+//! the front, which always reads.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use netnice_api::direct::DirectAnswer;
+use netnice_api::frame::Decoder;
+use netnice_api::{Process, Request, Response, encode_response, fds};
+use netnice_kernel::process::PidFd;
+use tokio::io::{AsyncReadExt, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::process::{Front, Running};
+use super::turns::Turns;
+use super::{Ask, Guest, Told};
+use crate::front::messages::{FromFront, Kind, LONGEST_FROM_FRONT, Ready, ToFront};
+use crate::peer::Peer;
+
+/// Serves a front until it ends, or has to; says why. `running` is told when it is ready.
+pub(super) async fn attend(front: Front, turns: &Turns, running: &RefCell<Running>) -> String {
+    let Front { orders, told } = front;
+    let (asks, mut asked) = mpsc::channel(1);
+    let (out, answers) = mpsc::channel(MOST_ANSWERS);
+    let ready = |how| running.borrow_mut().ready(how);
+    tokio::select! {
+        why = hear(told, asks, out, ready) => why,
+        why = answer(&orders, answers) => why,
+        why = pass_on(&mut asked, turns) => why,
+    }
+}
+
+/// Lets requests wait for their turns.
+async fn pass_on(asked: &mut mpsc::Receiver<Ask>, turns: &Turns) -> String {
+    while let Some(ask) = asked.recv().await {
+        if !turns.push(ask) {
+            return "it passes on more requests than a front does".to_owned();
+        }
+    }
+    std::future::pending().await
+}
+
+/// Hears what the front says until it ends; says why that is.
+async fn hear(
+    mut told: pipe::Receiver,
+    asks: mpsc::Sender<Ask>,
+    out: mpsc::Sender<ToFront>,
+    ready: impl Fn(Ready),
+) -> String {
+    let mut decoder = Decoder::new(LONGEST_FROM_FRONT);
+    let mut bytes = vec![0; 64 * 1024];
+    let mut connections = HashMap::new();
+    // All of them end with this.
+    let mut tasks = JoinSet::new();
+    loop {
+        match told.read(&mut bytes).await {
+            Ok(0) => return "it has closed its pipe".to_owned(),
+            Ok(read) => decoder.push(&bytes[..read]),
+            Err(error) => return format!("its pipe cannot be read: {error}"),
+        }
+        while tasks.try_join_next().is_some() {}
+        loop {
+            let body = match decoder.poll() {
+                Ok(Some(body)) => body,
+                Ok(None) => break,
+                Err(error) => return format!("it is not understood: {error}"),
+            };
+            match serde_json::from_slice(&body) {
+                Ok(FromFront::Ready(how)) => ready(how),
+                Ok(FromFront::Opened {
+                    connection,
+                    uid,
+                    groups,
+                }) => {
+                    if connections.len() >= MOST_CONNECTIONS {
+                        return "it opens more connections than a front does".to_owned();
+                    }
+                    let peer = Peer::known(&netnice_kernel::peer::Peer { uid, groups });
+                    let (to, requests) = mpsc::channel(1);
+                    connections.insert(connection, to);
+                    let client = Client {
+                        number: connection,
+                        peer,
+                        out: out.clone(),
+                        asks: asks.clone(),
+                    };
+                    tasks.spawn_local(client.serve(requests));
+                }
+                Ok(FromFront::Asked {
+                    connection,
+                    process,
+                    request,
+                }) => {
+                    let to = connections.get(&connection);
+                    // One at a time: the connection's task has taken the one before.
+                    if !to.is_some_and(|to| to.try_send((request, process)).is_ok()) {
+                        return "it asks for a connection that waits, or that is not there"
+                            .to_owned();
+                    }
+                }
+                Ok(FromFront::Closed { connection }) => drop(connections.remove(&connection)),
+                Err(error) => return format!("it is not understood: {error}"),
+            }
+        }
+    }
+}
+
+/// One connection of a client.
+struct Client {
+    number: u64,
+    peer: Peer,
+    out: mpsc::Sender<ToFront>,
+    asks: mpsc::Sender<Ask>,
+}
+
+impl Client {
+    /// Serves it until it has ended and its last request is answered.
+    async fn serve(self, mut requests: mpsc::Receiver<(Request, Option<Process>)>) {
+        let (guest, mut news) = Guest::new();
+        loop {
+            let (request, process) = tokio::select! {
+                asked = requests.recv() => match asked {
+                    Some(asked) => asked,
+                    None => return,
+                },
+                Some(news) = news.recv() => {
+                    let told = Response::Direct(DirectAnswer::News(news));
+                    self.send(Kind::News, told.into()).await;
+                    continue;
+                }
+            };
+            let told = match process.map(|process| open(&process)).transpose() {
+                Ok(fd) => self.ask(request, fd, &guest).await,
+                Err(why) => Some(Response::failed(why).into()),
+            };
+            let Some(told) = told else {
+                let close = Told::from(Response::failed(String::new()));
+                return self.send(Kind::Close, close).await;
+            };
+            let kind = match told.response {
+                Response::Direct(DirectAnswer::Attached(_)) => Kind::Attached,
+                _ => Kind::Answer,
+            };
+            self.send(kind, told).await;
+        }
+    }
+
+    /// The answer to a request; none if there will be none.
+    async fn ask(&self, request: Request, fd: Option<OwnedFd>, guest: &Guest) -> Option<Told> {
+        let (reply, answer) = oneshot::channel();
+        let ask = Ask {
+            peer: self.peer.clone(),
+            request,
+            fd,
+            guest: guest.clone(),
+            reply,
+        };
+        self.asks.send(ask).await.ok()?;
+        answer.await.ok()
+    }
+
+    async fn send(&self, kind: Kind, told: Told) {
+        let frame = encode_response(&told.response).or_else(|error| {
+            let text = format!("the answer cannot be sent: {error}");
+            encode_response(&Response::failed(text))
+        });
+        let message = ToFront {
+            connection: self.number,
+            kind,
+            frame: frame.unwrap_or_default(),
+            fds: told.fds,
+        };
+        // Where the front has ended there is nobody to tell.
+        let _ = self.out.send(message).await;
+    }
+}
+
+/// A pidfd of the process that a client means.
+fn open(process: &Process) -> Result<OwnedFd, String> {
+    let Process {
+        pid,
+        started,
+        namespace,
+    } = *process;
+    let own = Process::namespace().map_err(|error| format!("/proc cannot be read: {error}"))?;
+    if namespace != own {
+        return Err(format!(
+            "process {pid} is named by its number in another PID namespace ({namespace}; netniced is in {own}), where \
+             numbers mean other processes: ask from the namespace of netniced"
+        ));
+    }
+    match PidFd::of(pid, started) {
+        Ok(Some(handle)) => Ok(handle.into_fd()),
+        Ok(None) => Err(format!("process {pid} does not exist (any more)")),
+        Err(error) => Err(format!("process {pid} cannot be opened: {error}")),
+    }
+}
+
+/// Sends answers to the front until it takes none; says why.
+async fn answer(orders: &UnixStream, mut answers: mpsc::Receiver<ToFront>) -> String {
+    while let Some(message) = answers.recv().await {
+        let bytes = match message.encode() {
+            Ok(bytes) => bytes,
+            Err(error) => return format!("it cannot be told an answer: {error}"),
+        };
+        match timeout(PATIENCE, send(orders, &bytes, &message.fds)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return format!("it takes no answers: {error}"),
+            Err(_) => return format!("it has taken no answer for {PATIENCE:?}"),
+        }
+    }
+    std::future::pending().await
+}
+
+async fn send(orders: &UnixStream, bytes: &[u8], with: &[OwnedFd]) -> io::Result<()> {
+    let mut with: Vec<BorrowedFd<'_>> = with.iter().map(AsFd::as_fd).collect();
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let sent = orders
+            .async_io(Interest::WRITABLE, || {
+                fds::send(orders.as_fd(), rest, &with)
+            })
+            .await?;
+        with.clear();
+        rest = &rest[sent..];
+    }
+    Ok(())
+}
+
+/// Answers on their way; more of them wait with their connections.
+const MOST_ANSWERS: usize = 64;
+/// Connections that have asked something: all that a front may hold.
+const MOST_CONNECTIONS: usize = 65_536;
+/// How long a front may take to go on.
+const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,0 +1,225 @@
+//! The front as a process: how it is started, and how it is confined as the kernel tells it.
+
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream as StdStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use netnice_api::{DoctorItem, Status, fds};
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+use crate::front::messages::Ready;
+
+/// A front that was started.
+pub(super) struct Front {
+    /// The way to it. Nothing can be sent the other way.
+    pub orders: UnixStream,
+    /// The way from it: a pipe, which carries bytes and no descriptors.
+    pub told: pipe::Receiver,
+}
+
+/// The front that serves now, as a process.
+#[derive(Default)]
+pub(super) struct Running {
+    /// None in tests, where it is a thread, and while there is none.
+    child: Option<Child>,
+    /// How it is confined, once it is.
+    ready: Option<Ready>,
+}
+
+/// How a front is started.
+pub(super) enum Starts {
+    /// As a process.
+    Process {
+        /// The folder that it begins in.
+        folder: PathBuf,
+        /// It takes descriptors that clients send.
+        takes_descriptors: bool,
+    },
+    /// As a thread of this process.
+    #[cfg(test)]
+    Thread,
+}
+
+impl Starts {
+    pub fn process(folder: &Path) -> Starts {
+        Starts::Process {
+            folder: folder.to_owned(),
+            takes_descriptors: false,
+        }
+    }
+
+    pub fn take_descriptors(&mut self) {
+        match self {
+            Starts::Process {
+                takes_descriptors, ..
+            } => *takes_descriptors = true,
+            #[cfg(test)]
+            Starts::Thread => {}
+        }
+    }
+
+    /// Starts a front for a listening socket.
+    pub fn start(&self, listener: &UnixListener) -> Result<(Front, Option<Child>), String> {
+        let done = || -> io::Result<(Front, Option<Child>)> {
+            let (orders, theirs) = StdStream::pair()?;
+            orders.set_nonblocking(true)?;
+            theirs.set_nonblocking(true)?;
+            // What the front might send to this end would be closed by who closes this end.
+            orders.shutdown(Shutdown::Read)?;
+            let (told, pipe) = io::pipe()?;
+            fds::send(orders.as_fd(), b"l", &[listener.as_fd()])?;
+            let told = pipe::Receiver::from_owned_fd(told.into())?;
+            let child = self.spawn(theirs.into(), pipe.into())?;
+            let orders = UnixStream::from_std(orders)?;
+            Ok((Front { orders, told }, child))
+        };
+        done().map_err(|error| format!("it cannot be started: {error}"))
+    }
+
+    fn spawn(&self, orders: OwnedFd, pipe: OwnedFd) -> io::Result<Option<Child>> {
+        let (folder, takes_descriptors) = match self {
+            Starts::Process {
+                folder,
+                takes_descriptors,
+            } => (folder, *takes_descriptors),
+            #[cfg(test)]
+            Starts::Thread => {
+                use crate::front;
+                std::thread::spawn(move || {
+                    let got = fds::receive(orders.as_fd(), &mut [0], 1).expect("the first");
+                    let listener = got.fds.into_iter().next().expect("the listener");
+                    let _ = front::serve(orders, pipe, listener, Ready::default());
+                });
+                return Ok(None);
+            }
+        };
+        let (uid, gid) = user();
+        // The file of this process, also where another one has its name since.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .arg0("netniced")
+            .args(["--front", &format!("{uid}:{gid}")]);
+        if takes_descriptors {
+            command.arg("--take-descriptors");
+        }
+        // A signal that a terminal sends to the daemon's group is not for it: it ends when the daemon does.
+        command.process_group(0).env_clear();
+        if let Some(levels) = std::env::var_os("NETNICE_LOG") {
+            command.env("NETNICE_LOG", levels);
+        }
+        command.stdin(Stdio::from(orders)).stdout(Stdio::from(pipe));
+        command.current_dir(folder).spawn().map(Some)
+    }
+}
+
+/// The user and group that the front becomes: those made for it, or else nobody's.
+fn user() -> (u32, u32) {
+    let own = nix::unistd::User::from_name(USER).ok().flatten();
+    own.map_or((NOBODY, NOBODY), |own| (own.uid.as_raw(), own.gid.as_raw()))
+}
+
+impl Running {
+    /// A front has been started.
+    pub fn begin(&mut self, child: Option<Child>) {
+        *self = Running { child, ready: None };
+    }
+
+    /// It is confined and serves.
+    pub fn ready(&mut self, how: Ready) {
+        self.ready = Some(how);
+    }
+
+    /// Waits for its end, which it was told of by the end of its socket, and kills it after so long; says how it ended.
+    pub async fn end(self, patience: Duration) -> String {
+        let Some(mut child) = self.child else {
+            return String::new();
+        };
+        let mut ended = timeout(patience, child.wait()).await;
+        if ended.is_err() {
+            let _ = child.start_kill();
+            ended = timeout(patience, child.wait()).await;
+        }
+        match ended {
+            Ok(Ok(status)) => format!(" ({status})"),
+            // It is reaped whenever it ends.
+            _ => " (its process is still there)".to_owned(),
+        }
+    }
+
+    /// How it is confined.
+    pub fn doctor(&self) -> DoctorItem {
+        let pid = self.child.as_ref().and_then(Child::id);
+        doctor(pid.zip(self.ready))
+    }
+}
+
+/// How the front is confined: what it says, judged by what the kernel says of its process.
+fn doctor(front: Option<(u32, Ready)>) -> DoctorItem {
+    let item = |status, detail: String, hint: Option<&str>| DoctorItem {
+        name: "front".to_owned(),
+        status,
+        detail,
+        hint: hint.map(str::to_owned),
+    };
+    let Some((pid, ready)) = front else {
+        let detail = "the process that reads the socket is just being started".to_owned();
+        return item(Status::Missing, detail, None);
+    };
+    let told = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |name: &str| {
+        let line = told.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|line| line.split_whitespace().next())
+            .unwrap_or("?")
+            .to_owned()
+    };
+    let uid = field("Uid:");
+    let is_filtered = field("Seccomp:") == "2" && field("NoNewPrivs:") == "1";
+    let is_powerless = field("CapPrm:").chars().all(|digit| digit == '0');
+    let descriptors = match ready.refuses_descriptors {
+        true => "the kernel refuses descriptors that clients send",
+        false => "descriptors that clients send are closed on a thread of the sender's",
+    };
+    let or = |is: bool, good: &'static str, bad: &'static str| if is { good } else { bad };
+    let detail = format!(
+        "process {pid} reads the socket: user {uid}, {}, {}, {}; {descriptors}",
+        or(is_powerless, "no capabilities", "WITH CAPABILITIES"),
+        or(
+            is_filtered,
+            "system calls filtered",
+            "SYSTEM CALLS NOT FILTERED"
+        ),
+        or(
+            ready.empty_root,
+            "an empty root folder",
+            "the root folder of all"
+        ),
+    );
+    if !is_filtered || !is_powerless {
+        return item(
+            Status::Missing,
+            detail,
+            Some("a kernel with seccomp filters"),
+        );
+    }
+    if !ready.other_user || !ready.empty_root {
+        let hint = "give netniced CAP_SETUID, CAP_SETGID and CAP_SYS_CHROOT";
+        return item(Status::Fallback, detail, Some(hint));
+    }
+    if uid == NOBODY.to_string() {
+        let hint = "make a user of its own for it: useradd --system --no-create-home netnice-front";
+        return item(Status::Fallback, detail, Some(hint));
+    }
+    item(Status::Good, detail, None)
+}
+
+/// The user made for the front.
+const USER: &str = "netnice-front";
+/// The user and the group that own nothing.
+const NOBODY: u32 = 65_534;

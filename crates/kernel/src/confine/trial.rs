@@ -1,0 +1,103 @@
+//! What a confined process must not be able to do, tried from inside.
+
+use std::io;
+
+/// One thing that was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trial {
+    /// What.
+    pub what: &'static str,
+    /// The error that it ended with; none: it was possible.
+    pub errno: Option<i32>,
+}
+
+/// Tries what the list of calls leaves out and an attacker would want, on files that everybody may read and on the
+/// process `parent`. What it gets it keeps; the process is to end after it.
+pub fn trials(parent: u32) -> Vec<Trial> {
+    let tried = TRIALS.iter().map(|(what, one)| {
+        let got = one(parent as libc::c_int);
+        let error = io::Error::last_os_error().raw_os_error();
+        Trial {
+            what,
+            errno: error.filter(|_| got < 0),
+        }
+    });
+    tried.collect()
+}
+
+/// A name, and the call; it is told the process to try it on.
+type One = (&'static str, fn(libc::c_int) -> libc::c_long);
+
+const NULL: *mut libc::c_void = std::ptr::null_mut();
+
+const TRIALS: &[One] = &[
+    ("open /", |_| open(c"/")),
+    ("open .", |_| open(c".")),
+    ("open /etc/passwd", |_| open(c"/etc/passwd")),
+    // SAFETY: a string that ends with a zero.
+    ("make a folder", |_| unsafe {
+        libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, c"x".as_ptr(), 0o700)
+    }),
+    // SAFETY: no pointers.
+    ("kill", |to| unsafe { libc::syscall(libc::SYS_kill, to, 0) }),
+    // SAFETY: no pointers.
+    ("kill a thread", |to| unsafe {
+        libc::syscall(libc::SYS_tgkill, to, to, 0)
+    }),
+    // SAFETY: no pointers.
+    ("open a pidfd", |to| unsafe {
+        libc::syscall(libc::SYS_pidfd_open, to, 0)
+    }),
+    // SAFETY: no pointers.
+    ("take a descriptor", |_| unsafe {
+        libc::syscall(libc::SYS_pidfd_getfd, 0, 0, 0)
+    }),
+    // SAFETY: null is what PTRACE_SEIZE wants.
+    ("trace", |to| unsafe {
+        libc::syscall(libc::SYS_ptrace, libc::PTRACE_SEIZE, to, NULL, NULL)
+    }),
+    // SAFETY: lists of no entries.
+    ("read memory", |to| unsafe {
+        libc::syscall(libc::SYS_process_vm_readv, to, NULL, 0, NULL, 0, 0)
+    }),
+    // SAFETY: no pointers.
+    ("make a socket", |_| unsafe {
+        libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM, 0)
+    }),
+    // SAFETY: a path that is no program, so the call fails whatever the other two are.
+    ("start a program", |_| unsafe {
+        libc::syscall(libc::SYS_execve, c"/".as_ptr(), NULL, NULL)
+    }),
+    // SAFETY: a child ends at once and touches nothing.
+    ("fork", |_| unsafe {
+        let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, NULL, NULL, NULL, NULL);
+        if child == 0 {
+            libc::_exit(0);
+        }
+        child
+    }),
+    // SAFETY: fresh memory, which nobody uses.
+    ("make memory executable", |_| unsafe {
+        let may = libc::PROT_READ | libc::PROT_EXEC;
+        let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        libc::syscall(libc::SYS_mmap, NULL, 4096, may, private, -1, 0)
+    }),
+    // SAFETY: no pointers.
+    ("become root", |_| unsafe {
+        libc::syscall(libc::SYS_setresuid, 0, 0, 0)
+    }),
+    // SAFETY: no pointers.
+    ("make a user namespace", |_| unsafe {
+        libc::syscall(libc::SYS_unshare, libc::CLONE_NEWUSER)
+    }),
+    // SAFETY: the kernel refuses attributes at null.
+    ("load an eBPF program", |_| unsafe {
+        libc::syscall(libc::SYS_bpf, 5, NULL, 0)
+    }),
+];
+
+fn open(path: &std::ffi::CStr) -> libc::c_long {
+    let flags = libc::O_RDONLY | libc::O_CLOEXEC;
+    // SAFETY: a string that ends with a zero.
+    unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) }
+}

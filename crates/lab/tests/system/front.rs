@@ -1,0 +1,519 @@
+//! The process that reads the socket: what strangers send and leave open keeps nobody else from being served, and that process
+//! can do nothing but read.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netnice_api::{
+    Client, ClientError, Doctor, Ping, Request, Response, RuntimeDir, Show, encode_request, fds,
+};
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::sys;
+
+/// The one who does harm, and another one.
+const ANN: u32 = 61_234;
+const BOB: u32 = 61_235;
+
+/// Runs something as a user, in a thread of its own.
+fn as_user<T: Send + 'static>(
+    uid: u32,
+    what: impl FnOnce() -> T + Send + 'static,
+) -> thread::JoinHandle<T> {
+    thread::spawn(move || {
+        sys::become_user(uid).expect("root may");
+        what()
+    })
+}
+
+fn ping() -> Request {
+    Request::Ping(Ping {})
+}
+
+/// How long each ping of a user took, each on a connection of its own, until it is told to stop. One that is not answered
+/// within the bound ends it with an error.
+fn pings(
+    dir: RuntimeDir,
+    stop: Arc<AtomicBool>,
+) -> thread::JoinHandle<Result<Vec<Duration>, String>> {
+    as_user(BOB, move || {
+        let mut took = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            let pong = Client::connect(&dir)
+                .and_then(|mut client| client.call_within(BOUND, &ping(), None))
+                .map_err(|error| format!("ping {}: {error}", took.len()))?;
+            assert!(matches!(pong, Response::Pong(_)), "{pong:?}");
+            took.push(begun.elapsed());
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(took)
+    })
+}
+
+/// Judges what another user's pings took while something else happened, and prints it.
+fn judge(what: &str, took: Result<Vec<Duration>, String>) {
+    let mut took = took.unwrap_or_else(|error| panic!("while {what}: {error}"));
+    took.sort_unstable();
+    let at = |part: usize| took[(took.len() - 1) * part / 100];
+    println!(
+        "{what}: {} pings of another user, p50 {:?}, p99 {:?}, worst {:?}",
+        took.len(),
+        at(50),
+        at(99),
+        at(100)
+    );
+    assert!(took.len() >= 20, "{} pings only", took.len());
+}
+
+/// A TCP connection that lingers: the close of its last copy waits until the other end has taken what was sent, or goes.
+struct Lingering {
+    near: TcpStream,
+    far: TcpStream,
+}
+
+impl Lingering {
+    fn new() -> Lingering {
+        use std::io::Write;
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut near = TcpStream::connect(listener.local_addr().expect("its name")).expect("there");
+        let (far, _) = listener.accept().expect("it comes");
+        near.set_nonblocking(true).expect("a flag");
+        let chunk = [0; 64 * 1024];
+        while near.write(&chunk).is_ok() {}
+        let socket = socket2::SockRef::from(&near);
+        socket
+            .set_linger(Some(Duration::from_secs(600)))
+            .expect("an option");
+        Lingering { near, far }
+    }
+
+    /// Sends it in all ways; tells whether the kernel let it through in any, and what is kept open. Each way adds a copy to
+    /// those that one thread closes one after the other, so the last one is closed when ours has long gone.
+    fn pass_on(&self, socket: &Path) -> (bool, Vec<UnixStream>) {
+        let ways = [Way::One, Way::Three, Way::Queued, Way::Part];
+        let gone = ways.map(|way| way.go(socket, self.near.as_fd()));
+        let went = gone.iter().any(|(went, _)| *went);
+        (
+            went,
+            gone.into_iter().filter_map(|(_, stream)| stream).collect(),
+        )
+    }
+
+    /// Closes our copy, in a thread that lingers if it was the last one after all. The other end is to be kept.
+    fn let_go(self) -> TcpStream {
+        let near = self.near;
+        thread::spawn(move || drop(near));
+        self.far
+    }
+}
+
+/// Ways to have a descriptor closed by who reads the socket.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// One comes with a whole request.
+    One,
+    /// Three come with a whole request.
+    Three,
+    /// One comes with each of many bytes, and the sender hangs up at once.
+    Queued,
+    /// One comes with a part of a request, which never ends.
+    Part,
+}
+
+impl Way {
+    /// Connects and sends; tells whether the kernel let a descriptor through.
+    fn go(self, socket: &Path, fd: BorrowedFd<'_>) -> (bool, Option<UnixStream>) {
+        let frame = encode_request(&ping()).expect("short");
+        let Ok(stream) = UnixStream::connect(socket) else {
+            return (false, None);
+        };
+        let send = |bytes: &[u8], many: usize| fds::send(stream.as_fd(), bytes, &vec![fd; many]);
+        let sent = match self {
+            Way::One => send(&frame, 1),
+            Way::Three => send(&frame, 3),
+            Way::Queued => frame
+                .chunks(1)
+                .map(|byte| send(byte, 1))
+                .next_back()
+                .expect("a byte"),
+            Way::Part => send(&frame[..3], 1),
+        };
+        let keeps = !matches!(self, Way::Queued);
+        (sent.is_ok(), keeps.then_some(stream))
+    }
+}
+
+/// Descriptors whose close blocks, sent by one user in all ways, while another one pings.
+fn descriptors_that_block(desk: &Desk) -> usize {
+    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let stop = Arc::new(AtomicBool::new(false));
+    let others = pings(dir.clone(), stop.clone());
+    let sockets: Vec<Lingering> = (0..50).map(|_| Lingering::new()).collect();
+    let passed = Arc::new(AtomicUsize::new(0));
+    let count = passed.clone();
+    let attack = as_user(ANN, move || {
+        let mut held = Vec::new();
+        let mut far = Vec::new();
+        for socket in sockets {
+            let (went, streams) = socket.pass_on(&dir.socket());
+            count.fetch_add(usize::from(went), Ordering::Relaxed);
+            held.push(streams);
+            far.push(socket.let_go());
+        }
+        thread::sleep(Duration::from_secs(2));
+        (held, far)
+    });
+    let kept = attack.join().expect("the attack");
+    stop.store(true, Ordering::Relaxed);
+    judge(
+        "50 descriptors whose close blocks",
+        others.join().expect("the pings"),
+    );
+    let passed = passed.load(Ordering::Relaxed);
+    println!("{passed} of 50 were let through by the kernel");
+    // The other ends go, so that what lingers ends.
+    drop(kept);
+    passed
+}
+
+/// Has the thread of a user of the front stuck: the front is stopped until our copy of what was sent is closed. What
+/// is to be kept open comes back.
+fn stick(desk: &Desk) -> (Vec<UnixStream>, TcpStream) {
+    let front = front(daemon(desk)).expect("a front") as i32;
+    let path = desk.netnice.runtime().join("netnice.sock");
+    sys::kill(front, libc::SIGSTOP).expect("root may");
+    let sent = as_user(ANN, move || {
+        let socket = Lingering::new();
+        let (went, held) = socket.pass_on(&path);
+        assert!(went, "nothing came through");
+        let far = socket.let_go();
+        thread::sleep(Duration::from_millis(100));
+        (held, far)
+    });
+    let kept = sent.join().expect("it is sent");
+    sys::kill(front, libc::SIGCONT).expect("root may");
+    kept
+}
+
+/// Whether a ping of the one who does harm is answered.
+fn harmful_is_served(desk: &Desk, within: Duration) -> bool {
+    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let pinged = as_user(ANN, move || {
+        let client = Client::connect(&dir);
+        client.and_then(|mut it| it.call_within(within, &ping(), None))
+    });
+    matches!(pinged.join().expect("it asks"), Ok(Response::Pong(_)))
+}
+
+#[test]
+fn descriptors_whose_close_blocks_stop_nobody() {
+    let desk = Desk::new().expect("a desk");
+    let before = descriptors_of(daemon(&desk));
+    descriptors_that_block(&desk);
+    desk.types("show");
+    assert!(
+        soon(|| descriptors_of(daemon(&desk)) <= before),
+        "the daemon keeps descriptors: {before}, then {}",
+        descriptors_of(daemon(&desk))
+    );
+}
+
+#[test]
+fn descriptors_whose_close_blocks_stop_nobody_where_the_kernel_lets_them_through() {
+    let mut desk = Desk::new().expect("a desk");
+    desk.netnice
+        .restart_with(&["--take-descriptors"])
+        .expect("it starts");
+    let kept = stick(&desk);
+    assert!(
+        !harmful_is_served(&desk, Duration::from_millis(500)),
+        "nothing blocks"
+    );
+    let passed = descriptors_that_block(&desk);
+    assert!(passed >= 10, "{passed} came through, so nothing was tried");
+    assert!(
+        !harmful_is_served(&desk, Duration::from_millis(500)),
+        "nothing blocks"
+    );
+    // Whose descriptors they were is served again when the other ends have gone.
+    drop(kept);
+    let served = || harmful_is_served(&desk, BOUND);
+    assert!(soon(served), "the user's own pings are not answered");
+}
+
+#[test]
+fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
+    let mut desk = Desk::new().expect("a desk");
+    desk.netnice
+        .restart_with(&["--take-descriptors"])
+        .expect("it starts");
+    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let stop = Arc::new(AtomicBool::new(false));
+    let others = pings(dir.clone(), stop.clone());
+    let kept = stick(&desk);
+    let attack = as_user(ANN, move || {
+        // More connections than the user may have, of which the thread takes none.
+        let connected: Vec<_> = (0..70).filter_map(|_| Client::connect(&dir).ok()).collect();
+        let patience = Duration::from_millis(200);
+        let answers = connected
+            .into_iter()
+            .rev()
+            .map(|mut client| client.call_within(patience, &ping(), None));
+        // Answers to the last of them, for the first ones get none.
+        answers.take(10).find_map(|answer| match answer {
+            Ok(Response::Failed(failed)) => Some(failed.text),
+            _ => None,
+        })
+    });
+    let told = attack.join().expect("the attack").expect("a refusal");
+    stop.store(true, Ordering::Relaxed);
+    assert!(
+        told.contains("file descriptor") && told.contains("61234"),
+        "{told}"
+    );
+    drop(kept);
+    judge(
+        "a user's thread is stuck",
+        others.join().expect("the pings"),
+    );
+}
+
+#[test]
+fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
+    let desk = Desk::new().expect("a desk");
+    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let stop = Arc::new(AtomicBool::new(false));
+    let others = pings(dir.clone(), stop.clone());
+    let greedy: Vec<_> = (0..32)
+        .map(|n| {
+            let (dir, stop) = (dir.clone(), stop.clone());
+            as_user(ANN, move || {
+                let request = match n % 2 {
+                    0 => Request::Show(Show { target: None }),
+                    _ => Request::Doctor(Doctor {}),
+                };
+                let mut answered = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    let Ok(mut client) = Client::connect(&dir) else {
+                        continue;
+                    };
+                    while !stop.load(Ordering::Relaxed)
+                        && client.call_within(BOUND, &request, None).is_ok()
+                    {
+                        answered += 1;
+                    }
+                }
+                answered
+            })
+        })
+        .collect();
+    thread::sleep(Duration::from_secs(3));
+    stop.store(true, Ordering::Relaxed);
+    let answered: u32 = greedy
+        .into_iter()
+        .map(|one| one.join().expect("it asks"))
+        .sum();
+    println!("{answered} answers to 32 connections that ask without a pause");
+    judge(
+        "32 connections ask without a pause",
+        others.join().expect("the pings"),
+    );
+}
+
+#[test]
+fn who_reads_no_answers_delays_nobody() {
+    let desk = Desk::new().expect("a desk");
+    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let stop = Arc::new(AtomicBool::new(false));
+    let others = pings(dir.clone(), stop.clone());
+    let deaf = as_user(ANN, move || {
+        let frame = encode_request(&Request::Doctor(Doctor {})).expect("short");
+        let frames = frame.repeat(1000);
+        let streams: Vec<_> = (0..32)
+            .filter_map(|_| {
+                use std::io::Write;
+                let mut stream = UnixStream::connect(dir.socket()).ok()?;
+                stream.set_nonblocking(true).ok()?;
+                let _ = stream.write(&frames);
+                Some(stream)
+            })
+            .collect();
+        thread::sleep(Duration::from_secs(2));
+        streams.len()
+    });
+    assert!(deaf.join().expect("it is deaf") > 0);
+    stop.store(true, Ordering::Relaxed);
+    judge(
+        "32 connections take no answers",
+        others.join().expect("the pings"),
+    );
+}
+
+/// The daemon's process.
+fn daemon(desk: &Desk) -> u32 {
+    desk.netnice.pid().expect("it runs")
+}
+
+/// The process that reads the daemon's socket, when it is confined.
+fn front(daemon: u32) -> Option<u32> {
+    let path = format!("/proc/{daemon}/task/{daemon}/children");
+    let children = std::fs::read_to_string(path).ok()?;
+    let mut children = children
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok());
+    children.find(|pid| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.trim() == "netnice-front" && field(*pid, "Seccomp:") == "2"
+    })
+}
+
+fn field(pid: u32, name: &str) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    line.unwrap_or_default().trim().to_owned()
+}
+
+fn descriptors_of(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+#[test]
+fn what_reads_the_socket_can_do_nothing_else() {
+    let desk = Desk::new().expect("a desk");
+    let front = front(daemon(&desk)).expect("a front");
+    let users = field(front, "Uid:");
+    assert!(users.split_whitespace().all(|uid| uid != "0"), "{users}");
+    assert_eq!(field(front, "Groups:"), "");
+    for set in ["CapInh:", "CapPrm:", "CapEff:", "CapBnd:", "CapAmb:"] {
+        assert_eq!(field(front, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(
+        (
+            field(front, "NoNewPrivs:"),
+            field(front, "Seccomp_filters:")
+        ),
+        ("1".into(), "2".into())
+    );
+    let root = std::fs::read_dir(format!("/proc/{front}/root")).expect("root may look");
+    assert_eq!(root.count(), 0, "its root folder is not empty");
+    let said = desk.types("doctor").stdout;
+    let line = said.lines().find(|line| line.contains("reads the socket"));
+    println!("{}", line.expect("a line of the front"));
+    // The same program, confined in the same way, tries it.
+    let mut command = process::own_group(process::binary("netniced").expect("it is built"));
+    command
+        .args(["--try-front", "65534:65534"])
+        .current_dir(desk.world.folder());
+    let tried = process::run(&mut command).expect("it ends well");
+    print!("{tried}");
+    assert!(tried.lines().count() > 15, "{tried}");
+    assert!(!tried.contains("POSSIBLE"), "{tried}");
+    for what in [
+        "open /etc/passwd",
+        "kill",
+        "trace",
+        "make a socket",
+        "start a program",
+        "fork",
+    ] {
+        let refused = format!("{what}: Operation not permitted (os error 1)");
+        assert!(
+            tried.lines().any(|line| line == refused),
+            "{refused} is not in {tried}"
+        );
+    }
+    let left = std::fs::read_dir(desk.world.folder()).expect("the folder");
+    let left: Vec<PathBuf> = left.flatten().map(|entry| entry.path()).collect();
+    assert!(
+        left.iter()
+            .all(|path| !path.to_string_lossy().contains("front.")),
+        "{left:?}"
+    );
+}
+
+#[test]
+fn when_it_is_killed_another_one_serves_and_limits_stay() {
+    let desk = Desk::new().expect("a desk");
+    let process = desk.sleeper();
+    desk.types(&format!("set pid:{} --up 4mbit", process.pid()));
+    let before = desk.netnice.show_standing().expect("a show");
+    let own = daemon(&desk);
+    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    for _ in 0..3 {
+        let was = front(own).expect("a front");
+        let mut client = Client::connect(&dir).expect("it listens");
+        client.call(&ping(), None).expect("a pong");
+        sys::kill(was as i32, libc::SIGKILL).expect("root may");
+        let error = client.call(&ping(), None).expect_err("its connections end");
+        assert!(
+            matches!(error, ClientError::HungUp | ClientError::Io(_)),
+            "{error}"
+        );
+        assert!(
+            soon(|| front(own).is_some_and(|now| now != was)),
+            "no other one"
+        );
+        assert_eq!(desk.netnice.show_standing().expect("a show"), before);
+    }
+    assert_eq!(daemon(&desk), own);
+    assert!(sys::alive(own));
+}
+
+#[test]
+fn it_ends_with_its_daemon() {
+    let mut desk = Desk::new().expect("a desk");
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        let own = daemon(&desk);
+        let front = front(own).expect("a front");
+        sys::kill(own as i32, signal).expect("root may");
+        assert!(
+            soon(|| !sys::alive(own) && !sys::alive(front)),
+            "{front} outlives it"
+        );
+        desk.netnice.kill_daemon();
+        desk.netnice.start_daemon().expect("it starts");
+    }
+    // Stopped, it does not see the end of its daemon by itself.
+    let own = daemon(&desk);
+    let front = front(own).expect("a front");
+    sys::kill(front as i32, libc::SIGSTOP).expect("root may");
+    desk.netnice.kill_daemon();
+    assert!(soon(|| !sys::alive(front)), "{front} outlives it");
+    desk.netnice.start_daemon().expect("it starts");
+}
+
+#[test]
+fn a_service_manager_is_told_that_the_loop_turns() {
+    let desk = Desk::new().expect("a desk");
+    let path = desk.world.folder().join("notify");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");
+    socket.set_read_timeout(Some(PATIENCE)).expect("a time");
+    let runtime = desk.world.folder().join("watched");
+    let netniced = process::binary("netniced").expect("it is built");
+    let mut command = desk.world.client().ns.command(&netniced);
+    command
+        .arg("--runtime-dir")
+        .arg(&runtime)
+        .args(["--policy", "/nonexistent"]);
+    command.env("NOTIFY_SOCKET", &path);
+    let mut daemon = Proc::start(command).expect("it starts");
+    let mut told = Vec::new();
+    while told.iter().filter(|line| *line == "WATCHDOG=1").count() < 2 {
+        let mut bytes = [0; 256];
+        let length = socket.recv(&mut bytes).expect("it tells");
+        let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+        told.extend(text.lines().map(str::to_owned));
+    }
+    assert!(told.contains(&"READY=1".to_owned()), "{told:?}");
+    daemon.terminate(PATIENCE);
+}
+
+/// How long an answer may take on a machine that does a lot beside it; without an end it never came.
+const BOUND: Duration = Duration::from_secs(10);
