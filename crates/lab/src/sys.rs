@@ -95,6 +95,13 @@ pub fn alive(pid: u32) -> bool {
     }
 }
 
+/// True while all of a process is stopped by a signal.
+pub fn stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|rest| rest.starts_with('T'))
+}
+
 /// Processor time of this process so far: in user code, and in the kernel.
 pub fn cpu_time() -> (Duration, Duration) {
     // SAFETY: rusage is plain data, and getrusage fills it completely on success.
