@@ -262,18 +262,31 @@ impl<H: Host> Clerk<H> {
         let after = self.wanted(&draft.ledger);
         // Sockets may carry the numbers that a draft gave out, also of one that is thrown away.
         self.ledger.skip_ids(draft.ledger.next_id());
+        let first = !self.host.is_enforcing() && after != Desired::default();
+        if first {
+            self.write_before_first()?;
+        }
         let mut installed = enforce::install(&mut self.host, &before, &after, &draft.acts);
         if installed.is_err() && self.host.audit().is_ok_and(|faults| !faults.is_empty()) {
             // Somebody has just removed what the change was to build on.
             self.host.reconcile()?;
             installed = enforce::install(&mut self.host, &before, &after, &draft.acts);
         }
-        let installed = installed?;
-        let kept = still(&mut self.host).and_then(|()| self.keep(&draft));
-        if let Err(denied) = kept {
-            installed.take_back(&mut self.host, &before);
-            return Err(denied);
+        let kept = installed.and_then(|installed| {
+            let kept = still(&mut self.host).and_then(|()| self.keep(&draft));
+            match kept {
+                Ok(()) => Ok(installed),
+                Err(denied) => {
+                    installed.take_back(&mut self.host, &before);
+                    Err(denied)
+                }
+            }
+        });
+        if first && kept.is_err() {
+            let written = self.write(&self.ledger, &self.undos);
+            self.unwritten |= written.is_err();
         }
+        let installed = kept?;
         self.ledger = draft.ledger;
         self.undos = draft.undos;
         self.await_groups();
@@ -289,6 +302,17 @@ impl<H: Host> Clerk<H> {
             true => Ok(()),
             false => kept,
         }
+    }
+
+    /// Writes down that nothing is held, before the first thing is put in force. What is found in force without any
+    /// state file is kept whoever asked for it ([`start`]); a daemon that is killed before its first change is
+    /// written down must not leave that.
+    fn write_before_first(&self) -> Result<(), Denied> {
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        let kept = store.save(&self.ledger, &self.undos);
+        kept.map_err(|error| Denied::Failed(error.to_string()))
     }
 
     fn write(&self, ledger: &Ledger, undos: &Undos) -> Result<(), Denied> {

@@ -117,7 +117,8 @@ impl<H: Host> Clerk<H> {
     pub(super) fn apply_all(&mut self, now: Now) {
         let before = std::mem::take(&mut self.broken);
         let wanted = self.wanted(&self.ledger);
-        if before.is_empty() && wanted == netnice_kernel::plan::Desired::default() {
+        let nothing = wanted == netnice_kernel::plan::Desired::default();
+        if before.is_empty() && nothing && !self.host.is_enforcing() {
             return;
         }
         let Err(first) = self.host.apply(&wanted) else {
