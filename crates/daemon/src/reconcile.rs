@@ -133,18 +133,30 @@ impl<H: Host> Reconciler<H> {
         let after = self.standing.wanted(&draft.ledger);
         // Sockets may carry the numbers that a draft gave out, also of one that is thrown away.
         self.books.ledger.skip_ids(draft.ledger.next_id());
+        let first = !self.host.is_enforcing() && after != Desired::default();
+        if first {
+            self.books.keep_before_first()?;
+        }
         let mut installed = install::install(&mut self.host, &before, &after, &draft.acts);
         if installed.is_err() && self.host.audit().is_ok_and(|faults| !faults.is_empty()) {
             // Somebody has just removed what the change was to build on.
             self.host.reconcile()?;
             installed = install::install(&mut self.host, &before, &after, &draft.acts);
         }
-        let installed = installed?;
-        let kept = still(&mut self.host).and_then(|()| self.keep(&draft));
-        if let Err(denied) = kept {
-            installed.take_back(&mut self.host, &before);
-            return Err(denied);
+        let kept = installed.and_then(|installed| {
+            let kept = still(&mut self.host).and_then(|()| self.keep(&draft));
+            match kept {
+                Ok(()) => Ok(installed),
+                Err(denied) => {
+                    installed.take_back(&mut self.host, &before);
+                    Err(denied)
+                }
+            }
+        });
+        if first && kept.is_err() {
+            self.books.keep_after_failure(self.host.is_enforcing());
         }
+        let installed = kept?;
         self.books.ledger = draft.ledger;
         self.books.undos = draft.undos;
         self.await_groups();

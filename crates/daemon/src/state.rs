@@ -97,6 +97,8 @@ impl Store {
 
     /// Reads what an earlier daemon has kept; nothing if there is none, or if it is of an earlier boot.
     pub(crate) fn load(&self) -> Result<Option<State>, StateError> {
+        // One that was being written when its daemon died.
+        let _ = fs::remove_file(self.path.with_extension("json.new"));
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),

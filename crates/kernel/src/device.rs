@@ -123,11 +123,38 @@ pub struct Pair {
 /// Finds the pair of these names, or makes it: no addresses, no ARP, no IPv6, room for the largest packet.
 pub fn ensure_pair(route: &mut Route, near: &str, far: &str) -> Result<Pair, NetlinkError> {
     let known = list(route)?;
-    let index =
-        |devices: &[Device], name: &str| devices.iter().find(|d| d.name == name).map(|d| d.index);
-    if let (Some(near), Some(far)) = (index(&known, near), index(&known, far)) {
-        return Ok(Pair { near, far });
+    let find = |devices: &[Device]| {
+        let index = |name: &str| devices.iter().find(|d| d.name == name).map(|d| d.index);
+        Some(Pair {
+            near: index(near)?,
+            far: index(far)?,
+        })
+    };
+    let pair = match find(&known) {
+        Some(pair) => pair,
+        None => {
+            make_pair(route, near, far)?;
+            find(&list(route)?).ok_or_else(|| NetlinkError {
+                what: format!("find the interface pair {near}, {far}"),
+                message: None,
+                source: io::Error::from_raw_os_error(libc::ENODEV),
+            })?
+        }
+    };
+    // Also of a pair that was found: whoever made it may not have come to this.
+    for name in [near, far] {
+        // Nobody may answer or ask anything on our pair. Absent where the kernel has no IPv6.
+        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     }
+    let up = (libc::IFF_UP | libc::IFF_NOARP) as u32;
+    for index in [pair.near, pair.far] {
+        let message = Message::new(libc::RTM_NEWLINK, 0, &link_head(index, up, up));
+        route.act(&format!("set up the interface pair {near}, {far}"), message)?;
+    }
+    Ok(pair)
+}
+
+fn make_pair(route: &mut Route, near: &str, far: &str) -> Result<(), NetlinkError> {
     let peer = Attributes::new()
         .text(libc::IFLA_IFNAME, far)
         .u32(libc::IFLA_MTU, PAIR_MTU);
@@ -142,28 +169,7 @@ pub fn ensure_pair(route: &mut Route, near: &str, far: &str) -> Result<Pair, Net
         .nested(libc::IFLA_LINKINFO, &info);
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
     let message = Message::new(libc::RTM_NEWLINK, flags, &link_head(0, 0, 0)).with(&row);
-    route.act(&format!("make the interface pair {near}, {far}"), message)?;
-    for name in [near, far] {
-        // Nobody may answer or ask anything on our pair. Absent where the kernel has no IPv6.
-        let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
-    }
-    let made = list(route)?;
-    let pair = match (index(&made, near), index(&made, far)) {
-        (Some(near), Some(far)) => Pair { near, far },
-        _ => {
-            return Err(NetlinkError {
-                what: format!("find the interface pair {near}, {far}"),
-                message: None,
-                source: io::Error::from_raw_os_error(libc::ENODEV),
-            });
-        }
-    };
-    let up = (libc::IFF_UP | libc::IFF_NOARP) as u32;
-    for index in [pair.near, pair.far] {
-        let message = Message::new(libc::RTM_NEWLINK, 0, &link_head(index, up, up));
-        route.act(&format!("set up the interface pair {near}, {far}"), message)?;
-    }
-    Ok(pair)
+    route.act(&format!("make the interface pair {near}, {far}"), message)
 }
 
 /// Removes an interface (and so its peer), if it is still there.

@@ -102,14 +102,19 @@ impl Kernel {
             looks: 0,
             lost: 0,
         };
-        if Programs::are_pinned(runtime) && !Programs::have_our_layout(runtime) {
+        if !Programs::are_pinned(runtime)? {
+            return Ok(kernel);
+        }
+        let layout = Programs::layout(runtime)?;
+        if layout.as_deref() != Some(abi::LAYOUT) {
+            kernel.swept = layout.is_some();
             kernel.sweep()?;
-        } else if Programs::are_pinned(runtime) {
+        } else {
             let mut programs = Programs::load(runtime)?;
             let map = programs.hash::<u32, abi::Target>("targets")?;
-            kernel.written = map.iter().flatten().collect();
+            kernel.written = entries(map.iter(), "targets")?;
             let containers = programs.hash::<u32, u32>("containers")?;
-            kernel.containers = containers.keys().flatten().collect();
+            kernel.containers = entries(containers.keys(), "containers")?;
             kernel.programs = Some(programs);
             kernel.adopt_stages()?;
             kernel.adopt_interfaces()?;
@@ -117,8 +122,9 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Removes what a daemon of another version has left in force: its maps are laid out otherwise, so they cannot be
-    /// gone on with. What it held is taken in anew, from its state file.
+    /// Removes what cannot be gone on with: what a daemon of another version has left in force, whose maps are laid out
+    /// otherwise, and what one has left that was killed while it loaded or unloaded. What was held is taken in anew,
+    /// from the state file.
     fn sweep(&mut self) -> Result<(), KernelError> {
         let devices = device::list(&mut self.route)?;
         self.find_stages(&devices)?;
@@ -126,7 +132,6 @@ impl Kernel {
         self.remove_stages(&devices)?;
         self.close_loopback();
         self.installed = Plan::default();
-        self.swept = true;
         Ok(())
     }
 
@@ -199,7 +204,9 @@ impl Kernel {
             return self.tear_down();
         }
         if self.programs.is_none() {
-            self.programs = Some(Programs::load(&self.runtime)?);
+            // Nothing of what was loaded is in force yet.
+            let loaded = Programs::load(&self.runtime);
+            self.programs = Some(loaded.inspect_err(|_| Programs::forget(&self.runtime))?);
         }
         let devices = device::list(&mut self.route)?;
         let desired = Desired {
@@ -303,6 +310,15 @@ impl Kernel {
         }
         Ok(())
     }
+}
+
+/// All that a map holds. What cannot be read is no reason to take the rest for the whole.
+fn entries<T, C: FromIterator<T>>(
+    entries: impl Iterator<Item = Result<T, aya::maps::MapError>>,
+    map: &str,
+) -> Result<C, KernelError> {
+    let all: Result<C, _> = entries.collect();
+    all.map_err(|error| KernelError::bpf(format!("read map {map}"), error))
 }
 
 fn loaded(programs: &mut Option<Programs>) -> Result<&mut Programs, KernelError> {

@@ -69,19 +69,33 @@ impl Programs {
             tcx: has_tcx(),
         };
         programs.follow_ownership()?;
-        let layout = layout_file(&programs.folder);
-        fs::write(&layout, abi::LAYOUT).map_err(KernelError::file("note the layout", layout))?;
+        // Written last and only where it is not there: whoever finds it finds everything.
+        if Self::layout(runtime)?.as_deref() != Some(abi::LAYOUT) {
+            let layout = layout_file(&programs.folder);
+            fs::write(&layout, abi::LAYOUT)
+                .map_err(KernelError::file("note the layout", layout))?;
+        }
         Ok(programs)
     }
 
-    /// Whether a daemon has left programs in this runtime folder.
-    pub fn are_pinned(runtime: &Path) -> bool {
-        runtime.join(FOLDER).join(MAPS[0]).exists()
+    /// Whether a daemon has left programs in this runtime folder, or what it had of them when it died.
+    pub fn are_pinned(runtime: &Path) -> Result<bool, KernelError> {
+        let folder = runtime.join(FOLDER);
+        let there = folder.try_exists();
+        there.map_err(KernelError::file("look for what is pinned", folder))
     }
 
-    /// Whether the maps that a daemon has left are laid out as the programs here want them.
-    pub fn have_our_layout(runtime: &Path) -> bool {
-        fs::read_to_string(layout_file(&runtime.join(FOLDER))).is_ok_and(|it| it == abi::LAYOUT)
+    /// How the maps that a daemon has left are laid out; nothing if it had not loaded all of them, or had begun to
+    /// remove them. Where that cannot be read, nobody may take it for either.
+    pub fn layout(runtime: &Path) -> Result<Option<String>, KernelError> {
+        let file = layout_file(&runtime.join(FOLDER));
+        match fs::read(&file) {
+            Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(KernelError::file("read how the maps are laid out", file)(
+                error,
+            )),
+        }
     }
 
     /// Takes off what programs of another layout have left: links, filters, maps, the bpffs.
@@ -95,6 +109,11 @@ impl Programs {
             }
         }
         remove_pins(&folder);
+    }
+
+    /// Removes the pins of a folder, where nothing is in force.
+    pub fn forget(runtime: &Path) {
+        remove_pins(&runtime.join(FOLDER));
     }
 
     /// Whether the programs go in by tcx (else by clsact).
@@ -145,14 +164,19 @@ impl Programs {
         program(&mut self.ebpf, name)
     }
 
-    /// Pins a link in place of the one of the same name, which so ends.
+    /// Pins a link in place of the one of the same name, which so ends. There is always one of the two, for a daemon
+    /// that is killed in between takes the links that are not pinned with it.
     fn pin(&self, link: Result<FdLink, LinkError>, name: &str) -> Result<(), KernelError> {
         let path = self.link_path(name);
+        let new = self.folder.join(format!("new_{name}"));
         let link = link.map_err(|e| KernelError::bpf(format!("keep the link of {name}"), e))?;
-        let _ = fs::remove_file(&path);
-        link.pin(&path)
-            .map(drop)
-            .map_err(|e| KernelError::bpf(format!("pin {}", path.display()), e))
+        let _ = fs::remove_file(&new); // of a daemon that was killed here
+        link.pin(&new)
+            .map_err(|e| KernelError::bpf(format!("pin {}", new.display()), e))?;
+        fs::rename(&new, &path).map_err(|source| {
+            let _ = fs::remove_file(&new);
+            KernelError::file("take the place of the pin", path)(source)
+        })
     }
 
     fn link_path(&self, name: &str) -> PathBuf {
@@ -603,6 +627,8 @@ fn mount(folder: &Path) -> Result<(), KernelError> {
 
 /// Removes all pins of a runtime folder, and the bpffs.
 pub fn remove_pins(folder: &Path) {
+    // First: what is left if this is not finished is known to be no whole.
+    let _ = fs::remove_file(layout_file(folder));
     if let Ok(entries) = fs::read_dir(folder) {
         for entry in entries.flatten() {
             let _ = fs::remove_file(entry.path());
@@ -612,7 +638,6 @@ pub fn remove_pins(folder: &Path) {
     // SAFETY: the string is terminated and outlives the call.
     unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
     let _ = fs::remove_dir(folder);
-    let _ = fs::remove_file(layout_file(folder));
 }
 
 /// For how many processes there is room in the table of members: as many as can run, so that no user can fill it. Both of

@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 use netnice_lab::experiment::{self, Context, Experiment, Outcome, REGISTRY, Subject, figure};
+use netnice_lab::storm;
 use netnice_lab::traffic;
 use netnice_lab::world::{self, Pair, World};
 
@@ -65,6 +66,9 @@ enum Verb {
     /// The programs that experiments run
     #[command(subcommand, hide = true)]
     Traffic(traffic::program::Program),
+    /// The programs of a storm: hostile users, good ones, many clients
+    #[command(subcommand, hide = true)]
+    Storm(storm::Program),
 }
 
 #[derive(clap::Args)]
@@ -107,6 +111,7 @@ fn carry_out(verb: Verb) -> Result<bool> {
         Verb::Traffic(program) => {
             traffic::program::main(&program)?;
         }
+        Verb::Storm(program) => storm::main(&program)?,
         Verb::List { json } => {
             world::begin()?;
             list(json)?;

@@ -106,6 +106,13 @@ pub fn alive(pid: u32) -> bool {
     }
 }
 
+/// True while all of a process is stopped by a signal.
+pub fn stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").map(|(_, rest)| rest);
+    state.is_some_and(|rest| rest.starts_with('T'))
+}
+
 /// Processor time of this process so far: in user code, and in the kernel.
 pub fn cpu_time() -> (Duration, Duration) {
     // SAFETY: rusage is plain data, and getrusage fills it completely on success.
@@ -355,16 +362,6 @@ fn size(columns: u16, rows: u16) -> libc::winsize {
         ws_col: columns,
         ws_xpixel: 0,
         ws_ypixel: 0,
-    }
-}
-
-/// Makes the calling thread, and no other, one of this user, which has no rights from then on.
-pub fn become_user(id: u32) -> io::Result<()> {
-    // SAFETY: both calls take numbers. The library's functions would change all threads.
-    unsafe {
-        check(libc::syscall(libc::SYS_setgroups, 0, 0) as i32)?;
-        check(libc::syscall(libc::SYS_setresgid, id, id, id) as i32)?;
-        check(libc::syscall(libc::SYS_setresuid, id, id, id) as i32)
     }
 }
 

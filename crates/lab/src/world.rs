@@ -41,6 +41,7 @@ pub mod netns;
 pub mod reap;
 pub mod shape;
 pub mod snapshot;
+pub mod traces;
 pub mod tunnel;
 
 pub use arrivals::Arrivals;

@@ -50,11 +50,21 @@ impl Links {
                 Ok(Err(error)) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => {
                     return Ok(());
                 }
-                Ok(Err(error)) => return Err(error),
+                Ok(Err(error)) => {
+                    ready.clear_ready();
+                    return unread("interfaces", &error);
+                }
                 Err(_would_block) => {}
             }
         }
     }
+}
+
+/// Something could not be read of what has happened. That is as if events were lost: whoever waits looks by itself.
+/// The caller waits for the next event before it reads again.
+fn unread(what: &str, error: &io::Error) -> io::Result<()> {
+    tracing::warn!(%error, "cannot read what has changed of {what}");
+    Ok(())
 }
 
 /// Hears of changes of ways and stations.
@@ -72,7 +82,10 @@ impl Ways {
             let mut ready = self.0.readable_mut().await?;
             match ready.try_io(|heard| heard.get_mut().read()) {
                 Ok(Ok(changes)) => return Ok(changes),
-                Ok(Err(error)) => return Err(error),
+                Ok(Err(error)) => {
+                    ready.clear_ready();
+                    return unread("ways", &error).map(|()| vec![routes::Change::Ways]);
+                }
                 Err(_would_block) => {}
             }
         }
@@ -176,7 +189,10 @@ impl Folders {
                     }
                     return Ok(());
                 }
-                Ok(Err(error)) => return Err(error),
+                Ok(Err(error)) => {
+                    ready.clear_ready();
+                    return unread("folders", &error);
+                }
                 Err(_would_block) => {}
             }
         }

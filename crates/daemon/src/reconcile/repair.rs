@@ -125,7 +125,8 @@ impl<H: Host> Reconciler<H> {
     pub(super) fn apply_all(&mut self, now: Now) {
         let before = std::mem::take(&mut self.standing.broken);
         let wanted = self.standing.wanted(&self.books.ledger);
-        if before.is_empty() && wanted == netnice_kernel::plan::Desired::default() {
+        let nothing = wanted == netnice_kernel::plan::Desired::default();
+        if before.is_empty() && nothing && !self.host.is_enforcing() {
             return;
         }
         let Err(first) = self.host.apply(&wanted) else {

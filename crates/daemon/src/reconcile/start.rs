@@ -3,7 +3,8 @@
 //! ```text
 //!   state file      kernel            then
 //!   ─────────────────────────────────────────────────────────────────────────────────────────────
-//!   whole           in force          goes on: targets without processes end, the rest is admitted again
+//!   whole           in force          goes on: what an unfinished change has let go is taken in again, targets
+//!                                     without processes end, the rest is admitted again
 //!   whole           nothing           all is taken in anew: processes that live, executables, groups, users
 //!   none, damaged   in force          what the kernel holds stays: limits of nobody, until root clears all
 //!   none            nothing           a fresh start
@@ -55,7 +56,12 @@ impl<H: Host> Reconciler<H> {
             Record::None => Some(self.take_found("there is no state file".to_owned(), now)),
             Record::Lost(why) => Some(self.take_found(why, now)),
         };
-        if let Err(denied) = self.go_on(enforcing, now) {
+        let mut gone_on = self.go_on(enforcing, now);
+        if let Err(denied) = &gone_on {
+            tracing::warn!(%denied, "taking over, which is tried once more");
+            gone_on = self.go_on(self.host.is_enforcing(), now);
+        }
+        if let Err(denied) = gone_on {
             self.journal.warn(
                 now,
                 format!("not all of what was in force is so again: {denied}"),
@@ -67,6 +73,7 @@ impl<H: Host> Reconciler<H> {
     fn go_on(&mut self, enforcing: bool, now: Now) -> Result<(), Denied> {
         if enforcing {
             self.host.forget_dead()?;
+            self.take_in_released()?;
             self.end_dead(now)?;
             self.release_strangers()?;
         }
@@ -83,6 +90,9 @@ impl<H: Host> Reconciler<H> {
             .ledger
             .held()
             .filter_map(|held| {
+                if let Some(aside) = &held.aside {
+                    return Some(aside.clone());
+                }
                 let why = held.refused.as_ref()?;
                 Some(format!(
                     "{} no longer fits and is degraded: {why}",
@@ -114,6 +124,25 @@ impl<H: Host> Reconciler<H> {
                 .note(now, format!("{held} targets found and kept"));
         }
         Ok(())
+    }
+
+    /// Takes in again what a change had let go that was never written down: processes that live and are members of
+    /// nothing, though their target is held.
+    fn take_in_released(&mut self) -> Result<(), Denied> {
+        let mut acts = Vec::new();
+        for slot in self.ended()? {
+            if let Some(held) = self.books.ledger.get(slot).cloned() {
+                acts.extend(self.take_in(&held));
+            }
+        }
+        for act in &acts {
+            self.host.act(act)?;
+        }
+        // One that has begun to end can still be read, and its end is told no more.
+        match acts.is_empty() {
+            true => Ok(()),
+            false => self.host.forget_dead(),
+        }
     }
 
     /// Lets go of process targets without processes, before anything is admitted again.

@@ -49,6 +49,22 @@ impl Books {
         }
     }
 
+    /// Writes down that nothing is held, before the first thing is put in force. What is found in force without any
+    /// state file is kept, whoever asked for it; a daemon that is killed before its first change is written down must
+    /// not leave that.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn keep_before_first(&self) -> Result<(), Denied> {
+        self.write(&self.ledger, &self.undos, true)
+    }
+
+    /// Writes down that the first thing was not put in force after all.
+    pub(crate) fn keep_after_failure(&mut self, in_force: bool) {
+        let written = self.write(&self.ledger, &self.undos, in_force);
+        self.unwritten |= written.is_err();
+    }
+
     /// Writes down what could not be written when it happened.
     pub(crate) fn write_again(&mut self, in_force: bool, journal: &mut Journal, now: Now) {
         if !self.unwritten {

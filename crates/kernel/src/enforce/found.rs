@@ -45,7 +45,7 @@ impl Kernel {
             return Ok(Found::default());
         }
         let map = loaded(&mut self.programs)?.hash::<u32, abi::Target>("targets")?;
-        let targets: BTreeMap<u32, abi::Target> = map.iter().flatten().collect();
+        let targets: BTreeMap<u32, abi::Target> = super::entries(map.iter(), "targets")?;
         let found = read_back(&self.installed.cap, &targets);
         let links = self.installed.links.iter().map(|(name, trees)| {
             let top = |dir: usize| {

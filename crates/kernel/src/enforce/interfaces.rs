@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use super::{Kernel, loaded, named, random, stages};
+use super::{Kernel, entries, loaded, named, random, stages};
 use crate::{
     abi,
     device::{self, Device},
@@ -263,11 +263,8 @@ impl Kernel {
     pub(super) fn adopt_interfaces(&mut self) -> Result<(), KernelError> {
         let devices = device::list(&mut self.route)?;
         let programs = loaded(&mut self.programs)?;
-        let known: Vec<(u32, abi::Iface)> = programs
-            .hash::<u32, abi::Iface>("ifaces")?
-            .iter()
-            .flatten()
-            .collect();
+        let map = programs.hash::<u32, abi::Iface>("ifaces")?;
+        let known: Vec<(u32, abi::Iface)> = entries(map.iter(), "ifaces")?;
         for (index, iface) in known {
             match devices.iter().find(|d| d.index == index) {
                 Some(device) => {
@@ -298,20 +295,29 @@ impl Kernel {
     /// `route_localnet` of lo, and of lo alone, say that here such packets are at home. What was set before is kept.
     fn open_loopback(&mut self) -> Result<(), KernelError> {
         let kept = self.runtime.join(LOOPBACK_FILE);
-        if kept.exists() {
-            return Ok(());
-        }
-        let mut before = String::new();
+        let path = |name: &str| format!("/proc/sys/net/ipv4/conf/lo/{name}");
+        let mut now = Vec::new();
         for name in LOOPBACK_SETTINGS {
-            let path = format!("/proc/sys/net/ipv4/conf/lo/{name}");
-            let value = fs::read_to_string(&path)
-                .map_err(KernelError::file("read a setting of lo", &path))?;
-            before.push_str(&format!("{name} {}\n", value.trim()));
+            let value = fs::read_to_string(path(name))
+                .map_err(KernelError::file("read a setting of lo", path(name)))?;
+            now.push((name, value.trim().to_owned()));
         }
-        fs::write(&kept, before).map_err(KernelError::file("keep the settings of lo", &kept))?;
-        for name in LOOPBACK_SETTINGS {
-            let path = format!("/proc/sys/net/ipv4/conf/lo/{name}");
-            fs::write(&path, "1").map_err(KernelError::file("change a setting of lo", &path))?;
+        if !kept.exists() {
+            let lines = now.iter().map(|(name, value)| format!("{name} {value}\n"));
+            let before: String = lines.collect();
+            // Under its name it is whole: once a setting is changed nobody can tell what was there before.
+            let new = kept.with_extension("new");
+            fs::write(&new, before)
+                .and_then(|()| fs::rename(&new, &kept))
+                .map_err(|source| {
+                    let _ = fs::remove_file(&new);
+                    KernelError::file("keep the settings of lo", &kept)(source)
+                })?;
+        }
+        // A daemon that was killed may have kept them and changed none.
+        for (name, _) in now.iter().filter(|(_, value)| value != "1") {
+            fs::write(path(name), "1")
+                .map_err(KernelError::file("change a setting of lo", path(name)))?;
         }
         Ok(())
     }
@@ -326,6 +332,7 @@ impl Kernel {
                 let _ = fs::write(format!("/proc/sys/net/ipv4/conf/lo/{name}"), value);
             }
         }
+        let _ = fs::remove_file(kept.with_extension("new"));
         let _ = fs::remove_file(&kept);
     }
 

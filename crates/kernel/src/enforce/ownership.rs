@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use aya::maps::{HashMap, MapData};
 
-use super::{Kernel, loaded, strays::Tagged};
+use super::{Kernel, entries, loaded, strays::Tagged};
 use crate::{
     abi::{self, GroupName, Proc, SockOwn},
     cgroup::{self, Cgroup},
@@ -239,11 +239,7 @@ impl Kernel {
     /// Members of process targets: target of each process.
     pub fn members(&mut self) -> Result<BTreeMap<u32, Proc>, KernelError> {
         match &mut self.programs {
-            Some(programs) => Ok(programs
-                .hash::<u32, Proc>("procs")?
-                .iter()
-                .flatten()
-                .collect()),
+            Some(programs) => entries(programs.hash::<u32, Proc>("procs")?.iter(), "procs"),
             None => Ok(BTreeMap::new()),
         }
     }
@@ -416,14 +412,9 @@ impl Kernel {
     /// Ends a target made by executable.
     pub fn unbind_app(&mut self, target: u32) -> Result<(), KernelError> {
         let mut apps = loaded(&mut self.programs)?.hash::<abi::AppKey, u32>("apps")?;
-        let keys: Vec<abi::AppKey> = apps
-            .iter()
-            .flatten()
-            .filter(|(_, t)| *t == target)
-            .map(|(k, _)| k)
-            .collect();
-        for key in keys {
-            let _ = apps.remove(&key);
+        let all: Vec<(abi::AppKey, u32)> = entries(apps.iter(), "apps")?;
+        for (key, _) in all.iter().filter(|(_, of)| *of == target) {
+            let _ = apps.remove(key);
         }
         self.release(&BTreeMap::from([(target, None)]), Membership::App)?;
         Ok(())
@@ -474,7 +465,7 @@ impl Kernel {
             .iter()
             .filter_map(|(name, target)| Some((group_name(name)?, *target)))
             .collect();
-        let told: BTreeMap<GroupName, u32> = map.iter().flatten().collect();
+        let told: BTreeMap<GroupName, u32> = entries(map.iter(), "awaited")?;
         if wanted == told {
             return Ok(());
         }
@@ -516,7 +507,8 @@ impl Kernel {
         users
             .insert(uid, target, 0)
             .map_err(|e| KernelError::bpf(format!("bind user {uid}"), e))?;
-        let count = users.keys().flatten().count() as u32;
+        let all: Vec<u32> = entries(users.keys(), "users")?;
+        let count = all.len() as u32;
         let mut settings = programs.settings()?;
         settings.users = count;
         programs.set_settings(settings)?;
@@ -560,16 +552,12 @@ impl Kernel {
     pub fn unbind_user(&mut self, target: u32) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut users = programs.hash::<u32, u32>("users")?;
-        let uids: Vec<u32> = users
-            .iter()
-            .flatten()
-            .filter(|(_, t)| *t == target)
-            .map(|(u, _)| u)
-            .collect();
-        for uid in uids {
+        let all: Vec<(u32, u32)> = entries(users.iter(), "users")?;
+        let (theirs, others): (Vec<_>, Vec<_>) = all.iter().partition(|(_, of)| *of == target);
+        for (uid, _) in theirs {
             let _ = users.remove(&uid);
         }
-        let count = users.keys().flatten().count() as u32;
+        let count = others.len() as u32;
         let mut settings = programs.settings()?;
         settings.users = count;
         programs.set_settings(settings)

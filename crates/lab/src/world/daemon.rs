@@ -80,7 +80,30 @@ impl Netnice {
 
     /// Starts the daemon again after [`Netnice::kill_daemon`] or [`Netnice::stop_daemon`].
     pub fn start_daemon(&mut self) -> Result<()> {
-        let mut command = self.door.command(&self.netniced);
+        let program = self.netniced.clone();
+        self.spawn_daemon(self.door.command(program))?;
+        self.wait_ready()
+    }
+
+    /// Starts the daemon so that it is stopped before its first instruction, to be taken hold of by a tracer and
+    /// sent on with SIGCONT. Returns its process id.
+    pub fn start_daemon_stopped(&mut self) -> Result<u32> {
+        let mut shell = self.door.command("sh");
+        shell.args(["-c", "kill -STOP $$; exec \"$@\"", "sh"]);
+        shell.arg(&self.netniced);
+        self.spawn_daemon(shell)?;
+        let pid = self.pid().context("the daemon was started")?;
+        let until = Instant::now() + PATIENCE;
+        while !sys::stopped(pid) {
+            if Instant::now() > until {
+                bail!("process {pid} does not stop itself");
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(pid)
+    }
+
+    fn spawn_daemon(&mut self, mut command: Command) -> Result<()> {
         command
             .arg("--runtime-dir")
             .arg(&self.runtime)
@@ -94,10 +117,11 @@ impl Netnice {
             .env("NETNICE_RUNTIME_DIR", &self.runtime)
             .env("SYSTEMD_UNIT_PATH", self.units());
         self.daemon = Some(Proc::start(command)?);
-        self.wait_ready()
+        Ok(())
     }
 
-    fn wait_ready(&mut self) -> Result<()> {
+    /// Waits until the daemon answers.
+    pub fn wait_ready(&mut self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         loop {
             // A killed daemon leaves its socket. `netnice` would find no daemon behind it, and start one.
@@ -129,6 +153,18 @@ impl Netnice {
     /// The daemon's process id.
     pub fn pid(&self) -> Option<u32> {
         self.daemon.as_ref().map(Proc::pid)
+    }
+
+    /// Whether the daemon runs. Not to be asked while it is traced.
+    pub fn runs(&mut self) -> bool {
+        self.daemon.as_mut().is_some_and(Proc::running)
+    }
+
+    /// What the daemon has written to its standard error so far.
+    pub fn complaints(&mut self) -> String {
+        self.daemon
+            .as_mut()
+            .map_or_else(String::new, Proc::complaints)
     }
 
     /// `kill -9` of the daemon.

@@ -1,0 +1,96 @@
+//! Programs of a storm: hostile users who try everything at random, and good users beside them whose requests are
+//! timed; and clients that change things as fast as they can, in an order that can be told afterwards.
+//!
+//! Each is a hidden subcommand of `netnice-lab`, to be started with the uid of a plain user, and prints one JSON
+//! object when it has ended.
+
+pub mod attacks;
+pub mod client;
+pub mod good;
+pub mod hostile;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use netnice_api::RuntimeDir;
+
+/// A program of a storm.
+#[derive(Debug, Clone, clap::Subcommand)]
+pub enum Program {
+    /// Tries attacks at random.
+    Hostile(hostile::HostileArgs),
+    /// Asks for what it may have, and times the answers.
+    Good(good::GoodArgs),
+    /// Changes limits as fast as it can, or one by one as it is told.
+    Client(client::ClientArgs),
+}
+
+/// Where a program of a storm finds the daemon, and how long it goes on.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Common {
+    /// The daemon's folder.
+    #[arg(long)]
+    runtime_dir: PathBuf,
+    /// How long it goes on, in milliseconds.
+    #[arg(long, default_value_t = 0)]
+    for_ms: u64,
+    /// What it draws its random numbers from.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Common {
+    fn dir(&self) -> RuntimeDir {
+        RuntimeDir::choose(Some(self.runtime_dir.clone()), None)
+    }
+
+    fn lasts(&self) -> Duration {
+        Duration::from_millis(self.for_ms)
+    }
+}
+
+/// Runs a program of a storm to its end.
+pub fn main(program: &Program) -> Result<()> {
+    match program {
+        Program::Hostile(args) => hostile::main(args),
+        Program::Good(args) => good::main(args),
+        Program::Client(args) => client::main(args),
+    }
+}
+
+/// Numbers that nobody could have planned for (xorshift64, Marsaglia 2003), the same from the same seed.
+#[derive(Clone, Debug)]
+pub struct Random(u64);
+
+impl Random {
+    /// From a seed; neighbours begin with different numbers.
+    pub fn new(seed: u64) -> Random {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        for _ in 0..8 {
+            random.below(2);
+        }
+        random
+    }
+
+    /// From 0 to below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound.max(1)
+    }
+
+    /// So many bytes.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.below(256) as u8).collect()
+    }
+}
+
+/// A pidfd of a process that lives, or has ended and is not waited for yet.
+pub fn pidfd(pid: u32) -> std::io::Result<std::os::fd::OwnedFd> {
+    use rustix::process::{Pid, PidfdFlags, pidfd_open};
+    let number = Pid::from_raw(pid as i32);
+    let number = number.ok_or_else(|| std::io::Error::other("no process has the number 0"))?;
+    Ok(pidfd_open(number, PidfdFlags::empty())?)
+}

@@ -1,0 +1,520 @@
+//! What hostile users try: one function each, and the table of them.
+//!
+//! An attack takes at most some seconds, tidies up what would stop its own user from going on, and ends with an
+//! error where the daemon did not let it go on; that is no fault. What was had that must not be had is a
+//! [`Hostile::crime`].
+//!
+//! **A new attack** is a function and a line in [`ATTACKS`]. The storm draws from the table, and `netnice-lab storm
+//! hostile --only NAME` tries one alone.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use netnice_api::{
+    Clear, ClearWhat, Client, Confirm, Connections, Doctor, Explain, Find, History, LinkChange,
+    Log, Ping, Reload, Request, Response, Set, Show, Watch,
+};
+use netnice_stack::Program;
+use netnice_stack::udp::{Buffers, UdpOptions, With};
+use rustix::event::EventfdFlags;
+use rustix::fs::MemfdFlags;
+use rustix::pipe::PipeFlags;
+
+use super::hostile::{Hostile, MOST_DESCRIPTORS, frame, hear, say, say_with, set, sleeper};
+use super::pidfd;
+use crate::sys;
+
+/// Something that a hostile user does.
+pub type Attack = fn(&mut Hostile) -> Result<()>;
+
+/// Everything that is tried, by name.
+pub const ATTACKS: &[(&str, Attack)] = &[
+    // Bytes.
+    ("garbage", garbage),
+    ("nests", nests),
+    ("strange-requests", strange_requests),
+    ("huge-frame", huge_frame),
+    ("slow-frame", slow_frame),
+    ("cut-frame", cut_frame),
+    ("long-names", long_names),
+    // Connections.
+    ("many-connections", many_connections),
+    ("held-connections", held_connections),
+    ("unread-answers", unread_answers),
+    ("stopped-reader", stopped_reader),
+    ("gone-before-the-answer", gone_before_the_answer),
+    // Descriptors.
+    ("descriptors", descriptors),
+    ("queued-descriptors", queued_descriptors),
+    ("wrong-descriptor", wrong_descriptor),
+    // Processes.
+    ("dead-pidfd", dead_pidfd),
+    ("anothers-pidfd", anothers_pidfd),
+    ("forks", forks),
+    ("strange-name", strange_name),
+    // Requests.
+    ("toggle", toggle),
+    ("short-times", short_times),
+    ("what-is-not-ours", what_is_not_ours),
+    ("questions", questions),
+    ("clear-all", clear_all),
+    // The direct path.
+    ("attach-detach", attach_detach),
+    ("open-and-leave", open_and_leave),
+];
+
+/// Frames of random bytes.
+fn garbage(hostile: &mut Hostile) -> Result<()> {
+    for _ in 0..8 {
+        let mut stream = hostile.connect()?;
+        let length = hostile.random.below(512) as usize;
+        let bytes = hostile.random.bytes(length);
+        let framed = hostile.random.below(2) == 0;
+        say(&mut stream, &if framed { frame(&bytes) } else { bytes })?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        hear(&mut stream);
+    }
+    Ok(())
+}
+
+/// JSON that nests as deep as a request is long.
+fn nests(hostile: &mut Hostile) -> Result<()> {
+    let open = ["[", "{\"a\":", "{\"version\":1,\"request\":{\"set\":"];
+    let open = open[hostile.random.below(3) as usize];
+    let mut stream = hostile.connect()?;
+    say(
+        &mut stream,
+        &frame(open.repeat(60_000 / open.len()).as_bytes()),
+    )?;
+    hear(&mut stream);
+    Ok(())
+}
+
+/// Requests that are none, of versions that there are not, with keys that nobody knows.
+fn strange_requests(hostile: &mut Hostile) -> Result<()> {
+    let texts = [
+        "{\"version\":1,\"request\":{\"reboot\":{}}}",
+        "{\"version\":99,\"request\":{\"ping\":{}}}",
+        "{\"version\":1,\"request\":{\"ping\":{\"uid\":0}}}",
+        "{\"version\":1,\"request\":{\"set\":{\"target\":\"pid:1\",\"pid\":-1}}}",
+        "{\"version\":1,\"request\":{\"set\":{\"target\":\"pid:18446744073709551616\"}}}",
+        "{\"version\":1,\"request\":{\"log\":{\"since_ns\":-5,\"lines\":4294967295}}}",
+        "{\"version\":1}",
+        "null",
+    ];
+    for text in texts {
+        let mut stream = hostile.connect()?;
+        say(&mut stream, &frame(text.as_bytes()))?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        hear(&mut stream);
+    }
+    Ok(())
+}
+
+/// Frames that say that they are long, and are.
+fn huge_frame(hostile: &mut Hostile) -> Result<()> {
+    let lengths = [u32::MAX, 1 << 30, 1 << 20, 65_537, 0];
+    let length = lengths[hostile.random.below(5) as usize];
+    let mut stream = hostile.connect()?;
+    say(&mut stream, &length.to_be_bytes())?;
+    let _ = say(&mut stream, &vec![b' '; 1 << 20]);
+    hear(&mut stream);
+    Ok(())
+}
+
+/// A request byte by byte, and the last one never.
+fn slow_frame(hostile: &mut Hostile) -> Result<()> {
+    let request = frame(b"{\"version\":1,\"request\":{\"show\":{}}}");
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        streams.push(hostile.connect()?);
+    }
+    for byte in &request[..request.len() - 1] {
+        for stream in &mut streams {
+            say(stream, &[*byte])?;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+/// Half of a request, and the end.
+fn cut_frame(hostile: &mut Hostile) -> Result<()> {
+    let request = frame(b"{\"version\":1,\"request\":{\"show\":{}}}");
+    for cut in 1..request.len() {
+        say(&mut hostile.connect()?, &request[..cut])?;
+    }
+    Ok(())
+}
+
+/// Names as long as a request may be.
+fn long_names(hostile: &mut Hostile) -> Result<()> {
+    let long = "x".repeat(60_000);
+    for kind in ["name", "unit", "cgroup:/", "app:/", "user", "container"] {
+        let target = match kind.contains(':') {
+            true => format!("{kind}{long}"),
+            false => format!("{kind}:{long}"),
+        };
+        let request = Request::Set(Set {
+            target,
+            change: Some("up 1mbit".to_owned()),
+            ..Set::default()
+        });
+        let answer = hostile.ask(&request, None)?;
+        if matches!(answer, Response::Done(_)) {
+            hostile.crime(format!("a {kind} of 60,000 letters is limited"));
+        }
+    }
+    Ok(())
+}
+
+/// As many connections as there are descriptors for, at once.
+fn many_connections(hostile: &mut Hostile) -> Result<()> {
+    let mut streams = Vec::new();
+    for _ in 0..300 {
+        match hostile.connect() {
+            Ok(stream) => streams.push(stream),
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+/// Connections that stay open while other things are tried.
+fn held_connections(hostile: &mut Hostile) -> Result<()> {
+    if hostile.held.len() > 100 {
+        hostile.held.clear();
+    }
+    for _ in 0..20 {
+        let stream = hostile.connect()?;
+        hostile.held.push(stream);
+    }
+    Ok(())
+}
+
+/// Questions with long answers that nobody reads.
+fn unread_answers(hostile: &mut Hostile) -> Result<()> {
+    let question = frame(b"{\"version\":1,\"request\":{\"log\":{}}}");
+    let mut streams = Vec::new();
+    for _ in 0..8 {
+        let mut stream = hostile.connect()?;
+        stream.set_write_timeout(Some(Duration::from_millis(20)))?;
+        for _ in 0..200 {
+            if say(&mut stream, &question).is_err() {
+                break;
+            }
+        }
+        streams.push(stream);
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    Ok(())
+}
+
+/// A client that is stopped in the midst of reading.
+fn stopped_reader(hostile: &mut Hostile) -> Result<()> {
+    let own = std::env::current_exe().context("where is this program?")?;
+    let mut command = Command::new(own);
+    command.args(["storm", "good", "--for-ms", "60000", "--runtime-dir"]);
+    command.arg(hostile.dir.path()).stdin(Stdio::null());
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    // It has a process of its own to be limited, which goes with it.
+    let mut child = command.process_group(0).spawn()?;
+    std::thread::sleep(Duration::from_millis(100 + hostile.random.below(50)));
+    let stopped = sys::kill(child.id() as i32, libc::SIGSTOP);
+    std::thread::sleep(Duration::from_millis(300));
+    let killed = sys::kill(-(child.id() as i32), libc::SIGKILL);
+    child.wait()?;
+    Ok(stopped.and(killed)?)
+}
+
+/// Requests whose client does not wait for the answer.
+fn gone_before_the_answer(hostile: &mut Hostile) -> Result<()> {
+    let pid = hostile.own.id();
+    let own = pidfd(pid)?;
+    for n in 0..10 {
+        let stream = hostile.connect()?;
+        let request = netnice_api::encode_request(&set(pid, &format!("up {}mbit", 1 + n)))?;
+        say_with(&stream, &request, &[own.as_fd()])?;
+    }
+    Ok(())
+}
+
+/// A table full of descriptors beside one request.
+fn descriptors(hostile: &mut Hostile) -> Result<()> {
+    let all = harmless()?;
+    let many: Vec<BorrowedFd<'_>> = all.iter().map(AsFd::as_fd).collect();
+    let count = 1 + hostile.random.below(MOST_DESCRIPTORS as u64) as usize;
+    let many: Vec<_> = many.iter().cycle().take(count).copied().collect();
+    let mut stream = hostile.connect()?;
+    say_with(
+        &stream,
+        &frame(b"{\"version\":1,\"request\":{\"ping\":{}}}"),
+        &many,
+    )?;
+    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+    hear(&mut stream);
+    Ok(())
+}
+
+/// Descriptors with each byte of a request, on many connections, that are hung up then.
+fn queued_descriptors(hostile: &mut Hostile) -> Result<()> {
+    let all = harmless()?;
+    let many: Vec<BorrowedFd<'_>> = all.iter().map(AsFd::as_fd).collect();
+    for _ in 0..4 {
+        let stream = hostile.connect()?;
+        for byte in b"\0\0\0\x40{{{{" {
+            if say_with(&stream, &[*byte], &many).is_err() {
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A descriptor that is no pidfd where a pidfd belongs.
+fn wrong_descriptor(hostile: &mut Hostile) -> Result<()> {
+    let pid = hostile.own.id();
+    for wrong in harmless()? {
+        let answer = hostile.ask(&set(pid, "up 1mbit"), Some(wrong.as_fd()))?;
+        if matches!(answer, Response::Done(_)) {
+            hostile.crime("a descriptor that is no pidfd named a process");
+        }
+    }
+    Ok(())
+}
+
+/// Descriptors of which nothing comes when they are closed.
+fn harmless() -> Result<Vec<OwnedFd>> {
+    let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let null = std::fs::File::open("/dev/null")?;
+    Ok(vec![
+        read,
+        write,
+        null.into(),
+        rustix::fs::memfd_create("storm", MemfdFlags::CLOEXEC)?,
+        rustix::event::eventfd(0, EventfdFlags::CLOEXEC)?,
+    ])
+}
+
+/// A process that has ended, by a pidfd of it.
+fn dead_pidfd(hostile: &mut Hostile) -> Result<()> {
+    for _ in 0..5 {
+        let mut child = sleeper()?;
+        let pid = child.id();
+        let own = pidfd(pid)?;
+        child.kill()?;
+        child.wait()?;
+        let answer = hostile.ask(&set(pid, "up 1mbit"), Some(own.as_fd()))?;
+        if matches!(answer, Response::Done(_)) {
+            hostile.crime("a dead process is limited");
+        }
+    }
+    Ok(())
+}
+
+/// A process of another user, and the wrong number for one's own.
+fn anothers_pidfd(hostile: &mut Hostile) -> Result<()> {
+    for other in hostile.others.clone() {
+        let answer = hostile.set(other, "up 1mbit")?;
+        if matches!(answer, Response::Done(_)) {
+            hostile.crime(format!("process {other} of another user is limited"));
+        }
+        let own = pidfd(hostile.own.id())?;
+        let answer = hostile.ask(&set(other, "up 1mbit"), Some(own.as_fd()))?;
+        if matches!(answer, Response::Done(_)) {
+            hostile.crime(format!(
+                "process {other} of another user is limited by an own pidfd"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Children of children while their parent is limited.
+fn forks(hostile: &mut Hostile) -> Result<()> {
+    let mut shell = Command::new("sh");
+    let script =
+        "for i in 1 2 3 4 5 6 7 8; do (for j in 1 2 3 4 5 6; do : & done; wait) & done; wait";
+    shell.args(["-c", script]).stdin(Stdio::null());
+    let mut child = shell.spawn()?;
+    let answer = hostile.set(child.id(), "up 2mbit");
+    child.wait()?;
+    answer.map(drop)
+}
+
+/// A name that is no text, for a process that is limited then.
+fn strange_name(hostile: &mut Hostile) -> Result<()> {
+    let names: [&CStr; 4] = [c"\xff\xfe\xc0", c"\n\x1b[2J", c") R 0 0 0", c" "];
+    let name = names[hostile.random.below(4) as usize];
+    let before = rustix::thread::name()?;
+    rustix::thread::set_name(name)?;
+    let own = std::process::id();
+    let answer = hostile
+        .set(own, "up 100mbit")
+        .and_then(|_| clear(hostile, own));
+    rustix::thread::set_name(&before)?;
+    answer.map(drop)
+}
+
+/// A limit that comes and goes.
+fn toggle(hostile: &mut Hostile) -> Result<()> {
+    let pid = hostile.own.id();
+    for n in 1..=5 {
+        hostile.set(pid, &format!("up {n}mbit"))?;
+        clear(hostile, pid)?;
+    }
+    Ok(())
+}
+
+fn clear(hostile: &Hostile, pid: u32) -> Result<Response> {
+    let what = ClearWhat::Target(format!("pid:{pid}"));
+    hostile.ask(&cleared(what), None)
+}
+
+fn cleared(what: ClearWhat) -> Request {
+    Request::Clear(Clear {
+        what,
+        dry_run: false,
+        confirm_ns: None,
+        for_ns: None,
+        until: None,
+    })
+}
+
+/// Changes for a millisecond, and changes that nobody confirms.
+fn short_times(hostile: &mut Hostile) -> Result<()> {
+    let pid = hostile.own.id();
+    let own = pidfd(pid)?;
+    for n in 1..=5 {
+        let time = Some(1 + hostile.random.below(2_000_000));
+        let change = Set {
+            target: format!("pid:{pid}"),
+            change: Some(format!("up {n}mbit")),
+            for_ns: time.filter(|_| n % 2 == 0),
+            confirm_ns: time.filter(|_| n % 2 == 1),
+            ..Set::default()
+        };
+        hostile.ask(&Request::Set(change), Some(own.as_fd()))?;
+    }
+    hostile.ask(&Request::Confirm(Confirm { id: 1 }), None)?;
+    clear(hostile, pid).map(drop)
+}
+
+/// What only root and the group may.
+fn what_is_not_ours(hostile: &mut Hostile) -> Result<()> {
+    let pid = hostile.own.id();
+    let own = pidfd(pid)?;
+    for change in ["min 1mbit", "priority 0", "weight 1000", "slice 1ms/50ms"] {
+        let answer = hostile.ask(&set(pid, change), Some(own.as_fd()))?;
+        if matches!(answer, Response::Done(_)) {
+            hostile.crime(format!("a plain user has `{change}`"));
+        }
+    }
+    let link = |unmanage: bool| {
+        Request::Link(LinkChange {
+            iface: "eth0".to_owned(),
+            rate: (!unmanage).then(|| "1mbit".to_owned()),
+            unmanage,
+            ..LinkChange::default()
+        })
+    };
+    for request in [link(true), link(false), Request::Reload(Reload {})] {
+        let answer = hostile.ask(&request, None)?;
+        if matches!(answer, Response::Done(_)) {
+            hostile.crime(format!("a plain user may {request:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Every question there is, about anybody.
+fn questions(hostile: &mut Hostile) -> Result<()> {
+    let pids = [hostile.own.id(), 1, 4_194_303, std::process::id()];
+    let pid = pids[hostile.random.below(4) as usize];
+    let target = format!("pid:{pid}");
+    let requests = [
+        Request::Ping(Ping {}),
+        Request::Show(Show::default()),
+        Request::Show(Show {
+            target: Some(target.clone()),
+        }),
+        Request::Watch(Watch { within_ns: 0 }),
+        Request::Connections(Connections {
+            target: target.clone(),
+        }),
+        Request::History(History {
+            target: None,
+            last_ns: u64::MAX,
+        }),
+        Request::Explain(Explain {
+            target: target.clone(),
+        }),
+        Request::Find(Find {
+            target: "app:/bin/sleep".to_owned(),
+        }),
+        Request::Find(Find { target }),
+        Request::Log(Log::default()),
+        Request::Doctor(Doctor {}),
+    ];
+    for request in requests {
+        hostile.ask(&request, None)?;
+    }
+    // The same on one connection, as fast as it goes.
+    let mut client = Client::over(hostile.connect()?);
+    for _ in 0..100 {
+        client.call_within(
+            super::hostile::PATIENCE,
+            &Request::Show(Show::default()),
+            None,
+        )?;
+    }
+    Ok(())
+}
+
+/// All that one may clear is one's own.
+fn clear_all(hostile: &mut Hostile) -> Result<()> {
+    hostile.ask(&cleared(ClearWhat::All), None).map(drop)
+}
+
+/// On the direct path and off it.
+fn attach_detach(hostile: &mut Hostile) -> Result<()> {
+    for _ in 0..3 {
+        Program::attach(&hostile.dir, None, 1, 1 << 20)?;
+    }
+    Ok(())
+}
+
+/// A flow that sends some packets, and a program that leaves without closing it.
+fn open_and_leave(hostile: &mut Hostile) -> Result<()> {
+    let mut from = hostile.local;
+    from.set_port(from.port() + hostile.random.below(100) as u16);
+    let options = UdpOptions {
+        with: With::One(hostile.remote),
+        buffers: Buffers {
+            sending: 64,
+            receiving: 64,
+            ..Buffers::default()
+        },
+        ..UdpOptions::at(from)
+    };
+    let bytes = options.buffers.region_bytes()?;
+    let program = Program::attach(&hostile.dir, None, 1, bytes)?;
+    let mut socket = program.open_udp(&options)?;
+    let payload = vec![0x5a; socket.longest()];
+    for _ in 0..32 {
+        if socket.try_send(&payload).is_err() {
+            break;
+        }
+    }
+    let mut more = UdpOptions::at(from);
+    more.contract = Some("min 1mbit".to_owned());
+    if program.open_udp(&more).is_ok() {
+        hostile.crime("a plain user has a flow with a promise");
+        bail!("a plain user has a flow with a promise");
+    }
+    Ok(())
+}

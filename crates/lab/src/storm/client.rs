@@ -1,0 +1,218 @@
+//! Clients that change limits at the same time, each by a connection of its own, and remember what they asked and
+//! what came of it.
+//!
+//! Each client has a target that no other client of the same user has, so that a line of the daemon's log (user and
+//! target) says which client's next change it is. When all is done the program reads orders, `TARGET up 4mbit` or
+//! `TARGET clear`, one a line, carries each out at another daemon, and says what came of it: so one order of
+//! everybody's changes can be tried again.
+
+use std::io::BufRead;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::Child;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use netnice_api::{Clear, ClearWhat, Client, Ping, Request, Response, RuntimeDir, Set, Show};
+use serde::{Deserialize, Serialize};
+
+use super::hostile::sleeper;
+use super::{Common, Random, pidfd};
+
+/// `netnice-lab storm client …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct ClientArgs {
+    #[command(flatten)]
+    common: Common,
+    /// How many clients.
+    #[arg(long)]
+    clients: usize,
+    /// How many requests each of them makes.
+    #[arg(long)]
+    requests: u64,
+    /// What each of them limits; without it a process of its own.
+    #[arg(long, value_delimiter = ',')]
+    targets: Vec<String>,
+    /// Promises are asked for too.
+    #[arg(long)]
+    promises: bool,
+    /// The folder of the daemon at which orders are carried out.
+    #[arg(long)]
+    second: PathBuf,
+}
+
+/// What a client did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Did {
+    /// The target.
+    pub target: String,
+    /// Its changes that the daemon has a line of log for, in order.
+    pub changes: Vec<Change>,
+    /// How many requests it made.
+    pub requests: u64,
+    /// Answers that were none.
+    pub failures: Vec<String>,
+}
+
+/// A change and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// As in `up 4mbit`, or `clear`.
+    pub asked: String,
+    /// What came of it.
+    pub came: Came,
+}
+
+/// What came of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Came {
+    /// It was made.
+    Done,
+    /// It was refused.
+    Refused,
+    /// It makes no sense, or there was nothing to take back: no line of log tells of it.
+    Nothing,
+}
+
+/// One client's target.
+struct Aim {
+    target: String,
+    handle: Option<OwnedFd>,
+}
+
+/// Runs the program.
+pub fn main(args: &ClientArgs) -> Result<()> {
+    let mut children: Vec<Child> = Vec::new();
+    let mut targets = args.targets.clone();
+    if targets.is_empty() {
+        for _ in 0..args.clients {
+            let child = sleeper()?;
+            targets.push(format!("pid:{}", child.id()));
+            children.push(child);
+        }
+    }
+    if targets.len() != args.clients {
+        bail!("{} targets for {} clients", targets.len(), args.clients);
+    }
+    println!("{}", serde_json::json!({"ready": targets}));
+    let mut orders = std::io::stdin().lock().lines();
+    orders.next().context("no word to begin")??;
+    let dids: Vec<Result<Did>> = std::thread::scope(|scope| {
+        let clients: Vec<_> = targets
+            .iter()
+            .enumerate()
+            .map(|(n, target)| {
+                let random = Random::new(args.common.seed.wrapping_add(n as u64));
+                scope.spawn(move || change(args, target, random))
+            })
+            .collect();
+        let ended = clients.into_iter().map(|client| client.join());
+        ended
+            .map(|ended| ended.unwrap_or_else(|_| bail!("a client panicked")))
+            .collect()
+    });
+    let dids: Vec<Did> = dids.into_iter().collect::<Result<_>>()?;
+    println!("{}", serde_json::json!({"did": dids}));
+    let second = RuntimeDir::choose(Some(args.second.clone()), None);
+    let mut client = None;
+    for order in orders {
+        let order = order?;
+        let (target, asked) = order.split_once(' ').context("an order has two parts")?;
+        let client = match &mut client {
+            Some(client) => client,
+            none => none.insert(Client::connect(&second)?),
+        };
+        let came = carry_out(client, &aim(target)?, asked)?;
+        println!("{}", serde_json::json!({"came": came}));
+    }
+    for mut child in children {
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok(())
+}
+
+fn aim(target: &str) -> Result<Aim> {
+    let pid = target.strip_prefix("pid:");
+    let handle = pid.map(|pid| anyhow::Ok(pidfd(pid.parse()?)?));
+    Ok(Aim {
+        target: target.to_owned(),
+        handle: handle.transpose()?,
+    })
+}
+
+/// One client's requests.
+fn change(args: &ClientArgs, target: &str, mut random: Random) -> Result<Did> {
+    let mut client = Client::connect(&args.common.dir())?;
+    let aim = aim(target)?;
+    let mut did = Did {
+        target: target.to_owned(),
+        changes: Vec::new(),
+        requests: 0,
+        failures: Vec::new(),
+    };
+    for _ in 0..args.requests {
+        did.requests += 1;
+        let asked = match random.below(10) {
+            0 => format!("up {}kbit", 10_000 + random.below(90_000)),
+            1 if args.promises => format!("min {}kbit", 500 + random.below(8_000)),
+            1 => format!("down {}kbit", 10_000 + random.below(90_000)),
+            2 => "clear".to_owned(),
+            3 => {
+                let shown = client.call_within(LONGEST, &Request::Show(Show::default()), None);
+                if !matches!(shown, Ok(Response::Shown(_))) {
+                    did.failures.push(format!("show: {shown:?}"));
+                }
+                continue;
+            }
+            _ => {
+                let pong = client.call_within(LONGEST, &Request::Ping(Ping {}), None);
+                if !matches!(pong, Ok(Response::Pong(_))) {
+                    did.failures.push(format!("ping: {pong:?}"));
+                }
+                continue;
+            }
+        };
+        let came = carry_out(&mut client, &aim, &asked)?;
+        if came != Came::Nothing {
+            did.changes.push(Change { asked, came });
+        }
+    }
+    Ok(did)
+}
+
+/// Asks for one change.
+fn carry_out(client: &mut Client, aim: &Aim, asked: &str) -> Result<Came> {
+    let clears = asked == "clear";
+    let request = match clears {
+        true => Request::Clear(Clear {
+            what: ClearWhat::Target(aim.target.clone()),
+            dry_run: false,
+            confirm_ns: None,
+            for_ns: None,
+            until: None,
+        }),
+        false => Request::Set(Set {
+            target: aim.target.clone(),
+            change: Some(asked.to_owned()),
+            ..Set::default()
+        }),
+    };
+    let handle = aim.handle.as_ref().filter(|_| !clears).map(AsFd::as_fd);
+    let answer = client.call_within(LONGEST, &request, handle);
+    Ok(
+        match answer.with_context(|| format!("{} {asked}", aim.target))? {
+            Response::Done(_) => Came::Done,
+            // The log names the target of a `set` that is refused or cannot be done. Of a `clear` that is refused,
+            // and of a request that makes no sense, it has no such line.
+            Response::Refused(_) if !clears => Came::Refused,
+            Response::Failed(failed) if !clears && !failed.bad_usage => Came::Refused,
+            Response::Refused(_) | Response::Failed(_) => Came::Nothing,
+            other => bail!("{} {asked}: {other:?}", aim.target),
+        },
+    )
+}
+
+/// How long an answer may take.
+const LONGEST: Duration = Duration::from_secs(60);

@@ -1,0 +1,82 @@
+//! A good user beside a storm: it asks for what it may have, one thing after the other, checks each answer, and times
+//! it from the connection to the answer.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use netnice_api::{Clear, ClearWhat, Client, Ping, Request, Response, Show};
+
+use super::hostile::{set, sleeper};
+use super::{Common, Random, pidfd};
+
+/// `netnice-lab storm good …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct GoodArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Runs the program.
+pub fn main(args: &GoodArgs) -> Result<()> {
+    let dir = args.common.dir();
+    let mut random = Random::new(args.common.seed);
+    let mut own = sleeper()?;
+    let pid = own.id();
+    let handle = pidfd(pid)?;
+    let target = format!("pid:{pid}");
+    println!("{}", serde_json::json!({"ready": std::process::id()}));
+    let until = Instant::now() + args.common.lasts();
+    let (mut took, mut failures): (Vec<u64>, Vec<String>) = Default::default();
+    while Instant::now() < until {
+        let rate = 1 + random.below(900);
+        let change = format!("up {rate}mbit");
+        let show = Request::Show(Show {
+            target: Some(target.clone()),
+        });
+        let clear = Request::Clear(Clear {
+            what: ClearWhat::Target(target.clone()),
+            dry_run: false,
+            confirm_ns: None,
+            for_ns: None,
+            until: None,
+        });
+        let round = [Request::Ping(Ping {}), set(pid, &change), show, clear];
+        for request in round {
+            let begun = Instant::now();
+            let named = matches!(request, Request::Set(_)).then(|| handle.as_fd());
+            let answer = Client::connect(&dir).and_then(|mut client| client.call(&request, named));
+            took.push(begun.elapsed().as_micros() as u64);
+            let as_it_should = match (&request, &answer) {
+                (Request::Ping(_), Ok(Response::Pong(_))) => true,
+                (Request::Set(_), Ok(Response::Done(done))) => {
+                    done.contract.as_deref() == Some(change.as_str())
+                }
+                (Request::Show(_), Ok(Response::Shown(doc))) => {
+                    let up = doc.targets.first().and_then(|found| found.contract.up);
+                    up == Some(rate * 1_000_000)
+                }
+                (Request::Clear(_), Ok(Response::Done(_))) => true,
+                _ => false,
+            };
+            if !as_it_should && failures.len() < MOST_TOLD {
+                failures.push(format!("{request:?}: {answer:?}"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+    own.kill()?;
+    own.wait()?;
+    took.sort_unstable();
+    let part = |hundredths: usize| took.get(took.len() * hundredths / 100).copied();
+    let report = serde_json::json!({
+        "requests": took.len(), "p50_us": part(50), "p99_us": part(99), "worst_us": took.last(),
+        "failures": failures,
+    });
+    println!("{report}");
+    Ok(())
+}
+
+/// Between two requests.
+const PAUSE: Duration = Duration::from_millis(5);
+const MOST_TOLD: usize = 5;

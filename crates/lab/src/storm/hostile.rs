@@ -1,0 +1,200 @@
+//! A hostile user: a program that does what a plain user can do to a daemon, in a random order, until its time is
+//! over.
+//!
+//! What is tried stands in [`attacks::ATTACKS`]. An attack may be refused in any way; it must not take what the user
+//! may not have. Where it does, it says so ([`Hostile::crime`]), and the storm has found something.
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use netnice_api::{Client, Request, Response, RuntimeDir, Set};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+
+use super::attacks::{ATTACKS, Attack};
+use super::{Common, Random};
+
+/// `netnice-lab storm hostile …`
+#[derive(Debug, Clone, clap::Args)]
+pub struct HostileArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Processes of others.
+    #[arg(long, value_delimiter = ',')]
+    others: Vec<u32>,
+    /// An own address for flows of the direct path; its port is the first of a hundred that are used.
+    #[arg(long)]
+    local: SocketAddr,
+    /// Where such flows go.
+    #[arg(long)]
+    remote: SocketAddr,
+    /// Only the attack of this name.
+    #[arg(long)]
+    only: Option<String>,
+}
+
+/// The user, and what it has to attack with.
+pub struct Hostile {
+    /// The daemon's folder.
+    pub dir: RuntimeDir,
+    /// What it draws from.
+    pub random: Random,
+    /// Processes of others.
+    pub others: Vec<u32>,
+    /// An own address.
+    pub local: SocketAddr,
+    /// Another host's.
+    pub remote: SocketAddr,
+    /// A process of its own.
+    pub own: Child,
+    /// Connections that are held open until others take their place.
+    pub held: Vec<UnixStream>,
+    crimes: Vec<String>,
+}
+
+/// Runs the program.
+pub fn main(args: &HostileArgs) -> Result<()> {
+    let named = |(name, _): &&(&str, Attack)| args.only.as_deref().is_none_or(|only| only == *name);
+    let attacks: Vec<_> = ATTACKS.iter().filter(named).collect();
+    if attacks.is_empty() {
+        bail!("there is no attack {}", args.only.as_deref().unwrap_or(""));
+    }
+    crate::sys::raise_file_limit().context("descriptors")?;
+    let mut hostile = Hostile {
+        dir: args.common.dir(),
+        random: Random::new(args.common.seed),
+        others: args.others.clone(),
+        local: args.local,
+        remote: args.remote,
+        own: sleeper()?,
+        held: Vec::new(),
+        crimes: Vec::new(),
+    };
+    println!("{}", serde_json::json!({"ready": std::process::id()}));
+    let until = Instant::now() + args.common.lasts();
+    let mut tried: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut failed: BTreeMap<&str, String> = BTreeMap::new();
+    let mut longest: BTreeMap<&str, u128> = BTreeMap::new();
+    while Instant::now() < until {
+        let (name, attack) = attacks[hostile.random.below(attacks.len() as u64) as usize];
+        let begun = Instant::now();
+        if let Err(error) = attack(&mut hostile) {
+            failed.insert(name, format!("{error:#}"));
+        }
+        *tried.entry(name).or_default() += 1;
+        let took = longest.entry(name).or_default();
+        *took = (*took).max(begun.elapsed().as_millis());
+    }
+    hostile.held.clear();
+    let _ = hostile.own.kill();
+    let _ = hostile.own.wait();
+    let report = serde_json::json!({
+        "tried": tried, "failed": failed, "longest_ms": longest, "crimes": hostile.crimes,
+    });
+    println!("{report}");
+    Ok(())
+}
+
+impl Hostile {
+    /// Notes that something was had that a plain user must not have.
+    pub fn crime(&mut self, what: impl Into<String>) {
+        self.crimes.push(what.into());
+    }
+
+    /// A connection. It is not waited for where the daemon does not accept any.
+    pub fn connect(&self) -> Result<UnixStream> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket =
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        let address = SocketAddrUnix::new(self.dir.socket())?;
+        rustix::net::connect(&socket, &address).context("connect")?;
+        let stream = UnixStream::from(socket);
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
+    }
+
+    /// Asks as an honest client does; the answer, whatever it is.
+    pub fn ask(&self, request: &Request, process: Option<BorrowedFd<'_>>) -> Result<Response> {
+        let mut client = Client::over(self.connect()?);
+        Ok(client.call_within(PATIENCE, request, process)?)
+    }
+
+    /// Asks for a limit of a process.
+    pub fn set(&self, pid: u32, change: &str) -> Result<Response> {
+        let pidfd = super::pidfd(pid)?;
+        self.ask(&set(pid, change), Some(pidfd.as_fd()))
+    }
+}
+
+/// A request for a limit of a process.
+pub fn set(pid: u32, change: &str) -> Request {
+    Request::Set(Set {
+        target: format!("pid:{pid}"),
+        change: Some(change.to_owned()),
+        ..Set::default()
+    })
+}
+
+/// A process that does nothing.
+pub fn sleeper() -> Result<Child> {
+    let mut sleep = Command::new("sleep");
+    sleep.arg("600").stdin(Stdio::null()).stdout(Stdio::null());
+    sleep.spawn().context("start a process")
+}
+
+/// Bytes as a frame of the protocol.
+pub fn frame(body: &[u8]) -> Vec<u8> {
+    let mut frame = (body.len() as u32).to_be_bytes().to_vec();
+    frame.extend(body);
+    frame
+}
+
+/// Sends all of it, as far as the daemon takes it.
+pub fn say(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
+    Ok(stream.write_all(bytes)?)
+}
+
+/// What the daemon answers until it hangs up, or for a while.
+pub fn hear(stream: &mut UnixStream) -> Vec<u8> {
+    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+    while let Ok(count @ 1..) = stream.read(&mut buffer) {
+        said.extend(&buffer[..count]);
+        if said.len() > LONGEST_HEARD {
+            break;
+        }
+    }
+    said
+}
+
+/// Sends bytes with descriptors beside them, up to [`MOST_DESCRIPTORS`].
+pub fn say_with(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !beside.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(io::Error::other("too many descriptors for one message"));
+    }
+    let bytes = [IoSlice::new(bytes)];
+    Ok(rustix::net::sendmsg(
+        stream,
+        &bytes,
+        &mut beside,
+        SendFlags::NOSIGNAL,
+    )?)
+}
+
+/// The most descriptors that the kernel sends with one message (SCM_MAX_FD).
+pub const MOST_DESCRIPTORS: usize = 253;
+/// How long an attack waits for anything.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+const LONGEST_HEARD: usize = 1 << 20;

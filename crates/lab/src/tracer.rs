@@ -1,0 +1,298 @@
+//! A tracer of system calls: it stops a process before its n-th system call and kills it there, or makes that
+//! call fail without being carried out.
+//!
+//! ```text
+//!   seize ──> follow ──┬── a system call begins ── judge ──┬── Go: it is carried out ──┐
+//!               ^      │                                   ├── Kill: SIGKILL, the call is not carried out
+//!               │      │                                   └── Fail(errno): not carried out, and answered so
+//!               └──────┴── until() is true: the process goes on without the tracer
+//! ```
+//!
+//! It uses ptrace(2) with PTRACE_SEIZE, so that a process that runs already can be traced, and let go again,
+//! without a signal. All threads of the process are traced; processes that it starts are not. A process that is
+//! killed at the entry of a system call does not carry that call out (the kernel looks for a fatal signal before).
+//!
+//! A tracer belongs to the thread that made it. The dead process is not waited for here: that is for whoever
+//! started it ([`crate::process::Proc`]). Meanwhile nobody else may wait for the process, or ask whether it runs.
+//!
+//! Written for x86-64. Elsewhere [`Tracer::seize`] says so.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nix::errno::Errno;
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+pub mod call;
+
+pub use call::Call;
+
+/// A traced process.
+pub struct Tracer {
+    process: Pid,
+    threads: BTreeSet<Pid>,
+    /// Threads that are stopped and wait to be sent on, with the signal that they are to be given.
+    stopped: Vec<(Pid, Option<Signal>)>,
+}
+
+/// What becomes of a system call that is about to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is carried out.
+    Go,
+    /// The process is killed before.
+    Kill,
+    /// It is not carried out, and returns this error.
+    Fail(Errno),
+}
+
+/// How following a process ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// What was waited for came; the process goes on by itself.
+    Over,
+    /// The process was killed before this system call.
+    Killed(String),
+    /// This system call failed; the process goes on by itself.
+    Failed(String),
+    /// The process ended by itself.
+    Ended,
+}
+
+impl Tracer {
+    /// Takes hold of a process and all of its threads.
+    pub fn seize(process: u32) -> Result<Tracer> {
+        if !cfg!(target_arch = "x86_64") {
+            bail!("the tracer knows the registers of x86-64 alone");
+        }
+        let mut tracer = Tracer {
+            process: Pid::from_raw(process as i32),
+            threads: BTreeSet::new(),
+            stopped: Vec::new(),
+        };
+        // A thread that is made meanwhile is traced by the thread that makes it, if that one is, and found here if
+        // it is not.
+        while let Some(thread) = tracer.untraced()? {
+            match ptrace::seize(thread, options()) {
+                Ok(()) => {
+                    tracer.threads.insert(thread);
+                    ptrace::interrupt(thread).context("interrupt a thread")?;
+                }
+                Err(Errno::ESRCH) => {}
+                Err(errno) => {
+                    return Err(errno).with_context(|| format!("cannot trace thread {thread}"));
+                }
+            }
+        }
+        Ok(tracer)
+    }
+
+    fn untraced(&self) -> Result<Option<Pid>> {
+        let folder = format!("/proc/{}/task", self.process);
+        let tasks = std::fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))?;
+        let numbers = tasks
+            .flatten()
+            .filter_map(|task| task.file_name().to_str()?.parse().ok());
+        Ok(numbers
+            .map(Pid::from_raw)
+            .find(|thread| !self.threads.contains(thread)))
+    }
+
+    /// Lets the process go on; `judge` is asked before each system call, `until` again and again whether what is
+    /// waited for has come.
+    pub fn follow(
+        mut self,
+        mut judge: impl FnMut(&Call) -> Verdict,
+        mut until: impl FnMut() -> bool,
+    ) -> Result<Outcome> {
+        let mut idle = 0;
+        let mut asked = Instant::now();
+        loop {
+            let Some((thread, status)) = self.next_stop()? else {
+                if self.threads.is_empty() {
+                    return Ok(Outcome::Ended);
+                }
+                if asked.elapsed() > BETWEEN_QUESTIONS {
+                    if until() {
+                        self.let_go()?;
+                        return Ok(Outcome::Over);
+                    }
+                    asked = Instant::now();
+                }
+                // The process answers within microseconds while it works, and may sleep for a second.
+                idle += 1;
+                match idle < SPINS {
+                    true => std::thread::yield_now(),
+                    false => std::thread::sleep(NAP),
+                }
+                continue;
+            };
+            idle = 0;
+            let signal = match status {
+                WaitStatus::PtraceSyscall(_) if !call::begins(thread)? => None,
+                WaitStatus::PtraceSyscall(_) => {
+                    let call = call::entered(self.process, thread)?;
+                    match judge(&call) {
+                        Verdict::Go => None,
+                        Verdict::Kill => {
+                            self.kill()?;
+                            return Ok(Outcome::Killed(call.to_string()));
+                        }
+                        Verdict::Fail(errno) => {
+                            self.fail(thread, errno)?;
+                            self.let_go()?;
+                            return Ok(Outcome::Failed(call.to_string()));
+                        }
+                    }
+                }
+                other => self.signal_of(thread, &other)?,
+            };
+            self.send_on(thread, signal)?;
+        }
+    }
+
+    /// The next thread that has stopped, and why; nothing if all run.
+    fn next_stop(&mut self) -> Result<Option<(Pid, WaitStatus)>> {
+        for thread in self.threads.clone() {
+            match self.look_at(thread)? {
+                WaitStatus::StillAlive => {}
+                status => return Ok(Some((thread, status))),
+            }
+            if self.threads.is_empty() {
+                break;
+            }
+        }
+        Ok(None)
+    }
+
+    /// What has become of a thread. The end of the process itself is left to be waited for by others.
+    fn look_at(&mut self, thread: Pid) -> Result<WaitStatus> {
+        let flags = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG | WaitPidFlag::WSTOPPED;
+        let peek = flags | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        match waitid(Id::Pid(thread), peek) {
+            Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) | Err(Errno::ECHILD) => {
+                if thread != self.process {
+                    let _ = waitid(
+                        Id::Pid(thread),
+                        WaitPidFlag::__WALL | WaitPidFlag::WNOHANG | WaitPidFlag::WEXITED,
+                    );
+                }
+                self.threads.remove(&thread);
+                Ok(WaitStatus::StillAlive)
+            }
+            Ok(WaitStatus::StillAlive) => Ok(WaitStatus::StillAlive),
+            Ok(_) => waitid(Id::Pid(thread), flags).context("wait for a traced thread"),
+            Err(errno) => Err(errno).context("wait for a traced thread"),
+        }
+    }
+
+    /// The signal that a thread which stopped is to be given when it goes on.
+    fn signal_of(&mut self, thread: Pid, status: &WaitStatus) -> Result<Option<Signal>> {
+        match *status {
+            WaitStatus::PtraceEvent(_, _, event) if event == libc::PTRACE_EVENT_CLONE => {
+                let born = ptrace::getevent(thread).context("ask for a new thread")?;
+                self.threads.insert(Pid::from_raw(born as i32));
+                Ok(None)
+            }
+            // An event of no number is a signal on its way.
+            WaitStatus::PtraceEvent(_, signal, 0) => Ok(Some(signal)),
+            _ => Ok(None),
+        }
+    }
+
+    fn send_on(&self, thread: Pid, signal: Option<Signal>) -> Result<()> {
+        match ptrace::syscall(thread, signal) {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(errno) => Err(errno).with_context(|| format!("send thread {thread} on")),
+        }
+    }
+
+    /// Kills the process, and waits until it is dead.
+    fn kill(&mut self) -> Result<()> {
+        crate::sys::kill(self.process.as_raw(), libc::SIGKILL).context("kill the process")?;
+        let until = Instant::now() + LONGEST;
+        while !self.threads.is_empty() {
+            let _ = self.next_stop()?;
+            if Instant::now() > until {
+                bail!("process {} does not die of SIGKILL", self.process);
+            }
+            std::thread::sleep(NAP);
+        }
+        Ok(())
+    }
+
+    /// Makes the system call that `thread` is about to begin fail.
+    fn fail(&mut self, thread: Pid, errno: Errno) -> Result<()> {
+        call::prevent(thread)?;
+        self.send_on(thread, None)?;
+        let until = Instant::now() + LONGEST;
+        loop {
+            match self.look_at(thread)? {
+                WaitStatus::PtraceSyscall(_) => break,
+                WaitStatus::StillAlive if Instant::now() < until => std::thread::sleep(NAP),
+                WaitStatus::StillAlive => bail!("a system call that is prevented does not end"),
+                other => {
+                    let signal = self.signal_of(thread, &other)?;
+                    self.send_on(thread, signal)?;
+                }
+            }
+        }
+        call::answer(thread, errno)?;
+        self.stopped.push((thread, None));
+        Ok(())
+    }
+
+    /// Lets all threads go on without a tracer.
+    fn let_go(&mut self) -> Result<()> {
+        for (thread, signal) in std::mem::take(&mut self.stopped) {
+            self.detach(thread, signal)?;
+        }
+        let until = Instant::now() + LONGEST;
+        for thread in self.threads.clone() {
+            match ptrace::interrupt(thread) {
+                Ok(()) => {}
+                // It is dying: its end is seen below.
+                Err(Errno::ESRCH) => {}
+                Err(errno) => return Err(errno).context("interrupt a thread"),
+            }
+            while self.threads.contains(&thread) {
+                match self.look_at(thread)? {
+                    WaitStatus::StillAlive if Instant::now() < until => std::thread::sleep(NAP),
+                    WaitStatus::StillAlive => bail!("thread {thread} does not stop"),
+                    status => {
+                        let signal = self.signal_of(thread, &status)?;
+                        self.detach(thread, signal)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn detach(&mut self, thread: Pid, signal: Option<Signal>) -> Result<()> {
+        self.threads.remove(&thread);
+        match ptrace::detach(thread, signal) {
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(errno) => Err(errno).with_context(|| format!("let thread {thread} go")),
+        }
+    }
+}
+
+fn options() -> Options {
+    Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE
+}
+
+/// How often it is asked whether what is waited for has come.
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(1);
+/// How often all threads are looked at before the tracer sleeps in between.
+const SPINS: u32 = 100;
+const NAP: Duration = Duration::from_micros(50);
+/// How long the kernel may take for what it does at once.
+const LONGEST: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests;

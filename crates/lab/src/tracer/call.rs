@@ -1,0 +1,300 @@
+//! One system call as it begins: what it is called, whether it changes anything outside of its process, and
+//! whether a test may let it fail.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use nix::errno::Errno;
+use nix::sys::ptrace;
+use nix::unistd::Pid;
+
+/// A system call that is about to begin.
+#[derive(Clone, Debug)]
+pub struct Call {
+    process: Pid,
+    thread: Pid,
+    number: i64,
+    arguments: [u64; 3],
+}
+
+/// What a system call does to the world outside of the process that makes it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    /// Always something.
+    Changes,
+    /// Something, where its arguments say so.
+    Depends,
+    /// It reads, and it can fail.
+    Reads,
+    /// It concerns the process alone: memory, threads, clocks, signals, waiting. A failure of one of these means
+    /// nothing for netnice, or the standard library ends the process on it.
+    Own,
+}
+
+use Effect::{Changes, Depends, Reads};
+
+impl Call {
+    /// Whether it may change something that is still there when the process is dead. Between two such calls it makes
+    /// no difference when the process is killed, so that no other ones need to be tried.
+    pub fn changes_host(&self) -> bool {
+        match self.effect() {
+            Changes => true,
+            Depends => self.depends(),
+            Reads | Effect::Own => false,
+        }
+    }
+
+    /// Whether a test may let it fail: each call to the host but those that concern the process alone, and those
+    /// that close a descriptor or write a word of log, whose failures nobody can do anything about.
+    pub fn may_fail(&self) -> bool {
+        match self.number {
+            libc::SYS_close => false,
+            libc::SYS_write | libc::SYS_writev | libc::SYS_read => !self.is_own_channel(),
+            _ => self.effect() != Effect::Own,
+        }
+    }
+
+    /// The descriptor that it reads from, if it does.
+    pub fn reads_from(&self) -> Option<u64> {
+        (self.number == libc::SYS_read).then_some(self.arguments[0])
+    }
+
+    fn effect(&self) -> Effect {
+        let known = TABLE.iter().find(|(number, ..)| *number == self.number);
+        known.map_or(Effect::Own, |(_, _, effect)| *effect)
+    }
+
+    fn depends(&self) -> bool {
+        let [first, second, third] = self.arguments;
+        match self.number {
+            libc::SYS_bpf => !BPF_THAT_ENDS_WITH_THE_PROCESS.contains(&first),
+            libc::SYS_openat => third & CREATING != 0,
+            libc::SYS_open => second & CREATING != 0,
+            // The last descriptor of a link takes its program off.
+            libc::SYS_close => self
+                .descriptor(first)
+                .is_some_and(|file| file.to_string_lossy().starts_with("anon_inode:bpf")),
+            libc::SYS_write | libc::SYS_writev => !self.is_own_channel(),
+            libc::SYS_sendto => !self.is_netlink_question(second),
+            _ => true,
+        }
+    }
+
+    /// Whether a request of netlink only asks: the flags of a dump, or one of the kinds that end in GET.
+    fn is_netlink_question(&self, message: u64) -> bool {
+        let Ok(word) = ptrace::read(self.thread, (message + 4) as ptrace::AddressType) else {
+            return false;
+        };
+        let (kind, flags) = (word as u16, (word >> 16) as u16);
+        let is_route = kind >= RTM_BASE && flags & !NLM_F_KNOWN == 0;
+        is_route && (flags & NLM_F_DUMP == NLM_F_DUMP || kind % 4 == RTM_GET)
+    }
+
+    /// A standard stream, or what wakes the process's own loop.
+    fn is_own_channel(&self) -> bool {
+        let [first, ..] = self.arguments;
+        first <= 2
+            || self
+                .descriptor(first)
+                .is_some_and(|file| file.to_string_lossy().starts_with("anon_inode:[event"))
+    }
+
+    fn descriptor(&self, number: u64) -> Option<PathBuf> {
+        std::fs::read_link(format!("/proc/{}/fd/{number}", self.process)).ok()
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = TABLE.iter().find(|(number, ..)| *number == self.number);
+        let [first, second, third] = self.arguments;
+        match known {
+            Some((_, name, _)) => write!(f, "{name}({first:#x}, {second:#x}, {third:#x})"),
+            None => write!(f, "system call {}", self.number),
+        }?;
+        match self.descriptor(first) {
+            Some(file) if self.number != libc::SYS_bpf => write!(f, " of {}", file.display()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether a thread that has stopped at a system call is about to begin it, or has ended it.
+pub(super) fn begins(thread: Pid) -> Result<bool> {
+    let info = ptrace::syscall_info(thread).context("ask at which end of a call a thread is")?;
+    Ok(info.op == libc::PTRACE_SYSCALL_INFO_ENTRY)
+}
+
+/// The call that a stopped thread is about to begin.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn entered(process: Pid, thread: Pid) -> Result<Call> {
+    let registers = ptrace::getregs(thread).context("read the registers of a thread")?;
+    Ok(Call {
+        process,
+        thread,
+        number: registers.orig_rax as i64,
+        arguments: [registers.rdi, registers.rsi, registers.rdx],
+    })
+}
+
+/// Lets a thread that is about to begin a system call begin none.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn prevent(thread: Pid) -> Result<()> {
+    let mut registers = ptrace::getregs(thread).context("read the registers of a thread")?;
+    registers.orig_rax = u64::MAX;
+    ptrace::setregs(thread, registers).context("write the registers of a thread")
+}
+
+/// Lets a system call that ends return an error.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn answer(thread: Pid, errno: Errno) -> Result<()> {
+    let mut registers = ptrace::getregs(thread).context("read the registers of a thread")?;
+    registers.rax = (-i64::from(errno as i32)) as u64;
+    ptrace::setregs(thread, registers).context("write the registers of a thread")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod elsewhere {
+    use super::*;
+
+    pub(in super::super) fn entered(_: Pid, _: Pid) -> Result<Call> {
+        anyhow::bail!("the tracer knows the registers of x86-64 alone")
+    }
+
+    pub(in super::super) fn prevent(_: Pid) -> Result<()> {
+        anyhow::bail!("the tracer knows the registers of x86-64 alone")
+    }
+
+    pub(in super::super) fn answer(_: Pid, _: Errno) -> Result<()> {
+        anyhow::bail!("the tracer knows the registers of x86-64 alone")
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) use elsewhere::{answer, entered, prevent};
+
+macro_rules! table {
+    ($($number:ident $effect:ident),* $(,)?) => {
+        &[$((libc::$number, stringify!($number), Effect::$effect)),*]
+    };
+}
+
+/// The system calls that concern more than the process that makes them. Whatever is not here concerns the process
+/// alone. A call that is missing here is not tried, so whoever teaches the daemon a new one adds it.
+#[cfg(target_arch = "x86_64")]
+const TABLE: &[(i64, &str, Effect)] = table![
+    // Files.
+    SYS_open Depends,
+    SYS_openat Depends,
+    SYS_creat Changes,
+    SYS_write Depends,
+    SYS_writev Depends,
+    SYS_pwrite64 Changes,
+    SYS_close Depends,
+    SYS_rename Changes,
+    SYS_renameat Changes,
+    SYS_renameat2 Changes,
+    SYS_link Changes,
+    SYS_linkat Changes,
+    SYS_symlink Changes,
+    SYS_symlinkat Changes,
+    SYS_unlink Changes,
+    SYS_unlinkat Changes,
+    SYS_mkdir Changes,
+    SYS_mkdirat Changes,
+    SYS_rmdir Changes,
+    SYS_mknod Changes,
+    SYS_mknodat Changes,
+    SYS_mount Changes,
+    SYS_umount2 Changes,
+    SYS_truncate Changes,
+    SYS_ftruncate Changes,
+    SYS_chmod Changes,
+    SYS_fchmod Changes,
+    SYS_fchmodat Changes,
+    SYS_chown Changes,
+    SYS_fchown Changes,
+    SYS_fchownat Changes,
+    SYS_flock Changes,
+    // A file that is not yet on the disk is there for everybody all the same.
+    SYS_fsync Reads,
+    SYS_fdatasync Reads,
+    SYS_read Reads,
+    SYS_pread64 Reads,
+    SYS_readv Reads,
+    SYS_getdents64 Reads,
+    SYS_readlink Reads,
+    SYS_readlinkat Reads,
+    SYS_stat Reads,
+    SYS_lstat Reads,
+    SYS_fstat Reads,
+    SYS_newfstatat Reads,
+    SYS_statx Reads,
+    SYS_statfs Reads,
+    SYS_fstatfs Reads,
+    SYS_access Reads,
+    SYS_faccessat Reads,
+    SYS_faccessat2 Reads,
+    SYS_inotify_init1 Reads,
+    SYS_inotify_add_watch Reads,
+    SYS_name_to_handle_at Reads,
+    // Sockets.
+    SYS_socket Reads,
+    SYS_connect Changes,
+    SYS_accept4 Reads,
+    SYS_bind Changes,
+    SYS_listen Changes,
+    SYS_sendto Depends,
+    SYS_sendmsg Changes,
+    SYS_sendmmsg Changes,
+    SYS_recvfrom Reads,
+    SYS_recvmsg Reads,
+    SYS_getsockopt Reads,
+    SYS_setsockopt Reads,
+    SYS_getsockname Reads,
+    SYS_ioctl Changes,
+    // Other processes.
+    SYS_kill Changes,
+    SYS_tgkill Own,
+    SYS_pidfd_open Reads,
+    SYS_pidfd_send_signal Changes,
+    SYS_pidfd_getfd Reads,
+    SYS_fork Changes,
+    SYS_vfork Changes,
+    SYS_clone Changes,
+    SYS_clone3 Changes,
+    SYS_setns Reads,
+    SYS_unshare Reads,
+    // The kernel's tables.
+    SYS_bpf Depends,
+    SYS_perf_event_open Reads,
+    SYS_fcntl Own,
+    SYS_epoll_ctl Reads,
+    SYS_eventfd2 Reads,
+    SYS_memfd_create Reads,
+];
+
+#[cfg(not(target_arch = "x86_64"))]
+const TABLE: &[(i64, &str, Effect)] = table![];
+
+/// Commands of bpf(2) that leave nothing behind when the process ends: what they make is held by a descriptor, or
+/// they only read. The numbers are those of `enum bpf_cmd` in linux/bpf.h.
+const BPF_THAT_ENDS_WITH_THE_PROCESS: &[u64] = &[
+    0, // map create
+    1, // map look up
+    4, // map get next key
+    5, // prog load
+    7, // obj get
+    10, 11, 12, 13, 14, 15, 16, // test run, ids, information, query
+    18, 19, 20, 23, // BTF load, by number, task query, BTF next number
+    24, // map look up, many
+    30, 31, 32, 33, // link by number, next number, statistics, iterator
+];
+const CREATING: u64 = (libc::O_CREAT | libc::O_TRUNC) as u64;
+/// Of rtnetlink (linux/rtnetlink.h): the first kind of message, and what remains of the kinds that ask.
+const RTM_BASE: u16 = 16;
+const RTM_GET: u16 = 2;
+const NLM_F_DUMP: u16 = 0x300;
+/// All flags that a request may have.
+const NLM_F_KNOWN: u16 = 0x0f07;

@@ -1,0 +1,98 @@
+use std::process::Stdio;
+
+use super::*;
+use crate::process::own_group;
+
+/// A shell that makes a file when it is told to, and then one of another name.
+struct Shell {
+    child: std::process::Child,
+    folder: std::path::PathBuf,
+}
+
+impl Shell {
+    fn new(name: &str) -> Shell {
+        let folder = std::env::temp_dir().join(format!("nn-tracer-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let mut shell = own_group("sh");
+        shell
+            .current_dir(&folder)
+            .args(["-c", "read x; : > one; : > two; read x"])
+            .stdin(Stdio::piped())
+            .stderr(Stdio::null());
+        let child = shell.spawn().expect("a shell");
+        Shell { child, folder }
+    }
+
+    fn tell(&mut self) {
+        let stdin = self.child.stdin.as_mut().expect("it is piped");
+        std::io::Write::write_all(stdin, b"go\n").expect("it reads");
+    }
+
+    fn made(&self) -> [bool; 2] {
+        ["one", "two"].map(|name| self.folder.join(name).exists())
+    }
+}
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Gives the n-th call that changes something this verdict.
+fn nth(n: u32, verdict: Verdict) -> impl FnMut(&Call) -> Verdict {
+    let mut seen = 0;
+    move |call| {
+        seen += u32::from(call.changes_host());
+        match call.changes_host() && seen == n {
+            true => verdict,
+            false => Verdict::Go,
+        }
+    }
+}
+
+#[test]
+fn a_process_is_killed_before_the_call_that_is_meant() {
+    for n in 1..=2 {
+        let mut shell = Shell::new("kill");
+        let tracer = Tracer::seize(shell.child.id()).expect("it is ours");
+        shell.tell();
+        let outcome = tracer.follow(nth(n, Verdict::Kill), || false);
+        let outcome = outcome.expect("it is followed");
+        assert!(matches!(outcome, Outcome::Killed(_)), "{outcome:?}");
+        assert_eq!(shell.made(), [n > 1, false], "{outcome:?}");
+        let status = shell.child.wait().expect("it is left to its parent");
+        assert!(!status.success());
+    }
+}
+
+#[test]
+fn a_call_that_is_to_fail_is_not_carried_out_and_the_process_goes_on() {
+    let mut shell = Shell::new("fail");
+    let tracer = Tracer::seize(shell.child.id()).expect("it is ours");
+    shell.tell();
+    let verdict = Verdict::Fail(Errno::ENOSPC);
+    let outcome = tracer.follow(nth(2, verdict), || false);
+    let outcome = outcome.expect("it is followed");
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    // A shell ends when a redirection fails; here it is enough that it is nobody's to trace any more.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", shell.child.id()));
+    let traced = status.is_ok_and(|text| !text.contains("TracerPid:\t0"));
+    assert!(!traced, "it is still traced");
+    assert_eq!(shell.made(), [true, false]);
+}
+
+#[test]
+fn a_process_goes_on_by_itself_when_all_has_come() {
+    let mut shell = Shell::new("over");
+    let tracer = Tracer::seize(shell.child.id()).expect("it is ours");
+    shell.tell();
+    let two = shell.folder.join("two");
+    let outcome = tracer.follow(|_| Verdict::Go, || two.exists());
+    assert_eq!(outcome.expect("it is followed"), Outcome::Over);
+    assert_eq!(shell.made(), [true, true]);
+    shell.tell();
+    assert!(shell.child.wait().expect("it ends").success());
+}

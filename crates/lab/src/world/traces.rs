@@ -1,0 +1,113 @@
+//! What a daemon has made in its own network namespace and runtime folder, as lines to compare.
+//!
+//! Smaller than a [`super::Snapshot`]: nothing of the whole machine, and without the numbers that the kernel chooses
+//! anew each time (handles of queues, indexes of interfaces), so that what two daemons made is equal line by line.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::Netns;
+use crate::process;
+
+/// Interfaces, queues, classes, and the files of the runtime folder.
+pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
+    let links = ns.ip("-o link")?;
+    let mut names = Vec::new();
+    for line in links.lines() {
+        let mut words = line.split(": ");
+        let (index, name, rest) = (words.next(), words.next(), words.next());
+        let name = name.and_then(|name| name.split('@').next());
+        // `<BROADCAST,NOARP,UP,LOWER_UP> mtu 1500 …`
+        let flags = rest.and_then(|rest| rest.split(" qdisc").next());
+        names.extend(index.zip(name).zip(flags));
+    }
+    let mut found = BTreeSet::new();
+    for ((_, name), flags) in &names {
+        let shown = without_index(name);
+        found.insert(format!("interface {shown} {flags}"));
+        for class in ns.tc(&format!("class show dev {name}"))?.lines() {
+            let mut words: Vec<&str> = class.split_whitespace().collect();
+            if let Some(leaf) = words.iter().position(|word| *word == "leaf") {
+                words.drain(leaf..(leaf + 2).min(words.len()));
+            }
+            found.insert(format!("class of {shown}: {}", words.join(" ")));
+        }
+        for queue in ns.tc(&format!("qdisc show dev {name}"))?.lines() {
+            let mut words: Vec<&str> = queue.split_whitespace().collect();
+            // Handles of ours begin so.
+            if words.len() > 2 && !words[2].starts_with("4e") {
+                words.remove(2);
+            }
+            if let Some(count) = words.iter().position(|w| *w == "direct_packets_stat") {
+                words.drain(count..(count + 2).min(words.len()));
+            }
+            found.insert(format!("queue of {shown}: {}", words.join(" ")));
+        }
+    }
+    for setting in SETTINGS_OF_LO {
+        let path = format!("/proc/sys/net/ipv4/conf/lo/{setting}");
+        let value = ns.enter(|| Ok(std::fs::read_to_string(&path)?))?;
+        found.insert(format!("lo {setting} {}", value.trim()));
+    }
+    let mut files = Vec::new();
+    list(runtime, runtime, &mut files);
+    for file in files {
+        // Pins of interfaces have their index in the name.
+        let named = names.iter().find_map(|((index, name), _)| {
+            let rest = file.strip_prefix(&format!("bpf/link_if{index}_"))?;
+            Some(format!("bpf/link_if {} {rest}", without_index(name)))
+        });
+        found.insert(format!("file {}", named.unwrap_or(file)));
+    }
+    Ok(found)
+}
+
+/// The entries of one of the maps that a daemon has pinned, as bpftool prints them; none where there is no bpftool, or
+/// no map.
+pub fn entries(runtime: &Path, map: &str) -> BTreeSet<String> {
+    let pin = runtime.join("bpf").join(map);
+    if !process::installed("bpftool") || !pin.exists() {
+        return BTreeSet::new();
+    }
+    let mut bpftool = Command::new("bpftool");
+    bpftool.args(["-j", "map", "dump", "pinned"]).arg(&pin);
+    let dumped = process::run(&mut bpftool).unwrap_or_default();
+    let dumped: Value = serde_json::from_str(dumped.trim()).unwrap_or_default();
+    let entries = dumped.as_array().into_iter().flatten();
+    entries
+        .map(|entry| format!("{map} \"key\":{} {}", entry["key"], entry["value"]))
+        .collect()
+}
+
+/// A number as bpftool prints a key: its bytes.
+pub fn key(number: u32) -> String {
+    let bytes = number.to_ne_bytes().map(|byte| format!("\"0x{byte:02x}\""));
+    format!("[{}]", bytes.join(","))
+}
+
+/// What a limit changes while it is in force.
+const SETTINGS_OF_LO: [&str; 2] = ["accept_local", "route_localnet"];
+
+/// All files below a folder.
+fn list(root: &Path, folder: &Path, into: &mut Vec<String>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        let shown = path.strip_prefix(root).unwrap_or(&path);
+        into.push(shown.display().to_string());
+        if path.is_dir() {
+            list(root, &path, into);
+        }
+    }
+}
+
+/// The receive stages of interfaces are called after the interface's index, as in `nnd12`.
+fn without_index(name: &str) -> &str {
+    match name.starts_with("nnd") || name.starts_with("nne") {
+        true => name.trim_end_matches(char::is_numeric),
+        false => name,
+    }
+}

@@ -1,0 +1,109 @@
+//! The daemon is killed at moments that nobody planned for, while clients change things without a pause.
+//!
+//! What was answered is there afterwards; what was asked and not answered is there or is not; root's limit holds all
+//! the while.
+
+use std::os::fd::AsFd;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use netnice_api::{ClearWhat, Client, Response, RuntimeDir};
+use serde_json::Value;
+
+use super::{Bench, Operation, Random, clear, dir, pidfd, set};
+
+/// What one client asks for: this rate, or nothing.
+type Asked = Option<u64>;
+
+/// What may hold for a client's process: what was answered last, and what was asked and not answered.
+#[derive(Clone, Debug, Default)]
+struct May(Vec<Asked>);
+
+/// Changes the limit of one process again and again until the daemon is gone.
+fn change(dir: &RuntimeDir, pid: u32, may: &Mutex<May>, mut random: Random) {
+    let Ok(mut client) = Client::connect(dir) else {
+        return;
+    };
+    loop {
+        let last = may.lock().expect("no panic").0[0];
+        let next = match (last, random.below(4)) {
+            (Some(_), 0) => None,
+            _ => Some(1_000_000 + random.below(9_000_000)),
+        };
+        may.lock().expect("no panic").0.push(next);
+        let answer = match next {
+            Some(rate) => {
+                let pidfd = pidfd(pid);
+                client.call(&set(pid, &format!("up {rate}bit")), Some(pidfd.as_fd()))
+            }
+            None => client.call(&clear(ClearWhat::Target(format!("pid:{pid}"))), None),
+        };
+        let mut may = may.lock().expect("no panic");
+        match answer {
+            Ok(Response::Done(_)) => may.0 = vec![next],
+            Ok(other) => panic!("{next:?} of {pid}: {other:?}"),
+            Err(_) => return,
+        }
+    }
+}
+
+fn deaths(count: u32) {
+    let mut random = Random::new("random deaths");
+    let mut bench = Bench::new();
+    // Root's limit is there, and nothing else.
+    bench.prepare(Operation::Set);
+    let processes = [(); CLIENTS].map(|()| bench.desk.sleeper());
+    let may = [(); CLIENTS].map(|()| Mutex::new(May(vec![None])));
+    let mut faults = Vec::new();
+    for death in 0..count {
+        let pid = bench.desk.netnice.pid().expect("the daemon runs");
+        let moment = Duration::from_micros(random.below(150_000));
+        std::thread::scope(|scope| {
+            for (process, may) in processes.iter().zip(&may) {
+                let (dir, pid) = (dir(&bench.desk.netnice), process.pid());
+                let random = Random(random.below(u64::MAX) | 1);
+                scope.spawn(move || change(&dir, pid, may, random));
+            }
+            std::thread::sleep(moment);
+            netnice_lab::sys::kill(pid as i32, libc::SIGKILL).expect("it runs");
+        });
+        let mut found = bench.missing();
+        bench.desk.netnice.kill_daemon();
+        bench.desk.netnice.start_daemon().expect("another daemon");
+        found.extend(bench.missing());
+        let shown = bench.shown();
+        for (process, may) in processes.iter().zip(&may) {
+            let name = bench.target(process.pid());
+            let targets = shown["targets"].as_array().expect("a list");
+            let held = targets.iter().find(|t| t["target"] == name.as_str());
+            let up = held.map(|target| target["contract"]["up"].as_u64().unwrap_or_default());
+            let installed = held.map_or(&Value::Null, |target| &target["installed"]["up"]);
+            let mut may = may.lock().expect("no panic");
+            if !may.0.contains(&up) || installed.as_u64() != up {
+                found.push(format!(
+                    "{name} has {up:?}, in the kernel {installed}; asked was {may:?}"
+                ));
+            }
+            may.0 = vec![up];
+        }
+        if !found.is_empty() {
+            faults.push(format!("death {death}, after {moment:?}: {found:?}"));
+        }
+    }
+    drop(processes);
+    bench.finish(faults);
+}
+
+#[test]
+fn killed_at_ten_random_moments_under_load_nothing_that_was_answered_is_lost() {
+    deaths(10);
+}
+
+#[test]
+#[ignore = "long: a thousand deaths"]
+fn killed_at_a_thousand_random_moments_under_load() {
+    deaths(1000);
+}
+
+/// Clients that change things at the same time.
+const CLIENTS: usize = 4;

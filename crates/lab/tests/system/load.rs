@@ -1,0 +1,265 @@
+//! Many clients at once: what they have at the end is what they would have if they had asked one after the other, in
+//! the order that the daemon's log tells, and the daemon has no more memory and no more descriptors than before.
+//!
+//! ```text
+//!   64 clients ──────> a daemon ──> show A            the log: who, which target, what came of it
+//!                          │ clear, stop                │  each client is the only one of its user that changes its
+//!                          v                            v  target, so a line is that client's next change
+//!   the same users ──> a new daemon ──> show B        one change after the other, in the order of the log
+//! ```
+//!
+//! A and B are the same, and each change that was refused is refused again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use netnice_api::{Client, Log, LogLine, Request, Response, RuntimeDir};
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::storm::client::{Came, Change, Did};
+use netnice_lab::sys;
+use netnice_lab::world::Netnice;
+use serde_json::Value;
+
+/// Four clients of each of these, and as many of root's as of all of them.
+const USERS: std::ops::Range<u32> = 61_300..61_308;
+const OF_EACH: usize = 4;
+
+/// A process with some clients, all of one user.
+struct Crowd {
+    uid: u32,
+    program: Proc,
+    targets: Vec<String>,
+}
+
+impl Crowd {
+    fn start(desk: &Desk, second: &PathBuf, uid: u32, requests: u64, targets: &[String]) -> Crowd {
+        let lab = desk.copy_for_all("netnice-lab").expect("a copy");
+        let mut command = desk.world.client().ns.command("setpriv");
+        let id = uid.to_string();
+        if uid == 0 {
+            command = desk.world.client().ns.command(&lab);
+        } else {
+            command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
+            command.arg(&lab);
+        }
+        let clients = match targets.len() {
+            0 => OF_EACH,
+            some => some,
+        };
+        command.args(["storm", "client", "--runtime-dir"]);
+        command
+            .arg(desk.netnice.runtime())
+            .arg("--second")
+            .arg(second);
+        command.args(["--clients", &clients.to_string()]);
+        command.args(["--requests", &requests.to_string()]);
+        command.args(["--seed", &sys::now_ns().to_string()]);
+        if !targets.is_empty() {
+            command.args(["--targets", &targets.join(","), "--promises"]);
+        }
+        let mut program = Proc::start(command).expect("it starts");
+        let ready = program.next_json("ready", PATIENCE).expect("it is ready");
+        let targets = serde_json::from_value(ready["ready"].clone()).expect("a list");
+        Crowd {
+            uid,
+            program,
+            targets,
+        }
+    }
+
+    /// Carries one change out at the second daemon.
+    fn order(&mut self, target: &str, asked: &str) -> Came {
+        let order = format!("{target} {asked}");
+        self.program.tell(&order).expect("it listens");
+        let came = self.program.next_json("came", PATIENCE).expect("an answer");
+        serde_json::from_value(came["came"].clone()).expect("what came of it")
+    }
+}
+
+/// Reads the daemon's log while it grows: only the latest lines are kept there.
+struct Reader {
+    lines: Arc<Mutex<Vec<LogLine>>>,
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Reader {
+    fn start(netnice: &Netnice) -> Reader {
+        let lines: Arc<Mutex<Vec<LogLine>>> = Arc::default();
+        let over: Arc<AtomicBool> = Arc::default();
+        let dir = RuntimeDir::choose(Some(netnice.runtime().to_owned()), None);
+        let (into, ended) = (lines.clone(), over.clone());
+        let thread = std::thread::spawn(move || {
+            let mut client = Client::connect(&dir).expect("it listens");
+            loop {
+                let last = ended.load(Ordering::Relaxed);
+                let read = client.call(&Request::Log(Log::default()), None);
+                let Ok(Response::Log(log)) = read else {
+                    panic!("no log: {read:?}");
+                };
+                add(&mut into.lock().expect("no panic"), log.lines);
+                if last {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        Reader {
+            lines,
+            over,
+            thread,
+        }
+    }
+
+    fn all(self) -> Vec<LogLine> {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().expect("it does not panic");
+        std::mem::take(&mut *self.lines.lock().expect("no panic"))
+    }
+}
+
+/// Adds the lines that come after those that are known.
+fn add(known: &mut Vec<LogLine>, read: Vec<LogLine>) {
+    let from = match known.last() {
+        None => 0,
+        Some(last) => match read.iter().rposition(|line| line == last) {
+            Some(at) => at + 1,
+            None => panic!("the log has lost lines: {} were read", known.len()),
+        },
+    };
+    known.extend(read.into_iter().skip(from));
+}
+
+/// Whose change a line tells of, and what came of it.
+fn read(line: &str) -> Option<(u32, String, Came)> {
+    let (uid, rest) = match line.strip_prefix("root") {
+        Some(rest) => (0, rest),
+        None => {
+            let rest = line.strip_prefix("user ")?;
+            let digits = rest.find(|c: char| !c.is_ascii_digit())?;
+            (rest[..digits].parse().ok()?, &rest[digits..])
+        }
+    };
+    // `root set pid:7: up 4mbit`, `root: pid:7 is cleared`, `root, pid:7: refused: …`
+    let (rest, came) = match rest {
+        _ if rest.starts_with(" set ") => (&rest[5..], Came::Done),
+        _ if rest.starts_with(": ") => (&rest[2..], Came::Done),
+        _ if rest.starts_with(", ") => (&rest[2..], Came::Refused),
+        _ => return None,
+    };
+    let word = rest.split(' ').next()?;
+    Some((uid, word.trim_end_matches(':').to_owned(), came))
+}
+
+fn standing(netnice: &Netnice) -> Value {
+    netnice.show_standing().expect("a show")
+}
+
+fn descriptors(netnice: &Netnice) -> usize {
+    let pid = netnice.pid().expect("it runs");
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd"));
+    fds.expect("it runs").count()
+}
+
+fn serial(requests: u64, memory: u64) {
+    let mut desk = Desk::new().expect("a desk");
+    let second = desk.world.folder().join("second");
+    desk.types("link eth0 --rate 100mbit");
+    let start = |uid: u32, targets: &[String]| Crowd::start(&desk, &second, uid, requests, targets);
+    let mut crowds: Vec<Crowd> = USERS.map(|uid| start(uid, &[])).collect();
+    let processes = crowds.iter().flat_map(|crowd| crowd.targets.clone());
+    // Root changes the limits of most of their processes, and of the users around them.
+    let roots = processes.take(USERS.len() * OF_EACH - USERS.len());
+    let roots: Vec<String> = roots
+        .chain(USERS.map(|uid| format!("user:{uid}")))
+        .collect();
+    crowds.push(start(0, &roots));
+    let reader = Reader::start(&desk.netnice);
+    let before = (descriptors(&desk.netnice), desk.netnice.daemon_memory());
+    for crowd in &mut crowds {
+        crowd.program.tell("go").expect("it listens");
+    }
+    let mut changes: BTreeMap<(u32, String), VecDeque<Change>> = BTreeMap::new();
+    let (mut count, mut failures) = (0, Vec::new());
+    let within = PATIENCE + Duration::from_millis(64 * 20 * requests);
+    for crowd in &mut crowds {
+        let did = crowd.program.next_json("did", within).expect("a report");
+        let did: Vec<Did> = serde_json::from_value(did["did"].clone()).expect("its form");
+        for one in did {
+            count += one.requests;
+            failures.extend(one.failures);
+            changes.insert((crowd.uid, one.target), one.changes.into());
+        }
+    }
+    assert!(failures.is_empty(), "{failures:?}");
+    let made = standing(&desk.netnice);
+    let log = reader.all();
+    let after = (descriptors(&desk.netnice), desk.netnice.daemon_memory());
+    let all: usize = changes.values().map(VecDeque::len).sum();
+    println!(
+        "{count} requests, {all} changes, {} lines of log",
+        log.len()
+    );
+    // Clients have gone, and what the first change loads has come.
+    let limits_open = 64 + 32;
+    assert!(
+        after.0 <= before.0 + limits_open,
+        "{before:?} became {after:?}"
+    );
+    let (had, has) = (before.1.expect("it lives"), after.1.expect("it lives"));
+    assert!(has <= had + memory, "{had} bytes became {has}");
+    // The same, one after the other.
+    desk.types("clear --all");
+    desk.netnice.stop_daemon();
+    let again = Netnice::start(&desk.world.client().ns, &second).expect("a second daemon");
+    again.type_line("link eth0 --rate 100mbit").expect("a link");
+    let mut faults = Vec::new();
+    for line in &log {
+        let Some((uid, target, came)) = read(&line.text) else {
+            continue;
+        };
+        let Some(theirs) = changes.get_mut(&(uid, target.clone())) else {
+            continue;
+        };
+        let Some(change) = theirs.pop_front() else {
+            panic!("no client knows of `{}`", line.text);
+        };
+        assert_eq!(change.came, came, "`{}` of {change:?}", line.text);
+        let crowd = crowds.iter_mut().find(|crowd| crowd.uid == uid);
+        let now = crowd.expect("they are there").order(&target, &change.asked);
+        if now != came {
+            faults.push(format!(
+                "user {uid}, {target} {}: {came:?}, then {now:?}",
+                change.asked
+            ));
+        }
+    }
+    let left: usize = changes.values().map(VecDeque::len).sum();
+    assert_eq!(
+        left, 0,
+        "changes of which the log says nothing: {changes:?}"
+    );
+    assert!(faults.is_empty(), "{} differ: {faults:#?}", faults.len());
+    assert!(
+        soon(|| standing(&again) == made),
+        "one after the other {} became {}",
+        made,
+        standing(&again)
+    );
+}
+
+#[test]
+fn sixty_four_clients_at_once_get_what_they_would_get_one_after_the_other() {
+    serial(50, 32 << 20);
+}
+
+#[test]
+#[ignore = "long: a million requests"]
+fn a_million_requests_of_sixty_four_clients_leave_memory_and_descriptors_flat() {
+    serial(16_000, 24 << 20);
+}

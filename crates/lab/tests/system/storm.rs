@@ -1,0 +1,338 @@
+//! A storm: hostile users who try everything at random beside good users, whose requests are answered, whose limits
+//! hold, and whose contracts nobody touches; afterwards everything is as before.
+//!
+//! What is tried stands in one table, `netnice_lab::storm::attacks::ATTACKS`.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{R4M, pause};
+use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::sys;
+use netnice_lab::traffic::{self, Running, Tcp};
+use netnice_lab::wire::{self, Flow};
+use netnice_lab::world::traces;
+use serde_json::{Value, json};
+
+/// Users that no machine gives a name.
+const GOOD: [u32; 2] = [61_234, 61_235];
+const HOSTILE: std::ops::Range<u32> = 62_000..62_008;
+/// Where the good user's program sends to.
+const PORT: u16 = 5001;
+/// The first port of the hostile users' flows; each has a hundred.
+const FLOWS: u16 = 20_000;
+
+/// How long a storm lasts, and how exactly it is judged.
+struct Weather {
+    lasts: Duration,
+    /// The least of the good user's limit that passes.
+    least: f64,
+    /// The 99th part of a hundred of the good users' answers, and the last.
+    p99: Duration,
+    worst: Duration,
+    /// How much memory the daemon may have more at the end.
+    memory: u64,
+}
+
+/// A desk with a managed link, root's limits, and a good user's program under a limit.
+struct Place {
+    desk: Desk,
+    lab: PathBuf,
+    /// Sends as much as it may.
+    sender: Running,
+    /// Under limits of root's and of a good user's.
+    others: Vec<Proc>,
+}
+
+/// What of the daemon must be the same afterwards.
+struct Before {
+    contracts: Value,
+    traces: BTreeSet<String>,
+    entries: BTreeSet<String>,
+    descriptors: usize,
+    memory: u64,
+}
+
+impl Place {
+    fn new() -> Place {
+        let desk = Desk::new().expect("a desk");
+        let lab = desk.copy_for_all("netnice-lab").expect("a copy");
+        let to = desk.sink(PORT).expect("a sink");
+        desk.types("link eth0 --rate 100mbit --down-rate 100mbit");
+        let flows = Tcp::connect(to, 4).source();
+        let as_good = words(GOOD[0]);
+        let as_good: Vec<&str> = as_good.iter().map(String::as_str).collect();
+        let client = desk.world.client();
+        let sender = traffic::eager_behind(client, &as_good, Some(&lab), &flows);
+        let sender = sender.expect("a program");
+        desk.types(&format!("set pid:{} --up 4mbit --min 4mbit", sender.pid()));
+        let others = vec![desk.sleeper(), desk.sleeper()];
+        desk.types(&format!("set pid:{} --up 3mbit", others[0].pid()));
+        desk.types(&format!("set pid:{} --both 2mbit", others[1].pid()));
+        desk.types(&format!("set user:{} --down 50mbit", GOOD[1]));
+        Place {
+            desk,
+            lab,
+            sender,
+            others,
+        }
+    }
+
+    /// A program of a storm, by a user.
+    fn start(&self, uid: u32, what: &str, more: &[String]) -> Proc {
+        let mut command = self.desk.world.client().ns.command("setpriv");
+        command.args(&words(uid)[1..]).arg(&self.lab);
+        command.args(["storm", what, "--runtime-dir"]);
+        command.arg(self.desk.netnice.runtime()).args(more);
+        let mut program = Proc::start(command).expect("it starts");
+        program.next_json("ready", PATIENCE).expect("it is ready");
+        program
+    }
+
+    fn good(&self, lasts: Duration, seed: u64) -> Vec<Proc> {
+        let more = |uid: &u32| args(lasts, seed.wrapping_add(u64::from(*uid)));
+        let start = |uid: &u32| self.start(*uid, "good", &more(uid));
+        GOOD.iter().map(start).collect()
+    }
+
+    fn hostile(&self, lasts: Duration, seed: u64, only: Option<&str>) -> Vec<Proc> {
+        let others = self.others.iter().map(Proc::pid);
+        let others: Vec<String> = others
+            .chain([self.sender.pid(), 1])
+            .map(|pid| pid.to_string())
+            .collect();
+        let start = |(n, uid): (usize, u32)| {
+            let mut more = args(lasts, seed.wrapping_add(u64::from(uid)));
+            let port = FLOWS + 100 * n as u16;
+            let (local, remote) = (self.desk.client(port), self.desk.server(FLOWS));
+            more.extend(["--others".to_owned(), others.join(",")]);
+            more.extend(["--local".to_owned(), local.to_string()]);
+            more.extend(["--remote".to_owned(), remote.to_string()]);
+            more.extend(
+                only.iter()
+                    .flat_map(|only| ["--only", *only])
+                    .map(str::to_owned),
+            );
+            self.start(uid, "hostile", &more)
+        };
+        HOSTILE.enumerate().map(start).collect()
+    }
+
+    /// The contracts of all who are not hostile.
+    fn contracts(&self) -> Value {
+        let shown = self.desk.netnice.show_standing().expect("a show");
+        let mut ours: BTreeSet<String> = self.others.iter().map(|p| p.pid().to_string()).collect();
+        ours.insert(self.sender.pid().to_string());
+        let of_ours = |target: &&Value| {
+            let name = target["target"].as_str().unwrap_or_default();
+            name.starts_with("user:") || name.strip_prefix("pid:").is_some_and(|p| ours.contains(p))
+        };
+        let targets = shown["targets"].as_array().expect("a list");
+        let targets: Vec<Value> = targets.iter().filter(of_ours).cloned().collect();
+        json!({"links": shown["links"], "targets": targets})
+    }
+
+    fn pid(&self) -> u32 {
+        self.desk.netnice.pid().expect("the daemon runs")
+    }
+
+    fn descriptors(&self) -> usize {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        fds.expect("the daemon runs").count()
+    }
+
+    /// Interfaces, queues, classes and files; a driver's log stays.
+    fn traces(&self) -> BTreeSet<String> {
+        let (ns, runtime) = (&self.desk.world.client().ns, self.desk.netnice.runtime());
+        let mut found = traces::traces(ns, runtime).expect("they are listed");
+        found.retain(|line| !line.ends_with(".log"));
+        found
+    }
+
+    /// Who is a member of what.
+    fn entries(&self) -> BTreeSet<String> {
+        let runtime: &Path = self.desk.netnice.runtime();
+        let maps = ["procs", "targets", "apps", "cgroups", "users", "containers"];
+        let entries = maps.iter().flat_map(|map| traces::entries(runtime, map));
+        entries.collect()
+    }
+
+    fn before(&self) -> Before {
+        Before {
+            contracts: self.contracts(),
+            traces: self.traces(),
+            entries: self.entries(),
+            descriptors: self.descriptors(),
+            memory: self.desk.netnice.daemon_memory().expect("it lives"),
+        }
+    }
+
+    /// What is not as before, once all has had the time to go.
+    fn judge(&self, before: &Before, memory: u64) -> Vec<String> {
+        let (mut faults, fds) = (Vec::new(), before.descriptors);
+        if !soon(|| self.traces() == before.traces) {
+            let now = self.traces();
+            let left: Vec<&String> = now.difference(&before.traces).collect();
+            let gone: Vec<&String> = before.traces.difference(&now).collect();
+            faults.push(format!("left over: {left:#?}; gone: {gone:#?}"));
+        }
+        if !soon(|| self.entries() == before.entries) {
+            let now = self.entries();
+            let left: Vec<&String> = now.difference(&before.entries).collect();
+            let gone: Vec<&String> = before.entries.difference(&now).collect();
+            faults.push(format!("in the maps: left {left:?}; gone {gone:?}"));
+        }
+        if !soon(|| self.descriptors() <= fds) {
+            faults.push(format!("{fds} descriptors became {}", self.descriptors()));
+        }
+        let now = self.desk.netnice.daemon_memory().expect("it lives");
+        if now > before.memory + memory {
+            faults.push(format!("{} bytes became {now}", before.memory));
+        }
+        if self.contracts() != before.contracts {
+            faults.push(format!(
+                "contracts of others: {} became {}",
+                before.contracts,
+                self.contracts()
+            ));
+        }
+        faults
+    }
+}
+
+/// The words that make a program one of a user.
+fn words(uid: u32) -> Vec<String> {
+    let id = uid.to_string();
+    let words = [
+        "setpriv",
+        "--reuid",
+        &id,
+        "--regid",
+        &id,
+        "--clear-groups",
+        "--",
+    ];
+    words.map(str::to_owned).to_vec()
+}
+
+fn args(lasts: Duration, seed: u64) -> Vec<String> {
+    let (lasts, seed) = (lasts.as_millis().to_string(), seed.to_string());
+    ["--for-ms", &lasts, "--seed", &seed]
+        .map(str::to_owned)
+        .to_vec()
+}
+
+/// What a storm is drawn from: `NETNICE_SEED`, or the clock; printed, so that it can come again.
+fn seed() -> u64 {
+    let given = std::env::var("NETNICE_SEED").ok();
+    let seed = given.and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(sys::now_ns);
+    println!("storm: NETNICE_SEED={seed}");
+    seed
+}
+
+fn storm(weather: &Weather, only: Option<&str>) {
+    let place = Place::new();
+    let seed = seed();
+    // What is made at the first use is there before.
+    for mut program in place.good(Duration::from_millis(500), seed) {
+        program.next_json("requests", PATIENCE).expect("a report");
+    }
+    pause(1.5);
+    let before = place.before();
+    let (pid, lasts) = (place.pid(), weather.lasts);
+    let hostile = place.hostile(lasts, seed, only);
+    let good = place.good(lasts.saturating_sub(Duration::from_millis(500)), seed);
+    let mut faults = rates(&place, weather);
+    for mut program in good {
+        let report = program.next_json("requests", lasts + PATIENCE);
+        let report = report.expect("a good user's report");
+        println!("good: {report}");
+        let failures = report["failures"].as_array().expect("a list");
+        faults.extend(failures.iter().map(|text| format!("a good user: {text}")));
+        let took = |part: &str| Duration::from_micros(report[part].as_u64().unwrap_or(u64::MAX));
+        for (part, most) in [("p99_us", weather.p99), ("worst_us", weather.worst)] {
+            if took(part) > most {
+                let took = took(part);
+                faults.push(format!(
+                    "a good user waits: {part} {took:?}, at most {most:?}"
+                ));
+            }
+        }
+    }
+    for (program, uid) in hostile.into_iter().zip(HOSTILE) {
+        let mut program = program;
+        let report = program.next_json("crimes", lasts + PATIENCE);
+        let report = report.expect("a hostile user's report");
+        println!("hostile {uid}: {report}");
+        let crimes = report["crimes"].as_array().expect("a list");
+        faults.extend(crimes.iter().map(|text| format!("user {uid}: {text}")));
+    }
+    assert!(sys::alive(pid), "the daemon has ended");
+    faults.extend(place.judge(&before, weather.memory));
+    assert!(
+        faults.is_empty(),
+        "{} faults:\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
+}
+
+/// What of the good user's limit is not kept while the storm lasts, in windows that follow each other.
+fn rates(place: &Place, weather: &Weather) -> Vec<String> {
+    let mut faults = Vec::new();
+    let span = (weather.lasts.as_secs_f64() / 4.0 - 1.0).clamp(2.0, 30.0);
+    let until = std::time::Instant::now() + weather.lasts.mul_f64(0.9);
+    let (mut windows, mut most) = (Vec::new(), 0.0f64);
+    while std::time::Instant::now() < until {
+        let theirs = |flow: &Flow| flow.target.1 == PORT && flow.transport == wire::Transport::Tcp;
+        match place.desk.sent_by(0.5, span, theirs) {
+            Ok(rate) => {
+                let share = rate / R4M.bits as f64;
+                most = most.max(share);
+                windows.push(share);
+            }
+            Err(error) => println!("a window is lost: {error:#}"),
+        }
+    }
+    println!("of the good user's limit: {windows:.3?}");
+    if most > 1.03 {
+        faults.push(format!("{:.1} % of the good user's limit", most * 100.0));
+    }
+    // On a busy machine its program may not run for a while: the best window tells whether its limit is too tight.
+    let best = windows.iter().copied().fold(0.0, f64::max);
+    if best < weather.least {
+        faults.push(format!(
+            "only {:.1} % of the good user's limit",
+            best * 100.0
+        ));
+    }
+    faults
+}
+
+#[test]
+fn a_storm_of_hostile_users_disturbs_nobody() {
+    let weather = Weather {
+        lasts: Duration::from_secs(20),
+        least: 0.5,
+        p99: Duration::from_secs(10),
+        worst: Duration::from_secs(20),
+        memory: 32 << 20,
+    };
+    storm(&weather, None);
+}
+
+#[test]
+#[ignore = "long: ten minutes of storm, judged as a quiet machine lets it"]
+fn ten_minutes_of_storm_disturb_nobody() {
+    let weather = Weather {
+        lasts: Duration::from_secs(600),
+        least: 0.97,
+        p99: Duration::from_millis(100),
+        worst: Duration::from_secs(10),
+        memory: 16 << 20,
+    };
+    storm(&weather, None);
+}
