@@ -53,10 +53,10 @@ impl Daemon {
             let mut answers = answers.into_iter();
             // Ends with the test: nobody connects any more, or nobody listens.
             while let Ok((mut stream, _)) = listener.accept() {
-                while let Some((request, fd)) = read_request(&stream) {
+                while let Some(call) = read_request(&stream) {
                     let Some(answer) = answers.next() else { return };
                     let _ = stream.write_all(&encode_response(&answer).expect("fits"));
-                    if tell.send((request, fd)).is_err() {
+                    if tell.send(call).is_err() {
                         return;
                     }
                 }
