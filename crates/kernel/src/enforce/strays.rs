@@ -98,7 +98,11 @@ impl Kernel {
     /// Forgets sockets without room for a tag that are gone. To be called each second; looks once in [`LOOKS`] calls.
     pub fn sweep_strays(&mut self) -> Result<(), KernelError> {
         self.looks = self.looks.wrapping_add(1);
-        let Some(programs) = self.programs.as_mut().filter(|_| self.looks % LOOKS == 0) else {
+        let Some(programs) = self
+            .programs
+            .as_mut()
+            .filter(|_| self.looks.is_multiple_of(LOOKS))
+        else {
             return Ok(());
         };
         let settings = programs.settings()?;
