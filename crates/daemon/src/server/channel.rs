@@ -103,7 +103,7 @@ async fn hear(
                 }) => {
                     let to = connections.get(&connection);
                     // One at a time: the connection's task has taken the one before.
-                    if !to.is_some_and(|to| to.try_send((request, process)).is_ok()) {
+                    if to.is_none_or(|to| to.try_send((request, process)).is_err()) {
                         return "it asks for a connection that waits, or that is not there"
                             .to_owned();
                     }

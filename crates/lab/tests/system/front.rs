@@ -256,8 +256,8 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
         .expect("it starts");
     let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
     let stop = Arc::new(AtomicBool::new(false));
-    let others = pings(dir.clone(), stop.clone());
     let kept = stick(&desk);
+    let others = pings(dir.clone(), stop.clone());
     let attack = as_user(ANN, move || {
         // More connections than the user may have, of which the thread takes none.
         let connected: Vec<_> = (0..70).filter_map(|_| Client::connect(&dir).ok()).collect();
@@ -273,6 +273,7 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
         })
     });
     let told = attack.join().expect("the attack").expect("a refusal");
+    thread::sleep(Duration::from_secs(1));
     stop.store(true, Ordering::Relaxed);
     assert!(
         told.contains("file descriptor") && told.contains("61234"),
