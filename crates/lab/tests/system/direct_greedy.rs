@@ -293,7 +293,12 @@ fn watched_doorbells(judged: Judged) -> Result<()> {
                 }
                 anyhow::Ok(())
             });
-            eve.flood(&frame, stop)?;
+            // One at a time, so that the driver sleeps in between and has to be rung for.
+            while !stop.load(Ordering::Relaxed) {
+                // Where there is no chunk, those before are still under way.
+                let _ = eve.send(&frame);
+                eve.attachment.wait(Some(Duration::from_millis(1)))?;
+            }
             waits.join().map_err(|_| anyhow!("it panicked"))?
         })
     })?;
