@@ -324,6 +324,8 @@ impl Kernel {
 
     pub(super) fn close_loopback(&mut self) {
         let kept = self.runtime.join(LOOPBACK_FILE);
+        // One that was being written when its daemon died.
+        let _ = fs::remove_file(kept.with_extension("new"));
         let Ok(before) = fs::read_to_string(&kept) else {
             return;
         };
@@ -332,7 +334,6 @@ impl Kernel {
                 let _ = fs::write(format!("/proc/sys/net/ipv4/conf/lo/{name}"), value);
             }
         }
-        let _ = fs::remove_file(kept.with_extension("new"));
         let _ = fs::remove_file(&kept);
     }
 
