@@ -37,7 +37,9 @@ impl Process {
         let line = line.ok_or_else(|| io::Error::other("the file descriptor is no pidfd"))?;
         // It is -1 once the process is gone.
         let pid: u32 = line.trim().parse().map_err(|_| gone())?;
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).map_err(|_| gone())?;
+        // The command name is any bytes.
+        let stat = fs::read(format!("/proc/{pid}/stat")).map_err(|_| gone())?;
+        let stat = String::from_utf8_lossy(&stat);
         // Field 22; the second field, the command name, ends at the last bracket.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let started = fields
