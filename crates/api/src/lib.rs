@@ -23,6 +23,7 @@ mod request;
 mod response;
 mod runtime_dir;
 mod show;
+mod users;
 mod watch;
 mod wire;
 
@@ -31,7 +32,7 @@ pub use exit::Exit;
 pub use history::{HistoryDoc, TargetHistory};
 pub use request::{
     Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Own,
-    Ping, Reload, Request, Set, Show, Until, Watch,
+    Ping, Reload, Request, Set, Show, Until, Users, Watch,
 };
 pub use response::{
     DoctorItem, DoctorReport, Done, Explained, Failed, Found, Gate, LogLine, LogLines, Pong,
@@ -42,6 +43,7 @@ pub use show::{
     CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, FlowCountersDoc, FlowDoc,
     InstalledDoc, LinkDoc, ShowDoc, SliceDoc, TargetDoc,
 };
+pub use users::{QuotaDoc, UserDoc, UsersDoc};
 pub use watch::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
 pub use wire::{
     VERSION, WireError, decode_call, decode_request, decode_response, decode_word, encode_call,

@@ -19,6 +19,12 @@ impl Peer {
         privileged: true,
     };
 
+    /// Whoever reads the metrics: the page tells all users.
+    pub const METRICS: Peer = Peer {
+        uid: 0,
+        privileged: true,
+    };
+
     /// From what the kernel says of a connection.
     pub fn known(peer: &netnice_kernel::peer::Peer) -> Peer {
         let in_group = || {
@@ -29,6 +35,11 @@ impl Peer {
             uid: peer.uid,
             privileged: peer.uid == 0 || in_group(),
         }
+    }
+
+    /// The user whose quotas count; none of root and the group.
+    pub fn user(&self) -> Option<u32> {
+        (!self.privileged).then_some(self.uid)
     }
 
     /// As the one who claims.

@@ -26,6 +26,7 @@ mod rollback;
 mod start;
 mod sweep;
 mod terms;
+mod within;
 
 use std::collections::BTreeMap;
 
@@ -38,6 +39,7 @@ pub use draft::Draft;
 pub use finder::{Finder, made_of};
 pub use start::Record;
 pub use terms::Terms;
+pub use within::OnBooks;
 
 use crate::clock::Now;
 use crate::denied::Denied;

@@ -23,6 +23,7 @@ use crate::ledger::Ledger;
 use crate::ledger::undo::Undos;
 
 pub use books::Books;
+pub use doc::bytes_of;
 
 /// Where the state is kept.
 #[derive(Debug)]

@@ -141,6 +141,11 @@ impl Sources {
         Ok((sources, calls))
     }
 
+    /// The requests that have come.
+    pub fn asks(&mut self) -> Vec<Ask> {
+        std::iter::from_fn(|| self.asks.try_recv().ok()).collect()
+    }
+
     /// Listens to ends while programs are loaded that tell of them.
     pub fn follow_ends(&mut self, host: &mut KernelHost) {
         if !host.is_enforcing() {

@@ -30,6 +30,8 @@ pub struct Remnant {
     pub offered: u64,
     /// Whether it was found, and stays until all is cleared.
     pub found: bool,
+    /// The user without privilege who had asked something of it: it counts for that user until it goes.
+    pub user: Option<u32>,
 }
 
 impl Ledger {
@@ -53,6 +55,7 @@ impl Ledger {
             moved: now,
             offered: 0,
             found: false,
+            user: closed.held.user(),
         };
         self.remnants.insert(entry.id, remnant);
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use netnice_api::{LinkDoc, Moving, Watch, WatchDoc, Watched, WatchedLink};
+use netnice_api::{LinkDoc, Moving, UsersDoc, Watch, WatchDoc, Watched, WatchedLink};
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Direction;
 use netnice_core::meter::Meter;
@@ -36,6 +36,7 @@ pub(super) fn watch<H: Host>(
 pub(super) fn metrics<H: Host>(
     reconciler: &mut Reconciler<H>,
     measured: &mut Measured,
+    users: &UsersDoc,
     now: Now,
 ) -> Page {
     if let Some((at, page)) = &measured.page
@@ -49,10 +50,10 @@ pub(super) fn metrics<H: Host>(
         ..measured.tally
     };
     let page: Page = match told {
-        Ok((doc, meters)) => metrics::page(&doc, &meters, &tally).into(),
+        Ok((doc, meters)) => metrics::page(&doc, &meters, users, &tally).into(),
         Err(denied) => {
             reconciler.journal.judge(now, "metrics", Err(denied));
-            metrics::page(&WatchDoc::default(), &[], &tally).into()
+            metrics::page(&WatchDoc::default(), &[], users, &tally).into()
         }
     };
     measured.page = Some((now.monotonic, page.clone()));
