@@ -246,6 +246,7 @@ impl Daemon {
             Timer::Tick => {
                 self.service.tick(now);
                 self.flows.tick(Now::read());
+                self.drivers.bound_outputs();
                 self.sources.groups.watch(&group_folders(&self.service));
                 self.sources.unit_files.watch(self.service.unit_folders());
             }
