@@ -191,6 +191,8 @@ impl Daemon {
         self.timers.set(Timer::Flows, self.flows.next_due());
         // One that is ready is not a timer's: then requests and all other events take turns.
         let quota = self.service.quotas().time(Quota::ServiceTime);
+        let quotas = self.service.quotas();
+        self.sources.limits.set(quotas.count(Quota::Connections));
         let turn = self.turns.ready_at(quota).filter(|at| *at > now);
         self.timers.set(Timer::Turn, turn);
     }

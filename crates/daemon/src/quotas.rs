@@ -68,6 +68,16 @@ pub struct Description {
     pub range: (u64, u64),
 }
 
+impl Description {
+    /// The same with another least limit.
+    fn from(self, least: u64) -> Description {
+        Description {
+            range: (least, self.range.1),
+            ..self
+        }
+    }
+}
+
 impl Quota {
     /// All of them, in the order in which they are shown.
     pub const ALL: [Quota; 11] = [
@@ -108,7 +118,7 @@ impl Quota {
             range: (Nanos::from_millis(10).0, most.0),
         };
         match self {
-            Quota::Connections => count("connections", "connections", 32, 256),
+            Quota::Connections => count("connections", "connections", 32, 256).from(1),
             Quota::Descriptors => count("descriptors", "file descriptors that wait", 64, 4_096),
             Quota::Targets => count("targets", "targets", 1_024, 8_190),
             Quota::Undos => count("undos", "changes that wait to be taken back", 256, 8_190),

@@ -1,14 +1,14 @@
 //! The socket: who connects, how many may, and one task for each connection.
 //!
 //! The socket is open to all; what a peer may do is judged per request, by the user that the kernel vouches for. A
-//! connection may stay open without asking anything, but not many of one user: where there are more than
-//! [`MOST_OF_USER`] (of root [`MOST_OF_ROOT`], of all [`MOST_OF_ALL`]), the one that has been idle longest makes room,
+//! connection may stay open without asking anything, but not many of one user: where there are more than the quota
+//! `connections` (of root [`MOST_OF_ROOT`], of all [`MOST_OF_ALL`]), the one that has been idle longest makes room,
 //! and if none is idle the newcomer is told so. So nobody can keep others out by holding connections.
 
 pub(crate) mod connection;
 mod crowd;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,6 +25,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::peer::Peer;
+use crate::quotas::Quota;
 use crowd::{Crowd, Seat};
 
 /// A request on its way to the clerk.
@@ -83,6 +84,33 @@ impl Guest {
 pub struct Server {
     listener: UnixListener,
     ours: Option<PathBuf>,
+    limits: Limits,
+}
+
+/// What a user may hold of the socket, by the policy that is in force now. Copies are the same limits.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    connections: Rc<Cell<usize>>,
+}
+
+impl Limits {
+    /// Each user may hold so many connections from now on.
+    pub fn set(&self, connections: usize) {
+        self.connections.set(connections);
+    }
+
+    fn connections(&self) -> usize {
+        self.connections.get()
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        let most = Quota::Connections.describe().default;
+        Limits {
+            connections: Rc::new(Cell::new(usize::try_from(most).unwrap_or(usize::MAX))),
+        }
+    }
 }
 
 impl Server {
@@ -97,6 +125,7 @@ impl Server {
         Ok(Server {
             listener,
             ours: Some(path.to_owned()),
+            limits: Limits::default(),
         })
     }
 
@@ -107,12 +136,18 @@ impl Server {
         Ok(Server {
             listener: UnixListener::from_std(listener)?,
             ours: None,
+            limits: Limits::default(),
         })
+    }
+
+    /// What a user may hold: to be set when the policy changes.
+    pub fn limits(&self) -> Limits {
+        self.limits.clone()
     }
 
     /// Takes connections until the clerk no longer listens. To be run in a local set.
     pub async fn serve(&self, clerk: mpsc::Sender<Ask>) {
-        let crowd = Rc::new(RefCell::new(Crowd::default()));
+        let crowd = Rc::new(RefCell::new(Crowd::new(self.limits())));
         while !clerk.is_closed() {
             match self.listener.accept().await {
                 Ok((stream, _)) => admit(&crowd, stream, &clerk),
@@ -152,8 +187,6 @@ fn admit(crowd: &Rc<RefCell<Crowd>>, stream: UnixStream, clerk: &mpsc::Sender<As
     });
 }
 
-/// How many connections a user may hold open.
-const MOST_OF_USER: usize = 32;
 /// How many root may.
 const MOST_OF_ROOT: usize = 256;
 /// How many there may be: well below the 1,024 descriptors that a process has at least.

@@ -23,7 +23,7 @@ use crate::flows::drivers::{Drivers, FromDrivers};
 use crate::host::Enforcer;
 use crate::host::kernel::KernelHost;
 use crate::meter::metrics::serve::{self, Scrape};
-use crate::server::{Ask, Server};
+use crate::server::{Ask, Limits, Server};
 
 /// Something that happened.
 pub enum Event {
@@ -80,6 +80,8 @@ pub struct Sources {
     hangup: Signal,
     /// Serves the socket; ends when it cannot any more.
     listening: Pin<Box<dyn Future<Output = ()>>>,
+    /// What a user may hold of the socket.
+    pub limits: Limits,
     asks: mpsc::Receiver<Ask>,
     scrapes: mpsc::Receiver<Scrape>,
     drivers: FromDrivers,
@@ -113,6 +115,7 @@ impl Sources {
         tracing::info!(socket = %path.display(), "serving");
         // Tells a service manager, where one asked to be told; nobody else hears it.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
+        let limits = server.limits();
         let listening = Box::pin(async move { server.serve(to_service).await });
         let (to_page, scrapes) = mpsc::channel::<Scrape>(WAITING);
         if let Some(address) = settings.metrics {
@@ -128,6 +131,7 @@ impl Sources {
             interrupt,
             hangup,
             listening,
+            limits,
             asks,
             scrapes,
             drivers,

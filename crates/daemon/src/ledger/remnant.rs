@@ -60,6 +60,18 @@ impl Ledger {
         self.remnants.insert(entry.id, remnant);
     }
 
+    /// Leaves something of a target that was just closed where nothing else is in force: taking all out of the kernel and
+    /// loading it anew takes long, and who toggles a limit would have it done each time. It counts for nobody, as there is
+    /// one at most.
+    pub fn stay_loaded(&mut self, closed: &Closed, now: Instant) {
+        if self.is_empty() {
+            self.linger(closed, now);
+            for remnant in self.remnants.values_mut() {
+                remnant.user = None;
+            }
+        }
+    }
+
     /// Counts the quiet of all remnants from now: nobody looked at them before.
     pub fn look_anew(&mut self, now: Instant) {
         for remnant in self.remnants.values_mut() {

@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-use super::{MOST_OF_ALL, MOST_OF_ROOT, MOST_OF_USER};
+use super::{Limits, MOST_OF_ALL, MOST_OF_ROOT};
 
 /// All connections.
-#[derive(Default)]
 pub(super) struct Crowd {
+    limits: Limits,
     seats: BTreeMap<u64, Taken>,
     next: u64,
     /// Counts up with every change of idleness: the smallest is the longest ago.
@@ -26,9 +26,22 @@ struct Taken {
 }
 
 impl Crowd {
+    /// Of nobody yet.
+    pub(super) fn new(limits: Limits) -> Crowd {
+        Crowd {
+            limits,
+            seats: BTreeMap::new(),
+            next: 0,
+            moment: 0,
+        }
+    }
+
     /// Makes room for one connection of a user; false if all of theirs are busy.
     fn make_room_for(&mut self, uid: u32) -> bool {
-        let most = if uid == 0 { MOST_OF_ROOT } else { MOST_OF_USER };
+        let most = match uid {
+            0 => MOST_OF_ROOT,
+            _ => self.limits.connections(),
+        };
         let theirs = self.seats.values().filter(|t| t.uid == uid).count();
         if theirs >= most {
             return self.dismiss(|taken| taken.uid == uid);

@@ -161,7 +161,9 @@ impl Taken {
             rule: held.rule.clone(),
         });
         if claims.is_empty() {
-            draft.close(slot);
+            if let (Some(closed), Some(_)) = (draft.close(slot), peer.user()) {
+                draft.ledger.stay_loaded(&closed, now.monotonic);
+            }
             self.messages.push(format!("{target} is cleared"));
             if let Some(rule) = &held.rule {
                 self.messages.push(format!(

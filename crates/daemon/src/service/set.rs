@@ -238,7 +238,10 @@ fn finish<H: Host>(
             return Ok(done);
         }
         draft.acts.clear();
-        draft.close(slot);
+        let closed = draft.close(slot);
+        if let (Some(closed), Some(_)) = (closed, asked.peer.user()) {
+            draft.ledger.stay_loaded(&closed, asked.now.monotonic);
+        }
     }
     if asked.set.dry_run {
         done.plan = Some(reconciler.preview(&draft));

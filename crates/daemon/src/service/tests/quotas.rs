@@ -145,3 +145,24 @@ fn who_has_what_is_told_to_root_and_to_each_user_alone() {
     assert_eq!(of_ann.users.len(), 1);
     assert_eq!(of_ann.users[0].uid, ANN.uid);
 }
+
+#[test]
+fn what_a_user_toggles_stays_loaded_for_a_while_and_of_root_nothing_is_left() {
+    let mut desk = desk("targets = 1");
+    for _ in 0..3 {
+        ok(desk.set_as(&ANN, "pid:10", "up 4mbit"));
+        ok(desk.clear_as(&ANN, "pid:10"));
+        assert!(desk.held("pid:10").is_none() && desk.machine().is_enforcing());
+        assert_eq!(desk.service.ledger().remnants().count(), 1);
+    }
+    desk.pass(5);
+    assert!(!desk.machine().is_enforcing());
+    ok(desk.set_as(&ANN, "pid:10", "up 4mbit"));
+    ok(desk.clear("pid:10"));
+    assert!(!desk.machine().is_enforcing());
+    ok(desk.set_as(&ANN, "pid:10", "up 4mbit"));
+    ok(desk.clear_as(&ANN, "all"));
+    assert!(desk.machine().is_enforcing());
+    ok(desk.clear("all"));
+    assert!(!desk.machine().is_enforcing());
+}
