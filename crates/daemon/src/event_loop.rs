@@ -205,8 +205,14 @@ impl Daemon {
             Event::Asked(ask) => self.turns.push(ask.peer.user(), *ask, now.monotonic),
             Event::Scraped(scrape) => {
                 // Who has gone meanwhile misses the page.
-                let users = self.users(&Peer::METRICS, now);
-                let _ = scrape.send(self.service.metrics(&users, now));
+                let page = match self.service.page(now) {
+                    Some(page) => page,
+                    None => {
+                        let users = self.users(&Peer::METRICS, now);
+                        self.service.metrics(&users, now)
+                    }
+                };
+                let _ = scrape.send(page);
             }
             Event::Driver((link, connection, heard)) => {
                 if self.drivers.is_present(&link, connection) {

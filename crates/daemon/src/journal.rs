@@ -122,7 +122,8 @@ impl Journal {
         let over: Vec<u32> = over.map(|(uid, _)| *uid).collect();
         for uid in over {
             self.end_minute(now, uid);
-            self.users.retain(|user, of| *user != uid || !of.lines.is_empty());
+            self.users
+                .retain(|user, of| *user != uid || !of.lines.is_empty());
         }
     }
 
@@ -305,9 +306,18 @@ mod tests {
         let first: Vec<&str> = now[..5].iter().map(String::as_str).collect();
         assert_eq!(
             first,
-            ["root did this", "bob did that", "refused 0", "refused 1", "refused 2"]
+            [
+                "root did this",
+                "bob did that",
+                "refused 0",
+                "refused 1",
+                "refused 2"
+            ]
         );
-        assert!(now[5].starts_with("9997 more refusals and 1 more event of user 1000"), "{now:?}");
+        assert!(
+            now[5].starts_with("9997 more refusals and 1 more event of user 1000"),
+            "{now:?}"
+        );
         assert_eq!(now.len(), 6);
         let over = at(2 + MINUTE.0);
         journal.sum_up(over);
@@ -325,6 +335,9 @@ mod tests {
             journal.tell(at(n), Some(ANN), Kind::Done, n.to_string());
         }
         let now = texts(&journal, at(5_000));
-        assert_eq!((now.len(), now[0].as_str(), now[1].as_str()), (KEPT, "bob", "10"));
+        assert_eq!(
+            (now.len(), now[0].as_str(), now[1].as_str()),
+            (KEPT, "bob", "10")
+        );
     }
 }

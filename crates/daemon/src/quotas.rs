@@ -122,7 +122,12 @@ impl Quota {
             Quota::Descriptors => count("descriptors", "file descriptors that wait", 64, 4_096),
             Quota::Targets => count("targets", "targets", 1_024, 8_190),
             Quota::Undos => count("undos", "changes that wait to be taken back", 256, 8_190),
-            Quota::UndoTime => time("undo-time", "between a change and its undoing", days(31), days(3_660)),
+            Quota::UndoTime => time(
+                "undo-time",
+                "between a change and its undoing",
+                days(31),
+                days(3_660),
+            ),
             Quota::Programs => count("programs", "programs on the direct path", 64, 1_024),
             Quota::Flows => count("flows", "flows on the direct path", 4_096, 65_536),
             Quota::RingBytes => bytes(
@@ -131,12 +136,7 @@ impl Quota {
                 1 << 30,
                 (0, 64 << 30),
             ),
-            Quota::StateBytes => bytes(
-                "state-bytes",
-                "bytes of state",
-                1 << 20,
-                (4_096, 64 << 20),
-            ),
+            Quota::StateBytes => bytes("state-bytes", "bytes of state", 1 << 20, (4_096, 64 << 20)),
             Quota::LogLines => count("log-lines", "lines of the log in a minute", 240, 100_000),
             Quota::ServiceTime => time(
                 "service-time",

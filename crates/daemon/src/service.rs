@@ -296,7 +296,12 @@ impl<H: Host> Service<H> {
         reload::obey(&mut self.reconciler, &mut self.rules, path, now);
     }
 
-    /// The page for Prometheus, with what users have.
+    /// The page for Prometheus that was made last, while it is as good as new.
+    pub fn page(&self, now: Now) -> Option<Page> {
+        watch::fresh_page(&self.measured, now)
+    }
+
+    /// The page for Prometheus, made anew, with what users have.
     pub fn metrics(&mut self, users: &UsersDoc, now: Now) -> Page {
         watch::metrics(&mut self.reconciler, &mut self.measured, users, now)
     }

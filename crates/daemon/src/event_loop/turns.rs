@@ -60,7 +60,9 @@ impl<T> Turns<T> {
         let ready = self.users.iter().filter(|(user, queue)| {
             !queue.waiting.is_empty() && queue.ready_at(**user, quota) <= now
         });
-        let user = ready.min_by_key(|(_, queue)| queue.last).map(|(user, _)| *user)?;
+        let user = ready
+            .min_by_key(|(_, queue)| queue.last)
+            .map(|(user, _)| *user)?;
         self.turn += 1;
         let queue = self.users.get_mut(&user)?;
         queue.last = self.turn;
@@ -70,8 +72,13 @@ impl<T> Turns<T> {
 
     /// When there is a request whose turn it is; none: none waits.
     pub fn ready_at(&self, quota: Nanos) -> Option<Instant> {
-        let waiting = self.users.iter().filter(|(_, queue)| !queue.waiting.is_empty());
-        waiting.map(|(user, queue)| queue.ready_at(*user, quota)).min()
+        let waiting = self
+            .users
+            .iter()
+            .filter(|(_, queue)| !queue.waiting.is_empty());
+        waiting
+            .map(|(user, queue)| queue.ready_at(*user, quota))
+            .min()
     }
 
     /// A request of a user took so long.
@@ -85,11 +92,7 @@ impl<T> Turns<T> {
     }
 
     /// What each user has used and how many requests of each wait.
-    pub fn of_users(
-        &self,
-        quota: Nanos,
-        now: Instant,
-    ) -> impl Iterator<Item = (u32, Nanos, u64)> {
+    pub fn of_users(&self, quota: Nanos, now: Instant) -> impl Iterator<Item = (u32, Nanos, u64)> {
         self.users.iter().filter_map(move |(user, queue)| {
             let waiting = queue.waiting.len() as u64;
             Some(((*user)?, queue.left(quota, now), waiting))
@@ -112,7 +115,8 @@ impl<T> Queue<T> {
         }
         let over = u128::from(self.used.0 - quota.0) + 1;
         let wait = (over * 1_000_000_000).div_ceil(u128::from(quota.0.max(1)));
-        self.at.after(Nanos(u64::try_from(wait).unwrap_or(u64::MAX)))
+        self.at
+            .after(Nanos(u64::try_from(wait).unwrap_or(u64::MAX)))
     }
 }
 

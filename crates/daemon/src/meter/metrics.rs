@@ -174,7 +174,11 @@ impl Page {
             "netnice_quota_used",
             "netnice_waiting_requests",
         );
-        self.head(limit, "gauge", "what each user may have at a time, by quota");
+        self.head(
+            limit,
+            "gauge",
+            "what each user may have at a time, by quota",
+        );
         for quota in &doc.quotas {
             let unit = [("quota", quota.quota.as_str()), ("unit", &quota.unit)];
             self.sample(limit, &unit, quota.limit);

@@ -194,7 +194,10 @@ fn quotas_are_read_with_their_units_and_the_rest_keep_their_defaults() {
     assert_eq!(quotas.limit(Quota::ServiceTime), 100_000_000);
     assert_eq!(quotas.limit(Quota::Undos), Quota::Undos.describe().default);
     for (text, says) in [
-        ("[quotas]\ntargets = 9000\n", "policy.toml:2: targets is 9000"),
+        (
+            "[quotas]\ntargets = 9000\n",
+            "policy.toml:2: targets is 9000",
+        ),
         ("[quotas]\n\nundo-time = \"1s 5\"\n", "policy.toml:3: "),
         ("[quotas]\nservice-time = \"2s\"\n", "from 10ms to 1s"),
         ("[quotas]\ntarget = 9\n", "policy.toml:2: "),

@@ -106,7 +106,8 @@ impl<H: Host> Reconciler<H> {
         }
         self.install(draft)?;
         for (name, user) in names {
-            self.journal.tell(now, user, Kind::Done, format!("{name} has ended"));
+            self.journal
+                .tell(now, user, Kind::Done, format!("{name} has ended"));
         }
         Ok(())
     }

@@ -140,7 +140,9 @@ fn adopt_policy<H: Host>(
     }
     messages.insert(0, text);
     messages.extend(rules.keep_units(units, refused, &mut reconciler.journal, now));
-    reconciler.journal.allow(policy.quotas.limit(Quota::LogLines));
+    reconciler
+        .journal
+        .allow(policy.quotas.limit(Quota::LogLines));
     rules.policy = policy;
     rules.read = true;
     Ok(messages)

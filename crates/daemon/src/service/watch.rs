@@ -32,18 +32,19 @@ pub(super) fn watch<H: Host>(
     Ok(doc)
 }
 
-/// The page for Prometheus: of counts that are at most half a second old, and made anew only as often.
+/// The page for Prometheus that was made last: it serves for half a second.
+pub(super) fn fresh_page(measured: &Measured, now: Now) -> Option<Page> {
+    let (at, page) = measured.page.as_ref()?;
+    (now.monotonic.since(*at) < FRESH).then(|| page.clone())
+}
+
+/// The page for Prometheus, of counts that are at most half a second old.
 pub(super) fn metrics<H: Host>(
     reconciler: &mut Reconciler<H>,
     measured: &mut Measured,
     users: &UsersDoc,
     now: Now,
 ) -> Page {
-    if let Some((at, page)) = &measured.page
-        && now.monotonic.since(*at) < FRESH
-    {
-        return page.clone();
-    }
     let told = watch_all(reconciler, measured, FRESH, now);
     let tally = Tally {
         repairs: reconciler.standing.repairs.total,

@@ -145,7 +145,9 @@ pub fn bytes_of(ledger: &Ledger, undos: &Undos, uid: u32) -> u64 {
     let undos = undos
         .iter()
         .filter(|one| one.by.uid == uid && !one.by.privileged);
-    targets.chain(undos.map(|one| length(&UndoDoc::from(one)))).sum()
+    targets
+        .chain(undos.map(|one| length(&UndoDoc::from(one))))
+        .sum()
 }
 
 fn length(doc: &impl Serialize) -> u64 {

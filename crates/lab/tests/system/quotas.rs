@@ -4,6 +4,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,8 +42,8 @@ fn by<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
     })
 }
 
-fn client(desk: &Desk) -> Client {
-    let folder = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+fn client(runtime: &Path) -> Client {
+    let folder = RuntimeDir::choose(Some(runtime.to_owned()), None);
     Client::connect(&folder).expect("a connection")
 }
 
@@ -123,8 +124,9 @@ fn refusals_of_a_user_do_not_erase_the_log() {
     let desk = Desk::new().expect("a desk");
     let roots = desk.sleeper();
     desk.types(&format!("set pid:{} --up 4mbit", roots.pid()));
+    let runtime = desk.netnice.runtime();
     by(ANN, || {
-        let mut client = client(&desk);
+        let mut client = client(runtime);
         let set = Set {
             target: format!("user:{BOB}"),
             change: Some("up 1mbit".to_owned()),
@@ -160,11 +162,16 @@ fn what_a_driver_says_is_bounded() {
     let mut log = File::options().append(true).open(&path).expect("the file");
     let line = [b'x'; 1023];
     for _ in 0..2_048 {
-        log.write_all(&line).and_then(|()| log.write_all(b"\n")).expect("written");
+        log.write_all(&line)
+            .and_then(|()| log.write_all(b"\n"))
+            .expect("written");
     }
     let length = || fs::metadata(&path).expect("the file").len();
     assert!(soon(|| length() < 300 * 1024), "{} bytes", length());
-    assert!(path.with_extension("log.1").exists(), "the part before is kept");
+    assert!(
+        path.with_extension("log.1").exists(),
+        "the part before is kept"
+    );
     log.write_all(b"the last\n").expect("written");
     let kept = fs::read_to_string(&path).expect("text");
     assert_eq!(kept.matches("the last").count(), 1);
@@ -176,13 +183,14 @@ fn a_connection_whose_program_ended_counts_until_it_ends() {
     let desk = Desk::new().expect("a desk");
     let device = &desk.world.client().port().device;
     desk.types(&format!("link {device} --rate 100mbit"));
+    let runtime = desk.netnice.runtime();
     let mut open = Vec::new();
     let mut said = None;
     for _ in 0..70 {
         let mut child = process_of(&desk, ANN);
         let pid = child.pid();
         let (client, answer) = by(ANN, || {
-            let mut client = client(&desk);
+            let mut client = client(runtime);
             let attach = Attach {
                 iface: None,
                 flows: 1,
@@ -233,19 +241,20 @@ fn a_user_who_asks_much_waits_and_others_do_not() {
     let roots = desk.sleeper();
     desk.types(&format!("set pid:{} --up 4mbit", roots.pid()));
     let target = format!("pid:{}", busy.pid());
+    let (runtime, pid) = (desk.netnice.runtime(), busy.pid());
     let over = AtomicBool::new(false);
     let (mut pings, answered) = thread::scope(|scope| {
         let floods: Vec<_> = (0..8)
             .map(|_| {
                 scope.spawn(|| {
                     sys::become_user(ANN).expect("another user");
-                    flood(&desk, &target, busy.pid(), &over)
+                    flood(runtime, &target, pid, &over)
                 })
             })
             .collect();
         thread::sleep(Duration::from_secs(1));
         let pings = by(BOB, || {
-            let mut client = client(&desk);
+            let mut client = client(runtime);
             let request = Request::Ping(Ping {});
             let ping = |_| {
                 thread::sleep(Duration::from_millis(50));
@@ -257,19 +266,27 @@ fn a_user_who_asks_much_waits_and_others_do_not() {
             (0..40).map(ping).collect::<Vec<Duration>>()
         });
         over.store(true, Ordering::Relaxed);
-        let answered = floods.into_iter().map(|flood| flood.join().expect("a count"));
+        let answered = floods
+            .into_iter()
+            .map(|flood| flood.join().expect("a count"));
         (pings, answered.sum::<u64>())
     });
     pings.sort_unstable();
     let half = pings[pings.len() / 2];
-    println!("half of the pings within {half:?}, all within {:?}; {answered} answers", pings[39]);
+    println!(
+        "half of the pings within {half:?}, all within {:?}; {answered} answers",
+        pings[39]
+    );
     assert!(answered > 0, "whoever waits is answered in the end");
-    assert!(half < MIDDLE_PING, "half of the pings took {half:?} and more");
+    assert!(
+        half < MIDDLE_PING,
+        "half of the pings took {half:?} and more"
+    );
 }
 
 /// Asks for what takes long, again and again; tells how often it was answered.
-fn flood(desk: &Desk, target: &str, pid: u32, over: &AtomicBool) -> u64 {
-    let mut client = client(desk);
+fn flood(runtime: &Path, target: &str, pid: u32, over: &AtomicBool) -> u64 {
+    let mut client = client(runtime);
     let handle = PidFd::open(pid).expect("it runs");
     let handle = handle.duplicate().expect("a descriptor");
     let set = Request::Set(Set {

@@ -36,8 +36,14 @@ fn a_user_has_so_many_targets_and_others_are_not_concerned() {
         ok(desk.set_as(&ANN, &format!("pid:{pid}"), "up 4mbit"));
     }
     let said = refused(desk.set_as(&ANN, "pid:13", "up 4mbit"));
-    assert!(said.contains("user 1000 would have 4 targets, more than the quota of 3"), "{said}");
-    assert!(said.contains("`targets` in [quotas] of policy.toml"), "{said}");
+    assert!(
+        said.contains("user 1000 would have 4 targets, more than the quota of 3"),
+        "{said}"
+    );
+    assert!(
+        said.contains("`targets` in [quotas] of policy.toml"),
+        "{said}"
+    );
     refused(desk.run_named(&ANN, "mine", 14, "up 1mbit"));
     // What is there can be changed, and others go on.
     ok(desk.set_as(&ANN, "pid:10", "up 5mbit"));
@@ -67,17 +73,29 @@ fn what_is_left_of_a_target_counts_until_it_is_gone() {
 fn a_user_has_so_many_changes_that_wait_and_for_so_long() {
     let mut desk = desk("undos = 2\nundo-time = \"1h\"");
     for pid in [10, 11] {
-        ok(desk.set_with(&ANN, &format!("pid:{pid}"), "up 4mbit", Some(pid), for_a_time));
+        ok(desk.set_with(
+            &ANN,
+            &format!("pid:{pid}"),
+            "up 4mbit",
+            Some(pid),
+            for_a_time,
+        ));
     }
     let said = refused(desk.set_with(&ANN, "pid:12", "up 4mbit", Some(12), for_a_time));
-    assert!(said.contains("3 changes that wait to be taken back"), "{said}");
+    assert!(
+        said.contains("3 changes that wait to be taken back"),
+        "{said}"
+    );
     assert!(said.contains("`undos`"), "{said}");
     ok(desk.set_as(&ANN, "pid:12", "up 4mbit"));
     // One that takes the place of another is no more.
     ok(desk.set_with(&ANN, "pid:10", "up 3mbit", Some(10), for_a_time));
     let long = |set: &mut Set| set.confirm_ns = Some(2 * 3_600_000_000_000);
     let said = refused(desk.set_with(&ANN, "pid:13", "up 4mbit", Some(13), long));
-    assert!(said.contains("2h between a change and its undoing"), "{said}");
+    assert!(
+        said.contains("2h between a change and its undoing"),
+        "{said}"
+    );
     ok(desk.set_with(&Peer::ROOT, "pid:13", "up 4mbit", Some(13), long));
 }
 
@@ -95,7 +113,10 @@ fn a_user_has_so_many_bytes_of_state() {
         }
     }
     let said = said.expect("no end of it");
-    assert!(said.contains("bytes of state, more than the quota of 4KiB"), "{said}");
+    assert!(
+        said.contains("bytes of state, more than the quota of 4KiB"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -104,7 +125,12 @@ fn a_lowered_limit_takes_nothing_away_and_lets_nothing_be_added() {
     for pid in 10..15 {
         ok(desk.set_as(&ANN, &format!("pid:{pid}"), "up 4mbit"));
     }
-    desk.service.rules.policy.quotas.set(crate::quotas::Quota::Targets, 2).expect("a limit");
+    desk.service
+        .rules
+        .policy
+        .quotas
+        .set(crate::quotas::Quota::Targets, 2)
+        .expect("a limit");
     ok(desk.set_as(&ANN, "pid:10", "up 5mbit"));
     ok(desk.clear_as(&ANN, "pid:11"));
     refused(desk.set_as(&ANN, "pid:20", "up 5mbit"));
@@ -120,7 +146,10 @@ fn refusals_of_a_user_do_not_push_out_the_lines_of_root() {
     let lines = desk.service.reconciler.journal.read(desk.now, None, None);
     assert!(lines[0].text.contains("root set pid:1"), "{:?}", lines[0]);
     let last = &lines[lines.len() - 1].text;
-    assert!(last.starts_with("2260 more refusals of user 1000"), "{last}");
+    assert!(
+        last.starts_with("2260 more refusals of user 1000"),
+        "{last}"
+    );
     let used = desk.service.used();
     assert_eq!(used[&1000][&crate::quotas::Quota::LogLines], 2_500);
 }
