@@ -35,6 +35,7 @@ impl From<&Response> for Exit {
             Response::Pong(_)
             | Response::Done(_)
             | Response::Shown(_)
+            | Response::Users(_)
             | Response::Watched(_)
             | Response::Connections(_)
             | Response::History(_)

@@ -25,6 +25,7 @@ mod request;
 mod response;
 mod runtime_dir;
 mod show;
+mod users;
 mod watch;
 mod wire;
 
@@ -34,7 +35,7 @@ pub use history::{HistoryDoc, TargetHistory};
 pub use process::Process;
 pub use request::{
     Clear, ClearWhat, Confirm, Connections, Doctor, Explain, Find, History, LinkChange, Log, Own,
-    Ping, Reload, Request, Set, Show, Until, Watch,
+    Ping, Reload, Request, Set, Show, Until, Users, Watch,
 };
 pub use response::{
     DoctorItem, DoctorReport, Done, Explained, Failed, Found, Gate, LogLine, LogLines, Pong,
@@ -45,6 +46,7 @@ pub use show::{
     CapacityDoc, CellDoc, ChannelDoc, ContractDoc, CountersDoc, FlowCountersDoc, FlowDoc,
     InstalledDoc, LinkDoc, ShowDoc, SliceDoc, TargetDoc,
 };
+pub use users::{QuotaDoc, UserDoc, UsersDoc};
 pub use watch::{Connection, ConnectionsDoc, Moving, WatchDoc, Watched, WatchedLink};
 pub use wire::{
     ClientCall, VERSION, WireError, decode_call, decode_client_call, decode_request,

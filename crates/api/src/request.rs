@@ -17,6 +17,8 @@ pub enum Request {
     Set(Set),
     /// Tell the state.
     Show(Show),
+    /// Tell what each user has, and of how much.
+    Users(Users),
     /// Tell what moves, for a table that is drawn again and again.
     Watch(Watch),
     /// Tell the connections of a target.
@@ -105,6 +107,11 @@ pub struct Show {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
 }
+
+/// [`Request::Users`]. Root and the group `netnice` are told all users, others themselves.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Users {}
 
 /// [`Request::Watch`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::direct::DirectAnswer;
 use crate::history::HistoryDoc;
 use crate::show::ShowDoc;
+use crate::users::UsersDoc;
 use crate::watch::{ConnectionsDoc, WatchDoc};
 
 /// One answer.
@@ -17,6 +18,8 @@ pub enum Response {
     Done(Done),
     /// The state.
     Shown(ShowDoc),
+    /// What each user has.
+    Users(UsersDoc),
     /// What moves.
     Watched(WatchDoc),
     /// The connections of a target.

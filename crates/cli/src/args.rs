@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use netnice_api::{
     Clear, ClearWhat, Confirm, Exit, Explain, History, LinkChange, Log, Reload, Request,
-    RuntimeDir, Set, Show, Until,
+    RuntimeDir, Set, Show, Until, Users,
 };
 use netnice_core::contract::{Contract, ContractError, IfName};
 use netnice_core::link::Link;
@@ -295,6 +295,9 @@ enum TypedVerb {
         /// What it did in the last TIME: two minutes second by second, up to six hours by minutes
         #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2min")]
         history: Option<String>,
+        /// What each user has, and of how much: the quotas; of others than yourself only as root or the group netnice
+        #[arg(long, conflicts_with_all = ["target", "history"])]
+        users: bool,
     },
     /// Take back what you asked for a target; as root what anybody asked
     Clear {
@@ -480,7 +483,10 @@ impl TypedVerb {
         match self {
             TypedVerb::Run(run) => run.means(common),
             TypedVerb::Set(set) => set.means(common),
-            TypedVerb::Show { target, history } => {
+            TypedVerb::Show { users: true, .. } => Ok(Verb::Ask(Request::Users(Users {}))),
+            TypedVerb::Show {
+                target, history, ..
+            } => {
                 let target = target.as_deref().map(full_target).transpose()?;
                 let last_ns = nanos("--history", history.as_deref())?;
                 Ok(Verb::Ask(match last_ns {

@@ -10,6 +10,7 @@ mod lines;
 mod show;
 pub(crate) mod spark;
 mod table;
+mod users;
 
 use std::io::IsTerminal;
 
@@ -63,6 +64,7 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
         }
         Response::Done(done) => self::done(done),
         Response::Shown(doc) => show::shown(doc, style),
+        Response::Users(doc) => users::users(doc, style),
         Response::History(doc) => {
             history::history(doc, spark::Steps::new(spark::unicode_locale()), style)
         }
@@ -97,6 +99,7 @@ pub(crate) fn json(response: &Response) -> String {
         Response::Pong(pong) => pretty(pong),
         Response::Done(done) => pretty(done),
         Response::Shown(doc) => pretty(doc),
+        Response::Users(doc) => pretty(doc),
         Response::History(doc) => pretty(doc),
         Response::Watched(doc) => pretty(doc),
         Response::Connections(doc) => pretty(doc),

@@ -9,6 +9,9 @@
 //!   ends of processes ───┘                        └── settled with the ledger after each event
 //! ```
 //!
+//! Requests wait for their turn in [`turns`], so that neither a user with many connections nor requests as a whole keep the
+//! other events waiting.
+//!
 //! Connections have tasks of their own, which read and write and hand in whole requests; nothing that they do changes any
 //! state. An event is handled at a `now`, which goes down as an argument. An event that takes longer than [`LONG`] is said
 //! in the log, because it held up all others.
@@ -19,11 +22,12 @@ mod requests;
 mod sight;
 mod sources;
 mod timers;
+mod turns;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use netnice_api::RuntimeDir;
+use netnice_api::{Request, Response, RuntimeDir, UsersDoc};
 use netnice_core::units::Nanos;
 use netnice_kernel::cgroup;
 use sd_notify::NotifyState;
@@ -35,11 +39,17 @@ use crate::clock::Now;
 use crate::flows::Flows;
 use crate::flows::drivers::Drivers;
 use crate::flows::network::KernelNetwork;
+use crate::host::Sight;
 use crate::host::kernel::KernelHost;
 use crate::meter::metrics::serve::Address;
+use crate::peer::Peer;
+use crate::quotas::Quota;
+use crate::server::Ask;
 use crate::service::Service;
+use crate::service::users::document;
 use sources::{Event, Sources};
 use timers::{Timer, Timers};
+use turns::Turns;
 
 /// How the daemon serves.
 pub(crate) struct Settings<'a> {
@@ -71,6 +81,8 @@ pub(crate) async fn run(
         drivers,
         sources,
         timers: Timers::default(),
+        turns: Turns::default(),
+        asked_last: false,
         policy: settings.policy.to_owned(),
     };
     daemon.serve().await?;
@@ -87,6 +99,10 @@ struct Daemon {
     drivers: Drivers,
     sources: Sources,
     timers: Timers,
+    /// Requests that wait for their turn.
+    turns: Turns<Ask>,
+    /// The last event was a request: now it is the others' turn.
+    asked_last: bool,
     /// The policy file.
     policy: PathBuf,
 }
@@ -99,7 +115,10 @@ impl Daemon {
             self.set_timers();
             self.sources.follow_ends(self.service.host());
             let follow_routes = !self.flows.is_idle();
-            let event = self.sources.next(&mut self.timers, follow_routes).await?;
+            for ask in self.sources.asks() {
+                self.turns.push(ask.peer.user(), ask, Now::read().monotonic);
+            }
+            let event = self.next(follow_routes).await?;
             if let Event::Stop = event {
                 return Ok(());
             }
@@ -115,6 +134,80 @@ impl Daemon {
         }
     }
 
+    /// Waits for the next event. Where requests wait, every other one is a request whose turn it is.
+    async fn next(&mut self, follow_routes: bool) -> Result<Event, RunError> {
+        let quota = self.service.quotas().time(Quota::ServiceTime);
+        let ready = self.turns.ready_at(quota);
+        let ready = ready.is_some_and(|at| at <= Now::read().monotonic);
+        if ready && !self.asked_last {
+            self.asked_last = true;
+            return Ok(Event::Due(Timer::Turn));
+        }
+        self.asked_last = false;
+        tokio::select! {
+            biased;
+            event = self.sources.next(&mut self.timers, follow_routes) => event,
+            () = std::future::ready(()), if ready => {
+                self.asked_last = true;
+                Ok(Event::Due(Timer::Turn))
+            }
+        }
+    }
+
+    /// Answers the request whose turn it is, and charges its user with the time that it takes.
+    fn take_turn(&mut self, now: Now) {
+        let quota = self.service.quotas().time(Quota::ServiceTime);
+        let Some((user, ask)) = self.turns.pop(quota, now.monotonic) else {
+            return;
+        };
+        if let Some((ask, sight)) = self.sources.sights.look(ask) {
+            self.answer(ask, sight, now);
+        }
+        self.charge(user, now);
+    }
+
+    fn answer(&mut self, ask: Ask, sight: Sight, now: Now) {
+        if matches!(ask.request, Request::Users(_)) {
+            let doc = self.users(&ask.peer, now);
+            drop(ask.reply.send(Response::Users(doc).into()));
+            return;
+        }
+        let confined = self.sources.server.doctor();
+        requests::answer(
+            &mut self.service,
+            &mut self.flows,
+            confined,
+            ask,
+            sight,
+            now,
+        );
+    }
+
+    /// Charges a user with the time since `began`.
+    fn charge(&mut self, user: Option<u32>, began: Now) {
+        let quota = self.service.quotas().time(Quota::ServiceTime);
+        let after = Now::read().monotonic;
+        let took = after.since(began.monotonic);
+        self.turns.charge(user, took, quota, after);
+    }
+
+    /// What users have, and of how much, as far as a peer may see it.
+    fn users(&self, peer: &Peer, now: Now) -> UsersDoc {
+        let quotas = self.service.quotas();
+        let mut used = self.service.used();
+        for (uid, has) in self.flows.used() {
+            used.entry(uid).or_default().extend(has);
+        }
+        let mut waiting = BTreeMap::new();
+        let quota = quotas.time(Quota::ServiceTime);
+        for (uid, time, wait) in self.turns.of_users(quota, now.monotonic) {
+            let has = used.entry(uid).or_default();
+            has.insert(Quota::ServiceTime, time.0);
+            waiting.insert(uid, wait);
+        }
+        document(quotas, &used, &waiting, peer)
+    }
+
     /// Sets the timers that follow from what waits.
     fn set_timers(&mut self) {
         let has_links = self.service.ledger().links().next().is_some();
@@ -122,6 +215,10 @@ impl Daemon {
         self.timers.repeat_while(has_links, Timer::Balance, now);
         self.timers.set(Timer::Rollback, self.service.next_due());
         self.timers.set(Timer::Flows, self.flows.next_due());
+        // One that is ready is not a timer's: then requests and all other events take turns.
+        let quota = self.service.quotas().time(Quota::ServiceTime);
+        let turn = self.turns.ready_at(quota).filter(|at| *at > now);
+        self.timers.set(Timer::Turn, turn);
     }
 
     fn handle(&mut self, event: Event, now: Now) {
@@ -129,21 +226,23 @@ impl Daemon {
             Event::Stop => {}
             Event::ReadPolicy => self.service.obey(&self.policy, now),
             Event::Due(timer) => self.is_due(timer, now),
-            Event::Asked(asked) => {
-                let (ask, sight) = *asked;
-                let confined = self.sources.server.doctor();
-                requests::answer(
-                    &mut self.service,
-                    &mut self.flows,
-                    confined,
-                    ask,
-                    sight,
-                    now,
-                );
+            Event::Came(ask) => self.turns.push(ask.peer.user(), *ask, now.monotonic),
+            Event::Looked(looked) => {
+                let (ask, sight) = *looked;
+                let user = ask.peer.user();
+                self.answer(ask, sight, now);
+                self.charge(user, now);
             }
             Event::Scraped(scrape) => {
                 // Who has gone meanwhile misses the page.
-                let _ = scrape.send(self.service.metrics(now));
+                let page = match self.service.page(now) {
+                    Some(page) => page,
+                    None => {
+                        let users = self.users(&Peer::METRICS, now);
+                        self.service.metrics(&users, now)
+                    }
+                };
+                let _ = scrape.send(page);
             }
             Event::Driver((link, connection, heard)) => {
                 if self.drivers.is_present(&link, connection) {
@@ -170,6 +269,7 @@ impl Daemon {
 
     fn is_due(&mut self, timer: Timer, now: Now) {
         match timer {
+            Timer::Turn => self.take_turn(now),
             Timer::Rollback => self.service.expire(now),
             Timer::Sweep => self.service.tidy(now),
             Timer::UnitFiles => {
@@ -186,6 +286,7 @@ impl Daemon {
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
                 self.service.tick(now);
                 self.flows.tick(Now::read());
+                self.drivers.bound_outputs();
                 self.sources.groups.watch(&group_folders(&self.service));
                 self.sources.unit_files.watch(self.service.unit_folders());
             }

@@ -105,6 +105,8 @@ pub(crate) struct Flows<N: Network> {
     network: N,
     lanes: BTreeMap<IfName, Lane>,
     sessions: BTreeMap<u64, Session>,
+    /// Connections that are there and were of a session once, by number.
+    guests: BTreeMap<u64, GuestOf>,
     flows: BTreeMap<u32, Flow>,
     next_flow: u32,
     ports: BTreeMap<std::net::SocketAddr, ports::Hold<N::Port>>,
@@ -175,6 +177,18 @@ struct Session {
     name: String,
     flows: u32,
     bytes: u64,
+    /// Bytes of memory files that its user may have together.
+    most: u64,
+}
+
+/// Whose a connection is that asked to attach. It is watched until it ends.
+struct GuestOf {
+    uid: u32,
+    /// The same; none of root and the group.
+    user: Option<u32>,
+    /// It has attached, so it has no seat among the daemon's connections any more: it counts as a program of its user for as
+    /// long as it is there, also when its program has ended.
+    attached: bool,
 }
 
 /// A flow.
@@ -320,6 +334,7 @@ impl<N: Network> Flows<N> {
             network,
             lanes: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            guests: BTreeMap::new(),
             flows: BTreeMap::new(),
             next_flow: 1,
             ports: BTreeMap::new(),

@@ -1,32 +1,104 @@
 //! What happened: grants, refusals, repairs. The latest events are kept for `netnice log`; all of them go to tracing.
+//!
+//! Events that a user without privilege causes are kept apart, so that no number of them pushes out the lines of root and
+//! of the machine. A user has so many lines in a minute (the quota `log-lines`); what is beyond is counted, and told in one
+//! line when the minute is over. Where the lines of all users together become too many, the user with the most loses the
+//! oldest.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use netnice_api::LogLine;
+use netnice_core::units::{Instant, Nanos};
 
+use crate::authority;
 use crate::clock::Now;
+use crate::quotas::Quota;
 
 /// The latest events.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Journal {
-    lines: VecDeque<LogLine>,
+    /// Those of root, the group and the machine.
+    lines: VecDeque<Line>,
+    /// Those of users.
+    users: BTreeMap<u32, OfUser>,
+    /// How many lines a user has in a minute.
+    lines_of_user: u64,
+    /// The place of the next line among all.
+    next: u64,
     /// What of each matter was complained of last.
     complaints: BTreeMap<&'static str, String>,
 }
 
+/// What a line of a user tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Something went as it should.
+    Done,
+    /// A request was refused.
+    Refused,
+    /// Something that somebody should look at.
+    Fault,
+}
+
+#[derive(Debug)]
+struct Line {
+    place: u64,
+    line: LogLine,
+}
+
+/// A user's events.
+#[derive(Debug, Default)]
+struct OfUser {
+    lines: VecDeque<Line>,
+    /// When the present minute began.
+    since: Instant,
+    /// Lines kept in it.
+    kept: u64,
+    /// Refusals, and other events, that were counted and not kept.
+    more: [u64; 2],
+}
+
+impl Default for Journal {
+    fn default() -> Journal {
+        Journal {
+            lines: VecDeque::new(),
+            users: BTreeMap::new(),
+            lines_of_user: Quota::LogLines.describe().default,
+            next: 0,
+            complaints: BTreeMap::new(),
+        }
+    }
+}
+
 impl Journal {
+    /// Keeps so many lines of each user in a minute from now on.
+    pub fn allow(&mut self, lines_of_user: u64) {
+        self.lines_of_user = lines_of_user;
+    }
+
     /// Notes something that went as it should.
     pub fn note(&mut self, now: Now, text: impl Into<String>) {
-        let text = text.into();
-        tracing::info!("{text}");
-        self.keep(now, text);
+        self.tell(now, None, Kind::Done, text);
     }
 
     /// Notes something that somebody should look at.
     pub fn warn(&mut self, now: Now, text: impl Into<String>) {
+        self.tell(now, None, Kind::Fault, text);
+    }
+
+    /// Notes something that a user without privilege has caused, if `user` is one.
+    pub fn tell(&mut self, now: Now, user: Option<u32>, kind: Kind, text: impl Into<String>) {
         let text = text.into();
-        tracing::warn!("{text}");
-        self.keep(now, text);
+        if let Some(uid) = user
+            && !self.has_room_for(now, uid, kind)
+        {
+            return;
+        }
+        match kind {
+            Kind::Done => tracing::info!("{text}"),
+            Kind::Refused | Kind::Fault => tracing::warn!("{text}"),
+        }
+        self.keep(now, user, &text);
     }
 
     /// Notes how something stands that is tried again and again: an error once, until it is another one or none.
@@ -43,30 +115,137 @@ impl Journal {
         }
     }
 
-    /// The events of the last `since_ns`, at most `most` of them, oldest first.
-    pub fn read(&self, now: Now, since_ns: Option<u64>, most: Option<u32>) -> Vec<LogLine> {
-        let from = since_ns.map_or(0, |since| now.wall_ns.saturating_sub(since));
-        let recent = self.lines.iter().filter(|line| line.at_ns >= from);
-        let count = recent.clone().count();
-        let skip = most.map_or(0, |most| count.saturating_sub(most as usize));
-        recent.skip(skip).cloned().collect()
+    /// Sums up what users had beyond their lines, where their minute is over. To be called each second.
+    pub fn sum_up(&mut self, now: Now) {
+        let is_over = |of: &OfUser| now.monotonic.since(of.since) >= MINUTE;
+        let over = self.users.iter().filter(|(_, of)| is_over(of));
+        let over: Vec<u32> = over.map(|(uid, _)| *uid).collect();
+        for uid in over {
+            self.end_minute(now, uid);
+            self.users
+                .retain(|user, of| *user != uid || !of.lines.is_empty());
+        }
     }
 
-    fn keep(&mut self, now: Now, text: String) {
-        // One event is one line, whatever it quotes.
-        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        if self.lines.len() == KEPT {
-            self.lines.pop_front();
-        }
-        self.lines.push_back(LogLine {
-            at_ns: now.wall_ns,
-            text,
+    /// The events of the last `since_ns`, at most `most` of them, oldest first. What users had beyond their lines in the
+    /// present minute comes last.
+    pub fn read(&self, now: Now, since_ns: Option<u64>, most: Option<u32>) -> Vec<LogLine> {
+        let from = since_ns.map_or(0, |since| now.wall_ns.saturating_sub(since));
+        let of_users = self.users.values().flat_map(|of| &of.lines);
+        let all = self.lines.iter().chain(of_users);
+        let mut recent: Vec<&Line> = all.filter(|line| line.line.at_ns >= from).collect();
+        recent.sort_by_key(|line| line.place);
+        let sums = self.users.iter().filter_map(|(uid, of)| {
+            let text = of.sum(*uid)?;
+            Some(LogLine {
+                at_ns: now.wall_ns,
+                text,
+            })
         });
+        let lines = recent.into_iter().map(|line| line.line.clone()).chain(sums);
+        let mut lines: Vec<LogLine> = lines.collect();
+        let skip = most.map_or(0, |most| lines.len().saturating_sub(most as usize));
+        lines.drain(..skip);
+        lines
+    }
+
+    /// How many events each user has had in the present minute, kept or not.
+    pub fn of_users(&self) -> impl Iterator<Item = (u32, u64)> {
+        self.users
+            .iter()
+            .map(|(uid, of)| (*uid, of.kept + of.more.iter().sum::<u64>()))
+    }
+
+    /// Whether a user's event is kept; if not it is counted.
+    fn has_room_for(&mut self, now: Now, uid: u32, kind: Kind) -> bool {
+        let since = self.users.get(&uid).map(|of| of.since);
+        if since.is_some_and(|since| now.monotonic.since(since) >= MINUTE) {
+            self.end_minute(now, uid);
+        }
+        let of = self.users.entry(uid).or_default();
+        if of.kept == 0 && of.more == [0, 0] {
+            of.since = now.monotonic;
+        }
+        if of.kept < self.lines_of_user {
+            of.kept += 1;
+            return true;
+        }
+        of.more[usize::from(kind != Kind::Refused)] += 1;
+        false
+    }
+
+    fn end_minute(&mut self, now: Now, uid: u32) {
+        let Some(of) = self.users.get_mut(&uid) else {
+            return;
+        };
+        let sum = of.sum(uid);
+        (of.kept, of.more) = (0, [0, 0]);
+        of.since = now.monotonic;
+        if let Some(text) = sum {
+            tracing::warn!("{text}");
+            self.keep(now, Some(uid), &text);
+        }
+    }
+
+    fn keep(&mut self, now: Now, user: Option<u32>, text: &str) {
+        // One event is one line, whatever it quotes.
+        let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        if text.len() > LONGEST {
+            text.truncate(text.floor_char_boundary(LONGEST));
+            text.push('…');
+        }
+        let line = Line {
+            place: self.next,
+            line: LogLine {
+                at_ns: now.wall_ns,
+                text,
+            },
+        };
+        self.next += 1;
+        let Some(uid) = user else {
+            if self.lines.len() == KEPT {
+                self.lines.pop_front();
+            }
+            self.lines.push_back(line);
+            return;
+        };
+        self.users.entry(uid).or_default().lines.push_back(line);
+        if self.users.values().map(|of| of.lines.len()).sum::<usize>() > KEPT {
+            let most = self.users.values_mut().max_by_key(|of| of.lines.len());
+            most.and_then(|of| of.lines.pop_front());
+        }
     }
 }
 
-/// A refusal is about 300 bytes long, so the ring stays below a megabyte.
+impl OfUser {
+    /// What was counted and not kept, in words.
+    fn sum(&self, uid: u32) -> Option<String> {
+        let count = |number: u64, what: &str| match number {
+            0 => None,
+            1 => Some(format!("1 more {what}")),
+            n => Some(format!("{n} more {what}s")),
+        };
+        let [refusals, others] = self.more;
+        let parts = [count(refusals, "refusal"), count(others, "event")];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        (!parts.is_empty()).then(|| {
+            format!(
+                "{} of {} within a minute, beyond the {} lines that the quota log-lines leaves each user",
+                parts.join(" and "),
+                authority::user(uid),
+                self.kept
+            )
+        })
+    }
+}
+
+/// A refusal is about 300 bytes long, so the ring stays below a megabyte: that of root and the machine, and that of all
+/// users together.
 const KEPT: usize = 2_000;
+/// Of one line, in bytes: a refusal names all who hold something of a link, and these may be thousands.
+const LONGEST: usize = 2_000;
+/// In which a user has so many lines.
+const MINUTE: Nanos = Nanos::from_secs(60);
 
 #[cfg(test)]
 mod tests {
@@ -75,7 +254,7 @@ mod tests {
     fn at(wall_ns: u64) -> Now {
         Now {
             wall_ns,
-            ..Now::default()
+            monotonic: Instant(wall_ns),
         }
     }
 
@@ -103,5 +282,62 @@ mod tests {
         let texts: Vec<&str> = two.iter().map(|line| line.text.as_str()).collect();
         assert_eq!(texts, ["event 2003", "event 2004"]);
         assert_eq!(journal.read(at(2_004), Some(3), None).len(), 4);
+    }
+
+    const ANN: u32 = 1000;
+    const BOB: u32 = 1001;
+
+    fn texts(journal: &Journal, now: Now) -> Vec<String> {
+        let lines = journal.read(now, None, None);
+        lines.into_iter().map(|line| line.text).collect()
+    }
+
+    #[test]
+    fn a_flood_of_one_user_leaves_the_lines_of_others_and_becomes_one_line_a_minute() {
+        let mut journal = Journal::default();
+        journal.allow(3);
+        journal.note(at(0), "root did this");
+        journal.tell(at(1), Some(BOB), Kind::Done, "bob did that");
+        for n in 0..10_000 {
+            journal.tell(at(2 + n), Some(ANN), Kind::Refused, format!("refused {n}"));
+        }
+        journal.tell(at(20_000), Some(ANN), Kind::Done, "done");
+        let now = texts(&journal, at(30_000));
+        let first: Vec<&str> = now[..5].iter().map(String::as_str).collect();
+        assert_eq!(
+            first,
+            [
+                "root did this",
+                "bob did that",
+                "refused 0",
+                "refused 1",
+                "refused 2"
+            ]
+        );
+        assert!(
+            now[5].starts_with("9997 more refusals and 1 more event of user 1000"),
+            "{now:?}"
+        );
+        assert_eq!(now.len(), 6);
+        let over = at(2 + MINUTE.0);
+        journal.sum_up(over);
+        assert_eq!(texts(&journal, over)[5], now[5]);
+        journal.tell(over, Some(ANN), Kind::Refused, "refused anew");
+        assert_eq!(texts(&journal, over).len(), 7);
+    }
+
+    #[test]
+    fn of_many_users_the_one_with_the_most_lines_loses_the_oldest() {
+        let mut journal = Journal::default();
+        journal.allow(u64::MAX);
+        journal.tell(at(0), Some(BOB), Kind::Done, "bob");
+        for n in 0..KEPT as u64 + 9 {
+            journal.tell(at(n), Some(ANN), Kind::Done, n.to_string());
+        }
+        let now = texts(&journal, at(5_000));
+        assert_eq!(
+            (now.len(), now[0].as_str(), now[1].as_str()),
+            (KEPT, "bob", "10")
+        );
     }
 }

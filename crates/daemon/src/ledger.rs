@@ -88,6 +88,23 @@ impl Ledger {
         self.held.get(self.slots.get(&id)?)
     }
 
+    /// How many targets and remnants of targets count for a user without privilege.
+    pub fn targets_of(&self, uid: u32) -> usize {
+        self.users().filter(|user| *user == uid).count()
+    }
+
+    /// How many count for any of them.
+    pub fn targets_of_users(&self) -> usize {
+        self.users().count()
+    }
+
+    /// The user without privilege of each target and remnant that has one. A target is made of one user's processes where
+    /// users ask something of it, so it has one at most.
+    pub fn users(&self) -> impl Iterator<Item = u32> {
+        let held = self.held.values().filter_map(Held::user);
+        held.chain(self.remnants.values().filter_map(|left| left.user))
+    }
+
     /// Whether nothing is held, managed or left over.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.links.is_empty() && self.remnants.is_empty()

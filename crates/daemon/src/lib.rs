@@ -36,6 +36,7 @@ mod meter;
 mod page;
 mod peer;
 mod policy;
+mod quotas;
 mod reconcile;
 mod run;
 mod runtime;

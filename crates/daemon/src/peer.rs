@@ -22,6 +22,13 @@ impl Peer {
         groups: Vec::new(),
     };
 
+    /// Whoever reads the metrics: the page tells all users.
+    pub const METRICS: Peer = Peer {
+        uid: 0,
+        privileged: true,
+        groups: Vec::new(),
+    };
+
     /// From what the kernel says of a connection.
     pub fn known(peer: &netnice_kernel::peer::Peer) -> Peer {
         let in_group = || {
@@ -33,6 +40,11 @@ impl Peer {
             privileged: peer.uid == 0 || in_group(),
             groups: peer.groups.clone(),
         }
+    }
+
+    /// The user whose quotas count; none of root and the group.
+    pub fn user(&self) -> Option<u32> {
+        (!self.privileged).then_some(self.uid)
     }
 
     /// As the one who claims.

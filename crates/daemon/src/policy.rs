@@ -16,11 +16,15 @@
 //! name = "backup"
 //! match = "unit:backup.service"  # unit, cgroup, app, user or name; the first rule that matches wins
 //! up = "4mbit"                   # the clauses of a contract, as on the command line
+//!
+//! [quotas]                       # what each user may have at a time; left out: the defaults
+//! targets = 1024
 //! ```
 //!
 //! The file is read as a whole or not at all. What cannot be understood is said with file, line and reason.
 
 mod discard;
+mod quotas;
 mod rules;
 pub(crate) mod units;
 
@@ -42,6 +46,8 @@ use toml::Spanned;
 
 use crate::host::containers::not_served;
 use crate::policy::units::SECTION;
+use crate::quotas::Quotas;
+use quotas::QuotasDoc;
 
 /// What the file asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +62,8 @@ pub(crate) struct Policy {
     pub links: Vec<LinkRule>,
     /// The contracts, in order.
     pub rules: Vec<Rule>,
+    /// What each user may have at a time.
+    pub quotas: Quotas,
 }
 
 impl Default for Policy {
@@ -66,6 +74,7 @@ impl Default for Policy {
             direct_awake: true,
             links: Vec::new(),
             rules: Vec::new(),
+            quotas: Quotas::default(),
         }
     }
 }
@@ -169,6 +178,7 @@ impl Policy {
             direct_awake: file.direct_awake.unwrap_or(true),
             links,
             rules,
+            quotas: reader.quotas(&file.quotas)?,
         })
     }
 }
@@ -183,6 +193,8 @@ struct FileDoc {
     link: Vec<Spanned<LinkDoc>>,
     #[serde(default)]
     rule: Vec<Spanned<RuleDoc>>,
+    #[serde(default)]
+    quotas: QuotasDoc,
 }
 
 #[derive(Deserialize)]

@@ -26,6 +26,7 @@ mod rollback;
 mod start;
 mod sweep;
 mod terms;
+mod within;
 
 use std::collections::BTreeMap;
 
@@ -38,6 +39,7 @@ pub(crate) use draft::Draft;
 pub(crate) use finder::{Finder, made_of};
 pub(crate) use start::Record;
 pub(crate) use terms::Terms;
+pub(crate) use within::OnBooks;
 
 use crate::clock::Now;
 use crate::denied::Denied;

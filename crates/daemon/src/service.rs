@@ -28,6 +28,7 @@ mod reload;
 mod set;
 mod show;
 mod unit_files;
+pub mod users;
 mod view;
 mod watch;
 
@@ -37,7 +38,7 @@ mod tests;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use netnice_api::{ClearWhat, LogLines, Pong, Request, Response};
+use netnice_api::{ClearWhat, LogLines, Pong, Request, Response, UsersDoc};
 use netnice_core::units::Instant;
 
 pub(crate) use named::Named;
@@ -46,6 +47,7 @@ use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
+use crate::journal::Kind;
 use crate::ledger::Ledger;
 use crate::meter::Measured;
 use crate::meter::metrics::serve::Page;
@@ -135,12 +137,11 @@ impl<H: Host> Service<H> {
         let reconciler = &mut self.reconciler;
         let done = match request {
             Request::Set(set) => {
-                let as_up = !self.rules.policy.input_meter;
                 let tally = &mut self.measured.tally;
-                set::set(reconciler, tally, as_up, peer, set, named, now)
+                set::set(reconciler, tally, &self.rules, peer, set, named, now)
             }
             Request::Clear(clear) => {
-                let done = clear::clear(reconciler, peer, clear, now);
+                let done = clear::clear(reconciler, &self.rules.policy.quotas, peer, clear, now);
                 let all = matches!(clear.what, ClearWhat::All) && !clear.dry_run;
                 if done.is_ok() && all && peer.uid == 0 {
                     self.findings.notices.clear();
@@ -211,10 +212,9 @@ impl<H: Host> Service<H> {
         };
         if is_news {
             self.measured.tally.refusals += u64::from(!matches!(denied, Denied::Failed(_)));
-            let who = authority::user(peer.uid);
-            self.reconciler
-                .journal
-                .warn(now, format!("{who}, {what}: {denied}"));
+            let text = format!("{}, {what}: {denied}", authority::user(peer.uid));
+            let journal = &mut self.reconciler.journal;
+            journal.tell(now, peer.user(), Kind::Refused, text);
         }
     }
 }
@@ -224,6 +224,7 @@ impl<H: Host> Service<H> {
     /// Looks at everything that changes by itself. To be called each second.
     pub(crate) fn tick(&mut self, now: Now) {
         let reconciler = &mut self.reconciler;
+        reconciler.journal.sum_up(now);
         let ledger = &reconciler.books.ledger;
         // First, while `now` is the time of the counters: what follows may take long, and rates are counters over time.
         if ledger.held().next().is_some() || ledger.links().next().is_some() {
@@ -295,8 +296,13 @@ impl<H: Host> Service<H> {
         reload::obey(&mut self.reconciler, &mut self.rules, path, now);
     }
 
-    /// The page for Prometheus.
-    pub(crate) fn metrics(&mut self, now: Now) -> Page {
-        watch::metrics(&mut self.reconciler, &mut self.measured, now)
+    /// The page for Prometheus that was made last, while it is as good as new.
+    pub(crate) fn page(&self, now: Now) -> Option<Page> {
+        watch::fresh_page(&self.measured, now)
+    }
+
+    /// The page for Prometheus, made anew, with what users have.
+    pub(crate) fn metrics(&mut self, users: &UsersDoc, now: Now) -> Page {
+        watch::metrics(&mut self.reconciler, &mut self.measured, users, now)
     }
 }

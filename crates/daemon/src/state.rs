@@ -23,6 +23,7 @@ use crate::ledger::Ledger;
 use crate::ledger::undo::Undos;
 
 pub(crate) use books::Books;
+pub(crate) use doc::bytes_of;
 
 /// Where the state is kept.
 #[derive(Debug)]

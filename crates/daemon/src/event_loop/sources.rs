@@ -35,8 +35,10 @@ pub(super) enum Event {
     ReadPolicy,
     /// A timer went off.
     Due(Timer),
-    /// A request came, and what the path that it names may be looked at with.
-    Asked(Box<(Ask, Sight)>),
+    /// A request came.
+    Came(Box<Ask>),
+    /// A request whose turn it was has had its path looked at with its user's rights.
+    Looked(Box<(Ask, Sight)>),
     /// A page of metrics is wanted.
     Scraped(Scrape),
     /// A driver came, said something or ended.
@@ -62,7 +64,8 @@ impl Event {
             Event::Stop => "stop",
             Event::ReadPolicy => "read the policy",
             Event::Due(timer) => timer.name(),
-            Event::Asked(_) => "request",
+            Event::Came(_) => "request",
+            Event::Looked(_) => "look at a path",
             Event::Scraped(_) => "metrics",
             Event::Driver(_) => "driver",
             Event::Left(_) => "end of a connection",
@@ -85,7 +88,7 @@ pub(super) struct Sources {
     listening: Pin<Box<dyn Future<Output = ()>>>,
     asks: mpsc::Receiver<Ask>,
     /// The threads that look at paths with users' rights, and the requests that waited for them.
-    sights: Sights,
+    pub sights: Sights,
     looked: mpsc::Receiver<(Ask, Sight)>,
     scrapes: mpsc::Receiver<Scrape>,
     drivers: FromDrivers,
@@ -165,6 +168,11 @@ impl Sources {
         }
     }
 
+    /// The requests that have come.
+    pub(super) fn asks(&mut self) -> Vec<Ask> {
+        std::iter::from_fn(|| self.asks.try_recv().ok()).collect()
+    }
+
     /// Listens to ends while programs are loaded that tell of them.
     pub(super) fn follow_ends(&mut self, host: &mut KernelHost) {
         if !host.is_enforcing() {
@@ -196,11 +204,8 @@ impl Sources {
                     Some(timer) => Event::Due(timer),
                     None => continue,
                 },
-                Some(looked) = self.looked.recv() => Event::Asked(Box::new(looked)),
-                Some(ask) = self.asks.recv() => match self.sights.look(ask) {
-                    Some(ready) => Event::Asked(Box::new(ready)),
-                    None => continue,
-                },
+                Some(looked) = self.looked.recv() => Event::Looked(Box::new(looked)),
+                Some(ask) = self.asks.recv() => Event::Came(Box::new(ask)),
                 Some(heard) = self.drivers.recv() => Event::Driver(heard),
                 Some(session) = self.left.recv() => Event::Left(session),
                 changes = self.routes.changed(), if follow_routes => {

@@ -26,6 +26,8 @@ pub(super) enum Timer {
     Flows,
     /// Look at the routes of flows again.
     Routes,
+    /// A user who was over the service time may ask again; or, as an event, a request's turn has come.
+    Turn,
 }
 
 impl Timer {
@@ -40,6 +42,7 @@ impl Timer {
             Timer::Tick => "tick",
             Timer::Flows => "flows",
             Timer::Routes => "routes",
+            Timer::Turn => "request",
         }
     }
 }

@@ -154,7 +154,7 @@ async fn seek(folder: &Path, iface: &str, start: Option<Start>) -> Result<UnixSt
 
 fn spawn(folder: &Path, iface: &str, start: &Start) -> Result<Child, String> {
     let program = program();
-    let output = File::create(output(folder, iface))
+    let output = begin_output(&output(folder, iface))
         .map_err(|error| format!("cannot keep what the driver of {iface} says: {error}"))?;
     let mut command = Command::new(&program);
     command
@@ -204,9 +204,44 @@ fn output(folder: &Path, iface: &str) -> PathBuf {
     folder.join(format!("driver-{iface}.log"))
 }
 
+/// A new file for what a driver says. What the driver before it said is kept beside it.
+fn begin_output(path: &Path) -> io::Result<File> {
+    if fs::metadata(path).is_ok_and(|before| before.len() > 0) {
+        fs::rename(path, before(path))?;
+    }
+    // The driver goes on writing where the file ends, wherever that is after it was cut.
+    File::options().create(true).append(true).open(path)
+}
+
+/// Keeps what a driver says below a bound: where the file has become long, it becomes the one that is kept beside it, and
+/// the driver goes on in an empty one. A driver cannot do so itself, for it can open no file.
+pub fn bound_output(folder: &Path, iface: &str) {
+    let path = output(folder, iface);
+    let is_long = fs::metadata(&path).is_ok_and(|file| file.len() > LONGEST_OUTPUT);
+    if !is_long {
+        return;
+    }
+    let cut = || -> io::Result<()> {
+        fs::copy(&path, before(&path))?;
+        File::options().write(true).open(&path)?.set_len(0)
+    };
+    if let Err(error) = cut() {
+        tracing::warn!(%error, file = %path.display(), "what a driver says becomes longer than it should");
+    }
+}
+
+/// Where the earlier part is kept of what a driver says.
+fn before(path: &Path) -> PathBuf {
+    path.with_extension("log.1")
+}
+
 /// The last line that a driver has said, if it has said any.
 fn last_words(folder: &Path, iface: &str) -> String {
-    let text = fs::read_to_string(output(folder, iface)).unwrap_or_default();
+    let path = output(folder, iface);
+    let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
+    // It may have been cut just now.
+    let text = Some(read(&path)).filter(|text| !text.is_empty());
+    let text = text.unwrap_or_else(|| read(&before(&path)));
     let last = text.lines().rev().find(|line| !line.trim().is_empty());
     last.map_or_else(String::new, |line| format!(": {}", line.trim()))
 }
@@ -315,5 +350,7 @@ const TRIES: usize = 2;
 const BETWEEN_TRIES: Duration = Duration::from_millis(300);
 /// Between two looks whether it does.
 const PAUSE: Duration = Duration::from_millis(10);
+/// Of what a driver says so much is kept in one file, and as much beside it.
+const LONGEST_OUTPUT: u64 = 256 * 1024;
 /// The program's name.
 const PROGRAM: &str = "netnice-driver";

@@ -48,6 +48,13 @@ impl Drivers {
         self.obey(flows.take_orders());
     }
 
+    /// Keeps what drivers say below a bound. To be called each second.
+    pub fn bound_outputs(&self) {
+        for link in self.calls.keys() {
+            driver::bound_output(&self.folder, link.as_str());
+        }
+    }
+
     /// Whether it is the present connection to a driver that something was heard on, and not one before it.
     pub(crate) fn is_present(&self, link: &IfName, connection: u64) -> bool {
         let present = self.calls.get(link);

@@ -14,6 +14,7 @@ use crate::host::Process;
 use crate::journal::Journal;
 use crate::ledger::part::Part;
 use crate::peer::Peer;
+use crate::quotas::Quotas;
 
 /// See the module.
 pub(crate) trait Promises {
@@ -22,6 +23,8 @@ pub(crate) trait Promises {
     /// # Errors
     /// Why not. Where the policy cannot be read, only the privileged may.
     fn may_use(&self, peer: &Peer) -> Result<(), Denied>;
+    /// What a user may have at a time, by the policy.
+    fn quotas(&self) -> &Quotas;
     /// Whether drivers keep processors awake while packets leave that have a moment to leave at, by the policy.
     fn keeps_awake(&self) -> bool;
     /// What a link's driver throws away, by the policy. None: the policy cannot be read.

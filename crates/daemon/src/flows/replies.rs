@@ -17,6 +17,7 @@ use super::{
 };
 use crate::clock::Now;
 use crate::denied::Denied;
+use crate::journal::Kind;
 use crate::server::Told;
 
 impl<N: Network> Flows<N> {
@@ -158,6 +159,9 @@ impl<N: Network> Flows<N> {
             let ask = DriverRequest::Detach { program };
             return self.call(link, ask, None, Pending::Nothing, now);
         };
+        if let Some(guest) = self.guests.get_mut(&session) {
+            guest.attached = true;
+        }
         if fds.len() != netnice_api::fds::MOST {
             self.sessions.remove(&session);
             let ask = DriverRequest::Detach { program };
@@ -248,10 +252,9 @@ impl<N: Network> Flows<N> {
                 let known = self.lanes.get(link);
                 let known = known.and_then(|lane| lane.programs.get(&program));
                 let (pid, name) = known.map_or((0, ""), |known| (known.pid, &known.name));
-                promises.journal().warn(
-                    now,
-                    format!("process {pid} ({name}) was expelled from {link}: {why}"),
-                );
+                let text = format!("process {pid} ({name}) was expelled from {link}: {why}");
+                let user = known.and_then(|known| self.user_of(known));
+                promises.journal().tell(now, user, Kind::Fault, text);
                 let why = format!("expelled: {why}");
                 self.forget_program(promises, link, program, Some(&why), now);
             }
@@ -260,6 +263,15 @@ impl<N: Network> Flows<N> {
                 self.ended(promises, link, &why, now);
                 self.orders.push(Order::Leave(link.clone()));
             }
+        }
+    }
+
+    /// The user without privilege whose program it is. Of one that an earlier daemon attached the user's number tells.
+    pub(super) fn user_of(&self, program: &Program) -> Option<u32> {
+        let session = program.session.and_then(|at| self.sessions.get(&at));
+        match session {
+            Some(session) => session.peer.user(),
+            None => Some(program.uid).filter(|uid| *uid != 0),
         }
     }
 

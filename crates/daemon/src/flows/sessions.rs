@@ -1,5 +1,8 @@
 //! Programs come and go: attaching to a link, and the end of a connection.
 
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+
 use netnice_api::direct::{Attach, DirectRequest, FlowNews};
 use netnice_api::driver::DriverRequest;
 use netnice_api::{Done, Response};
@@ -7,12 +10,13 @@ use netnice_core::contract::IfName;
 
 use super::driver::Start;
 use super::promises::Promises;
-use super::{Asked, Caller, Flows, Lane, Order, Pending, Reply, Session, refuse};
+use super::{Asked, Caller, Flows, GuestOf, Lane, Order, Pending, Reply, Session, refuse};
 use crate::authority::{self, user};
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::flows::network::{Network, Nic};
 use crate::peer::Peer;
+use crate::quotas::{Quota, Quotas};
 use crate::server::Told;
 
 impl<N: Network> Flows<N> {
@@ -48,6 +52,7 @@ impl<N: Network> Flows<N> {
 
     /// A connection has ended: its program goes, and its flows with it.
     pub(crate) fn left(&mut self, session: u64, now: Now) {
+        self.guests.remove(&session);
         let Some(session) = self.sessions.remove(&session) else {
             return;
         };
@@ -96,7 +101,7 @@ impl<N: Network> Flows<N> {
             )));
         }
         let link = which_link(promises, attach.iface.as_deref())?;
-        self.within_limits(peer, attach)?;
+        self.within_limits(peer, guest.number, attach, promises.quotas())?;
         let nic = self.nic(&link)?;
         let room = self.room(promises, &link, nic.mtu)?;
         let start = Start {
@@ -104,6 +109,7 @@ impl<N: Network> Flows<N> {
             overhead: room.overhead(),
             keep_awake: promises.keeps_awake(),
         };
+        let most = most_of_files(peer, promises.quotas());
         let session = Session {
             guest: guest.clone(),
             peer: peer.clone(),
@@ -113,6 +119,7 @@ impl<N: Network> Flows<N> {
             name: process.name,
             flows: attach.flows,
             bytes: attach.bytes,
+            most,
         };
         Ok((session, (start, nic)))
     }
@@ -128,7 +135,15 @@ impl<N: Network> Flows<N> {
     ) {
         let (link, peer) = (session.link.clone(), session.peer.clone());
         let number = session.guest.number;
-        self.orders.push(Order::Watch(session.guest.clone()));
+        let most = session.most;
+        if let Entry::Vacant(vacant) = self.guests.entry(number) {
+            vacant.insert(GuestOf {
+                uid: peer.uid,
+                user: peer.user(),
+                attached: false,
+            });
+            self.orders.push(Order::Watch(session.guest.clone()));
+        }
         self.sessions.insert(number, session);
         if !self.lanes.contains_key(&link) {
             let lane = Lane {
@@ -142,7 +157,7 @@ impl<N: Network> Flows<N> {
             uid: peer.uid,
             flows: attach.flows,
             bytes: attach.bytes,
-            most: Some(most_of(&peer).of_files()),
+            most: Some(most),
         };
         let again = caller.handle.try_clone().ok();
         let again = again.map(|handle| Box::new((start, ask.clone(), handle)));
@@ -154,13 +169,18 @@ impl<N: Network> Flows<N> {
         self.call(&link, ask, Some(caller.handle), what, now);
     }
 
-    /// Whether a user may have so much more.
-    fn within_limits(&self, peer: &Peer, attach: &Attach) -> Result<(), Denied> {
-        let most = most_of(peer);
-        let uid = peer.uid;
-        let present = self.sessions.values().filter(|s| s.peer.uid == uid);
-        let (mut programs, mut flows, mut bytes) = (1, u64::from(attach.flows), attach.bytes);
-        for session in present {
+    /// What a user has on the direct path: programs, flows and bytes of memory files. A connection whose program has ended
+    /// counts as a program until it ends too.
+    fn used_by(&self, uid: u32) -> [(Quota, u64); 3] {
+        let (mut flows, mut bytes) = (0, 0_u64);
+        let mut programs = self
+            .guests
+            .iter()
+            .filter(|(number, guest)| {
+                guest.uid == uid && guest.attached && !self.sessions.contains_key(number)
+            })
+            .count() as u64;
+        for session in self.sessions.values().filter(|s| s.peer.uid == uid) {
             programs += 1;
             flows += u64::from(session.flows);
             bytes = bytes.saturating_add(session.bytes);
@@ -172,26 +192,62 @@ impl<N: Network> Flows<N> {
             flows += u64::from(program.open);
             bytes = bytes.saturating_add(program.bytes);
         }
-        let who = user(uid);
-        let refuse = |what: &str, asked: u64, most: u64| {
-            Err(Denied::NotAdmitted(format!(
-                "refused: with this one {who} would have {asked} {what} on the direct path, more than the {most} allowed"
-            )))
-        };
+        [
+            (Quota::Programs, programs),
+            (Quota::Flows, flows),
+            (Quota::RingBytes, bytes),
+        ]
+    }
+
+    /// What users without privilege have on the direct path.
+    pub fn used(&self) -> impl Iterator<Item = (u32, [(Quota, u64); 3])> {
+        let uids = self.uids().into_iter();
+        uids.map(|uid| (uid, self.used_by(uid)))
+    }
+
+    /// The users without privilege who have something on the direct path.
+    fn uids(&self) -> BTreeSet<u32> {
+        let programs = self.lanes.values().flat_map(|lane| lane.programs.values());
+        let programs = programs.filter_map(|program| self.user_of(program));
+        let sessions = self.sessions.values();
+        let guests = self.guests.values().filter(|guest| guest.attached);
+        sessions
+            .filter_map(|session| session.peer.user())
+            .chain(programs)
+            .chain(guests.filter_map(|guest| guest.user))
+            .collect()
+    }
+
+    /// Whether a user may have so much more.
+    fn within_limits(
+        &self,
+        peer: &Peer,
+        number: u64,
+        attach: &Attach,
+        quotas: &Quotas,
+    ) -> Result<(), Denied> {
         if attach.flows == 0 || attach.bytes == 0 {
             return Err(Denied::BadUsage(
                 "a program on the direct path asks for at least one flow, and for memory"
                     .to_owned(),
             ));
         }
-        if programs > most.programs {
-            return refuse("programs", programs, most.programs);
-        }
-        if flows > most.flows {
-            return refuse("flows", flows, most.flows);
-        }
-        if bytes > most.bytes {
-            return refuse("bytes of buffers", bytes, most.bytes);
+        // A connection that attaches again counts already.
+        let again = self.guests.get(&number).is_some_and(|guest| guest.attached);
+        let more = [u64::from(!again), u64::from(attach.flows), attach.bytes];
+        for ((quota, has), more) in self.used_by(peer.uid).into_iter().zip(more) {
+            let would = has.saturating_add(more);
+            quotas.check(peer, quota, would)?;
+            let most = most_of_privileged(quota);
+            if would > most {
+                let what = quota.describe().what;
+                let who = user(peer.uid);
+                return Err(Denied::NotAdmitted(format!(
+                    "refused: with this one {who} would have {} {what}, more than the {} that there can be",
+                    quota.amount(would),
+                    quota.amount(most)
+                )));
+            }
         }
         Ok(())
     }
@@ -286,35 +342,16 @@ pub(super) fn done(reply: Reply) {
     let _ = reply.send(Told::from(Response::Done(Done::default())));
 }
 
-struct Most {
-    programs: u64,
-    flows: u64,
-    bytes: u64,
+/// Bytes of memory files that a peer may have: each program's begins with a page of its own.
+fn most_of_files(peer: &Peer, quotas: &Quotas) -> u64 {
+    let most = |quota| match peer.privileged {
+        true => most_of_privileged(quota),
+        false => quotas.limit(quota),
+    };
+    most(Quota::RingBytes).saturating_add(most(Quota::Programs) * 4096)
 }
 
-impl Most {
-    /// Bytes of memory files: each program's begins with a page of its own.
-    fn of_files(&self) -> u64 {
-        self.bytes + self.programs * 4096
-    }
+/// What root, and each member of the group netnice, may have at a time: the largest that the policy can give a user.
+fn most_of_privileged(quota: Quota) -> u64 {
+    quota.describe().range.1
 }
-
-fn most_of(peer: &Peer) -> &'static Most {
-    match peer.privileged {
-        true => &MOST_OF_PRIVILEGED,
-        false => &MOST_OF_USER,
-    }
-}
-
-/// What a user may have at a time.
-const MOST_OF_USER: Most = Most {
-    programs: 64,
-    flows: 4_096,
-    bytes: 1 << 30,
-};
-/// What root, and each member of the group netnice, may.
-const MOST_OF_PRIVILEGED: Most = Most {
-    programs: 1_024,
-    flows: 65_536,
-    bytes: 64 << 30,
-};

@@ -141,6 +141,19 @@ impl Held {
             .unwrap_or_else(|_| self.entry.contract.clone())
     }
 
+    /// The user without privilege who asks something of it, if one does.
+    pub fn user(&self) -> Option<u32> {
+        let mut claims = self.claims.iter();
+        let claim = claims.find(|claim| !claim.by.privileged)?;
+        Some(claim.by.uid)
+    }
+
+    /// The same, unless root, the group or the policy ask something of it too.
+    pub fn user_alone(&self) -> Option<u32> {
+        let alone = self.claims.iter().all(|claim| !claim.by.privileged);
+        self.user().filter(|_| alone)
+    }
+
     /// The uid of the processes that it is made of, if it is made of one user's.
     pub(crate) fn owner(&self) -> Option<u32> {
         match self.body {

@@ -30,6 +30,8 @@ pub(crate) struct Remnant {
     pub offered: u64,
     /// Whether it was found, and stays until all is cleared.
     pub found: bool,
+    /// The user without privilege who had asked something of it: it counts for that user until it goes.
+    pub user: Option<u32>,
 }
 
 impl Ledger {
@@ -53,8 +55,21 @@ impl Ledger {
             moved: now,
             offered: 0,
             found: false,
+            user: closed.held.user(),
         };
         self.remnants.insert(entry.id, remnant);
+    }
+
+    /// Leaves something of a target that was just closed where nothing else is in force: taking all out of the kernel and
+    /// loading it anew takes long, and who toggles a limit would have it done each time. It counts for nobody, as there is
+    /// one at most.
+    pub fn stay_loaded(&mut self, closed: &Closed, now: Instant) {
+        if self.is_empty() {
+            self.linger(closed, now);
+            for remnant in self.remnants.values_mut() {
+                remnant.user = None;
+            }
+        }
     }
 
     /// Counts the quiet of all remnants from now: nobody looked at them before.

@@ -14,7 +14,7 @@ pub(crate) mod serve;
 
 use std::fmt::Write as _;
 
-use netnice_api::WatchDoc;
+use netnice_api::{UsersDoc, WatchDoc};
 use netnice_core::contract::Direction;
 use netnice_core::meter::{COUNTERS, Counter, Meter, Role, Unit};
 
@@ -30,7 +30,7 @@ pub(crate) struct Tally {
 }
 
 /// The page: what holds, what was counted of each target of the document, in its order, and what has happened.
-pub(crate) fn page(doc: &WatchDoc, meters: &[Meter], tally: &Tally) -> String {
+pub(crate) fn page(doc: &WatchDoc, meters: &[Meter], users: &UsersDoc, tally: &Tally) -> String {
     let mut page = Page(String::new());
     page.head(
         "netnice_build_info",
@@ -67,6 +67,7 @@ pub(crate) fn page(doc: &WatchDoc, meters: &[Meter], tally: &Tally) -> String {
     page.counters(doc, meters);
     page.contracts(doc);
     page.links(doc);
+    page.users(users);
     page.0
 }
 
@@ -163,6 +164,36 @@ impl Page {
         for target in &doc.targets {
             let degraded = u8::from(!target.degraded.is_empty());
             self.sample(name, &[("target", &target.target)], degraded);
+        }
+    }
+
+    /// Amounts are in pieces, bytes or nanoseconds, as the policy file counts them.
+    fn users(&mut self, doc: &UsersDoc) {
+        let (limit, used, waiting) = (
+            "netnice_quota_limit",
+            "netnice_quota_used",
+            "netnice_waiting_requests",
+        );
+        self.head(
+            limit,
+            "gauge",
+            "what each user may have at a time, by quota",
+        );
+        for quota in &doc.quotas {
+            let unit = [("quota", quota.quota.as_str()), ("unit", &quota.unit)];
+            self.sample(limit, &unit, quota.limit);
+        }
+        self.head(used, "gauge", "what a user has of a quota");
+        for user in &doc.users {
+            let uid = user.uid.to_string();
+            for (quota, amount) in &user.used {
+                self.sample(used, &[("user", &uid), ("quota", quota)], amount);
+            }
+        }
+        let help = "requests of a user that wait, for earlier ones took more than the service time";
+        self.head(waiting, "gauge", help);
+        for user in doc.users.iter().filter(|user| user.waiting > 0) {
+            self.sample(waiting, &[("user", &user.uid.to_string())], user.waiting);
         }
     }
 

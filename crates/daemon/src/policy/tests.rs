@@ -1,4 +1,5 @@
 use super::*;
+use crate::quotas::Quota;
 
 fn parse(text: &str) -> Result<Policy, PolicyError> {
     Policy::parse(Path::new("policy.toml"), text)
@@ -179,4 +180,29 @@ fn the_example_is_a_policy_with_and_without_its_examples() {
     let whole = lines.collect::<Vec<_>>().join("\n");
     let policy = parse(&whole).expect("the examples are right");
     assert_eq!((policy.links.len(), policy.rules.len()), (1, 3));
+}
+
+#[test]
+fn quotas_are_read_with_their_units_and_the_rest_keep_their_defaults() {
+    let policy = parse(
+        "[quotas]\ntargets = 7\nundo-time = \"1d\"\nring-bytes = \"64MiB\"\nservice-time = \"100ms\"\n",
+    );
+    let quotas = policy.expect("a policy").quotas;
+    assert_eq!(quotas.limit(Quota::Targets), 7);
+    assert_eq!(quotas.limit(Quota::UndoTime), 24 * 3_600 * 1_000_000_000);
+    assert_eq!(quotas.limit(Quota::RingBytes), 64 << 20);
+    assert_eq!(quotas.limit(Quota::ServiceTime), 100_000_000);
+    assert_eq!(quotas.limit(Quota::Undos), Quota::Undos.describe().default);
+    for (text, says) in [
+        (
+            "[quotas]\ntargets = 9000\n",
+            "policy.toml:2: targets is 9000",
+        ),
+        ("[quotas]\n\nundo-time = \"1s 5\"\n", "policy.toml:3: "),
+        ("[quotas]\nservice-time = \"2s\"\n", "from 10ms to 1s"),
+        ("[quotas]\ntarget = 9\n", "policy.toml:2: "),
+    ] {
+        let said = parse(text).expect_err(text).to_string();
+        assert!(said.contains(says), "{text}: {said}");
+    }
 }

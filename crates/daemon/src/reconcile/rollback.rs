@@ -12,6 +12,7 @@ use super::{Draft, Reconciler, Terms};
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
+use crate::journal::Kind;
 use crate::ledger::undo::{self, Cleared, Undo, Waiting};
 use crate::ledger::{Body, Managed, Root, describe_link};
 
@@ -76,15 +77,15 @@ impl<H: Host> Reconciler<H> {
                 (None, false) => "was made for a time that is over",
             };
             let number = waiting.number;
-            match self.take_back_change(waiting, now) {
-                Ok(what) => self
-                    .journal
-                    .note(now, format!("change {number} {why}: {what}")),
-                Err(denied) => self.journal.warn(
-                    now,
+            let user = (!waiting.by.privileged).then_some(waiting.by.uid);
+            let (kind, text) = match self.take_back_change(waiting, now) {
+                Ok(what) => (Kind::Done, format!("change {number} {why}: {what}")),
+                Err(denied) => (
+                    Kind::Fault,
                     format!("change {number} {why}, but cannot be taken back: {denied}"),
                 ),
-            }
+            };
+            self.journal.tell(now, user, kind, text);
         }
     }
 

@@ -292,6 +292,7 @@ fn restore(ledger: &mut Ledger, id: u32, slot: u16, parent: Option<u16>, contrac
         moved: Default::default(),
         offered: 0,
         found: true,
+        user: None,
     });
 }
 

@@ -9,6 +9,7 @@ use super::Reconciler;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::{Act, Host};
+use crate::journal::Kind;
 use crate::ledger::{Body, Held, Place};
 use crate::peer::POLICY;
 
@@ -97,7 +98,7 @@ impl<H: Host> Reconciler<H> {
             let Some(held) = draft.ledger.get(slot).cloned() else {
                 continue;
             };
-            names.push(held.entry.target.to_string());
+            names.push((held.entry.target.to_string(), held.user_alone()));
             if held.claims.iter().any(|claim| claim.by == POLICY) {
                 let others = held.claims.iter().filter(|claim| claim.by == POLICY);
                 let claims = netnice_core::claims::Claims::restore(others.cloned().collect())?;
@@ -111,8 +112,9 @@ impl<H: Host> Reconciler<H> {
             }
         }
         self.install(draft)?;
-        for name in names {
-            self.journal.note(now, format!("{name} has ended"));
+        for (name, user) in names {
+            self.journal
+                .tell(now, user, Kind::Done, format!("{name} has ended"));
         }
         Ok(())
     }

@@ -10,10 +10,12 @@ use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
+use crate::journal::Kind;
 use crate::ledger::undo::{Cleared, Undo};
 use crate::ledger::{Ledger, Managed};
 use crate::peer::Peer;
 use crate::policy::rule_title;
+use crate::quotas::Quotas;
 use crate::reconcile::{Draft, Reconciler, Terms};
 
 /// What was taken back, to be given back if it was for a time.
@@ -27,6 +29,7 @@ struct Taken {
 /// Takes back what the peer has asked of a target, or of all.
 pub(super) fn clear<H: Host>(
     reconciler: &mut Reconciler<H>,
+    quotas: &Quotas,
     peer: &Peer,
     clear: &Clear,
     now: Now,
@@ -37,6 +40,7 @@ pub(super) fn clear<H: Host>(
         until: clear.until,
     };
     reconciler.check_terms(terms)?;
+    terms.within(quotas, peer)?;
     let mut draft = reconciler.draft();
     let mut taken = Taken::default();
     match &clear.what {
@@ -74,10 +78,12 @@ pub(super) fn clear<H: Host>(
         true => None,
         false => draft.wait(terms, peer, Undo::Cleared { targets, links }, now),
     };
+    draft.within(&reconciler.books, quotas, peer)?;
     reconciler.install(draft)?;
     let who = authority::user(peer.uid);
     for message in &messages {
-        reconciler.journal.note(now, format!("{who}: {message}"));
+        let text = format!("{who}: {message}");
+        reconciler.journal.tell(now, peer.user(), Kind::Done, text);
     }
     Ok(Done {
         messages: messages.into_iter().chain(terms.remarks()).collect(),
@@ -155,7 +161,9 @@ impl Taken {
             rule: held.rule.clone(),
         });
         if claims.is_empty() {
-            draft.close(slot);
+            if let (Some(closed), Some(_)) = (draft.close(slot), peer.user()) {
+                draft.ledger.stay_loaded(&closed, now.monotonic);
+            }
             self.messages.push(format!("{target} is cleared"));
             if let Some(rule) = &held.rule {
                 self.messages.push(format!(

@@ -6,6 +6,7 @@ use crate::authority;
 use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
+use crate::journal::Kind;
 use crate::ledger::undo::Waiting;
 use crate::peer::Peer;
 use crate::reconcile::Reconciler;
@@ -31,9 +32,8 @@ pub(super) fn confirm<H: Host>(
     })?;
     reconciler.install(draft)?;
     let who = authority::user(peer.uid);
-    reconciler
-        .journal
-        .note(now, format!("{who} confirmed change {number}"));
+    let text = format!("{who} confirmed change {number}");
+    reconciler.journal.tell(now, peer.user(), Kind::Done, text);
     Ok(Done {
         messages: vec![format!("change {number} is kept")],
         ..Done::default()

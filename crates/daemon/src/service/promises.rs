@@ -14,6 +14,7 @@ use crate::host::{Host, Process};
 use crate::journal::Journal;
 use crate::ledger::part::Part;
 use crate::peer::Peer;
+use crate::quotas::Quotas;
 
 impl<H: Host> Promises for Service<H> {
     fn may_use(&self, peer: &Peer) -> Result<(), Denied> {
@@ -28,6 +29,10 @@ impl<H: Host> Promises for Service<H> {
             ),
             (false, true) => Ok(()),
         }
+    }
+
+    fn quotas(&self) -> &Quotas {
+        &self.rules.policy.quotas
     }
 
     fn keeps_awake(&self) -> bool {

@@ -23,6 +23,7 @@ use crate::peer::POLICY;
 use crate::peer::Peer;
 use crate::policy::units::Units;
 use crate::policy::{LinkRule, Policy, Rule, Rules};
+use crate::quotas::{Quota, Quotas};
 use crate::reconcile::{Draft, Finder, Reconciler};
 
 /// Reads the policy file again, as a peer has asked.
@@ -87,7 +88,10 @@ fn adopt_policy<H: Host>(
         Denied::NotAdmitted(format!("{}:{line}: {denied}", path.display()))
     };
     let there = policy.is_some();
-    let policy = policy.unwrap_or_default();
+    let policy = policy.unwrap_or_else(|| Policy {
+        quotas: Quotas::of_file(path),
+        ..Policy::default()
+    });
     let mut draft = reconciler.draft();
     let mut messages = Vec::new();
     let wanted = seats(
@@ -136,6 +140,9 @@ fn adopt_policy<H: Host>(
     }
     messages.insert(0, text);
     messages.extend(rules.keep_units(units, refused, &mut reconciler.journal, now));
+    reconciler
+        .journal
+        .allow(policy.quotas.limit(Quota::LogLines));
     rules.policy = policy;
     rules.read = true;
     Ok(messages)

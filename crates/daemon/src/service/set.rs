@@ -12,10 +12,12 @@ use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::containers::not_served;
 use crate::host::{Host, Inventory, Process};
+use crate::journal::Kind;
 use crate::ledger::undo;
 use crate::ledger::{Body, Held, Ledger};
 use crate::meter::metrics::Tally;
 use crate::peer::Peer;
+use crate::policy::Rules;
 use crate::reconcile::{Draft, Reconciler, Terms};
 
 /// One request, understood.
@@ -41,11 +43,11 @@ struct Worked {
 
 /// Changes what the peer asks of a target, or lets a process join a name.
 ///
-/// `as_up`: the short form limits what is sent alone.
+/// By the rules the short form may limit what is sent alone, and a user may have so much.
 pub(super) fn set<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
-    as_up: bool,
+    rules: &Rules,
     peer: &Peer,
     set: &Set,
     named: Option<Named>,
@@ -54,7 +56,7 @@ pub(super) fn set<H: Host>(
     let asked = Asked {
         peer,
         target: set.target.parse()?,
-        change: change_of(set, as_up)?,
+        change: change_of(set, !rules.policy.input_meter)?,
         named,
         set,
         terms: Terms {
@@ -65,10 +67,13 @@ pub(super) fn set<H: Host>(
         now,
     };
     reconciler.check_terms(asked.terms)?;
+    let quotas = &rules.policy.quotas;
+    asked.terms.within(quotas, peer)?;
     if let Some(change) = &asked.change {
         authority::may_ask(peer, change)?;
     }
     let worked = work_out(reconciler, &asked)?;
+    worked.draft.within(&reconciler.books, quotas, peer)?;
     finish(reconciler, tally, &asked, worked)
 }
 
@@ -233,7 +238,10 @@ fn finish<H: Host>(
             return Ok(done);
         }
         draft.acts.clear();
-        draft.close(slot);
+        let closed = draft.close(slot);
+        if let (Some(closed), Some(_)) = (closed, asked.peer.user()) {
+            draft.ledger.stay_loaded(&closed, asked.now.monotonic);
+        }
     }
     if asked.set.dry_run {
         done.plan = Some(reconciler.preview(&draft));
@@ -245,7 +253,8 @@ fn finish<H: Host>(
     let who = authority::user(asked.peer.uid);
     let what = done.effective.as_deref().unwrap_or_default();
     let text = format!("{who} set {}: {what}", held.entry.target);
-    reconciler.journal.note(asked.now, text);
+    let user = asked.peer.user();
+    reconciler.journal.tell(asked.now, user, Kind::Done, text);
     tally.grants += 1;
     done.messages = remarks(&reconciler.books.ledger, slot, &adoption);
     done.messages.extend(asked.terms.remarks());

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use netnice_api::{LinkDoc, Moving, Watch, WatchDoc, Watched, WatchedLink};
+use netnice_api::{LinkDoc, Moving, UsersDoc, Watch, WatchDoc, Watched, WatchedLink};
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Direction;
 use netnice_core::meter::Meter;
@@ -32,27 +32,29 @@ pub(super) fn watch<H: Host>(
     Ok(doc)
 }
 
-/// The page for Prometheus: of counts that are at most half a second old, and made anew only as often.
+/// The page for Prometheus that was made last: it serves for half a second.
+pub(super) fn fresh_page(measured: &Measured, now: Now) -> Option<Page> {
+    let (at, page) = measured.page.as_ref()?;
+    (now.monotonic.since(*at) < FRESH).then(|| page.clone())
+}
+
+/// The page for Prometheus, of counts that are at most half a second old.
 pub(super) fn metrics<H: Host>(
     reconciler: &mut Reconciler<H>,
     measured: &mut Measured,
+    users: &UsersDoc,
     now: Now,
 ) -> Page {
-    if let Some((at, page)) = &measured.page
-        && now.monotonic.since(*at) < FRESH
-    {
-        return page.clone();
-    }
     let told = watch_all(reconciler, measured, FRESH, now);
     let tally = Tally {
         repairs: reconciler.standing.repairs.total,
         ..measured.tally
     };
     let page: Page = match told {
-        Ok((doc, meters)) => metrics::page(&doc, &meters, &tally).into(),
+        Ok((doc, meters)) => metrics::page(&doc, &meters, users, &tally).into(),
         Err(denied) => {
             reconciler.journal.judge(now, "metrics", Err(denied));
-            metrics::page(&WatchDoc::default(), &[], &tally).into()
+            metrics::page(&WatchDoc::default(), &[], users, &tally).into()
         }
     };
     measured.page = Some((now.monotonic, page.clone()));

@@ -92,6 +92,8 @@ struct RemnantDoc {
     contract: String,
     since_ns: u64,
     found: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<u32>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -133,6 +135,23 @@ struct ClearedDoc {
     place: PlaceDoc,
     claims: Vec<ClaimDoc>,
     rule: Option<String>,
+}
+
+/// How many bytes of the state are a user's without privilege: targets of which the user asks something, and changes of
+/// the user's that wait.
+pub fn bytes_of(ledger: &Ledger, undos: &Undos, uid: u32) -> u64 {
+    let targets = ledger.held().filter(|held| held.user() == Some(uid));
+    let targets = targets.map(|held| length(&TargetDoc::from(held)));
+    let undos = undos
+        .iter()
+        .filter(|one| one.by.uid == uid && !one.by.privileged);
+    targets
+        .chain(undos.map(|one| length(&UndoDoc::from(one))))
+        .sum()
+}
+
+fn length(doc: &impl Serialize) -> u64 {
+    serde_json::to_vec(doc).map_or(0, |text| text.len() as u64)
 }
 
 impl StateDoc {
@@ -351,6 +370,7 @@ impl From<&Remnant> for RemnantDoc {
             contract: remnant.contract.to_string(),
             since_ns: remnant.since.0,
             found: remnant.found,
+            user: remnant.user,
         }
     }
 }
@@ -366,6 +386,7 @@ impl RemnantDoc {
             moved: Instant(self.since_ns),
             offered: 0,
             found: self.found,
+            user: self.user,
         })
     }
 }

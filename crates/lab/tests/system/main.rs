@@ -33,6 +33,7 @@ mod people;
 mod policy;
 mod precedence;
 mod programs;
+mod quotas;
 mod refusals;
 mod repairs;
 mod safety;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// Two users that no machine gives a name.
 pub(crate) const ANN: u32 = 61_234;
-const BOB: u32 = 61_235;
+pub(crate) const BOB: u32 = 61_235;
 
 pub(crate) fn as_user(desk: &Desk, uid: u32) -> std::process::Command {
     let mut command = desk.world.client().ns.command("setpriv");

@@ -423,3 +423,33 @@ fn clearing_all_ends_flows_and_drivers() {
     assert!(stage.flows.is_idle() && stage.flows.held_ports().is_empty());
     assert_eq!(stage.part(), None);
 }
+
+#[test]
+fn a_connection_whose_program_ended_counts_for_its_user_until_it_ends_too() {
+    let mut stage = Stage::new();
+    let mut seats = Vec::new();
+    for n in 0..64 {
+        let seat = stage.program(&ANN, 8);
+        let programs = stage.driver.programs.clone();
+        let program = *programs.keys().next_back().expect("a program");
+        // The process that it attached with ends at once, and the connection stays.
+        stage.driver.programs.remove(&program);
+        let event = DriverWord::Event(DriverEvent::Gone { program });
+        let heard = Heard::Said(event, Vec::new());
+        stage
+            .flows
+            .heard(&mut stage.service, &eth0(), heard, stage.now);
+        assert_eq!(stage.flows.sessions.len(), 0, "{n}");
+        seats.push(seat);
+    }
+    let one_more = stage.seat(&ANN, 8);
+    let said = words(&stage.attach(&one_more, 1));
+    assert!(said.contains("65 programs on the direct path"), "{said}");
+    assert!(said.contains("`programs` in [quotas]"), "{said}");
+    // One of them may attach again, and one that ends makes room.
+    let again = stage.attach(&seats[0], 1);
+    assert!(matches!(again, Response::Direct(DirectAnswer::Attached(_))));
+    stage.flows.left(seats[1].guest.number, stage.now);
+    let now = stage.attach(&one_more, 1);
+    assert!(matches!(now, Response::Direct(DirectAnswer::Attached(_))));
+}

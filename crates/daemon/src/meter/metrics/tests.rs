@@ -1,4 +1,4 @@
-use netnice_api::{WatchDoc, Watched, WatchedLink};
+use netnice_api::{QuotaDoc, UserDoc, UsersDoc, WatchDoc, Watched, WatchedLink};
 use netnice_core::meter::{Flow, Meter};
 
 use super::serve::{Address, AddressError};
@@ -43,9 +43,25 @@ fn the_page_says_what_it_counts_and_what_adds_up_does() {
         refusals: 6,
         repairs: 7,
     };
-    let page = page(&doc, &[meter], &tally);
+    let users = UsersDoc {
+        version: 1,
+        quotas: vec![QuotaDoc {
+            quota: "targets".into(),
+            unit: "count".into(),
+            limit: 1_024,
+        }],
+        users: vec![UserDoc {
+            uid: 1000,
+            used: [("targets".to_owned(), 3)].into(),
+            waiting: 2,
+        }],
+    };
+    let page = page(&doc, &[meter], &users, &tally);
     let target = r#"target="app:/opt/a \"b\"\\c""#;
     for line in [
+        "netnice_quota_limit{quota=\"targets\",unit=\"count\"} 1024",
+        "netnice_quota_used{user=\"1000\",quota=\"targets\"} 3",
+        "netnice_waiting_requests{user=\"1000\"} 2",
         "# HELP netnice_offered_bytes_total bytes that came to the limiter, in layer-2 bytes, by target and direction; \
          the sum of what was sent, was dropped and is queued",
         "# TYPE netnice_offered_bytes_total counter",

@@ -1,0 +1,48 @@
+//! What each user has, and of how much: the quotas first, then each user's amounts.
+
+use netnice_api::{QuotaDoc, UsersDoc};
+use netnice_core::units::{Bytes, Nanos};
+
+use super::Style;
+use super::table::{Cell, Table};
+use crate::desk::plain;
+
+/// The quotas of each user, and what of them is used.
+pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
+    let mut table = Table::new(&["USER", "QUOTA", "USED", "OF"]);
+    let mut name = "each".to_string();
+    for quota in &doc.quotas {
+        table.row(row(&mut name, quota, None));
+    }
+    for user in &doc.users {
+        let mut name = user.uid.to_string();
+        for quota in &doc.quotas {
+            let used = user.used.get(&quota.quota).copied().unwrap_or(0);
+            if used > 0 {
+                table.row(row(&mut name, quota, Some(used)));
+            }
+        }
+        if user.waiting > 0 {
+            table.note(&format!(
+                "{} requests of user {} wait, for they took more than service-time",
+                user.waiting, user.uid
+            ));
+        }
+    }
+    table.render(style)
+}
+
+/// A row; the user is named in the first one only.
+fn row(name: &mut String, quota: &QuotaDoc, used: Option<u64>) -> Vec<Cell> {
+    let amount = |amount: u64| match quota.unit.as_str() {
+        "bytes" => Bytes(amount).to_string(),
+        "ns" => Nanos(amount).to_string(),
+        _ => amount.to_string(),
+    };
+    vec![
+        Cell::new(std::mem::take(name)),
+        Cell::new(plain(&quota.quota)),
+        Cell::new(used.map(amount).unwrap_or_default()),
+        Cell::new(amount(quota.limit)),
+    ]
+}

@@ -1,0 +1,187 @@
+//! Requests that wait for their turn: users take turns, and one whose requests took more of the daemon's time than the
+//! quota `service-time` leaves waits until others had theirs.
+//!
+//! ```text
+//!   request ──> its user's queue ──> the user that waits longest, of those that are not over ──> answered, time charged
+//! ```
+//! What a user has used fades by the quota in each second: with 250 ms, a user may take 250 ms at once and a quarter of the
+//! time for good. The user's next request begins as soon as less than the quota is left, so a long request is answered and
+//! those after it wait. Root and the group `netnice` take turns as one, and are never over.
+//!
+//! A connection has one request here at most, so there are no more than connections.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use netnice_core::units::{Instant, Nanos};
+
+/// See the module. The requests are `T`.
+#[derive(Debug)]
+pub(crate) struct Turns<T> {
+    /// By user; none: root and the group.
+    users: BTreeMap<Option<u32>, Queue<T>>,
+    /// Grows with each turn.
+    turn: u64,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    waiting: VecDeque<T>,
+    /// Time used and not faded yet, at a moment.
+    used: Nanos,
+    at: Instant,
+    /// The last turn that it had.
+    last: u64,
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Turns<T> {
+        Turns {
+            users: BTreeMap::new(),
+            turn: 0,
+        }
+    }
+}
+
+impl<T> Turns<T> {
+    /// A request of a user without privilege, or of somebody who has privilege.
+    pub(crate) fn push(&mut self, user: Option<u32>, request: T, now: Instant) {
+        let turn = self.turn;
+        let queue = self.users.entry(user).or_insert_with(|| Queue {
+            waiting: VecDeque::new(),
+            used: Nanos(0),
+            at: now,
+            last: turn,
+        });
+        queue.waiting.push_back(request);
+    }
+
+    /// The next request whose turn it is, if there is any. A user may have `quota` of the time in each second.
+    pub(crate) fn pop(&mut self, quota: Nanos, now: Instant) -> Option<(Option<u32>, T)> {
+        let ready = self.users.iter().filter(|(user, queue)| {
+            !queue.waiting.is_empty() && queue.ready_at(**user, quota) <= now
+        });
+        let user = ready
+            .min_by_key(|(_, queue)| queue.last)
+            .map(|(user, _)| *user)?;
+        self.turn += 1;
+        let queue = self.users.get_mut(&user)?;
+        queue.last = self.turn;
+        let request = queue.waiting.pop_front()?;
+        Some((user, request))
+    }
+
+    /// When there is a request whose turn it is; none: none waits.
+    pub(crate) fn ready_at(&self, quota: Nanos) -> Option<Instant> {
+        let waiting = self
+            .users
+            .iter()
+            .filter(|(_, queue)| !queue.waiting.is_empty());
+        waiting
+            .map(|(user, queue)| queue.ready_at(*user, quota))
+            .min()
+    }
+
+    /// A request of a user took so long.
+    pub(crate) fn charge(&mut self, user: Option<u32>, took: Nanos, quota: Nanos, now: Instant) {
+        if let Some(queue) = self.users.get_mut(&user) {
+            queue.used = Nanos(queue.left(quota, now).0.saturating_add(took.0));
+            queue.at = now;
+        }
+        self.users
+            .retain(|_, queue| !queue.waiting.is_empty() || queue.left(quota, now).0 > 0);
+    }
+
+    /// What each user has used and how many requests of each wait.
+    pub(crate) fn of_users(
+        &self,
+        quota: Nanos,
+        now: Instant,
+    ) -> impl Iterator<Item = (u32, Nanos, u64)> {
+        self.users.iter().filter_map(move |(user, queue)| {
+            let waiting = queue.waiting.len() as u64;
+            Some(((*user)?, queue.left(quota, now), waiting))
+        })
+    }
+}
+
+impl<T> Queue<T> {
+    /// What is left of the time used.
+    fn left(&self, quota: Nanos, now: Instant) -> Nanos {
+        let faded = u128::from(now.since(self.at).0) * u128::from(quota.0) / 1_000_000_000;
+        let faded = u64::try_from(faded).unwrap_or(u64::MAX);
+        Nanos(self.used.0.saturating_sub(faded))
+    }
+
+    /// When its next request may begin.
+    fn ready_at(&self, user: Option<u32>, quota: Nanos) -> Instant {
+        if user.is_none() || self.used < quota {
+            return self.at;
+        }
+        let over = u128::from(self.used.0 - quota.0) + 1;
+        let wait = (over * 1_000_000_000).div_ceil(u128::from(quota.0.max(1)));
+        self.at
+            .after(Nanos(u64::try_from(wait).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANN: Option<u32> = Some(1000);
+    const BOB: Option<u32> = Some(1001);
+    const QUOTA: Nanos = Nanos::from_millis(250);
+
+    fn at(millis: u64) -> Instant {
+        Instant(0).after(Nanos::from_millis(millis))
+    }
+
+    #[test]
+    fn users_take_turns_whatever_each_has_waiting() {
+        let mut turns = Turns::default();
+        for n in 0..100 {
+            turns.push(ANN, n, at(0));
+        }
+        assert_eq!(turns.pop(QUOTA, at(0)), Some((ANN, 0)));
+        turns.push(BOB, 1_000, at(0));
+        turns.push(None, 2_000, at(0));
+        let mut next: Vec<i32> = (0..3)
+            .filter_map(|_| turns.pop(QUOTA, at(0)))
+            .map(|(_, n)| n)
+            .collect();
+        next.sort_unstable();
+        assert_eq!(next, [1, 1_000, 2_000]);
+        assert_eq!(turns.pop(QUOTA, at(0)), Some((ANN, 2)));
+    }
+
+    #[test]
+    fn a_user_over_the_time_waits_and_others_do_not() {
+        let mut turns = Turns::default();
+        turns.push(ANN, 1, at(0));
+        turns.push(ANN, 2, at(0));
+        turns.pop(QUOTA, at(0)).expect("the first");
+        turns.charge(ANN, Nanos::from_millis(500), QUOTA, at(500));
+        turns.push(BOB, 3, at(500));
+        assert_eq!(turns.pop(QUOTA, at(500)), Some((BOB, 3)));
+        assert_eq!(turns.pop(QUOTA, at(500)), None);
+        let ready = turns.ready_at(QUOTA).expect("one waits");
+        assert_eq!(ready.since(at(1_500)), Nanos(4));
+        assert_eq!(turns.pop(QUOTA, ready), Some((ANN, 2)));
+    }
+
+    #[test]
+    fn root_is_never_over_and_who_used_little_is_forgotten() {
+        let mut turns = Turns::default();
+        turns.push(None, 1, at(0));
+        turns.push(None, 2, at(0));
+        turns.pop(QUOTA, at(0)).expect("the first");
+        turns.charge(None, Nanos::from_secs(9), QUOTA, at(0));
+        assert_eq!(turns.pop(QUOTA, at(0)), Some((None, 2)));
+        turns.push(ANN, 3, at(10));
+        turns.pop(QUOTA, at(10)).expect("it");
+        turns.charge(ANN, Nanos::from_millis(1), QUOTA, at(11));
+        assert_eq!(turns.of_users(QUOTA, at(11)).count(), 1);
+        turns.charge(BOB, Nanos(0), QUOTA, at(100_000));
+        assert_eq!(turns.of_users(QUOTA, at(100_000)).count(), 0);
+    }
+}

@@ -1,0 +1,280 @@
+//! What each user may have at a time: the one table of quotas, as `[quotas]` of the policy file sets it.
+//!
+//! A quota is a bound on what one user without privilege takes of what all users share: numbers of targets, bytes of the
+//! state file, time of the daemon. The defaults are so high that no user meets them without a fault in a program or the
+//! wish to harm. Root and the group `netnice` have no quota.
+//!
+//! Each quota is declared once, in [`Quota::describe`]. The parts of the daemon count what they hand out and ask
+//! [`Quotas::check`]; a refusal names the quota, the user's amount, the limit, and the file and key that change it.
+
+use std::path::{Path, PathBuf};
+
+use netnice_core::units::{Bytes, Nanos};
+
+use crate::authority::user;
+use crate::denied::Denied;
+use crate::peer::Peer;
+
+/// One of the things that a user may have so much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Quota {
+    /// Targets of which the user asks something, and those of them that ended while packets waited.
+    Targets,
+    /// Changes that wait to be taken back.
+    Undos,
+    /// How long a change may wait to be taken back.
+    UndoTime,
+    /// Programs on the direct path, and connections that such programs left open.
+    Programs,
+    /// Flows of the direct path.
+    Flows,
+    /// Bytes of the memory files of programs on the direct path.
+    RingBytes,
+    /// Bytes of the state file.
+    StateBytes,
+    /// Lines of the log in a minute.
+    LogLines,
+    /// Time of the daemon in a second.
+    ServiceTime,
+}
+
+/// In what a quota is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Pieces.
+    Count,
+    /// Bytes.
+    Bytes,
+    /// Nanoseconds.
+    Time,
+}
+
+/// A quota's declaration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Description {
+    /// The key in the policy file.
+    pub key: &'static str,
+    /// What is counted, as in "would have 5 ...".
+    pub what: &'static str,
+    /// In what.
+    pub unit: Unit,
+    /// The limit if the policy file says nothing.
+    pub default: u64,
+    /// The least and the largest limit that the policy file may set.
+    pub range: (u64, u64),
+}
+
+impl Quota {
+    /// All of them, in the order in which they are shown.
+    pub(crate) const ALL: [Quota; 9] = [
+        Quota::Targets,
+        Quota::Undos,
+        Quota::UndoTime,
+        Quota::Programs,
+        Quota::Flows,
+        Quota::RingBytes,
+        Quota::StateBytes,
+        Quota::LogLines,
+        Quota::ServiceTime,
+    ];
+
+    /// Its declaration.
+    pub(crate) fn describe(self) -> Description {
+        let count = |key, what, default, most| Description {
+            key,
+            what,
+            unit: Unit::Count,
+            default,
+            range: (0, most),
+        };
+        let bytes = |key, what, default, range| Description {
+            key,
+            what,
+            unit: Unit::Bytes,
+            default,
+            range,
+        };
+        let time = |key, what, default: Nanos, most: Nanos| Description {
+            key,
+            what,
+            unit: Unit::Time,
+            default: default.0,
+            range: (Nanos::from_millis(10).0, most.0),
+        };
+        match self {
+            Quota::Targets => count("targets", "targets", 1_024, 8_190),
+            Quota::Undos => count("undos", "changes that wait to be taken back", 256, 8_190),
+            Quota::UndoTime => time(
+                "undo-time",
+                "between a change and its undoing",
+                days(31),
+                days(3_660),
+            ),
+            Quota::Programs => count("programs", "programs on the direct path", 64, 1_024),
+            Quota::Flows => count("flows", "flows on the direct path", 4_096, 65_536),
+            Quota::RingBytes => bytes(
+                "ring-bytes",
+                "bytes of buffers on the direct path",
+                1 << 30,
+                (0, 64 << 30),
+            ),
+            Quota::StateBytes => bytes("state-bytes", "bytes of state", 1 << 20, (4_096, 64 << 20)),
+            Quota::LogLines => count("log-lines", "lines of the log in a minute", 240, 100_000),
+            Quota::ServiceTime => time(
+                "service-time",
+                "of the daemon's time in a second",
+                Nanos::from_millis(250),
+                Nanos::from_secs(1),
+            ),
+        }
+    }
+
+    /// An amount of it in words.
+    pub(crate) fn amount(self, amount: u64) -> String {
+        match self.describe().unit {
+            Unit::Count => amount.to_string(),
+            Unit::Bytes => Bytes(amount).to_string(),
+            Unit::Time => Nanos(amount).to_string(),
+        }
+    }
+}
+
+/// The limits that are in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Quotas {
+    /// By place in [`Quota::ALL`].
+    limits: [u64; Quota::ALL.len()],
+    /// The file that changes them.
+    file: PathBuf,
+}
+
+impl Default for Quotas {
+    fn default() -> Quotas {
+        Quotas {
+            limits: Quota::ALL.map(|quota| quota.describe().default),
+            file: PathBuf::from("the policy file"),
+        }
+    }
+}
+
+impl Quotas {
+    /// The defaults, to be changed by this file.
+    pub(crate) fn of_file(path: &Path) -> Quotas {
+        Quotas {
+            file: path.to_owned(),
+            ..Quotas::default()
+        }
+    }
+
+    /// The limit of each user.
+    pub(crate) fn limit(&self, quota: Quota) -> u64 {
+        self.limits[quota as usize]
+    }
+
+    /// The same, as a time.
+    pub(crate) fn time(&self, quota: Quota) -> Nanos {
+        Nanos(self.limit(quota))
+    }
+
+    /// Sets a limit.
+    ///
+    /// # Errors
+    /// It is out of the range that makes sense.
+    pub(crate) fn set(&mut self, quota: Quota, limit: u64) -> Result<(), String> {
+        let about = quota.describe();
+        let (least, most) = about.range;
+        if !(least..=most).contains(&limit) {
+            return Err(format!(
+                "{} is {}, and it can be from {} to {}",
+                about.key,
+                quota.amount(limit),
+                quota.amount(least),
+                quota.amount(most)
+            ));
+        }
+        self.limits[quota as usize] = limit;
+        Ok(())
+    }
+
+    /// Refuses more than a user may have: with what is asked for the user `would` have so much.
+    ///
+    /// # Errors
+    /// It is more than the limit, and the peer is a user who has one.
+    pub(crate) fn check(&self, peer: &Peer, quota: Quota, would: u64) -> Result<(), Denied> {
+        let limit = self.limit(quota);
+        match peer.privileged || would <= limit {
+            true => Ok(()),
+            false => Err(self.refusal(peer.uid, quota, would)),
+        }
+    }
+
+    fn refusal(&self, uid: u32, quota: Quota, would: u64) -> Denied {
+        let about = quota.describe();
+        Denied::NotAdmitted(format!(
+            "refused: {} would have {} {}, more than the quota of {} for each user; {}",
+            user(uid),
+            quota.amount(would),
+            about.what,
+            quota.amount(self.limit(quota)),
+            self.who_changes(quota)
+        ))
+    }
+
+    /// Which file and key change a limit.
+    pub(crate) fn who_changes(&self, quota: Quota) -> String {
+        format!(
+            "root can change `{}` in [quotas] of {}, and `netnice show --users` tells what is used",
+            quota.describe().key,
+            self.file.display()
+        )
+    }
+}
+
+/// A time of so many days.
+fn days(days: u64) -> Nanos {
+    Nanos::from_secs(days * 24 * 3_600)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_quota_has_its_place_a_key_of_its_own_and_a_default_in_its_range() {
+        let quotas = Quotas::default();
+        let mut keys = std::collections::BTreeSet::new();
+        for (place, quota) in Quota::ALL.into_iter().enumerate() {
+            let about = quota.describe();
+            assert_eq!(quota as usize, place);
+            assert!(keys.insert(about.key));
+            assert!((about.range.0..=about.range.1).contains(&quotas.limit(quota)));
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_quota_the_amount_the_limit_and_who_changes_it() {
+        let mut quotas = Quotas::of_file(Path::new("/etc/netnice/policy.toml"));
+        quotas.set(Quota::Targets, 3).expect("a limit");
+        let ann = Peer {
+            uid: 1000,
+            privileged: false,
+            groups: Vec::new(),
+        };
+        assert_eq!(quotas.check(&ann, Quota::Targets, 3), Ok(()));
+        let denied = quotas.check(&ann, Quota::Targets, 4).expect_err("too many");
+        assert_eq!(
+            denied.to_string(),
+            "refused: user 1000 would have 4 targets, more than the quota of 3 for each user; root can change \
+             `targets` in [quotas] of /etc/netnice/policy.toml, and `netnice show --users` tells what is used"
+        );
+        assert_eq!(quotas.check(&Peer::ROOT, Quota::Targets, 4), Ok(()));
+    }
+
+    #[test]
+    fn a_limit_out_of_its_range_is_no_limit() {
+        let mut quotas = Quotas::default();
+        let said = quotas.set(Quota::ServiceTime, 1).expect_err("too short");
+        assert_eq!(said, "service-time is 1ns, and it can be from 10ms to 1s");
+        assert!(quotas.set(Quota::Targets, 8_191).is_err());
+    }
+}

@@ -1,0 +1,75 @@
+//! `netnice show --users`: what each user has, and of how much.
+
+use std::collections::BTreeMap;
+
+use netnice_api::{QuotaDoc, UserDoc, UsersDoc};
+
+use super::Service;
+use crate::host::Host;
+use crate::peer::Peer;
+use crate::quotas::{Quota, Quotas, Unit};
+use crate::reconcile::OnBooks;
+
+/// What users have, by user and quota.
+pub(crate) type Used = BTreeMap<u32, BTreeMap<Quota, u64>>;
+
+impl<H: Host> Service<H> {
+    /// What is in force for each user.
+    pub(crate) fn quotas(&self) -> &Quotas {
+        &self.rules.policy.quotas
+    }
+
+    /// What users have on the books and in the log.
+    pub(crate) fn used(&self) -> Used {
+        let mut used = Used::new();
+        let books = &self.reconciler.books;
+        for uid in books.users() {
+            let has = OnBooks::of(&books.ledger, &books.undos, uid);
+            used.entry(uid).or_default().extend(has.amounts());
+        }
+        for (uid, lines) in self.reconciler.journal.of_users() {
+            let has = used.entry(uid).or_default();
+            has.insert(Quota::LogLines, lines);
+        }
+        used
+    }
+}
+
+/// The document of what users have, as far as a peer may see it; `waiting` tells how many requests of each user wait.
+pub(crate) fn document(
+    quotas: &Quotas,
+    used: &Used,
+    waiting: &BTreeMap<u32, u64>,
+    peer: &Peer,
+) -> UsersDoc {
+    let may_see = |uid: u32| peer.privileged || peer.uid == uid;
+    let users = used.iter().filter(|(uid, _)| may_see(**uid));
+    UsersDoc {
+        version: UsersDoc::VERSION,
+        quotas: Quota::ALL.map(|quota| in_force(quotas, quota)).to_vec(),
+        users: users
+            .map(|(uid, used)| UserDoc {
+                uid: *uid,
+                used: used
+                    .iter()
+                    .map(|(quota, amount)| (quota.describe().key.to_owned(), *amount))
+                    .collect(),
+                waiting: waiting.get(uid).copied().unwrap_or(0),
+            })
+            .collect(),
+    }
+}
+
+fn in_force(quotas: &Quotas, quota: Quota) -> QuotaDoc {
+    let about = quota.describe();
+    QuotaDoc {
+        quota: about.key.to_owned(),
+        unit: match about.unit {
+            Unit::Count => "count",
+            Unit::Bytes => "bytes",
+            Unit::Time => "ns",
+        }
+        .to_owned(),
+        limit: quotas.limit(quota),
+    }
+}

@@ -1,0 +1,325 @@
+//! What one user may have of what all share: targets, changes that wait, lines of the log, programs on the direct path and
+//! time of the daemon. Whatever a user asks for, others and root have theirs.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use netnice_api::direct::{Attach, DirectRequest};
+use netnice_api::{
+    Clear, ClearWhat, Client, Connections, Ping, Request, Response, RuntimeDir, Set,
+};
+use netnice_kernel::process::PidFd;
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::sys;
+use netnice_lab::traffic::{self, Direct};
+use serde_json::Value;
+
+use crate::people::{ANN, BOB, as_user, process_of, types};
+
+/// A desk whose daemon has read these quotas.
+fn desk(quotas: &str) -> Desk {
+    let desk = Desk::new().expect("a desk");
+    let text = format!("[quotas]\n{quotas}\n");
+    fs::write(desk.netnice.policy(), text).expect("a policy");
+    desk.types("reload");
+    desk
+}
+
+/// Carries something out as a user, in a thread.
+fn by<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            sys::become_user(uid).expect("another user");
+            what()
+        });
+        thread.join().expect("it does not panic")
+    })
+}
+
+fn client(runtime: &Path) -> Client {
+    let folder = RuntimeDir::choose(Some(runtime.to_owned()), None);
+    Client::connect(&folder).expect("a connection")
+}
+
+/// What a user has of a quota, as root is shown it.
+fn used(desk: &Desk, uid: u32, quota: &str) -> u64 {
+    let shown = desk.types("show --users --json").stdout;
+    let shown: Value = serde_json::from_str(&shown).expect("a document");
+    let users = shown["users"].as_array().expect("a list");
+    let user = users.iter().find(|user| user["uid"] == uid);
+    user.map_or(0, |user| user["used"][quota].as_u64().unwrap_or(0))
+}
+
+fn refused(response: Response) -> String {
+    match response {
+        Response::Refused(refused) => refused.text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_user_has_so_many_targets_and_the_refusal_says_so() {
+    let desk = desk("targets = 2");
+    let own = [ANN; 3].map(|uid| process_of(&desk, uid));
+    for process in &own[..2] {
+        let set = types(&desk, ANN, &format!("set pid:{} --up 4mbit", process.pid()));
+        assert_eq!(set.status, 0, "{set:?}");
+    }
+    let line = format!("set pid:{} --up 4mbit", own[2].pid());
+    let third = types(&desk, ANN, &line);
+    assert_eq!(third.status, 3, "{third:?}");
+    let policy = desk.netnice.policy().display().to_string();
+    for word in ["would have 3 targets", "quota of 2", "`targets`", &policy] {
+        assert!(third.stderr.contains(word), "{word}: {third:?}");
+    }
+    assert_eq!(used(&desk, ANN, "targets"), 2);
+    let shown = types(&desk, ANN, "show --users");
+    assert!(shown.stdout.contains(&ANN.to_string()), "{shown:?}");
+    // Others have theirs, and root is not concerned.
+    let bobs = process_of(&desk, BOB);
+    let set = types(&desk, BOB, &format!("set pid:{} --up 4mbit", bobs.pid()));
+    assert_eq!(set.status, 0, "{set:?}");
+    let shown = types(&desk, BOB, "show --users");
+    assert!(!shown.stdout.contains(&ANN.to_string()), "{shown:?}");
+    desk.types(&line);
+    // A place that was given back can be taken.
+    types(&desk, ANN, &format!("clear pid:{}", own[0].pid()));
+    desk.types(&format!("clear pid:{}", own[2].pid()));
+    assert_eq!(types(&desk, ANN, &line).status, 0);
+}
+
+#[test]
+fn no_change_of_a_user_waits_for_a_year() {
+    let desk = Desk::new().expect("a desk");
+    let own = process_of(&desk, ANN);
+    let line = format!("set pid:{} --up 4mbit --for 8784h", own.pid());
+    let answer = types(&desk, ANN, &line);
+    assert_eq!(answer.status, 3, "{answer:?}");
+    assert!(answer.stderr.contains("quota of 31d"), "{answer:?}");
+    desk.types(&line);
+}
+
+#[test]
+fn so_many_changes_of_a_user_wait_at_a_time() {
+    let desk = desk("undos = 2");
+    let own = [ANN; 3].map(|uid| process_of(&desk, uid));
+    let line = |n: usize| format!("set pid:{} --up 4mbit --for 1h", own[n].pid());
+    for n in 0..2 {
+        assert_eq!(types(&desk, ANN, &line(n)).status, 0);
+    }
+    let third = types(&desk, ANN, &line(2));
+    assert_eq!(third.status, 3, "{third:?}");
+    assert!(third.stderr.contains("3 changes that wait"), "{third:?}");
+    assert_eq!(used(&desk, ANN, "undos"), 2);
+}
+
+#[test]
+fn refusals_of_a_user_do_not_erase_the_log() {
+    let desk = Desk::new().expect("a desk");
+    let roots = desk.sleeper();
+    desk.types(&format!("set pid:{} --up 4mbit", roots.pid()));
+    let runtime = desk.netnice.runtime();
+    by(ANN, || {
+        let mut client = client(runtime);
+        let set = Set {
+            target: format!("user:{BOB}"),
+            change: Some("up 1mbit".to_owned()),
+            ..Set::default()
+        };
+        let request = Request::Set(set);
+        for _ in 0..2_500 {
+            refused(client.call(&request, None).expect("an answer"));
+        }
+    });
+    let log = desk.types("log").stdout;
+    let ours = format!("root set pid:{}", roots.pid());
+    assert!(log.contains(&ours), "root's line is gone");
+    let lines = log.lines().filter(|line| line.contains(&ANN.to_string()));
+    let lines: Vec<&str> = lines.collect();
+    // The flood may fall into two minutes.
+    assert!(lines.len() <= 2 * 241, "{} lines", lines.len());
+    assert!(log.contains("more refusals of user"), "{:?}", lines.last());
+    assert!(used(&desk, ANN, "log-lines") > 0);
+}
+
+#[test]
+fn what_a_driver_says_is_bounded() {
+    let desk = Desk::new().expect("a desk");
+    let device = &desk.world.client().port().device;
+    desk.types(&format!("link {device} --rate 100mbit"));
+    let source = Direct::source(desk.client(6001), desk.server(6001));
+    let source = source.by(desk.netnice.runtime()).rate(1_000_000);
+    let _flow = traffic::eager(desk.world.client(), &source).expect("a flow");
+    let path = desk.netnice.runtime().join(format!("driver-{device}.log"));
+    assert!(path.exists(), "{}", path.display());
+    // As the driver writes: at the end.
+    let mut log = File::options().append(true).open(&path).expect("the file");
+    let line = [b'x'; 1023];
+    for _ in 0..2_048 {
+        log.write_all(&line)
+            .and_then(|()| log.write_all(b"\n"))
+            .expect("written");
+    }
+    let length = || fs::metadata(&path).expect("the file").len();
+    assert!(soon(|| length() < 300 * 1024), "{} bytes", length());
+    assert!(
+        path.with_extension("log.1").exists(),
+        "the part before is kept"
+    );
+    log.write_all(b"the last\n").expect("written");
+    let kept = fs::read_to_string(&path).expect("text");
+    assert_eq!(kept.matches("the last").count(), 1);
+    assert!(!kept.contains('\0'), "it goes on where the file ends");
+}
+
+#[test]
+fn a_connection_whose_program_ended_counts_until_it_ends() {
+    let desk = Desk::new().expect("a desk");
+    let device = &desk.world.client().port().device;
+    desk.types(&format!("link {device} --rate 100mbit"));
+    let runtime = desk.netnice.runtime();
+    let mut open = Vec::new();
+    let mut said = None;
+    for _ in 0..70 {
+        let mut child = process_of(&desk, ANN);
+        let pid = child.pid();
+        let (client, answer) = by(ANN, || {
+            let mut client = client(runtime);
+            let attach = Attach {
+                iface: None,
+                flows: 1,
+                bytes: 1 << 16,
+            };
+            let request = Request::Direct(DirectRequest::Attach(attach));
+            let handle = PidFd::open(pid).expect("it runs");
+            let handle = handle.duplicate().expect("a descriptor");
+            let answer = client.call(&request, Some(handle.as_fd()));
+            (client, answer.expect("an answer"))
+        });
+        child.kill();
+        match answer {
+            Response::Direct(_) => open.push(client),
+            other => {
+                said = Some(refused(other));
+                break;
+            }
+        }
+    }
+    let said = said.unwrap_or_else(|| panic!("{} connections, and no end of it", open.len()));
+    assert_eq!(open.len(), 64, "{said}");
+    assert!(said.contains("65 programs on the direct path"), "{said}");
+    assert_eq!(used(&desk, ANN, "programs"), 64);
+    drop(open);
+    assert!(soon(|| used(&desk, ANN, "programs") == 0));
+}
+
+/// A process of a user that has many sockets.
+fn with_sockets(desk: &Desk, uid: u32, sockets: u32) -> Proc {
+    let script = format!(
+        "import socket, time\nall = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range({sockets})]\n\
+         print('here', flush=True)\ntime.sleep(600)"
+    );
+    let mut command = as_user(desk, uid);
+    let shell = "ulimit -n $(ulimit -Hn); exec /usr/bin/python3 -c \"$0\"";
+    command.args(["sh", "-c", shell, &script]);
+    let mut process = Proc::start(command).expect("a process");
+    process.next_line(PATIENCE).expect("it runs");
+    process
+}
+
+#[test]
+fn a_user_who_asks_much_waits_and_others_do_not() {
+    let desk = Desk::new().expect("a desk");
+    let busy = with_sockets(&desk, ANN, 3_000);
+    // What is loaded stays loaded.
+    let roots = desk.sleeper();
+    desk.types(&format!("set pid:{} --up 4mbit", roots.pid()));
+    let target = format!("pid:{}", busy.pid());
+    let (runtime, pid) = (desk.netnice.runtime(), busy.pid());
+    let over = AtomicBool::new(false);
+    let (mut pings, answered) = thread::scope(|scope| {
+        let floods: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(|| {
+                    sys::become_user(ANN).expect("another user");
+                    flood(runtime, &target, pid, &over)
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_secs(1));
+        let pings = by(BOB, || {
+            let mut client = client(runtime);
+            let request = Request::Ping(Ping {});
+            let ping = |_| {
+                thread::sleep(Duration::from_millis(50));
+                let begun = Instant::now();
+                let answer = client.call(&request, None);
+                assert!(matches!(answer, Ok(Response::Pong(_))), "{answer:?}");
+                begun.elapsed()
+            };
+            (0..40).map(ping).collect::<Vec<Duration>>()
+        });
+        over.store(true, Ordering::Relaxed);
+        let answered = floods
+            .into_iter()
+            .map(|flood| flood.join().expect("a count"));
+        (pings, answered.sum::<u64>())
+    });
+    pings.sort_unstable();
+    let half = pings[pings.len() / 2];
+    println!(
+        "half of the pings within {half:?}, all within {:?}; {answered} answers",
+        pings[39]
+    );
+    assert!(answered > 0, "whoever waits is answered in the end");
+    assert!(
+        half < MIDDLE_PING,
+        "half of the pings took {half:?} and more"
+    );
+}
+
+/// Asks for what takes long, again and again; tells how often it was answered.
+fn flood(runtime: &Path, target: &str, pid: u32, over: &AtomicBool) -> u64 {
+    let mut client = client(runtime);
+    let handle = PidFd::open(pid).expect("it runs");
+    let handle = handle.duplicate().expect("a descriptor");
+    let set = Request::Set(Set {
+        target: target.to_owned(),
+        change: Some("up 4mbit".to_owned()),
+        ..Set::default()
+    });
+    let clear = Request::Clear(Clear {
+        what: ClearWhat::Target(target.to_owned()),
+        dry_run: false,
+        confirm_ns: None,
+        for_ns: None,
+        until: None,
+    });
+    let connections = Request::Connections(Connections {
+        target: target.to_owned(),
+    });
+    let mut answered = 0;
+    while !over.load(Ordering::Relaxed) {
+        for (request, fd) in [
+            (&set, Some(handle.as_fd())),
+            (&connections, None),
+            (&clear, None),
+        ] {
+            client.call(request, fd).expect("an answer");
+            answered += 1;
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    }
+    answered
+}
+
+/// Half of another user's requests are answered within this while one user asks without end.
+const MIDDLE_PING: Duration = Duration::from_millis(60);
