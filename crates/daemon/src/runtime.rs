@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use netnice_api::RuntimeDir;
 use netnice_kernel::trust::{self, Distrust};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -109,6 +110,9 @@ impl Runtime {
     /// Leaves the folder as it was found, but for what must outlive this daemon.
     pub fn leave(self) {
         let _ = fs::remove_file(self.folder.join(LOCK));
+        // Fails while a driver lives.
+        let whole = RuntimeDir::choose(Some(self.folder.clone()), None);
+        let _ = fs::remove_dir(whole.drivers());
         if self.made {
             // Fails where something is in force, and so in the folder.
             let _ = fs::remove_dir(&self.folder);

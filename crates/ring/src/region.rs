@@ -233,7 +233,7 @@ impl Region {
                 };
                 done.map_err(system("no memory for the pages of the memory file"))
             }
-            #[cfg(test)]
+            #[cfg(any(test, fuzzing))]
             Of::Heap => Ok(()),
         }
     }

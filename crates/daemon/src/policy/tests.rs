@@ -1,8 +1,17 @@
 use super::*;
 use crate::quotas::Quota;
+use crate::quotas::Quotas;
 
 fn parse(text: &str) -> Result<Policy, PolicyError> {
     Policy::parse(Path::new("policy.toml"), text)
+}
+
+/// What a file asks for that says nothing.
+fn nothing() -> Policy {
+    Policy {
+        quotas: Quotas::of_file(Path::new("policy.toml")),
+        ..Policy::default()
+    }
 }
 
 #[test]
@@ -63,7 +72,7 @@ priority = 0
         ]
     );
     assert_eq!(policy.rules[1].line, 23);
-    assert_eq!(parse("").expect("empty"), Policy::default());
+    assert_eq!(parse("").expect("empty"), nothing());
 }
 
 #[test]
@@ -171,7 +180,7 @@ fn a_file_that_is_not_there_asks_for_nothing() {
 #[test]
 fn the_example_is_a_policy_with_and_without_its_examples() {
     let example = include_str!("../../../../docs/policy.toml");
-    assert_eq!(parse(example).expect("all is commented"), Policy::default());
+    assert_eq!(parse(example).expect("all is commented"), nothing());
     // A commented setting begins with `#` and no space.
     let lines = example.lines().map(|line| match line.strip_prefix('#') {
         Some(rest) if !rest.starts_with(' ') => rest,

@@ -55,6 +55,8 @@ pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     }
     let mut files = Vec::new();
     list(runtime, runtime, &mut files);
+    // The drivers' folder stays until the daemon ends; what is in it does not.
+    files.retain(|file| file != "drivers");
     for file in files {
         // Pins of interfaces have their index in the name.
         let named = names.iter().find_map(|((index, name), _)| {

@@ -101,7 +101,7 @@ fn no_change_of_a_user_waits_for_a_year() {
     let line = format!("set pid:{} --up 4mbit --for 8784h", own.pid());
     let answer = types(&desk, ANN, &line);
     assert_eq!(answer.status, 3, "{answer:?}");
-    assert!(answer.stderr.contains("quota of 31d"), "{answer:?}");
+    assert!(answer.stderr.contains("quota of 744h"), "{answer:?}");
     desk.types(&line);
 }
 

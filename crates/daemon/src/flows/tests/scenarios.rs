@@ -163,7 +163,7 @@ fn a_user_has_so_many_flows_and_no_more() {
     let seat = stage.seat(&ANN, 8);
     let many = words(&stage.attach(&seat, 5_000));
     assert!(
-        many.contains("5000 flows") && many.contains("4096 allowed"),
+        many.contains("5000 flows") && many.contains("quota of 4096"),
         "{many}"
     );
     let seat = stage.seat(&ANN, 8);
