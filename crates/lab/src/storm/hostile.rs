@@ -1,7 +1,7 @@
 //! A hostile user: a program that does what a plain user can do to a daemon, in a random order, until its time is
 //! over.
 //!
-//! What is tried stands in [`attacks::ATTACKS`]. An attack may be refused in any way; it must not take what the user
+//! What is tried stands in [`super::attacks::ATTACKS`]. An attack may be refused in any way; it must not take what the user
 //! may not have. Where it does, it says so ([`Hostile::crime`]), and the storm has found something.
 
 use std::collections::BTreeMap;
