@@ -50,9 +50,10 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
         let before = desk.netnice.show_standing().expect("a show");
         pause(moment);
         desk.netnice.kill_daemon();
-        // Born while nobody watches.
+        // Born while nobody watches. It lives longer than the second after which TCP asks again if the first packet of
+        // its connection was lost behind what the others send.
         let life = Life {
-            lasts: Some(Duration::from_millis(800)),
+            lasts: Some(Duration::from_millis(1_800)),
             ..eager()
         };
         let child = Tcp::connect(to, 2).source();
