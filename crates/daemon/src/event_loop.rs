@@ -115,9 +115,6 @@ impl Daemon {
             self.set_timers();
             self.sources.follow_ends(self.service.host());
             let follow_routes = !self.flows.is_idle();
-            for ask in self.sources.asks() {
-                self.turns.push(ask.peer.user(), ask, Now::read().monotonic);
-            }
             let event = self.next(follow_routes).await?;
             if let Event::Stop = event {
                 return Ok(());
@@ -141,6 +138,8 @@ impl Daemon {
         let ready = ready.is_some_and(|at| at <= Now::read().monotonic);
         if ready && !self.asked_last {
             self.asked_last = true;
+            // Answers go out, and requests of others come in, before the next one.
+            tokio::task::yield_now().await;
             return Ok(Event::Due(Timer::Turn));
         }
         self.asked_last = false;
@@ -172,11 +171,11 @@ impl Daemon {
             drop(ask.reply.send(Response::Users(doc).into()));
             return;
         }
-        let confined = self.sources.server.doctor();
+        let server = &self.sources.server;
         requests::answer(
             &mut self.service,
             &mut self.flows,
-            confined,
+            || server.doctor(),
             ask,
             sight,
             now,

@@ -3,11 +3,10 @@
 //! The daemon makes the listening socket and keeps it, but never accepts from it: the front does ([`crate::front`]), in a
 //! process of its own, which this module starts, and starts again when it ends. What comes from it are connections by
 //! number, who made them, and their requests; what a client may do is judged per request, by the user that the kernel
-//! vouches for. Requests of different users are taken in turn ([`turns`]).
+//! vouches for. Whose request is answered next is decided by the event loop.
 
 mod channel;
 mod process;
-mod turns;
 
 use std::cell::RefCell;
 use std::fs;
@@ -25,7 +24,6 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::peer::Peer;
 use process::{Running, Starts};
-use turns::Turns;
 
 /// A request on its way to the clerk.
 pub struct Ask {
@@ -131,25 +129,23 @@ impl Server {
         self
     }
 
-    /// Hands requests to the clerk until it no longer listens. To be run in a local set. The channel should hold one
-    /// request: whose the next one is is decided when there is room for it.
-    pub async fn serve(&self, clerk: mpsc::Sender<Ask>) {
-        let turns = Turns::default();
+    /// Hands requests on until nobody takes them any more. To be run in a local set.
+    pub async fn serve(&self, asks: mpsc::Sender<Ask>) {
         tokio::select! {
-            () = turns.feed(&clerk) => {}
-            () = self.keep_front(&turns) => {}
+            () = asks.closed() => {}
+            () = self.keep_front(&asks) => {}
         }
     }
 
     /// Starts a front whenever there is none.
-    async fn keep_front(&self, turns: &Turns) {
+    async fn keep_front(&self, asks: &mpsc::Sender<Ask>) {
         let mut pause = SHORTEST_PAUSE;
         loop {
             let started = Instant::now();
             let why = match self.starts.start(&self.listener) {
                 Ok((front, child)) => {
                     self.running.borrow_mut().begin(child);
-                    channel::attend(front, turns, &self.running).await
+                    channel::attend(front, asks.clone(), &self.running).await
                 }
                 Err(error) => error,
             };

@@ -59,32 +59,14 @@ pub fn main(program: &Program) -> Result<()> {
     }
 }
 
-/// Numbers that nobody could have planned for (xorshift64, Marsaglia 2003), the same from the same seed.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// From a seed; neighbours begin with different numbers.
-    pub fn new(seed: u64) -> Random {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..8 {
-            random.below(2);
-        }
-        random
-    }
-
-    /// From 0 to below `bound`.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound.max(1)
-    }
-
-    /// So many bytes.
-    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.below(256) as u8).collect()
-    }
+/// What the random numbers of a test are drawn from: `NETNICE_SEED`, or the clock. It is printed, so that what a run
+/// found can be found again.
+pub fn seed(what: &str) -> u64 {
+    let given = std::env::var("NETNICE_SEED").ok();
+    let seed = given.and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(crate::sys::now_ns);
+    println!("{what}: NETNICE_SEED={seed}");
+    seed
 }
 
 /// A pidfd of a process that lives, or has ended and is not waited for yet.

@@ -30,6 +30,11 @@ impl Random {
         }
     }
 
+    /// A number from 0 to below a bound; 0 if the bound is.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.within(0..=bound.saturating_sub(1))
+    }
+
     /// A waiting time of a Poisson process with this mean.
     pub fn exponential(&mut self, mean: u64) -> u64 {
         // (0, 1], of 53 bits.

@@ -17,7 +17,7 @@ use crate::service::{Named, Service};
 pub(super) fn answer<H: Host, N: Network>(
     service: &mut Service<H>,
     flows: &mut Flows<N>,
-    front: DoctorItem,
+    front: impl FnOnce() -> DoctorItem,
     ask: Ask,
     sight: Sight,
     now: Now,
@@ -58,7 +58,7 @@ pub(super) fn answer<H: Host, N: Network>(
     let mut response = service.handle(&peer, &request, named, now);
     service.host().behold(Sight::Roots);
     if let Response::Doctor(report) = &mut response {
-        report.items.push(front);
+        report.items.push(front());
         report.items.extend(flows.doctor(service));
     }
     match told_with_flows(&request, &response) {

@@ -116,8 +116,7 @@ impl Sources {
         let links = Links::open(own).during("listen to netlink")?;
         let groups = Folders::open().during("watch folders")?;
         let unit_files = Folders::open_for_files().during("watch unit files")?;
-        // Whose request is the next one is decided when there is room for it.
-        let (to_service, asks) = mpsc::channel::<Ask>(1);
+        let (to_service, asks) = mpsc::channel::<Ask>(WAITING);
         let (sights, looked) = Sights::new();
         let path = settings.runtime.socket();
         let mut server = listen(&path).during(&format!("listen at {}", path.display()))?;
@@ -166,11 +165,6 @@ impl Sources {
         if let Ok(server) = Rc::try_unwrap(self.server) {
             server.end().await;
         }
-    }
-
-    /// The requests that have come.
-    pub(super) fn asks(&mut self) -> Vec<Ask> {
-        std::iter::from_fn(|| self.asks.try_recv().ok()).collect()
     }
 
     /// Listens to ends while programs are loaded that tell of them.
@@ -273,5 +267,5 @@ fn listen(path: &Path) -> io::Result<Server> {
     }
 }
 
-/// Pages that wait to be made.
+/// Requests that wait until the loop takes them into its queues, and pages that wait to be made.
 const WAITING: usize = 64;

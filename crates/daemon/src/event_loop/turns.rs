@@ -6,7 +6,8 @@
 //! ```
 //! What a user has used fades by the quota in each second: with 250 ms, a user may take 250 ms at once and a quarter of the
 //! time for good. The user's next request begins as soon as less than the quota is left, so a long request is answered and
-//! those after it wait. Root and the group `netnice` take turns as one, and are never over.
+//! those after it wait. Root and the group `netnice` are never over and have every second turn, so they wait for one request
+//! of others at most, and others have half of the turns however much root asks.
 //!
 //! A connection has one request here at most, so there are no more than connections.
 
@@ -21,6 +22,8 @@ pub(crate) struct Turns<T> {
     users: BTreeMap<Option<u32>, Queue<T>>,
     /// Grows with each turn.
     turn: u64,
+    /// The last turn was root's, or the group's.
+    privileged_was: bool,
 }
 
 #[derive(Debug)]
@@ -38,6 +41,7 @@ impl<T> Default for Turns<T> {
         Turns {
             users: BTreeMap::new(),
             turn: 0,
+            privileged_was: false,
         }
     }
 }
@@ -60,10 +64,12 @@ impl<T> Turns<T> {
         let ready = self.users.iter().filter(|(user, queue)| {
             !queue.waiting.is_empty() && queue.ready_at(**user, quota) <= now
         });
+        // The key of those without quota is `None`.
         let user = ready
-            .min_by_key(|(_, queue)| queue.last)
+            .min_by_key(|(user, queue)| (user.is_none() == self.privileged_was, queue.last))
             .map(|(user, _)| *user)?;
         self.turn += 1;
+        self.privileged_was = user.is_none();
         let queue = self.users.get_mut(&user)?;
         queue.last = self.turn;
         let request = queue.waiting.pop_front()?;
@@ -152,6 +158,33 @@ mod tests {
         next.sort_unstable();
         assert_eq!(next, [1, 1_000, 2_000]);
         assert_eq!(turns.pop(QUOTA, at(0)), Some((ANN, 2)));
+    }
+
+    #[test]
+    fn root_has_every_second_turn_and_others_the_rest() {
+        let mut turns = Turns::default();
+        for what in ["a1", "a2", "a3"] {
+            turns.push(ANN, what, at(0));
+        }
+        turns.push(BOB, "b1", at(0));
+        for what in ["r1", "r2", "r3"] {
+            turns.push(None, what, at(0));
+        }
+        let order = std::iter::from_fn(|| turns.pop(QUOTA, at(0)));
+        let order: Vec<&str> = order.map(|(_, what)| what).collect();
+        assert_eq!(order, ["r1", "a1", "r2", "b1", "r3", "a2", "a3"]);
+    }
+
+    #[test]
+    fn a_newcomer_waits_for_one_of_each_user_at_most() {
+        let mut turns = Turns::default();
+        for _ in 0..1_000 {
+            turns.push(ANN, "flood", at(0));
+        }
+        assert_eq!(turns.pop(QUOTA, at(0)), Some((ANN, "flood")));
+        turns.push(BOB, "ping", at(0));
+        let next = [turns.pop(QUOTA, at(0)), turns.pop(QUOTA, at(0))];
+        assert!(next.contains(&Some((BOB, "ping"))), "{next:?}");
     }
 
     #[test]

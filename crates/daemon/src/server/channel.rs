@@ -22,32 +22,23 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::process::{Front, Running};
-use super::turns::Turns;
 use super::{Ask, Guest, Told};
 use crate::front::messages::{FromFront, Kind, LONGEST_FROM_FRONT, Ready, ToFront};
 use crate::peer::Peer;
 
 /// Serves a front until it ends, or has to; says why. `running` is told when it is ready.
-pub(super) async fn attend(front: Front, turns: &Turns, running: &RefCell<Running>) -> String {
+pub(super) async fn attend(
+    front: Front,
+    asks: mpsc::Sender<Ask>,
+    running: &RefCell<Running>,
+) -> String {
     let Front { orders, told } = front;
-    let (asks, mut asked) = mpsc::channel(1);
     let (out, answers) = mpsc::channel(MOST_ANSWERS);
     let ready = |how| running.borrow_mut().ready(how);
     tokio::select! {
         why = hear(told, asks, out, ready) => why,
         why = answer(&orders, answers) => why,
-        why = pass_on(&mut asked, turns) => why,
     }
-}
-
-/// Lets requests wait for their turns.
-async fn pass_on(asked: &mut mpsc::Receiver<Ask>, turns: &Turns) -> String {
-    while let Some(ask) = asked.recv().await {
-        if !turns.push(ask) {
-            return "it passes on more requests than a front does".to_owned();
-        }
-    }
-    std::future::pending().await
 }
 
 /// Hears what the front says until it ends; says why that is.

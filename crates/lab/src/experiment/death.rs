@@ -8,6 +8,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use netnice_sim::Random;
 use serde_json::json;
 
 use super::bench::{Direction, Limiter, MBIT, MS, R20M, SECOND, at, netnice_only, pause};
@@ -38,16 +39,17 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
     program.tell(bulk, "go")?;
     pause(2.0);
     let from = sys::now_ns();
-    let mut random = Random(from | 1);
-    let seed = random.0;
+    let seed = from;
+    let mut random = Random::new(seed);
+    let mut wait = |ms| pause(random.within(ms) as f64 / 1e3);
     let (mut same, mut held) = (0, 0);
     let mut moments = Vec::new();
     for _ in 0..deaths {
         let before = netnice.show_standing()?;
-        pause(random.between(0.1, 0.6));
+        wait(100..=600);
         moments.push(sys::now_ns());
         netnice.kill_daemon();
-        pause(random.between(0.0, 0.2));
+        wait(0..=200);
         // Born while nobody watches: it must be held all the same, which the wire tells.
         let life = Life {
             eager: true,
@@ -55,7 +57,7 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
             ..Life::default()
         };
         let child = program.traffic(&Tcp::connect(to, 2).source(), life)?;
-        pause(random.between(0.3, 0.6));
+        wait(300..=600);
         netnice.start_daemon()?;
         let after = netnice.show_standing()?;
         if before == after {
@@ -119,16 +121,4 @@ pub fn run(context: &Context, outcome: &mut Outcome) -> Result<()> {
         chart.svg()
     })?;
     Ok(())
-}
-
-/// Moments nobody could have planned for (xorshift64, Marsaglia 2003).
-struct Random(u64);
-
-impl Random {
-    fn between(&mut self, low: f64, high: f64) -> f64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        low + (self.0 >> 11) as f64 / (1u64 << 53) as f64 * (high - low)
-    }
 }

@@ -72,7 +72,9 @@ fn garbage(hostile: &mut Hostile) -> Result<()> {
     for _ in 0..8 {
         let mut stream = hostile.connect()?;
         let length = hostile.random.below(512) as usize;
-        let bytes = hostile.random.bytes(length);
+        let bytes: Vec<u8> = (0..length)
+            .map(|_| hostile.random.below(256) as u8)
+            .collect();
         let framed = hostile.random.below(2) == 0;
         say(&mut stream, &if framed { frame(&bytes) } else { bytes })?;
         stream.shutdown(std::net::Shutdown::Write)?;

@@ -14,10 +14,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use netnice_api::{Clear, ClearWhat, Client, Ping, Request, Response, RuntimeDir, Set, Show};
+use netnice_sim::Random;
 use serde::{Deserialize, Serialize};
 
 use super::hostile::sleeper;
-use super::{Common, Random, pidfd};
+use super::{Common, pidfd};
 
 /// `netnice-lab storm client …`
 #[derive(Debug, Clone, clap::Args)]

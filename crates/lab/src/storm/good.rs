@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use netnice_api::{Clear, ClearWhat, Client, Ping, Request, Response, Show};
+use netnice_sim::Random;
 
 use super::hostile::{set, sleeper};
-use super::{Common, Random, pidfd};
+use super::{Common, pidfd};
 
 /// `netnice-lab storm good …`
 #[derive(Debug, Clone, clap::Args)]

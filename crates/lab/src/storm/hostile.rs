@@ -15,13 +15,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use netnice_api::{Client, Request, Response, RuntimeDir, Set};
+use netnice_sim::Random;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
 
+use super::Common;
 use super::attacks::{ATTACKS, Attack};
-use super::{Common, Random};
 
 /// `netnice-lab storm hostile …`
 #[derive(Debug, Clone, clap::Args)]

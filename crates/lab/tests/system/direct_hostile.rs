@@ -16,6 +16,7 @@ use netnice_lab::sys;
 use netnice_lab::traffic::{self, Udp};
 use netnice_lab::wire::Tap;
 use netnice_lab::world::{self, Family, Pair, World};
+use netnice_sim::Random;
 
 const LINK: u64 = 1_000_000_000;
 const GOOD: u16 = 6001;
@@ -27,20 +28,9 @@ const DAEMONS_SHARE: u32 = 500_000;
 /// Packets of 1500 bytes in a millisecond, at 1 Gbit/s.
 const BURST: u64 = 82;
 
-/// xorshift, seeded: every run sends the same.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() >> 11) as usize % bound
-    }
+/// An index below a length.
+fn below(random: &mut Random, length: usize) -> usize {
+    random.below(length as u64) as usize
 }
 
 /// A datagram to the victim, from the server, with right lengths and checksum.
@@ -73,49 +63,49 @@ fn mend(frame: &mut [u8]) {
 
 /// One of eight kinds of bad frames; true if the kernel takes it for one of a VLAN.
 fn bad(stations: &[u8; 12], random: &mut Random) -> (Vec<u8>, bool) {
-    let size = random.below(200);
-    let mut frame = datagram(stations, size, random.next() as u16 & 63);
-    match random.below(8) {
+    let size = below(random, 200);
+    let mut frame = datagram(stations, size, random.draw() as u16 & 63);
+    match below(random, 8) {
         // Cut anywhere behind its first header.
-        0 => frame.truncate(14 + random.below(frame.len() - 14)),
+        0 => frame.truncate(14 + below(random, frame.len() - 14)),
         // A tag of a VLAN.
         1 => {
-            let tag = [0x81, 0, random.next() as u8 & 0xf, random.next() as u8];
+            let tag = [0x81, 0, random.draw() as u8 & 0xf, random.draw() as u8];
             frame.splice(12..12, tag);
             return (frame, true);
         }
         // Options of any length, whether they are there or not.
         2 => {
-            frame[14] = 0x40 | (random.next() as u8 & 0xf);
+            frame[14] = 0x40 | (random.draw() as u8 & 0xf);
             mend(&mut frame);
         }
         // Parts that overlap, are too long or too many, of few datagrams.
         3 => {
-            let part = random.next() as u16 & 0x3fff;
+            let part = random.draw() as u16 & 0x3fff;
             frame[20..22].copy_from_slice(&part.to_be_bytes());
             mend(&mut frame);
         }
         // A wrong checksum, or a wrong length.
         4 => {
-            let at = 16 + random.below(10);
-            frame[at] ^= 1 << random.below(8);
+            let at = 16 + below(random, 10);
+            frame[at] ^= 1 << below(random, 8);
         }
         5 => {
-            let at = 38 + random.below(2);
-            frame[at] = random.next() as u8;
+            let at = 38 + below(random, 2);
+            frame[at] = random.draw() as u8;
         }
         // IPv6 with a chain of extension headers that goes anywhere.
         6 => {
             frame[12..14].copy_from_slice(&[0x86, 0xdd]);
             frame[14] = 0x60;
             for byte in &mut frame[18..] {
-                *byte = [0, 43, 44, 60, 17, 1, 8][random.below(7)];
+                *byte = [0, 43, 44, 60, 17, 1, 8][below(random, 7)];
             }
         }
         // Anything.
         _ => {
             for byte in &mut frame[12..] {
-                *byte = random.next() as u8;
+                *byte = random.draw() as u8;
             }
         }
     }
@@ -212,7 +202,7 @@ fn hostile(mode: Mode, frames: u64) -> Result<()> {
     let client = world.client();
     let _held = traffic::eager(client, &Udp::sink(at(client, Family::V4, GOOD)))?;
     let sender = well_behaved(&world, count)?;
-    let (mut random, mut tagged, mut refused) = (Random(88_172_645_463_325_252), 0, 0);
+    let (mut random, mut tagged, mut refused) = (Random::new(1), 0, 0);
     for number in 0..frames {
         let (frame, is_tagged) = bad(&stations, &mut random);
         match door.write(&frame) {

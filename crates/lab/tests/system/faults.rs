@@ -29,13 +29,15 @@ use netnice_api::{
     Clear, ClearWhat, Client, ClientError, LinkChange, Reload, Request, Response, RuntimeDir, Set,
     Show,
 };
-use netnice_lab::desk::{Desk, soon};
+use netnice_lab::desk::{Desk, skip, soon};
 use netnice_lab::experiment::bench::pause;
 use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::storm::seed;
 use netnice_lab::sys;
 use netnice_lab::tracer::{Call, Outcome, Tracer, Verdict};
 use netnice_lab::traffic::{self, Running, Udp};
 use netnice_lab::world::{Door, Netnice, traces};
+use netnice_sim::Random;
 use serde_json::Value;
 
 /// Root's limit, as it is typed, and in bit/s; and what the limited program sends.
@@ -606,26 +608,128 @@ fn sample() -> Sample {
     }
 }
 
-/// Numbers that nobody could have planned for (xorshift64, Marsaglia 2003). The seed is `NETNICE_SEED`, or of the
-/// clock, and is printed, so that what a run found can be found again.
-struct Random(u64);
+/// Tries a fault at some system calls of each operation, drawn at random, or at all.
+///
+/// `count` says how many calls of an operation are tried. `strike` tries the n-th, counted from 1, and says whether
+/// there was one; it gets chance where only some are tried.
+fn strikes(
+    what: &str,
+    operations: &[Operation],
+    sample: Option<u64>,
+    count: impl Fn(&mut Bench, Operation) -> u64,
+    mut strike: impl FnMut(&mut Strike, u64, Option<&mut Random>) -> bool,
+) {
+    if !cfg!(target_arch = "x86_64") {
+        return skip("the tracer of system calls is written for x86-64");
+    }
+    let mut random = Random::new(seed(what));
+    let mut bench = Bench::new();
+    let mut faults = Vec::new();
+    for operation in operations {
+        let states = bench.undisturbed(*operation);
+        let count = count(&mut bench, *operation);
+        let mut at = Strike {
+            bench: &mut bench,
+            operation: *operation,
+            states: &states,
+            faults: &mut faults,
+        };
+        match sample {
+            Some(tries) => {
+                for _ in 0..tries {
+                    let n = 1 + random.below(count);
+                    println!("{operation:?}: {n} of {count}");
+                    strike(&mut at, n, Some(&mut random));
+                }
+            }
+            None => {
+                let mut n = 1;
+                // The daemon's own rounds come in between, so the last one is where none is reached.
+                while strike(&mut at, n, None) || n < count {
+                    n += 1;
+                }
+                println!("{operation:?}: {n} calls, {} faults", at.faults.len());
+            }
+        }
+        bench.without_policy();
+    }
+    bench.finish(faults);
+}
 
-impl Random {
-    fn new(what: &str) -> Random {
-        let given = std::env::var("NETNICE_SEED").ok();
-        let given = given.and_then(|seed| seed.parse().ok());
-        let seed: u64 = given.unwrap_or_else(|| sys::now_ns() | 1);
-        println!("{what}: NETNICE_SEED={seed}");
-        Random(seed)
+/// Where a fault is tried, and what is known of it.
+struct Strike<'a> {
+    bench: &'a mut Bench,
+    operation: Operation,
+    /// Before the operation, and after it.
+    states: &'a (State, State),
+    faults: &'a mut Vec<String>,
+}
+
+impl Strike<'_> {
+    /// Carries the operation out while its calls are judged. The call that was struck, and the answer; or whether there
+    /// is more to try.
+    fn trace(
+        &mut self,
+        n: u64,
+        judge: impl FnMut(&Call) -> Verdict,
+    ) -> Result<(String, Result<Response, ClientError>), bool> {
+        self.bench.prepare(self.operation);
+        let traced = self.bench.trace(self.operation, judge);
+        let (outcome, answer) = traced.expect("it is followed");
+        match outcome {
+            Outcome::Killed(call) | Outcome::Failed(call) => Ok((call, answer)),
+            Outcome::Over => Err(false),
+            other => {
+                let text = format!("{:?}, call {n}: {other:?}", self.operation);
+                self.faults.push(text);
+                self.bench.anew();
+                Err(true)
+            }
+        }
     }
 
-    /// From 0 to below `bound`.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound.max(1)
+    /// Judges the state by the answer: as before, as asked, or one of them where none came.
+    fn judge(&self, answer: &Result<Response, ClientError>, found: &mut Vec<String>) {
+        let (before, asked) = (&self.states.0, &self.states.1);
+        match answer {
+            Ok(Response::Refused(_) | Response::Failed(_)) => self.bench.comes_to(&[before], found),
+            Ok(_) => self.bench.comes_to(&[asked], found),
+            Err(_) => self.bench.comes_to(&[before, asked], found),
+        }
     }
+
+    /// Whether root's limit is there, where it has to be.
+    fn keeps_roots(&self, when: &str, found: &mut Vec<String>) {
+        if self.operation.keeps_roots() {
+            let missing = self.bench.missing();
+            if !missing.is_empty() {
+                found.push(format!("root's limit lacks, {when}: {missing:?}"));
+            }
+        }
+    }
+
+    /// Tells what was found, and begins anew.
+    fn tell(&mut self, what: &str, found: &[String]) {
+        if !found.is_empty() {
+            let text = format!("{:?}, {what}: {}", self.operation, found.join("; "));
+            println!("{text}");
+            self.faults.push(text);
+            self.bench.anew();
+        }
+    }
+}
+
+/// How many calls of an operation `counts` holds for.
+fn calls(bench: &mut Bench, operation: Operation, mut counts: impl FnMut(&Call) -> bool) -> u64 {
+    bench.prepare(operation);
+    let mut seen = 0;
+    let counted = bench.trace(operation, |call| {
+        seen += u64::from(counts(call));
+        Verdict::Go
+    });
+    let (outcome, _) = counted.expect("it is followed");
+    assert_eq!(outcome, Outcome::Over);
+    seen
 }
 
 /// A policy, and what it becomes.

@@ -10,6 +10,7 @@ use std::time::Duration;
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::{R4M, pause};
 use netnice_lab::process::{PATIENCE, Proc};
+use netnice_lab::storm::seed;
 use netnice_lab::sys;
 use netnice_lab::traffic::{self, Running, Tcp};
 use netnice_lab::wire::{self, Flow};
@@ -224,18 +225,9 @@ fn args(lasts: Duration, seed: u64) -> Vec<String> {
         .to_vec()
 }
 
-/// What a storm is drawn from: `NETNICE_SEED`, or the clock; printed, so that it can come again.
-fn seed() -> u64 {
-    let given = std::env::var("NETNICE_SEED").ok();
-    let seed = given.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(sys::now_ns);
-    println!("storm: NETNICE_SEED={seed}");
-    seed
-}
-
 fn storm(weather: &Weather, only: Option<&str>) {
     let place = Place::new();
-    let seed = seed();
+    let seed = seed("storm");
     // What is made at the first use is there before.
     for mut program in place.good(Duration::from_millis(500), seed) {
         program.next_json("requests", PATIENCE).expect("a report");

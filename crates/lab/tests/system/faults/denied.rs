@@ -4,11 +4,10 @@
 //! what could not be done, or it is made all the same; the daemon goes on, and the next change is made.
 
 use netnice_api::{Response, Show};
-use netnice_lab::desk::skip;
-use netnice_lab::tracer::{Call, Outcome, Verdict};
+use netnice_lab::tracer::{Call, Verdict};
 use nix::errno::Errno;
 
-use super::{Asked, Bench, Operation, Random, State, set};
+use super::{Asked, Bench, Operation, Strike, calls, set, strikes};
 
 const ERRORS: [Errno; 6] = [
     Errno::EPERM,
@@ -56,45 +55,24 @@ fn failing(n: u64, errno: Errno) -> impl FnMut(&Call) -> Verdict {
 }
 
 /// One failure; false if the operation has no n-th call.
-fn fail(
-    bench: &mut Bench,
-    operation: Operation,
-    (n, errno): (u64, Errno),
-    states: &(State, State),
-    faults: &mut Vec<String>,
-) -> bool {
-    bench.prepare(operation);
-    let outcome = bench.trace(operation, failing(n, errno));
-    let (outcome, answer) = outcome.expect("it is followed");
-    let call = match outcome {
-        Outcome::Failed(call) => call,
-        Outcome::Over => return false,
-        other => {
-            faults.push(format!("{operation:?}, call {n}: {other:?}"));
-            bench.anew();
-            return true;
-        }
+fn fail(at: &mut Strike, n: u64, errno: Errno) -> bool {
+    let (call, answer) = match at.trace(n, failing(n, errno)) {
+        Ok(failed) => failed,
+        Err(more) => return more,
     };
     let mut found = Vec::new();
-    let (as_before, as_asked) = (&states.0, &states.1);
-    if operation.keeps_roots() {
-        let missing = bench.missing();
-        if !missing.is_empty() {
-            found.push(format!("root's limit lacks: {missing:?}"));
-        }
-    }
-    if !bench.desk.netnice.runs() {
-        let said = bench.desk.netnice.complaints();
-        bench.desk.netnice.kill_daemon();
-        match operation {
+    at.keeps_roots("then", &mut found);
+    if !at.bench.desk.netnice.runs() {
+        let said = at.bench.desk.netnice.complaints();
+        at.bench.desk.netnice.kill_daemon();
+        match at.operation {
             // It may refuse to start, and say why.
             Operation::Start if said.contains("netniced: cannot") => {}
             _ => found.push(format!("the daemon ended: {}", said.trim())),
         }
-        if let Err(error) = bench.desk.netnice.start_daemon() {
+        if let Err(error) = at.bench.desk.netnice.start_daemon() {
             found.push(format!("no daemon starts: {error:#}"));
-            faults.push(found.join("; "));
-            bench.anew();
+            at.tell(&format!("{errno} at call {n}, {call}"), &found);
             return true;
         }
     }
@@ -103,25 +81,12 @@ fn fail(
         Ok(Response::Failed(failed)) => names_a_thing(&failed.text, &mut found),
         _ => {}
     }
-    match &answer {
-        Ok(Response::Refused(_) | Response::Failed(_)) => {
-            bench.comes_to(&[as_before], &mut found);
-        }
-        Ok(_) => bench.comes_to(&[as_asked], &mut found),
-        Err(_) => bench.comes_to(&[as_before, as_asked], &mut found),
-    }
-    if !goes_on(bench) {
+    at.judge(&answer, &mut found);
+    if !goes_on(at.bench) {
         found.push("the next change is not made".to_owned());
     }
-    if !found.is_empty() {
-        let text = format!(
-            "{operation:?}, {errno} at call {n}, {call}: {}; the answer was {answer:?}",
-            found.join("; ")
-        );
-        println!("{text}");
-        faults.push(text);
-        bench.anew();
-    }
+    let what = format!("{errno} at call {n}, {call}, answered {answer:?}");
+    at.tell(&what, &found);
     true
 }
 
@@ -151,56 +116,20 @@ fn goes_on(bench: &Bench) -> bool {
     made && held && answers
 }
 
-/// How many calls of an operation may fail.
-fn calls(bench: &mut Bench, operation: Operation) -> u64 {
-    bench.prepare(operation);
-    let mut counter = Counter::default();
-    let counted = bench.trace(operation, |call| {
-        counter.counts(call);
-        Verdict::Go
-    });
-    let (outcome, _) = counted.expect("it is followed");
-    assert_eq!(outcome, Outcome::Over);
-    counter.tried
-}
-
 /// Some failures of each operation, or all.
 fn failures(operations: &[Operation], sample: Option<u64>) {
-    if !cfg!(target_arch = "x86_64") {
-        return skip("the tracer of system calls is written for x86-64");
-    }
-    let mut random = Random::new("denied");
-    let mut bench = Bench::new();
-    let mut faults = Vec::new();
-    for operation in operations {
-        let states = bench.undisturbed(*operation);
-        let count = calls(&mut bench, *operation);
-        match sample {
-            Some(tries) => {
-                for _ in 0..tries {
-                    let n = 1 + random.below(count);
-                    let errno = ERRORS[random.below(ERRORS.len() as u64) as usize];
-                    println!("{operation:?}: {errno} at {n} of {count}");
-                    fail(&mut bench, *operation, (n, errno), &states, &mut faults);
-                }
-            }
-            None => {
-                let mut n = 1;
-                loop {
-                    let reached = ERRORS
-                        .map(|errno| fail(&mut bench, *operation, (n, errno), &states, &mut faults))
-                        .contains(&true);
-                    if !reached && n >= count {
-                        break;
-                    }
-                    n += 1;
-                }
-                println!("{operation:?}: {n} calls, {} faults", faults.len());
-            }
-        }
-        bench.without_policy();
-    }
-    bench.finish(faults);
+    let count = |bench: &mut Bench, operation| {
+        let mut counter = Counter::default();
+        calls(bench, operation, |call| counter.counts(call))
+    };
+    strikes("denied", operations, sample, count, |at, n, random| {
+        let errors = match random {
+            Some(random) => &[ERRORS[random.below(ERRORS.len() as u64) as usize]][..],
+            None => &ERRORS,
+        };
+        let reached: Vec<bool> = errors.iter().map(|errno| fail(at, n, *errno)).collect();
+        reached.contains(&true)
+    });
 }
 
 #[test]

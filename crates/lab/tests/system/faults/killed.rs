@@ -3,11 +3,9 @@
 //! Only calls that change something outside of the daemon count ([`Call::changes_host`]): what is true before one
 //! of them is true since the one before it.
 
-use netnice_api::Response;
-use netnice_lab::desk::skip;
-use netnice_lab::tracer::{Call, Outcome, Verdict};
+use netnice_lab::tracer::{Call, Verdict};
 
-use super::{Bench, Operation, Random, State};
+use super::{Bench, Operation, Strike, calls, strikes};
 
 /// Kills before the n-th call that changes something; counts from 1.
 fn before(n: u64) -> impl FnMut(&Call) -> Verdict {
@@ -22,105 +20,28 @@ fn before(n: u64) -> impl FnMut(&Call) -> Verdict {
 }
 
 /// One death; false if the operation has no n-th call.
-fn die(
-    bench: &mut Bench,
-    operation: Operation,
-    n: u64,
-    states: &(State, State),
-    faults: &mut Vec<String>,
-) -> bool {
-    bench.prepare(operation);
-    let (outcome, answer) = bench.trace(operation, before(n)).expect("it is followed");
-    let call = match outcome {
-        Outcome::Killed(call) => call,
-        Outcome::Over => return false,
-        other => {
-            faults.push(format!("{operation:?}, call {n}: {other:?}"));
-            bench.anew();
-            return true;
-        }
+fn die(at: &mut Strike, n: u64) -> bool {
+    let (call, answer) = match at.trace(n, before(n)) {
+        Ok(killed) => killed,
+        Err(more) => return more,
     };
     let mut found = Vec::new();
-    if operation.keeps_roots() {
-        let missing = bench.missing();
-        if !missing.is_empty() {
-            found.push(format!("root's limit lacks, with no daemon: {missing:?}"));
-        }
-    }
-    bench.desk.netnice.kill_daemon();
-    if let Err(error) = bench.desk.netnice.start_daemon() {
+    at.keeps_roots("with no daemon", &mut found);
+    at.bench.desk.netnice.kill_daemon();
+    if let Err(error) = at.bench.desk.netnice.start_daemon() {
         found.push(format!("no daemon starts: {error:#}"));
     } else {
-        if operation.keeps_roots() {
-            let missing = bench.missing();
-            if !missing.is_empty() {
-                found.push(format!("root's limit lacks, after: {missing:?}"));
-            }
-        }
-        let (as_before, as_asked) = (&states.0, &states.1);
-        match answer {
-            Ok(Response::Refused(_) | Response::Failed(_)) => {
-                bench.comes_to(&[as_before], &mut found);
-            }
-            Ok(_) => bench.comes_to(&[as_asked], &mut found),
-            Err(_) => bench.comes_to(&[as_before, as_asked], &mut found),
-        }
+        at.keeps_roots("after", &mut found);
+        at.judge(&answer, &mut found);
     }
-    if !found.is_empty() {
-        let text = found.join("; ");
-        println!("{operation:?}, killed before call {n}, {call}: {text}");
-        faults.push(format!(
-            "{operation:?}, killed before call {n}, {call}: {text}"
-        ));
-        bench.anew();
-    }
+    at.tell(&format!("killed before call {n}, {call}"), &found);
     true
-}
-
-/// How many calls of an operation change something.
-fn calls(bench: &mut Bench, operation: Operation) -> u64 {
-    bench.prepare(operation);
-    let mut seen = 0;
-    let counted = bench.trace(operation, |call| {
-        seen += u64::from(call.changes_host());
-        Verdict::Go
-    });
-    let (outcome, _) = counted.expect("it is followed");
-    assert_eq!(outcome, Outcome::Over);
-    seen
 }
 
 /// Some deaths of each operation, or all.
 fn deaths(operations: &[Operation], sample: Option<u64>) {
-    if !cfg!(target_arch = "x86_64") {
-        return skip("the tracer of system calls is written for x86-64");
-    }
-    let mut random = Random::new("killed");
-    let mut bench = Bench::new();
-    let mut faults = Vec::new();
-    for operation in operations {
-        let states = bench.undisturbed(*operation);
-        let count = calls(&mut bench, *operation);
-        match sample {
-            Some(tries) => {
-                for _ in 0..tries {
-                    let n = 1 + random.below(count);
-                    println!("{operation:?}: {n} of {count}");
-                    die(&mut bench, *operation, n, &states, &mut faults);
-                }
-            }
-            None => {
-                let mut n = 1;
-                // The daemon's own rounds come in between, so the last one is where none is reached.
-                while die(&mut bench, *operation, n, &states, &mut faults) || n < count {
-                    n += 1;
-                }
-                println!("{operation:?}: {n} moments, {} faults", faults.len());
-            }
-        }
-        bench.without_policy();
-    }
-    bench.finish(faults);
+    let count = |bench: &mut Bench, operation| calls(bench, operation, Call::changes_host);
+    strikes("killed", operations, sample, count, |at, n, _| die(at, n));
 }
 
 #[test]

@@ -8,9 +8,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use netnice_api::{ClearWhat, Client, Response, RuntimeDir};
+use netnice_lab::storm::seed;
+use netnice_sim::Random;
 use serde_json::Value;
 
-use super::{Bench, Operation, Random, clear, dir, pidfd, set};
+use super::{Bench, Operation, clear, dir, pidfd, set};
 
 /// What one client asks for: this rate, or nothing.
 type Asked = Option<u64>;
@@ -48,7 +50,7 @@ fn change(dir: &RuntimeDir, pid: u32, may: &Mutex<May>, mut random: Random) {
 }
 
 fn deaths(count: u32) {
-    let mut random = Random::new("random deaths");
+    let mut random = Random::new(seed("random deaths"));
     let mut bench = Bench::new();
     // Root's limit is there, and nothing else.
     bench.prepare(Operation::Set);
@@ -61,7 +63,7 @@ fn deaths(count: u32) {
         std::thread::scope(|scope| {
             for (process, may) in processes.iter().zip(&may) {
                 let (dir, pid) = (dir(&bench.desk.netnice), process.pid());
-                let random = Random(random.below(u64::MAX) | 1);
+                let random = random.split();
                 scope.spawn(move || change(&dir, pid, may, random));
             }
             std::thread::sleep(moment);
