@@ -39,8 +39,8 @@ use crate::clock::Now;
 use crate::flows::Flows;
 use crate::flows::drivers::Drivers;
 use crate::flows::network::KernelNetwork;
-use crate::host::Sight;
 use crate::host::kernel::KernelHost;
+use crate::host::{Enforcer, Sight};
 use crate::meter::metrics::serve::Address;
 use crate::peer::Peer;
 use crate::quotas::Quota;
@@ -82,6 +82,7 @@ pub(crate) async fn run(
         sources,
         timers: Timers::default(),
         turns: Turns::default(),
+        looker: None,
         asked_last: false,
         policy: settings.policy.to_owned(),
     };
@@ -101,6 +102,8 @@ struct Daemon {
     timers: Timers,
     /// Requests that wait for their turn.
     turns: Turns<Ask>,
+    /// Whose request left open sockets to be looked at, the last time.
+    looker: Option<u32>,
     /// The last event was a request: now it is the others' turn.
     asked_last: bool,
     /// The policy file.
@@ -113,6 +116,8 @@ impl Daemon {
         self.timers.set(Timer::Tick, Some(Now::read().monotonic));
         loop {
             self.set_timers();
+            let connections = self.service.quotas().limit(Quota::Connections);
+            self.sources.server.permit(connections);
             self.sources.follow_ends(self.service.host());
             let follow_routes = !self.flows.is_idle();
             let event = self.next(follow_routes).await?;
@@ -171,6 +176,7 @@ impl Daemon {
             drop(ask.reply.send(Response::Users(doc).into()));
             return;
         }
+        let (user, left) = (ask.peer.user(), self.service.host().looks_left());
         let server = &self.sources.server;
         requests::answer(
             &mut self.service,
@@ -180,6 +186,9 @@ impl Daemon {
             sight,
             now,
         );
+        if self.service.host().looks_left() > left {
+            self.looker = user;
+        }
     }
 
     /// Charges a user with the time since `began`.
@@ -197,6 +206,10 @@ impl Daemon {
         for (uid, has) in self.flows.used() {
             used.entry(uid).or_default().extend(has);
         }
+        for (uid, count) in self.sources.server.connections() {
+            let has = used.entry(uid).or_default();
+            has.insert(Quota::Connections, count);
+        }
         let mut waiting = BTreeMap::new();
         let quota = quotas.time(Quota::ServiceTime);
         for (uid, time, wait) in self.turns.of_users(quota, now.monotonic) {
@@ -212,6 +225,9 @@ impl Daemon {
         let has_links = self.service.ledger().links().next().is_some();
         let now = Now::read().monotonic;
         self.timers.repeat_while(has_links, Timer::Balance, now);
+        let is_looking = self.service.host().looks_left() > 0;
+        self.timers
+            .set(Timer::Sockets, is_looking.then(|| now.after(BETWEEN_LOOKS)));
         self.timers.set(Timer::Rollback, self.service.next_due());
         self.timers.set(Timer::Flows, self.flows.next_due());
         // One that is ready is not a timer's: then requests and all other events take turns.
@@ -269,6 +285,13 @@ impl Daemon {
     fn is_due(&mut self, timer: Timer, now: Now) {
         match timer {
             Timer::Turn => self.take_turn(now),
+            Timer::Sockets => {
+                if let Err(denied) = self.service.host().look_on() {
+                    let text = format!("some open sockets of new members are not held: {denied}");
+                    self.service.say(now, &text);
+                }
+                self.charge(self.looker, now);
+            }
             Timer::Rollback => self.service.expire(now),
             Timer::Sweep => self.service.tidy(now),
             Timer::UnitFiles => {
@@ -312,6 +335,8 @@ fn group_folders(service: &Service<KernelHost>) -> BTreeSet<PathBuf> {
     service.group_paths().into_iter().map(above).collect()
 }
 
+/// In which other events have their turn.
+const BETWEEN_LOOKS: Nanos = Nanos::from_millis(1);
 /// An event that takes longer keeps people waiting.
 const LONG: Nanos = Nanos::from_millis(100);
 /// Files are written in several steps, and many at once.

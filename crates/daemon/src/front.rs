@@ -38,8 +38,9 @@ use netnice_kernel::peer;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+use crate::quotas::MOST_CONNECTIONS;
 use accept::Users;
-use messages::{FromFront, LONGEST_FROM_FRONT, LONGEST_TO_FRONT, Ready, ToFront};
+use messages::{FromFront, Kind, LONGEST_FROM_FRONT, LONGEST_TO_FRONT, Ready, ToFront};
 
 /// Runs the front in a process that the daemon has started for it: standard input is the socket from the daemon, with the
 /// listening socket as its first message, and standard output the pipe to it.
@@ -209,7 +210,10 @@ impl Orders {
                 decoded.ok_or_else(|| io::Error::other("the daemon is not understood"))?;
             let fds = fds.min(self.fds.len());
             message.fds = self.fds.drain(..fds).collect();
-            users.deliver(message);
+            match message.kind {
+                Kind::Quota => users.permit(message.connection),
+                _ => users.deliver(message),
+            }
         }
         Ok(true)
     }
@@ -217,12 +221,10 @@ impl Orders {
 
 const LISTENER: u64 = 0;
 const ORDERS: u64 = 1;
-/// How many connections a user may hold open.
-const MOST_OF_USER: usize = 32;
 /// How many root may.
 const MOST_OF_ROOT: usize = 256;
 /// How many all users but root may.
-const MOST_OF_ALL: usize = 512;
+const MOST_OF_ALL: usize = MOST_CONNECTIONS as usize;
 /// Connections with direct flows have no seat, and a link has 4,096 of them at most; sixteen links.
 const MOST_DESCRIPTORS: u64 = 65_536;
 /// Answers of many megabytes that are not taken; the front ends where they are more than this.

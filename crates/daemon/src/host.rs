@@ -256,6 +256,14 @@ pub(crate) trait Enforcer {
     fn tend(&mut self) -> Result<Vec<String>, Denied> {
         Ok(Vec::new())
     }
+    /// How many looks at the open sockets of new members are not finished.
+    fn looks_left(&self) -> usize {
+        0
+    }
+    /// Goes on with one of them, for some milliseconds.
+    fn look_on(&mut self) -> Result<(), Denied> {
+        Ok(())
+    }
     /// Forgets members that have ended without being seen to.
     fn forget_dead(&mut self) -> Result<(), Denied>;
     /// What an earlier daemon has left in force.

@@ -18,6 +18,8 @@ use crate::peer::Peer;
 /// One of the things that a user may have so much of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quota {
+    /// Connections to the daemon. The process that reads the socket keeps this one.
+    Connections,
     /// Targets of which the user asks something, and those of them that ended while packets waited.
     Targets,
     /// Changes that wait to be taken back.
@@ -66,7 +68,8 @@ pub(crate) struct Description {
 
 impl Quota {
     /// All of them, in the order in which they are shown.
-    pub(crate) const ALL: [Quota; 9] = [
+    pub(crate) const ALL: [Quota; 10] = [
+        Quota::Connections,
         Quota::Targets,
         Quota::Undos,
         Quota::UndoTime,
@@ -102,6 +105,10 @@ impl Quota {
             range: (Nanos::from_millis(10).0, most.0),
         };
         match self {
+            Quota::Connections => Description {
+                range: (1, MOST_CONNECTIONS),
+                ..count("connections", "connections to netniced", 32, 0)
+            },
             Quota::Targets => count("targets", "targets", 1_024, 8_190),
             Quota::Undos => count("undos", "changes that wait to be taken back", 256, 8_190),
             Quota::UndoTime => time(
@@ -229,6 +236,9 @@ impl Quotas {
         )
     }
 }
+
+/// Connections of all users but root.
+pub(crate) const MOST_CONNECTIONS: u64 = 512;
 
 /// A time of so many days.
 fn days(days: u64) -> Nanos {

@@ -9,6 +9,7 @@ mod channel;
 mod process;
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,9 +21,10 @@ use std::time::{Duration, Instant};
 
 use netnice_api::direct::FlowNews;
 use netnice_api::{DoctorItem, Request, Response};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::peer::Peer;
+use crate::quotas::Quota;
 use process::{Running, Starts};
 
 /// A request on its way to the clerk.
@@ -84,6 +86,8 @@ pub struct Server {
     starts: Starts,
     /// The front that serves now.
     running: RefCell<Running>,
+    /// How many connections a user may have.
+    most_of_user: watch::Sender<u64>,
 }
 
 impl Server {
@@ -113,6 +117,7 @@ impl Server {
             ours: ours.map(Path::to_owned),
             starts: Starts::process(folder.unwrap_or(Path::new("/"))),
             running: RefCell::default(),
+            most_of_user: watch::Sender::new(Quota::Connections.describe().default),
         })
     }
 
@@ -145,7 +150,8 @@ impl Server {
             let why = match self.starts.start(&self.listener) {
                 Ok((front, child)) => {
                     self.running.borrow_mut().begin(child);
-                    channel::attend(front, asks.clone(), &self.running).await
+                    let quota = self.most_of_user.subscribe();
+                    channel::attend(front, asks.clone(), &self.running, quota).await
                 }
                 Err(error) => error,
             };
@@ -171,6 +177,22 @@ impl Server {
     /// Waits until the front has sent its last answers and ended, when [`Server::serve`] is no longer run.
     pub async fn end(self) {
         self.end_front(LAST_ANSWERS).await;
+    }
+
+    /// Tells the front how many connections each user may have.
+    pub(crate) fn permit(&self, most_of_user: u64) {
+        self.most_of_user.send_if_modified(|now| {
+            let changes = *now != most_of_user;
+            *now = most_of_user;
+            changes
+        });
+    }
+
+    /// How many connections of each user but root have asked something and are open.
+    pub(crate) fn connections(&self) -> BTreeMap<u32, u64> {
+        let mut connections = self.running.borrow().connections().clone();
+        connections.remove(&0);
+        connections
     }
 
     /// How what reads the socket is confined.

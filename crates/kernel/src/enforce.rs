@@ -14,7 +14,7 @@
 //! ```
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs,
     io::Read,
     path::{Path, PathBuf},
@@ -25,6 +25,7 @@ use crate::{
     device::{self, Device},
     error::KernelError,
     executable::Executables,
+    grace::Short,
     netlink::Route,
     plan::{self, Desired, Leaves, Plan},
     process,
@@ -38,6 +39,7 @@ mod found;
 mod interfaces;
 mod ownership;
 mod sample;
+mod sockets;
 mod stages;
 mod strays;
 mod whereabouts;
@@ -74,6 +76,10 @@ pub struct Kernel {
     looks: u32,
     /// Children that could not be made members, when they were last looked for.
     lost: u64,
+    /// Classes as they were listed last.
+    listed: sample::Listed,
+    /// Open sockets that are still to be looked at.
+    surveys: VecDeque<sockets::Survey>,
 }
 
 impl Kernel {
@@ -101,7 +107,10 @@ impl Kernel {
             swept: false,
             looks: 0,
             lost: 0,
+            listed: sample::Listed::default(),
+            surveys: VecDeque::new(),
         };
+        Short::end_left_over(runtime);
         if !Programs::are_pinned(runtime)? {
             return Ok(kernel);
         }
@@ -118,6 +127,7 @@ impl Kernel {
             kernel.programs = Some(programs);
             kernel.adopt_stages()?;
             kernel.adopt_interfaces()?;
+            kernel.tag_what_is_left()?;
         }
         Ok(kernel)
     }
@@ -196,6 +206,7 @@ impl Kernel {
     }
 
     fn install(&mut self, desired: &Desired) -> Result<(), KernelError> {
+        self.listed.forget();
         let desired = Desired {
             leaves: self.leaves,
             ..desired.clone()
@@ -231,7 +242,9 @@ impl Kernel {
             programs.set_settings(abi::Settings::default())?;
         }
         let devices = device::list(&mut self.route)?;
+        let short = Short::for_batch(&self.runtime, self.interfaces.len());
         self.detach_interfaces(&devices);
+        drop(short);
         self.remove_stages(&devices)?;
         if let Some(programs) = self.programs.take() {
             programs.unload();

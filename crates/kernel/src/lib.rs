@@ -3,6 +3,7 @@
 //! Must never: decide who may have what, or keep a ledger of its own beside the kernel's state.
 
 pub mod abi;
+mod bpf;
 pub mod card;
 pub mod cgroup;
 pub mod confine;
@@ -12,7 +13,7 @@ pub mod direct;
 pub mod enforce;
 pub mod error;
 pub mod executable;
-mod link;
+mod grace;
 pub mod netlink;
 pub mod peer;
 pub mod plan;

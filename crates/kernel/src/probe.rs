@@ -17,7 +17,7 @@ use crate::{
     error::KernelError,
     netlink::Route,
     plan::Leaves,
-    process::PidFd,
+    process::{PidFd, copies::apart},
     programs,
     tc::{self, Handle, HtbClass, LeafQueue, Queue},
 };
@@ -264,7 +264,7 @@ fn open_sockets() -> Finding {
     let name = "open sockets";
     let taken = fs::File::open("/proc/self/status").and_then(|file| {
         let own = PidFd::open(std::process::id())?;
-        own.take(file.as_raw_fd())
+        apart(|here| here.take(&own, file.as_raw_fd()).map(drop))?
     });
     match taken {
         Ok(_) => Finding::good(name, "those of a running program are found (pidfd_getfd)"),

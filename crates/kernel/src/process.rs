@@ -18,6 +18,7 @@ use std::{
     path::Path,
 };
 
+pub mod copies;
 #[cfg(test)]
 mod tests;
 
@@ -37,18 +38,23 @@ impl PidFd {
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
+    /// The same, if there is a process of this number.
+    pub fn open_if_there(pid: u32) -> io::Result<Option<Self>> {
+        match Self::open(pid) {
+            Ok(handle) => Ok(Some(handle)),
+            Err(error) => match error.raw_os_error() {
+                // There is none; or the number is of a thread that does not lead its process.
+                Some(libc::ESRCH | libc::EINVAL | libc::ENOENT) => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
     /// Opens the process that has this number and was started then, if there is one. Since two processes of one number
     /// differ in their start, it is the one that was meant.
     pub fn of(pid: u32, started_at: u64) -> io::Result<Option<Self>> {
-        let handle = match Self::open(pid) {
-            Ok(handle) => handle,
-            // There is none; or the number is of a thread that does not lead its process.
-            Err(error) => {
-                return match error.raw_os_error() {
-                    Some(libc::ESRCH | libc::EINVAL | libc::ENOENT) => Ok(None),
-                    _ => Err(error),
-                };
-            }
+        let Some(handle) = Self::open_if_there(pid)? else {
+            return Ok(None);
         };
         let same = started(pid) == Some(started_at);
         // What was read was read of this process if it lives still.
@@ -99,17 +105,6 @@ impl PidFd {
     /// Another handle of the same process.
     pub fn duplicate(&self) -> io::Result<OwnedFd> {
         self.0.try_clone()
-    }
-
-    /// A copy of a descriptor of that process.
-    pub fn take(&self, number: i32) -> io::Result<OwnedFd> {
-        // SAFETY: no pointers; the descriptor that comes back is ours alone.
-        let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, self.0.as_raw_fd(), number, 0) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: checked above to be a descriptor, which nobody else owns.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
     }
 }
 
@@ -284,49 +279,16 @@ pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return Vec::new();
     };
-    entries
-        .flatten()
-        .filter_map(|entry| {
-            let number = entry.file_name().to_str()?.parse().ok()?;
-            let link = fs::read_link(entry.path()).ok()?;
-            let inode = link
-                .to_str()?
-                .strip_prefix("socket:[")?
-                .strip_suffix(']')?
-                .parse()
-                .ok()?;
-            Some((number, inode))
-        })
-        .collect()
+    let sockets = entries.flatten().filter_map(|entry| socket_at(&entry));
+    sockets.collect()
 }
 
-/// What a socket is, as far as ownership goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketFacts {
-    /// The namespace that it belongs to.
-    pub netns_cookie: u64,
-    /// Whether it accepts connections.
-    pub listens: bool,
-    /// `IPPROTO_*`.
-    pub protocol: i32,
-    /// Who made it.
-    pub uid: u32,
-}
-
-/// Reads what a socket is; none for sockets that are not of the internet families.
-pub fn socket_facts(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
-    let domain = option::<i32>(socket, libc::SO_DOMAIN)?;
-    if domain != libc::AF_INET && domain != libc::AF_INET6 {
-        return None;
-    }
-    Some(SocketFacts {
-        netns_cookie: option(socket, SO_NETNS_COOKIE)?,
-        listens: option::<i32>(socket, libc::SO_ACCEPTCONN)? != 0,
-        protocol: option(socket, libc::SO_PROTOCOL)?,
-        uid: fs::metadata(format!("/proc/self/fd/{}", socket.as_raw_fd()))
-            .ok()?
-            .uid(),
-    })
+/// Descriptor and inode, if a descriptor in /proc is a socket.
+pub fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
+    let number = entry.file_name().to_str()?.parse().ok()?;
+    let link = fs::read_link(entry.path()).ok()?;
+    let inode = link.to_str()?.strip_prefix("socket:[")?;
+    Some((number, inode.strip_suffix(']')?.parse().ok()?))
 }
 
 /// The cookie of a socket: a number that no other socket ever has.

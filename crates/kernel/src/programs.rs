@@ -16,7 +16,7 @@ use std::{
 
 use aya::{
     Btf, Ebpf, EbpfLoader,
-    maps::{Array, HashMap, MapData, PerCpuHashMap, RingBuf, SkStorage},
+    maps::{Array, HashMap, Map, MapData, PerCpuHashMap, RingBuf, SkStorage},
     programs::{
         BtfTracePoint, CgroupAttachMode, CgroupSkb, CgroupSkbAttachType, CgroupSock,
         CgroupSockAddr, LinkOrder, SchedClassifier, TcAttachType,
@@ -26,7 +26,13 @@ use aya::{
 };
 
 use crate::{
-    abi, cgroup, device::Device, error::KernelError, link::detach_pinned, netlink::Route, tc,
+    abi,
+    bpf::{self, detach_pinned},
+    cgroup,
+    device::Device,
+    error::KernelError,
+    netlink::Route,
+    tc,
 };
 
 /// The loaded programs and their maps.
@@ -392,6 +398,22 @@ impl Programs {
         HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("map {name}"), e))
     }
 
+    /// All entries of one of the hash maps.
+    pub fn all<K: aya::Pod + Default, V: aya::Pod + Default>(
+        &self,
+        name: &str,
+    ) -> Result<Vec<(K, V)>, KernelError> {
+        let Some(Map::HashMap(map)) = self.ebpf.map(name) else {
+            return Err(absent(name));
+        };
+        let read = bpf::read_all(map.fd().as_fd(), 1);
+        let read = read.map_err(|e| KernelError::bpf(format!("read map {name}"), e))?;
+        Ok(read
+            .into_iter()
+            .map(|(key, values)| (key, values[0]))
+            .collect())
+    }
+
     /// The counters of the first pass.
     pub fn counters(
         &mut self,
@@ -401,6 +423,17 @@ impl Programs {
             .map_mut("counters")
             .ok_or_else(|| absent("counters"))?;
         PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("map counters", e))
+    }
+
+    /// What they have counted, on each processor.
+    pub fn counted(&self) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
+        let Some(Map::PerCpuHashMap(map)) = self.ebpf.map("counters") else {
+            return Err(absent("counters"));
+        };
+        let processors =
+            aya::util::nr_cpus().map_err(|(_, e)| KernelError::bpf("count processors", e))?;
+        bpf::read_all(map.fd().as_fd(), processors)
+            .map_err(|e| KernelError::bpf("read the counters", e))
     }
 
     /// Writes what every program reads.

@@ -26,6 +26,8 @@ pub(super) enum Timer {
     Flows,
     /// Look at the routes of flows again.
     Routes,
+    /// Look at some more of the open sockets of new members.
+    Sockets,
     /// A user who was over the service time may ask again; or, as an event, a request's turn has come.
     Turn,
 }
@@ -42,6 +44,7 @@ impl Timer {
             Timer::Tick => "tick",
             Timer::Flows => "flows",
             Timer::Routes => "routes",
+            Timer::Sockets => "sockets",
             Timer::Turn => "request",
         }
     }

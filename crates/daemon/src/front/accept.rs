@@ -1,7 +1,7 @@
 //! Who may come in: the users that are connected, and how many connections each and all may hold.
 //!
 //! A connection may stay open without asking anything, but not many of one user: where a user has more than
-//! [`MOST_OF_USER`](super::MOST_OF_USER) (root [`MOST_OF_ROOT`](super::MOST_OF_ROOT)), the user's connection that has been
+//! the policy permits ([`Kind::Quota`](super::messages::Kind::Quota); root [`MOST_OF_ROOT`]), the user's connection that has been
 //! idle longest makes room, and if none is idle the newcomer is told so. Where all users but root have more than
 //! [`MOST_OF_ALL`], a user with the most connections makes room. Root is not counted with the others, so nobody
 //! can keep root out.
@@ -19,27 +19,50 @@ use netnice_kernel::peer;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, SocketFlags};
 
+use crate::quotas::Quota;
+
 use super::inbox::{Inbox, Told};
 use super::messages::ToFront;
-use super::user::{self, User};
-use super::{Daemon, MOST_OF_ALL};
+use super::user::User;
+use super::{Daemon, MOST_OF_ALL, MOST_OF_ROOT};
 
 /// The users that are connected, or were a moment ago.
 pub(super) struct Users {
     users: HashMap<u32, Arc<Inbox>>,
-    /// Seats of all users but root.
-    all: Arc<AtomicUsize>,
+    all: Arc<All>,
     daemon: Arc<Daemon>,
     next: u32,
     /// Whether the kernel refuses descriptors that clients send.
     refuses_descriptors: bool,
 }
 
+/// What the users' threads share.
+pub(super) struct All {
+    /// Seats of all users but root.
+    pub seats: AtomicUsize,
+    most_of_user: AtomicUsize,
+}
+
+impl All {
+    /// How many connections a user may hold open.
+    pub fn most_of(&self, uid: u32) -> usize {
+        match uid {
+            0 => MOST_OF_ROOT,
+            _ => self.most_of_user.load(Ordering::Relaxed),
+        }
+    }
+}
+
 impl Users {
     pub fn new(daemon: Daemon, refuses_descriptors: bool) -> Users {
+        // The daemon says at once how many it is.
+        let until_told = Quota::Connections.describe().default;
         Users {
             users: HashMap::new(),
-            all: Arc::default(),
+            all: Arc::new(All {
+                seats: AtomicUsize::new(0),
+                most_of_user: AtomicUsize::new(until_told as usize),
+            }),
             daemon: Arc::new(daemon),
             next: 1,
             refuses_descriptors,
@@ -75,16 +98,21 @@ impl Users {
             Err(error) => return tracing::warn!(%error, uid, "no thread for a user"),
         };
         // The user's own thread sends the idle away. It is behind, or stuck: then more of the same are refused here.
-        if inbox.seats() >= 2 * user::most_of(uid) && !inbox.catches_up(PATIENCE) {
-            return self.refuse(socket, uid, &inbox, stuck(uid, inbox.seats()));
+        if inbox.seats() >= 2 * self.all.most_of(uid) && !inbox.catches_up(PATIENCE) {
+            return self.refuse(
+                socket,
+                uid,
+                &inbox,
+                stuck(uid, inbox.seats(), self.all.most_of(uid)),
+            );
         }
-        let all = self.all.load(Ordering::Relaxed);
+        let all = self.all.seats.load(Ordering::Relaxed);
         let is_full = uid != 0 && all >= MOST_OF_ALL;
         if is_full && (all >= 2 * MOST_OF_ALL || !self.make_room(inbox.seats())) {
             return self.refuse(socket, uid, &inbox, full(all));
         }
         if uid != 0 {
-            self.all.fetch_add(1, Ordering::Relaxed);
+            self.all.seats.fetch_add(1, Ordering::Relaxed);
         }
         let number = u64::from(uid) << 32 | u64::from(self.next);
         self.next = self.next.wrapping_add(1).max(1);
@@ -155,6 +183,14 @@ impl Users {
         let _ = inbox.tell(Told::Close(socket));
     }
 
+    /// From now on each user but root may have so many connections. Who has more keeps them until the next one comes.
+    pub fn permit(&mut self, most: u64) {
+        let most = usize::try_from(most).unwrap_or(MOST_OF_ALL);
+        self.all
+            .most_of_user
+            .store(most.clamp(1, MOST_OF_ALL), Ordering::Relaxed);
+    }
+
     /// Hands on what the daemon has for a client. One whose thread has ended is gone.
     pub fn deliver(&mut self, message: ToFront) {
         let uid = (message.connection >> 32) as u32;
@@ -175,11 +211,10 @@ impl Users {
     }
 }
 
-fn stuck(uid: u32, seats: usize) -> Response {
+fn stuck(uid: u32, seats: usize, most: usize) -> Response {
     Response::failed(format!(
-        "user {uid} has {seats} connections, of at most {}, and none of them goes on: the end of one waits for the close of \
-         a file descriptor that the user sent with it; try again when that file is closed",
-        user::most_of(uid)
+        "user {uid} has {seats} connections, of at most {most}, and none of them goes on: the end of one waits for the close of \
+         a file descriptor that the user sent with it; try again when that file is closed"
     ))
 }
 

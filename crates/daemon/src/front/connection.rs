@@ -202,7 +202,7 @@ impl Connection {
         match message.kind {
             Kind::Close => return Next::Ends,
             Kind::Attached => self.seated = false,
-            Kind::Answer | Kind::News => {}
+            Kind::Answer | Kind::News | Kind::Quota => {}
         }
         if message.kind != Kind::News && self.is_asking() {
             self.state = State::Reading;

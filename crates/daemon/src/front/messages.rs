@@ -59,7 +59,7 @@ pub(crate) struct Ready {
 /// What the daemon has for a client.
 #[derive(Debug)]
 pub(crate) struct ToFront {
-    /// The connection.
+    /// The connection, or a number.
     pub connection: u64,
     /// What it is.
     pub kind: Kind,
@@ -69,7 +69,7 @@ pub(crate) struct ToFront {
     pub fds: Vec<OwnedFd>,
 }
 
-/// What a message to a client is.
+/// What a message of the daemon's is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The answer to its request.
@@ -80,6 +80,8 @@ pub(crate) enum Kind {
     News,
     /// Nothing is sent; the connection ends.
     Close,
+    /// To nobody: the number is how many connections each user but root may have from now on.
+    Quota,
 }
 
 impl ToFront {
@@ -98,7 +100,13 @@ impl ToFront {
     pub fn decode(body: &[u8]) -> Option<(ToFront, usize)> {
         let (connection, rest) = body.split_first_chunk::<8>()?;
         let ([kind, fds], frame) = rest.split_first_chunk::<2>()?;
-        let kinds = [Kind::Answer, Kind::Attached, Kind::News, Kind::Close];
+        let kinds = [
+            Kind::Answer,
+            Kind::Attached,
+            Kind::News,
+            Kind::Close,
+            Kind::Quota,
+        ];
         let message = ToFront {
             connection: u64::from_be_bytes(*connection),
             kind: *kinds.get(usize::from(*kind))?,

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use netnice_api::Response;
@@ -19,17 +19,17 @@ use rustix::buffer::spare_capacity;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
+use super::Daemon;
+use super::accept::All;
 use super::connection::{Connection, Next};
 use super::inbox::{Inbox, Told};
 use super::messages::{FromFront, ToFront};
-use super::{Daemon, MOST_OF_ROOT, MOST_OF_USER};
 
 /// One user, in the thread of that user.
 pub(super) struct User {
     uid: u32,
     inbox: Arc<Inbox>,
-    /// Seats of all users but root.
-    all: Arc<AtomicUsize>,
+    all: Arc<All>,
     daemon: Arc<Daemon>,
     epoll: OwnedFd,
     connections: HashMap<u64, Connection>,
@@ -46,7 +46,7 @@ impl User {
     pub fn new(
         uid: u32,
         inbox: Arc<Inbox>,
-        all: Arc<AtomicUsize>,
+        all: Arc<All>,
         daemon: Arc<Daemon>,
     ) -> io::Result<User> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
@@ -162,7 +162,7 @@ impl User {
         self.moment += 1;
         connection.idle_since = self.moment;
         let held = self.connections.values().filter(|held| held.seated).count();
-        let is_full = held >= most_of(self.uid) && !self.dismiss();
+        let is_full = held >= self.all.most_of(self.uid) && !self.dismiss();
         if epoll::add(
             &self.epoll,
             connection.socket(),
@@ -176,7 +176,7 @@ impl User {
         }
         let mut next = Next::Stays;
         if is_full {
-            next = connection.leave(too_many(self.uid), now);
+            next = connection.leave(too_many(self.uid, self.all.most_of(self.uid)), now);
         }
         self.connections.insert(number, connection);
         self.follow(number, next);
@@ -298,14 +298,9 @@ impl User {
     fn give_back_seat(&self) {
         self.inbox.seats.fetch_sub(1, Ordering::Relaxed);
         if self.uid != 0 {
-            self.all.fetch_sub(1, Ordering::Relaxed);
+            self.all.seats.fetch_sub(1, Ordering::Relaxed);
         }
     }
-}
-
-/// How many connections a user may hold open.
-pub(super) fn most_of(uid: u32) -> usize {
-    if uid == 0 { MOST_OF_ROOT } else { MOST_OF_USER }
 }
 
 /// How many requests of a user may be at the daemon; the others wait in their connections.
@@ -314,10 +309,9 @@ fn most_asked(uid: u32) -> usize {
 }
 
 /// Why a connection is refused.
-pub(super) fn too_many(uid: u32) -> Response {
+fn too_many(uid: u32, most: usize) -> Response {
     Response::failed(format!(
-        "too many connections of user {uid} are busy with requests, of at most {}; try again when one of them has its answer",
-        most_of(uid)
+        "too many connections of user {uid} are busy with requests, of at most {most}; try again when one of them has its answer"
     ))
 }
 

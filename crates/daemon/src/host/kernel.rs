@@ -330,6 +330,15 @@ impl Enforcer for KernelHost {
         })
     }
 
+    fn looks_left(&self) -> usize {
+        self.kernel.looks_left()
+    }
+
+    fn look_on(&mut self) -> Result<(), Denied> {
+        self.kernel.look_on()?;
+        Ok(())
+    }
+
     fn tend(&mut self) -> Result<Vec<String>, Denied> {
         self.kernel.sweep_strays()?;
         let lost = self.kernel.find_lost()?;

@@ -11,6 +11,7 @@ use crate::quotas::{Quota, Quotas};
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct QuotasDoc {
+    connections: Option<Spanned<u64>>,
     targets: Option<Spanned<u64>>,
     undos: Option<Spanned<u64>>,
     undo_time: Option<Spanned<String>>,
@@ -27,6 +28,7 @@ impl Reader<'_> {
     pub(super) fn quotas(&self, doc: &QuotasDoc) -> Result<Quotas, PolicyError> {
         let mut quotas = Quotas::of_file(self.path);
         for (quota, count) in [
+            (Quota::Connections, &doc.connections),
             (Quota::Targets, &doc.targets),
             (Quota::Undos, &doc.undos),
             (Quota::Programs, &doc.programs),

@@ -17,13 +17,13 @@ use netnice_kernel::process::PidFd;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::process::{Front, Running};
 use super::{Ask, Guest, Told};
-use crate::front::messages::{FromFront, Kind, LONGEST_FROM_FRONT, Ready, ToFront};
+use crate::front::messages::{FromFront, Kind, LONGEST_FROM_FRONT, ToFront};
 use crate::peer::Peer;
 
 /// Serves a front until it ends, or has to; says why. `running` is told when it is ready.
@@ -31,13 +31,13 @@ pub(super) async fn attend(
     front: Front,
     asks: mpsc::Sender<Ask>,
     running: &RefCell<Running>,
+    most_of_user: watch::Receiver<u64>,
 ) -> String {
     let Front { orders, told } = front;
     let (out, answers) = mpsc::channel(MOST_ANSWERS);
-    let ready = |how| running.borrow_mut().ready(how);
     tokio::select! {
-        why = hear(told, asks, out, ready) => why,
-        why = answer(&orders, answers) => why,
+        why = hear(told, asks, out, running) => why,
+        why = answer(&orders, answers, most_of_user) => why,
     }
 }
 
@@ -46,7 +46,7 @@ async fn hear(
     mut told: pipe::Receiver,
     asks: mpsc::Sender<Ask>,
     out: mpsc::Sender<ToFront>,
-    ready: impl Fn(Ready),
+    running: &RefCell<Running>,
 ) -> String {
     let mut decoder = Decoder::new(LONGEST_FROM_FRONT);
     let mut bytes = vec![0; 64 * 1024];
@@ -67,7 +67,7 @@ async fn hear(
                 Err(error) => return format!("it is not understood: {error}"),
             };
             match serde_json::from_slice(&body) {
-                Ok(FromFront::Ready(how)) => ready(how),
+                Ok(FromFront::Ready(how)) => running.borrow_mut().ready(how),
                 Ok(FromFront::Opened {
                     connection,
                     uid,
@@ -78,7 +78,8 @@ async fn hear(
                     }
                     let peer = Peer::known(&netnice_kernel::peer::Peer { uid, groups });
                     let (to, requests) = mpsc::channel(1);
-                    connections.insert(connection, to);
+                    running.borrow_mut().opened(uid);
+                    connections.insert(connection, (uid, to));
                     let client = Client {
                         number: connection,
                         peer,
@@ -94,12 +95,16 @@ async fn hear(
                 }) => {
                     let to = connections.get(&connection);
                     // One at a time: the connection's task has taken the one before.
-                    if to.is_none_or(|to| to.try_send((request, process)).is_err()) {
+                    if to.is_none_or(|(_, to)| to.try_send((request, process)).is_err()) {
                         return "it asks for a connection that waits, or that is not there"
                             .to_owned();
                     }
                 }
-                Ok(FromFront::Closed { connection }) => drop(connections.remove(&connection)),
+                Ok(FromFront::Closed { connection }) => {
+                    if let Some((uid, _)) = connections.remove(&connection) {
+                        running.borrow_mut().closed(uid);
+                    }
+                }
                 Err(error) => return format!("it is not understood: {error}"),
             }
         }
@@ -197,9 +202,25 @@ fn open(process: &Process) -> Result<OwnedFd, String> {
     }
 }
 
-/// Sends answers to the front until it takes none; says why.
-async fn answer(orders: &UnixStream, mut answers: mpsc::Receiver<ToFront>) -> String {
-    while let Some(message) = answers.recv().await {
+/// Sends answers to the front, and the quota of connections whenever it changes, until it takes none; says why.
+async fn answer(
+    orders: &UnixStream,
+    mut answers: mpsc::Receiver<ToFront>,
+    mut most_of_user: watch::Receiver<u64>,
+) -> String {
+    most_of_user.mark_changed();
+    loop {
+        let message = tokio::select! {
+            biased;
+            Ok(()) = most_of_user.changed() => ToFront {
+                connection: *most_of_user.borrow_and_update(),
+                kind: Kind::Quota,
+                frame: Vec::new(),
+                fds: Vec::new(),
+            },
+            Some(message) = answers.recv() => message,
+            else => return std::future::pending().await,
+        };
         let bytes = match message.encode() {
             Ok(bytes) => bytes,
             Err(error) => return format!("it cannot be told an answer: {error}"),
@@ -210,7 +231,6 @@ async fn answer(orders: &UnixStream, mut answers: mpsc::Receiver<ToFront>) -> St
             Err(_) => return format!("it has taken no answer for {PATIENCE:?}"),
         }
     }
-    std::future::pending().await
 }
 
 async fn send(orders: &UnixStream, bytes: &[u8], with: &[OwnedFd]) -> io::Result<()> {

@@ -1,5 +1,6 @@
 //! The front as a process: how it is started, and how it is confined as the kernel tells it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,6 +32,8 @@ pub(super) struct Running {
     child: Option<Child>,
     /// How it is confined, once it is.
     ready: Option<Ready>,
+    /// Connections that have asked something, by user.
+    connections: BTreeMap<u32, u64>,
 }
 
 /// How a front is started.
@@ -128,12 +131,35 @@ fn user() -> (u32, u32) {
 impl Running {
     /// A front has been started.
     pub fn begin(&mut self, child: Option<Child>) {
-        *self = Running { child, ready: None };
+        *self = Running {
+            child,
+            ..Running::default()
+        };
     }
 
     /// It is confined and serves.
     pub fn ready(&mut self, how: Ready) {
         self.ready = Some(how);
+    }
+
+    /// A user's connection asks for the first time.
+    pub fn opened(&mut self, uid: u32) {
+        *self.connections.entry(uid).or_default() += 1;
+    }
+
+    /// It has ended.
+    pub fn closed(&mut self, uid: u32) {
+        if let Some(count) = self.connections.get_mut(&uid) {
+            *count -= 1;
+            if *count == 0 {
+                self.connections.remove(&uid);
+            }
+        }
+    }
+
+    /// Connections that have asked something, by user.
+    pub fn connections(&self) -> &BTreeMap<u32, u64> {
+        &self.connections
     }
 
     /// Waits for its end, which it was told of by the end of its socket, and kills it after so long; says how it ended.

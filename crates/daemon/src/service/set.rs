@@ -307,6 +307,11 @@ fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> 
             adoption.shared_listeners
         ));
     }
+    if adoption.goes_on {
+        remarks.push(
+            "it has so many open sockets that some of them are held a moment later".to_owned(),
+        );
+    }
     if adoption.strays > 0 {
         remarks.push(format!(
             "{} open sockets have used up their option memory (net.core.optmem_max) and have no room for a tag: they are \

@@ -7,6 +7,7 @@ use crate::{
     abi,
     device::{self, Device},
     error::KernelError,
+    grace::Short,
     plan::Plan,
     programs::Hook,
 };
@@ -45,6 +46,11 @@ impl Kernel {
             .filter(|index| !wanted.iter().any(|d| d.index == **index))
             .copied()
             .collect();
+        let come = wanted
+            .iter()
+            .filter(|d| !self.interfaces.contains_key(&d.index))
+            .count();
+        let _short = Short::for_batch(&self.runtime, gone.len() + come);
         for index in gone {
             self.forget(index)?;
         }

@@ -1,17 +1,15 @@
-//! Which processes, executables, cgroups and users a target is made of; and the sockets that were there before.
+//! Which processes, executables, cgroups and users a target is made of.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{AsFd, OwnedFd};
 
 use aya::maps::{HashMap, MapData};
 
-use super::{Kernel, entries, loaded, strays::Tagged};
+use super::{Kernel, entries, loaded};
 use crate::{
-    abi::{self, GroupName, Proc, SockOwn},
+    abi::{self, GroupName, Proc},
     cgroup::{self, Cgroup},
     error::KernelError,
-    executable,
-    process::{self, PidFd},
+    executable, process,
 };
 
 /// Which of the two memberships of a process is meant.
@@ -24,7 +22,7 @@ pub enum Membership {
 }
 
 impl Membership {
-    fn of(self, process: &Proc) -> u32 {
+    pub(super) fn of(self, process: &Proc) -> u32 {
         match self {
             Membership::Own => process.own,
             Membership::App => process.app,
@@ -45,6 +43,8 @@ pub struct Adoption {
     pub hidden_mptcp: usize,
     /// Of the tagged sockets those that have no room for a tag: they are found by their number.
     pub strays: usize,
+    /// There are more sockets to be looked at ([`Kernel::look_on`]).
+    pub goes_on: bool,
     /// Sockets that are not held: they have no room for a tag, and the table of such sockets is full.
     pub unheld: usize,
 }
@@ -58,17 +58,7 @@ impl Adoption {
         self.hidden_mptcp += other.hidden_mptcp;
         self.strays += other.strays;
         self.unheld += other.unheld;
-    }
-
-    fn count(&mut self, tagged: Tagged) {
-        match tagged {
-            Tagged::Itself => self.sockets += 1,
-            Tagged::ByNumber => {
-                self.sockets += 1;
-                self.strays += 1;
-            }
-            Tagged::Not => self.unheld += 1,
-        }
+        self.goes_on |= other.goes_on;
     }
 }
 
@@ -99,12 +89,7 @@ impl Kernel {
             processes: members.len(),
             ..Adoption::default()
         };
-        total.add(&self.tag_sockets(&members, target, Membership::Own)?);
-        // A socket that was being made during the first look belongs to nobody yet: look once more.
-        let second = self.tag_sockets(&members, target, Membership::Own)?;
-        total.sockets = total.sockets.max(second.sockets);
-        total.strays = total.strays.max(second.strays);
-        total.unheld = total.unheld.max(second.unheld);
+        total.add(&self.tag_sockets_twice(&members, target, Membership::Own)?);
         Ok(total)
     }
 
@@ -167,79 +152,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Tags the open sockets of some processes.
-    fn tag_sockets(
-        &mut self,
-        members: &BTreeSet<u32>,
-        target: u32,
-        which: Membership,
-    ) -> Result<Adoption, KernelError> {
-        let mut found = Adoption::default();
-        let mut seen = BTreeSet::new();
-        let mut listeners: BTreeMap<u64, OwnedFd> = BTreeMap::new();
-        for pid in members {
-            let Ok(handle) = PidFd::open(*pid) else {
-                continue;
-            };
-            for (number, inode) in process::sockets(*pid) {
-                if !seen.insert(inode) {
-                    continue;
-                }
-                let Ok(socket) = handle.take(number) else {
-                    continue;
-                };
-                let Some(facts) = process::socket_facts(socket.as_fd()) else {
-                    continue;
-                };
-                if facts.netns_cookie != self.cookie {
-                    continue;
-                }
-                found.hidden_mptcp += usize::from(facts.protocol == libc::IPPROTO_MPTCP);
-                if facts.listens {
-                    listeners.insert(inode, socket);
-                } else {
-                    found.count(self.tag(&socket, inode, facts.uid, target, which)?);
-                }
-            }
-        }
-        if listeners.is_empty() {
-            return Ok(found);
-        }
-        let shared = shared_outside(members, &listeners);
-        for (inode, socket) in listeners {
-            if shared.contains(&inode) {
-                found.shared_listeners += 1;
-            } else {
-                let uid = process::socket_facts(socket.as_fd()).map_or(0, |f| f.uid);
-                found.count(self.tag(&socket, inode, uid, target, which)?);
-            }
-        }
-        Ok(found)
-    }
-
-    fn tag(
-        &mut self,
-        socket: &OwnedFd,
-        inode: u64,
-        uid: u32,
-        target: u32,
-        which: Membership,
-    ) -> Result<Tagged, KernelError> {
-        let mut own = self.owner_of(socket)?.unwrap_or(SockOwn {
-            uid,
-            ..SockOwn::default()
-        });
-        match which {
-            Membership::Own => own.own = target,
-            Membership::App => own.app = target,
-        }
-        self.write_owner(socket, inode, own)
-    }
-
     /// Members of process targets: target of each process.
     pub fn members(&mut self) -> Result<BTreeMap<u32, Proc>, KernelError> {
-        match &mut self.programs {
-            Some(programs) => entries(programs.hash::<u32, Proc>("procs")?.iter(), "procs"),
+        match &self.programs {
+            Some(programs) => Ok(programs.all::<u32, Proc>("procs")?.into_iter().collect()),
             None => Ok(BTreeMap::new()),
         }
     }
@@ -517,34 +433,8 @@ impl Kernel {
             .into_iter()
             .filter(|p| process::facts(*p).is_some_and(|f| f.uid == uid))
             .collect();
-        self.note_users(&theirs)
-    }
-
-    fn note_users(&mut self, members: &BTreeSet<u32>) -> Result<Adoption, KernelError> {
-        let mut found = Adoption {
-            processes: members.len(),
-            ..Adoption::default()
-        };
-        for pid in members {
-            let Ok(handle) = PidFd::open(*pid) else {
-                continue;
-            };
-            for (number, inode) in process::sockets(*pid) {
-                let Ok(socket) = handle.take(number) else {
-                    continue;
-                };
-                let Some(facts) = process::socket_facts(socket.as_fd()) else {
-                    continue;
-                };
-                if facts.netns_cookie == self.cookie && self.owner_of(&socket)?.is_none() {
-                    let own = SockOwn {
-                        uid: facts.uid,
-                        ..SockOwn::default()
-                    };
-                    found.count(self.write_owner(&socket, inode, own)?);
-                }
-            }
-        }
+        let mut found = self.note_users(&theirs)?;
+        found.processes = theirs.len();
         Ok(found)
     }
 
@@ -590,17 +480,6 @@ fn group_name(text: &str) -> Option<GroupName> {
         *word = u64::from_ne_bytes(*bytes.first_chunk()?);
     }
     Some(name)
-}
-
-/// Which of these listening sockets processes outside the members hold too.
-fn shared_outside(members: &BTreeSet<u32>, listeners: &BTreeMap<u64, OwnedFd>) -> BTreeSet<u64> {
-    process::all()
-        .into_iter()
-        .filter(|pid| !members.contains(pid) && *pid != std::process::id())
-        .flat_map(process::sockets)
-        .map(|(_, inode)| inode)
-        .filter(|inode| listeners.contains_key(inode))
-        .collect()
 }
 
 /// The target that what is a member of this one falls to, where those around it may end too.

@@ -1,13 +1,14 @@
 //! Counts: what went through, waited, and was dropped, by target and direction.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use super::{Kernel, stages};
 use crate::{
     abi,
     error::KernelError,
     plan::Leaf,
-    tc::{self, Counts, Handle},
+    tc::{self, Counts, FoundClass, Handle},
 };
 
 /// All counts at one time.
@@ -47,6 +48,34 @@ pub struct DirectionCounts {
     pub overlimits: u64,
 }
 
+/// Classes by interface, as they were listed a moment ago: who reads counters and then looks whether all is there needs one
+/// list for both.
+#[derive(Default)]
+pub(super) struct Listed {
+    at: Option<Instant>,
+    classes: BTreeMap<u32, Vec<FoundClass>>,
+}
+
+impl Listed {
+    fn keep(&mut self, ifindex: u32, classes: Vec<FoundClass>) {
+        self.at.get_or_insert_with(Instant::now);
+        self.classes.insert(ifindex, classes);
+    }
+
+    /// Those of an interface, if they were listed just now.
+    pub(super) fn take(&mut self, ifindex: u32) -> Option<Vec<FoundClass>> {
+        self.at.filter(|at| at.elapsed() < JUST_NOW)?;
+        self.classes.remove(&ifindex)
+    }
+
+    pub(super) fn forget(&mut self) {
+        *self = Listed::default();
+    }
+}
+
+/// Longer ago, somebody may have changed them.
+const JUST_NOW: Duration = Duration::from_millis(100);
+
 /// Counts of the classes and queues of one HTB, by class number.
 type Classes = BTreeMap<u16, Counts>;
 
@@ -54,6 +83,7 @@ impl Kernel {
     /// Reads all counts.
     pub fn sample(&mut self) -> Result<Sample, KernelError> {
         let mut sample = Sample::default();
+        self.listed.forget();
         let mut offered = self.offered()?;
         let cap = match self.stages.cap {
             Some(pair) => self.leaf_counts(pair.near, stages::CAP_MAJOR)?,
@@ -112,39 +142,33 @@ impl Kernel {
         Ok(())
     }
 
-    /// What the programs counted of each target and direction. To ask for what is known takes half as many calls as to go
-    /// through the map.
+    /// What the programs counted of each target and direction.
     fn offered(&mut self) -> Result<BTreeMap<(u32, usize), abi::Counter>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(BTreeMap::new());
         };
-        let map = programs.counters()?;
-        let known = self.installed.places.keys();
-        let read = |(id, dir): (u32, usize)| {
-            let key = abi::CounterKey {
-                target: id,
-                dir: dir as u32,
-            };
-            let values = map.get(&key, 0).ok()?;
+        let counted = programs.counted()?.into_iter();
+        let sums = counted.map(|(key, values)| {
             let sum = values
                 .iter()
                 .fold(abi::Counter::default(), |a, b| abi::Counter {
                     packets: a.packets + b.packets,
                     bytes: a.bytes + b.bytes,
                 });
-            Some(((id, dir), sum))
-        };
-        let both = known.flat_map(|id| [(*id, 0), (*id, 1)]);
-        Ok(both.filter_map(read).collect())
+            ((key.target, key.dir as usize), sum)
+        });
+        Ok(sums.collect())
     }
 
     /// Bytes and packets of each class, with the drops and the backlog of the queue in it.
     fn leaf_counts(&mut self, ifindex: u32, major: u16) -> Result<Classes, KernelError> {
-        let mut counts: Classes = tc::classes(&mut self.route, ifindex)?
-            .into_iter()
+        let classes = tc::classes(&mut self.route, ifindex)?;
+        let mut counts: Classes = classes
+            .iter()
             .filter(|c| c.id.major() == major)
             .map(|c| (c.id.minor(), c.counts))
             .collect();
+        self.listed.keep(ifindex, classes);
         for queue in tc::qdiscs(&mut self.route)? {
             if queue.ifindex == ifindex
                 && queue.parent != Handle::ROOT

@@ -9,7 +9,7 @@ use crate::{
     error::KernelError,
     plan::{self, Class, Plan, Step, Tree},
     programs::Hook,
-    tc::{self, Handle},
+    tc::{self, FoundClass, Handle},
 };
 
 /// The interfaces that carry classes of ours.
@@ -266,26 +266,7 @@ impl Kernel {
     /// The classes that are on an interface now. A leaf's queue is taken for what it should be: it is only compared
     /// with what was there before, and a queue of ours never changes by itself.
     pub(super) fn observe(&mut self, ifindex: u32, major: u16) -> Result<Tree, KernelError> {
-        let found = tc::classes(&mut self.route, ifindex)?;
-        Ok(found
-            .into_iter()
-            .filter(|c| c.id.major() == major)
-            .filter_map(|c| {
-                let parent = if c.parent == Handle::ROOT {
-                    0
-                } else {
-                    c.parent.minor()
-                };
-                Some((
-                    c.id.minor(),
-                    Class {
-                        parent,
-                        htb: c.htb?,
-                        queue: None,
-                    },
-                ))
-            })
-            .collect())
+        Ok(tree_of(tc::classes(&mut self.route, ifindex)?, major))
     }
 
     /// Looks whether all classes and programs are there as they should be; tells what is not.
@@ -305,7 +286,11 @@ impl Kernel {
         // Put back below; thousands of classes are not copied each second.
         let installed = std::mem::take(&mut self.installed);
         for place in places(&self.stages, &installed, &installed, &nothing) {
-            let found = self.observe(place.ifindex, place.major).unwrap_or_default();
+            let listed = self.listed.take(place.ifindex).map(Ok);
+            let found = listed
+                .unwrap_or_else(|| tc::classes(&mut self.route, place.ifindex))
+                .map(|classes| tree_of(classes, place.major))
+                .unwrap_or_default();
             let without_queue = |(n, c): (&u16, &Class)| (*n, Class { queue: None, ..*c });
             if !found
                 .iter()
@@ -322,6 +307,24 @@ impl Kernel {
         self.installed = installed;
         Ok(faults)
     }
+}
+
+/// The classes of one HTB.
+fn tree_of(classes: Vec<FoundClass>, major: u16) -> Tree {
+    let ours = classes.into_iter().filter(|c| c.id.major() == major);
+    ours.filter_map(|c| {
+        let parent = match c.parent == Handle::ROOT {
+            true => 0,
+            false => c.parent.minor(),
+        };
+        let class = Class {
+            parent,
+            htb: c.htb?,
+            queue: None,
+        };
+        Some((c.id.minor(), class))
+    })
+    .collect()
 }
 
 /// The trees that are or ought to be somewhere.

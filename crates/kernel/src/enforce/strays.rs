@@ -10,10 +10,7 @@
 //! A cookie is never given out again, so an entry of a socket that is gone does no harm but for its room and the time that
 //! looking takes; [`Kernel::sweep_strays`] removes it some time later.
 
-use std::{
-    collections::BTreeSet,
-    os::fd::{AsFd, OwnedFd},
-};
+use std::{collections::BTreeSet, os::fd::BorrowedFd};
 
 use super::{Kernel, loaded};
 use crate::{
@@ -38,22 +35,25 @@ pub(super) enum Tagged {
 
 impl Kernel {
     /// The owner of a socket, as the programs find it.
-    pub(super) fn owner_of(&mut self, socket: &OwnedFd) -> Result<Option<SockOwn>, KernelError> {
+    pub(super) fn owner_of(
+        &mut self,
+        socket: BorrowedFd<'_>,
+    ) -> Result<Option<SockOwn>, KernelError> {
         let programs = loaded(&mut self.programs)?;
         if programs.settings()?.strays != 0
-            && let Some(cookie) = process::cookie(socket.as_fd())
+            && let Some(cookie) = process::cookie(socket)
             && let Ok(own) = programs.hash::<u64, SockOwn>("stray_owns")?.get(&cookie, 0)
         {
             return Ok(Some(own));
         }
         let owners = programs.socket_owners()?;
-        Ok(owners.get(&SocketRef(socket.as_fd()), 0).ok())
+        Ok(owners.get(&SocketRef(socket), 0).ok())
     }
 
     /// Notes the owner of a socket.
     pub(super) fn write_owner(
         &mut self,
-        socket: &OwnedFd,
+        socket: BorrowedFd<'_>,
         inode: u64,
         own: SockOwn,
     ) -> Result<Tagged, KernelError> {
@@ -61,9 +61,9 @@ impl Kernel {
         let inside = SockOwn { inode: 0, ..own };
         let written = programs
             .socket_owners()?
-            .insert(&SocketRef(socket.as_fd()), inside, 0);
+            .insert(&SocketRef(socket), inside, 0);
         let mut settings = programs.settings()?;
-        let cookie = process::cookie(socket.as_fd());
+        let cookie = process::cookie(socket);
         match (written, cookie) {
             (Ok(()), cookie) => {
                 if let Some(cookie) = cookie.filter(|_| settings.strays != 0) {

@@ -44,3 +44,60 @@ fn a_process_that_is_called_by_no_text_is_there() {
     end.send(()).expect("it waits");
     thread.join().expect("no panic");
 }
+
+#[test]
+fn the_last_copy_of_a_socket_that_lingers_is_closed_without_waiting() {
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut near = TcpStream::connect(listener.local_addr().expect("its name")).expect("there");
+    let (_far, _) = listener.accept().expect("it comes");
+    near.set_nonblocking(true).expect("a flag");
+    while near.write(&[0; 65_536]).is_ok() {}
+    let linger = libc::linger {
+        l_onoff: 1,
+        l_linger: 600,
+    };
+    // SAFETY: the structure outlives the call, which is told its size.
+    let set = unsafe {
+        libc::setsockopt(
+            near.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            size_of_val(&linger) as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0);
+    let own = PidFd::open(std::process::id()).expect("it lives");
+    let number = near.as_raw_fd();
+    let (taken, is_taken) = std::sync::mpsc::channel();
+    let (closed, is_closed) = std::sync::mpsc::channel::<()>();
+    let closer = std::thread::spawn(move || {
+        let thread: u32 = is_taken.recv().expect("it is taken");
+        drop(near);
+        closed.send(()).expect("it waits");
+        thread
+    });
+    copies::apart(move |here| {
+        let copy = here.take(&own, number).expect("a copy").expect("open");
+        let facts = copies::SocketFacts::of(copy.as_fd()).expect("a socket");
+        assert_eq!((facts.protocol, facts.listens), (libc::IPPROTO_TCP, false));
+        let thread = fs::read_link("/proc/thread-self").expect("a thread");
+        let thread = thread
+            .file_name()
+            .and_then(|name| name.to_str()?.parse().ok());
+        taken
+            .send(thread.expect("a number"))
+            .expect("it is awaited");
+        is_closed.recv().expect("it is closed");
+    })
+    .expect("a thread");
+    let thread = closer.join().expect("no panic");
+    let there = format!("/proc/self/task/{thread}");
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while Path::new(&there).exists() {
+        assert!(std::time::Instant::now() < until, "it lingers");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,136 @@
+//! Calls of bpf(2) that aya does not have.
+//!
+//! **Detaching a pinned link at once.** When the pin of a link is removed, the kernel detaches the link after an RCU grace period, from a work queue: on a
+//! busy machine that takes hundreds of milliseconds. Until then the program still runs, and attaching it again fails
+//! with EEXIST. `BPF_LINK_DETACH` (bpf(2), Linux 5.9) detaches the link before it returns.
+//!
+//! **Reading a whole map in a few calls** (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6), where one by one takes two for each entry.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use crate::cgroup;
+
+/// Detaches the link that is pinned at this path. The pin stays, and keeps a link that is attached to nothing.
+///
+/// # Errors
+/// ENOENT if nothing is pinned there; EOPNOTSUPP if the kernel cannot detach this kind of link.
+pub fn detach_pinned(path: &Path) -> io::Result<()> {
+    let path = cgroup::c_path(path);
+    let mut object = ObjectAttributes {
+        pathname: path.as_ptr() as u64,
+        ..ObjectAttributes::default()
+    };
+    let fd = bpf(BPF_OBJ_GET, &mut object)?;
+    // SAFETY: the kernel just returned this descriptor, and nothing else owns it.
+    let link = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut detach = DetachAttributes {
+        link_fd: link.as_raw_fd() as u32,
+    };
+    bpf(BPF_LINK_DETACH, &mut detach).map(drop)
+}
+
+/// Reads all entries of a hash map; of one that has a value for each processor, `copies` values of each. An entry that is
+/// made or removed meanwhile may be there or not.
+///
+/// `K` and `V` are the map's key and value; where there are several values, the size of `V` is a multiple of eight.
+///
+/// # Errors
+/// The kernel's.
+pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
+    map: BorrowedFd<'_>,
+    copies: usize,
+) -> io::Result<Vec<(K, Vec<V>)>> {
+    let (mut room, mut from, mut all) = (ROOM, None::<u32>, Vec::new());
+    loop {
+        let mut keys = vec![K::default(); room];
+        let mut values = vec![V::default(); room * copies];
+        let mut next = 0_u32;
+        let mut batch = BatchAttributes {
+            in_batch: from
+                .as_ref()
+                .map_or(0, |from| std::ptr::from_ref(from) as u64),
+            out_batch: std::ptr::from_mut(&mut next) as u64,
+            keys: keys.as_mut_ptr() as u64,
+            values: values.as_mut_ptr() as u64,
+            count: room as u32,
+            map_fd: map.as_raw_fd() as u32,
+            ..BatchAttributes::default()
+        };
+        let done = bpf(BPF_MAP_LOOKUP_BATCH, &mut batch);
+        let ends = match done {
+            Ok(_) => false,
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ENOENT) => true,
+                Some(libc::EINTR) => continue,
+                // One of the hash's chains is longer.
+                Some(libc::ENOSPC) if room < MOST_ROOM => {
+                    room *= 2;
+                    continue;
+                }
+                _ => return Err(error),
+            },
+        };
+        let read = keys.into_iter().zip(values.chunks_exact(copies));
+        let read = read.take(batch.count as usize);
+        all.extend(read.map(|(key, values)| (key, values.to_vec())));
+        if ends {
+            return Ok(all);
+        }
+        from = Some(next);
+    }
+}
+
+fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i32> {
+    // SAFETY: the attributes are a live `repr(C)` struct without padding, of which the kernel reads and writes as many
+    // bytes as it is told; what they point to is as large as the kernel takes it for, and outlives the call.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_bpf,
+            command,
+            std::ptr::from_mut(attributes),
+            size_of::<T>(),
+        )
+    };
+    match done {
+        -1 => Err(io::Error::last_os_error()),
+        result => Ok(result as i32),
+    }
+}
+
+/// The part of `union bpf_attr` that BPF_OBJ_GET reads (include/uapi/linux/bpf.h).
+#[repr(C)]
+#[derive(Default)]
+struct ObjectAttributes {
+    pathname: u64,
+    bpf_fd: u32,
+    file_flags: u32,
+}
+
+/// The part that BPF_LINK_DETACH reads.
+#[repr(C)]
+struct DetachAttributes {
+    link_fd: u32,
+}
+
+/// The part that BPF_MAP_LOOKUP_BATCH reads, and writes: how many entries were read.
+#[repr(C)]
+#[derive(Default)]
+struct BatchAttributes {
+    in_batch: u64,
+    out_batch: u64,
+    keys: u64,
+    values: u64,
+    count: u32,
+    map_fd: u32,
+    elem_flags: u64,
+    flags: u64,
+}
+
+/// Entries that are read at once, and the most that this grows to.
+const ROOM: usize = 1024;
+const MOST_ROOM: usize = 1 << 20;
+const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;
+const BPF_OBJ_GET: libc::c_long = 7;
+const BPF_LINK_DETACH: libc::c_long = 34;

@@ -1,0 +1,381 @@
+//! The sockets that a target's processes had open before: they are given their owner.
+//!
+//! A process may have tens of thousands of sockets, and others wait meanwhile. So a look at the sockets of some processes
+//! ([`Survey`]) is made in steps: the first one at once, which is all there is to do for nearly everybody, and the others
+//! when the caller has time ([`Kernel::look_on`]).
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::ReadDir;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use super::{Adoption, Kernel, Membership, strays::Tagged};
+use crate::{
+    abi::SockOwn,
+    error::KernelError,
+    process::{
+        self, PidFd,
+        copies::{AT_ONCE, SocketCopy, SocketFacts, apart},
+    },
+};
+
+/// What is done with the sockets of processes.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// They are this target's, as far as their processes are.
+    Tag { target: u32, which: Membership },
+    /// They are their processes' targets', unless they are somebody's already.
+    TagStrangers,
+    /// They are their users'.
+    Note,
+}
+
+/// A look at the sockets of some processes.
+#[derive(Debug)]
+pub(super) struct Survey {
+    work: Work,
+    of: BTreeSet<u32>,
+    /// Those that are still to be looked at.
+    left: VecDeque<u32>,
+    /// The one that is being looked at, and its descriptors.
+    now: Option<(u32, Arc<PidFd>, ReadDir)>,
+    /// Sockets that were looked at, by inode.
+    seen: BTreeSet<u64>,
+    /// Those of them that listen, which have their turn at the end.
+    listeners: Vec<Place>,
+    /// How often all processes are looked at once more. A socket that is being made during a look belongs to nobody yet.
+    again: u32,
+}
+
+/// A descriptor of a process that is a socket.
+#[derive(Clone, Debug)]
+struct Place {
+    pid: u32,
+    process: Arc<PidFd>,
+    number: i32,
+    inode: u64,
+}
+
+impl Kernel {
+    /// Tags the open sockets of some processes.
+    pub(super) fn tag_sockets(
+        &mut self,
+        members: &BTreeSet<u32>,
+        target: u32,
+        which: Membership,
+    ) -> Result<Adoption, KernelError> {
+        self.begin(Survey::new(Work::Tag { target, which }, members, 0))
+    }
+
+    /// The same, with those that are being made meanwhile.
+    pub(super) fn tag_sockets_twice(
+        &mut self,
+        members: &BTreeSet<u32>,
+        target: u32,
+        which: Membership,
+    ) -> Result<Adoption, KernelError> {
+        self.begin(Survey::new(Work::Tag { target, which }, members, 1))
+    }
+
+    /// Notes whose the open sockets of a user's processes are.
+    pub(super) fn note_users(&mut self, members: &BTreeSet<u32>) -> Result<Adoption, KernelError> {
+        self.begin(Survey::new(Work::Note, members, 0))
+    }
+
+    /// Has the sockets of all members tagged that an earlier daemon did not come to.
+    pub(super) fn tag_what_is_left(&mut self) -> Result<(), KernelError> {
+        let members = self.members()?.into_keys().collect();
+        let survey = Survey::new(Work::TagStrangers, &members, 0);
+        self.surveys.push_back(survey);
+        Ok(())
+    }
+
+    fn begin(&mut self, mut survey: Survey) -> Result<Adoption, KernelError> {
+        let mut found = Adoption::default();
+        let at_once = match self.surveys.len() < MOST_SURVEYS {
+            true => FIRST_STEP,
+            false => usize::MAX,
+        };
+        if !self.step(&mut survey, at_once, &mut found)? {
+            found.goes_on = true;
+            self.surveys.push_back(survey);
+        }
+        Ok(found)
+    }
+
+    /// How many looks at open sockets are not finished ([`Kernel::look_on`]).
+    pub fn looks_left(&self) -> usize {
+        self.surveys.len()
+    }
+
+    /// Looks at some of the open sockets that are left: for some milliseconds at most.
+    ///
+    /// # Errors
+    /// They could not be looked at, and are not again.
+    pub fn look_on(&mut self) -> Result<Adoption, KernelError> {
+        let mut found = Adoption::default();
+        if self.programs.is_none() {
+            self.surveys.clear();
+        }
+        let written = &self.written;
+        self.surveys.retain(|survey| match survey.work {
+            Work::Tag { target, .. } => written.contains_key(&target),
+            Work::TagStrangers | Work::Note => true,
+        });
+        if let Some(mut survey) = self.surveys.pop_front()
+            && !self.step(&mut survey, NEXT_STEP, &mut found)?
+        {
+            self.surveys.push_back(survey);
+        }
+        Ok(found)
+    }
+
+    /// Goes on with a survey for so many descriptors; whether it is done.
+    fn step(
+        &mut self,
+        survey: &mut Survey,
+        most: usize,
+        found: &mut Adoption,
+    ) -> Result<bool, KernelError> {
+        let mut looked = 0;
+        loop {
+            let mut places = Vec::new();
+            while places.len() < AT_ONCE && looked < most {
+                looked += 1;
+                match survey.next()? {
+                    Some(descriptor) => places.extend(descriptor),
+                    None if !survey.begins_again() => {
+                        self.visit(survey, &places, found)?;
+                        return self.visit_listeners(survey, found).map(|()| true);
+                    }
+                    None => {}
+                }
+            }
+            self.visit(survey, &places, found)?;
+            if looked >= most {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Does what a survey is for with some sockets, as far as they are still there. Those that listen are noted.
+    fn visit(
+        &mut self,
+        survey: &mut Survey,
+        places: &[Place],
+        found: &mut Adoption,
+    ) -> Result<(), KernelError> {
+        let work = survey.work;
+        let listeners = &mut survey.listeners;
+        self.each(places, |kernel, place, socket, facts| {
+            found.hidden_mptcp += usize::from(facts.protocol == libc::IPPROTO_MPTCP);
+            if facts.listens && !matches!(work, Work::Note) {
+                listeners.push(place.clone());
+                return Ok(());
+            }
+            let own = kernel.owner(work, place, socket, facts)?;
+            own.map_or(Ok(()), |own| kernel.give(socket, facts, own, found))
+        })
+    }
+
+    /// Does it with those that listen, unless processes outside accept on them too.
+    fn visit_listeners(
+        &mut self,
+        survey: &mut Survey,
+        found: &mut Adoption,
+    ) -> Result<(), KernelError> {
+        let listeners = std::mem::take(&mut survey.listeners);
+        if listeners.is_empty() {
+            return Ok(());
+        }
+        let shared = shared_outside(&survey.of, &listeners);
+        let (shared, own): (Vec<Place>, Vec<Place>) = listeners
+            .into_iter()
+            .partition(|listener| shared.contains(&listener.inode));
+        found.shared_listeners += shared.len();
+        for some in own.chunks(AT_ONCE) {
+            self.each(some, |kernel, place, socket, facts| {
+                let own = kernel.owner(survey.work, place, socket, facts)?;
+                own.map_or(Ok(()), |own| kernel.give(socket, facts, own, found))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whose a socket should be; none if it stays whose it is.
+    fn owner(
+        &mut self,
+        work: Work,
+        place: &Place,
+        socket: SocketCopy<'_>,
+        facts: SocketFacts,
+    ) -> Result<Option<SockOwn>, KernelError> {
+        let before = self.owner_of(socket.as_fd())?;
+        let mut own = before.unwrap_or(SockOwn {
+            uid: facts.uid,
+            ..SockOwn::default()
+        });
+        match work {
+            // It may have left the target since the survey began.
+            Work::Tag { target, which } if which.of(&self.membership(place.pid)) != target => {
+                return Ok(None);
+            }
+            Work::Tag { target, which } => match which {
+                Membership::Own => own.own = target,
+                Membership::App => own.app = target,
+            },
+            Work::TagStrangers => {
+                let member = self.membership(place.pid);
+                if own.own == 0 {
+                    own.own = member.own;
+                }
+                if own.app == 0 {
+                    own.app = member.app;
+                }
+                if before.map_or(own.own == 0 && own.app == 0, |before| before == own) {
+                    return Ok(None);
+                }
+            }
+            Work::Note if before.is_some() => return Ok(None),
+            Work::Note => {}
+        }
+        Ok(Some(own))
+    }
+
+    fn give(
+        &mut self,
+        socket: SocketCopy<'_>,
+        facts: SocketFacts,
+        own: SockOwn,
+        found: &mut Adoption,
+    ) -> Result<(), KernelError> {
+        match self.write_owner(socket.as_fd(), facts.inode, own)? {
+            Tagged::Itself => found.sockets += 1,
+            Tagged::ByNumber => {
+                found.sockets += 1;
+                found.strays += 1;
+            }
+            Tagged::Not => found.unheld += 1,
+        }
+        Ok(())
+    }
+
+    /// Does something with a copy of each of a few sockets that are still there and of this namespace.
+    fn each(
+        &mut self,
+        places: &[Place],
+        mut what: impl FnMut(
+            &mut Kernel,
+            &Place,
+            SocketCopy<'_>,
+            SocketFacts,
+        ) -> Result<(), KernelError>
+        + Send,
+    ) -> Result<(), KernelError> {
+        if places.is_empty() {
+            return Ok(());
+        }
+        let done = apart(|here| {
+            for place in places {
+                let taken = here.take(&place.process, place.number);
+                let taken = taken.map_err(KernelError::file(
+                    "take a copy of an open socket",
+                    "pidfd_getfd",
+                ));
+                let Some(socket) = taken? else {
+                    continue;
+                };
+                // Its number may mean another descriptor by now.
+                let facts = SocketFacts::of(socket.as_fd());
+                let Some(facts) = facts.filter(|facts| facts.inode == place.inode) else {
+                    continue;
+                };
+                if facts.netns_cookie == self.cookie {
+                    what(self, place, socket, facts)?;
+                }
+            }
+            Ok(())
+        });
+        done.map_err(KernelError::file("look at open sockets", "a thread"))?
+    }
+}
+
+impl Survey {
+    fn new(work: Work, of: &BTreeSet<u32>, again: u32) -> Survey {
+        Survey {
+            work,
+            of: of.clone(),
+            left: of.iter().copied().collect(),
+            now: None,
+            seen: BTreeSet::new(),
+            listeners: Vec::new(),
+            again,
+        }
+    }
+
+    /// Looks at the next descriptor: where it is a socket that was not seen yet, its place. None: there is none left.
+    fn next(&mut self) -> Result<Option<Option<Place>>, KernelError> {
+        loop {
+            let Some((pid, process, descriptors)) = &mut self.now else {
+                let Some(pid) = self.left.pop_front() else {
+                    return Ok(None);
+                };
+                let process = PidFd::open_if_there(pid).map_err(looking_at(pid))?;
+                let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
+                // It has ended meanwhile.
+                self.now = process
+                    .zip(descriptors.ok())
+                    .map(|(process, descriptors)| (pid, Arc::new(process), descriptors));
+                continue;
+            };
+            let Some(Ok(entry)) = descriptors.next() else {
+                self.now = None;
+                continue;
+            };
+            let socket = process::socket_at(&entry);
+            let place =
+                socket
+                    .filter(|(_, inode)| self.seen.insert(*inode))
+                    .map(|(number, inode)| Place {
+                        pid: *pid,
+                        process: process.clone(),
+                        number,
+                        inode,
+                    });
+            return Ok(Some(place));
+        }
+    }
+
+    /// Whether all processes are to be looked at once more.
+    fn begins_again(&mut self) -> bool {
+        if self.again == 0 {
+            return false;
+        }
+        self.again -= 1;
+        self.left = self.of.iter().copied().collect();
+        true
+    }
+}
+
+fn looking_at(pid: u32) -> impl FnOnce(std::io::Error) -> KernelError {
+    KernelError::file("look at the process", format!("/proc/{pid}"))
+}
+
+/// Which of these listening sockets processes outside the members hold too.
+fn shared_outside(members: &BTreeSet<u32>, listeners: &[Place]) -> BTreeSet<u64> {
+    let listeners: BTreeSet<u64> = listeners.iter().map(|place| place.inode).collect();
+    process::all()
+        .into_iter()
+        .filter(|pid| !members.contains(pid) && *pid != std::process::id())
+        .flat_map(process::sockets)
+        .map(|(_, inode)| inode)
+        .filter(|inode| listeners.contains(inode))
+        .collect()
+}
+
+/// Descriptors that are looked at while a change is made.
+const FIRST_STEP: usize = 512;
+/// And each time that there is time for it.
+const NEXT_STEP: usize = 128;
+/// Surveys that wait. Where there are more, who asks for the next one waits for all of it.
+const MOST_SURVEYS: usize = 64;
