@@ -236,7 +236,7 @@ impl Desk {
 
     /// Fails unless what `measure` returns is held to `limit`. A window in which the sender was starved is followed by
     /// another one, for at most [`PATIENCE`]; in none of them the rate may be above the limit.
-    pub fn keeps(&self, measure: impl Fn() -> f64, limit: Rate, what: &str) {
+    pub fn keeps(&self, mut measure: impl FnMut() -> f64, limit: Rate, what: &str) {
         let until = Instant::now() + PATIENCE;
         loop {
             let rate = measure();

@@ -8,6 +8,7 @@ pub mod attacks;
 pub mod client;
 pub mod good;
 pub mod hostile;
+pub mod lingering;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,6 +25,8 @@ pub enum Program {
     Good(good::GoodArgs),
     /// Changes limits as fast as it can, or one by one as it is told.
     Client(client::ClientArgs),
+    /// Has connections that linger, until it is killed.
+    Lingering(lingering::LingeringArgs),
 }
 
 /// Where a program of a storm finds the daemon, and how long it goes on.
@@ -56,6 +59,7 @@ pub fn main(program: &Program) -> Result<()> {
         Program::Hostile(args) => hostile::main(args),
         Program::Good(args) => good::main(args),
         Program::Client(args) => client::main(args),
+        Program::Lingering(args) => lingering::main(args),
     }
 }
 

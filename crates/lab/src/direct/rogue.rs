@@ -17,6 +17,7 @@ use netnice_ring::driver::Client;
 use netnice_ring::layout::{Budget, Place};
 
 use crate::direct::shared::Shared;
+use crate::process::PATIENCE;
 use crate::sys;
 
 /// What can be broken so that the driver sees it.
@@ -236,8 +237,8 @@ impl Cell {
     }
 
     /// By which rule it was expelled.
-    pub fn verdict(&self, within: Duration) -> Result<u32> {
-        let said = self.expelled.recv_timeout(within);
+    pub fn verdict(&self) -> Result<u32> {
+        let said = self.expelled.recv_timeout(PATIENCE);
         said.context("the driver did not expel a program that broke a rule")
     }
 
@@ -250,9 +251,7 @@ impl Cell {
     pub fn commit(&self, crime: Crime) -> Result<()> {
         let mut rogue = self.enter()?;
         rogue.commit(crime)?;
-        let must = self
-            .verdict(Duration::from_secs(5))
-            .with_context(|| format!("{crime:?}"))?;
+        let must = self.verdict().with_context(|| format!("{crime:?}"))?;
         ensure!(
             must == crime.must(),
             "{crime:?}: expelled by R{must}, not R{}",
@@ -397,7 +396,7 @@ impl Rogue {
 
     /// Waits until all that was shown came back.
     pub fn await_sent(&mut self) -> Result<()> {
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + PATIENCE;
         while self.read(RECLAIM_PRODUCER)? != self.ends.0 {
             if Instant::now() > until {
                 bail!("records that are right do not come back");

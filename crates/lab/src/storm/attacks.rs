@@ -56,6 +56,7 @@ pub const ATTACKS: &[(&str, Attack)] = &[
     ("anothers-pidfd", anothers_pidfd),
     ("forks", forks),
     ("strange-name", strange_name),
+    ("dies-while-tagged", dies_while_tagged),
     // Requests.
     ("toggle", toggle),
     ("short-times", short_times),
@@ -316,6 +317,27 @@ fn dead_pidfd(hostile: &mut Hostile) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A process that ends while its sockets, whose close blocks, are being tagged.
+fn dies_while_tagged(hostile: &mut Hostile) -> Result<()> {
+    use std::io::Read;
+    let mut program = Command::new(std::env::current_exe()?);
+    program.args(["storm", "lingering", "--count", "200"]);
+    let mut child = program.stdout(Stdio::piped()).spawn()?;
+    let mut said = [0; 4];
+    let ready = child.stdout.take().context("a pipe")?.read(&mut said);
+    let pid = child.id();
+    let wait = Duration::from_micros(hostile.random.below(30_000));
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(wait);
+        let killed = child.kill();
+        child.wait().and(killed)
+    });
+    let asked = hostile.set(pid, "up 1mbit");
+    killer.join().expect("it does not panic")?;
+    ready?;
+    asked.map(drop)
 }
 
 /// A process of another user, and the wrong number for one's own.

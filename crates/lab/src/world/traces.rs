@@ -29,7 +29,9 @@ pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     for ((_, name), flags) in &names {
         let shown = without_index(name);
         found.insert(format!("interface {shown} {flags}"));
-        for class in ns.tc(&format!("class show dev {name}"))?.lines() {
+        let classes = ns.tc(&format!("class show dev {name}"))?;
+        // What fq_codel tells as its classes are the flows that have packets waiting.
+        for class in classes.lines().filter(|line| !line.contains("fq_codel")) {
             let mut words: Vec<&str> = class.split_whitespace().collect();
             if let Some(leaf) = words.iter().position(|word| *word == "leaf") {
                 words.drain(leaf..(leaf + 2).min(words.len()));
@@ -60,8 +62,12 @@ pub fn traces(ns: &Netns, runtime: &Path) -> Result<BTreeSet<String>> {
     for file in files {
         // Pins of interfaces have their index in the name.
         let named = names.iter().find_map(|((index, name), _)| {
+            let name = without_index(name);
+            if *file == format!("clsact-{index}") {
+                return Some(format!("clsact {name}"));
+            }
             let rest = file.strip_prefix(&format!("bpf/link_if{index}_"))?;
-            Some(format!("bpf/link_if {} {rest}", without_index(name)))
+            Some(format!("bpf/link_if {name} {rest}"))
         });
         found.insert(format!("file {}", named.unwrap_or(file)));
     }

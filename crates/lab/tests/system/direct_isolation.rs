@@ -23,6 +23,7 @@ use netnice_lab::stats;
 use netnice_lab::sys;
 use netnice_lab::wire::Tap;
 use netnice_lab::world::{self, Pair, World};
+use netnice_sim::Random;
 
 const GOOD: u16 = 5000;
 
@@ -121,7 +122,7 @@ fn criminal(cell: &Cell, crimes: &[Crime], stop: &AtomicBool) -> Result<u64> {
 /// Flips bytes of packets that are under way, most of them in the headers.
 fn flipper(cell: &Cell, stop: &AtomicBool, flips: &AtomicU64) -> Result<u64> {
     let mut rogue = cell.enter()?;
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut random = Random::new(1);
     let chunks = u64::from(SHORT.chunks);
     while !stop.load(Ordering::Relaxed) {
         for chunk in 0..chunks {
@@ -133,15 +134,13 @@ fn flipper(cell: &Cell, stop: &AtomicBool, flips: &AtomicU64) -> Result<u64> {
         // Until the driver has sent them all: they are in its hands.
         while begin.elapsed() < Duration::from_millis(2) || !rogue.collect()? {
             for _ in 0..64 {
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
-                let at = if random & 7 == 0 {
-                    random >> 8 & 63
+                let word = random.draw();
+                let at = if word & 7 == 0 {
+                    word >> 8 & 63
                 } else {
-                    (random >> 8) % 42
+                    (word >> 8) % 42
                 };
-                rogue.scratch(random >> 32 & (chunks - 1), at, &[(random >> 16) as u8])?;
+                rogue.scratch(word >> 32 & (chunks - 1), at, &[(word >> 16) as u8])?;
                 count += 1;
             }
             if begin.elapsed() > Duration::from_secs(5) {

@@ -60,14 +60,29 @@ def fill(s, add):
     if number == 60000: raise Exception('it never fills')
 ";
 
-/// Sends datagrams, some 10 Mbit/s of them, from a socket without room for a tag.
+/// Sends datagrams, eight in a row each millisecond at most, from a socket without room for a tag.
 const SENDER: &str = r"
 s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 s.bind(('::', int(sys.argv[3])))
 fill(s, join)
 print('full', flush=True)
 while True:
-    try: s.sendto(b'x' * 1200, (sys.argv[1], int(sys.argv[2])))
+    try:
+        for _ in range(8): s.sendto(b'x' * 1200, (sys.argv[1], int(sys.argv[2])))
+    except OSError: pass
+    time.sleep(0.001)
+";
+
+/// Sends from the last of thousands of sockets.
+const CROWD: &str = r"
+import resource
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+all = [socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) for _ in range(3000)]
+print('full', flush=True)
+while True:
+    try:
+        for _ in range(8): all[-1].sendto(b'x' * 1200, (sys.argv[1], int(sys.argv[2])))
     except OSError: pass
     time.sleep(0.001)
 ";
@@ -135,6 +150,24 @@ fn a_socket_without_room_for_a_tag_is_held() {
     fs::write(desk.netnice.policy(), rule).expect("a policy");
     desk.types("reload");
     desk.keeps(|| sent(&desk), R4M, "a user of the policy");
+}
+
+#[test]
+fn each_of_thousands_of_sockets_is_held() {
+    let mut desk = Desk::new().expect("a desk");
+    let (_sink, to) = sink(&desk, 5001);
+    let program = hostile(&desk, None, CROWD, &[&to, "5001"]);
+    let pid = program.pid();
+    let answer = desk.types(&format!("set pid:{pid} --up 4mbit"));
+    assert!(answer.stdout.contains("held a moment later"), "{answer:?}");
+    desk.keeps(|| sent(&desk), R4M, "a process");
+    desk.types(&format!("clear pid:{pid}"));
+    desk.freed((0.3, 0.5), R4M, "nobody limits it");
+    // A daemon that is killed before it came to all of them leaves the rest to the next one.
+    desk.types(&format!("set pid:{pid} --up 4mbit"));
+    desk.netnice.kill_daemon();
+    desk.netnice.start_daemon().expect("it starts again");
+    desk.keeps(|| sent(&desk), R4M, "after the daemon was killed");
 }
 
 #[test]

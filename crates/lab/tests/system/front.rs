@@ -11,10 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use netnice_api::{
-    Client, ClientError, Doctor, Ping, Request, Response, RuntimeDir, Show, encode_request, fds,
+    Clear, ClearWhat, Client, ClientError, Doctor, Ping, Request, Response, RuntimeDir, Set, Show,
+    encode_request, fds,
 };
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::process::{self, PATIENCE, Proc};
+use netnice_lab::storm::pidfd;
 use netnice_lab::sys;
 
 /// The one who does harm, and another one.
@@ -36,40 +38,64 @@ fn ping() -> Request {
     Request::Ping(Ping {})
 }
 
-/// How long each ping of a user took, each on a connection of its own, until it is told to stop. One that is not answered
-/// within the bound ends it with an error.
-fn pings(
-    dir: RuntimeDir,
+/// A user who pings, each time on a connection of its own, while others do harm.
+struct Pings {
     stop: Arc<AtomicBool>,
-) -> thread::JoinHandle<Result<Vec<Duration>, String>> {
-    as_user(BOB, move || {
-        let mut took = Vec::new();
-        while !stop.load(Ordering::Relaxed) {
-            let begun = Instant::now();
-            let pong = Client::connect(&dir)
-                .and_then(|mut client| client.call_within(BOUND, &ping(), None))
-                .map_err(|error| format!("ping {}: {error}", took.len()))?;
-            assert!(matches!(pong, Response::Pong(_)), "{pong:?}");
-            took.push(begun.elapsed());
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(took)
-    })
+    answered: Arc<AtomicUsize>,
+    thread: thread::JoinHandle<Result<Vec<Duration>, String>>,
 }
 
-/// Judges what another user's pings took while something else happened, and prints it.
-fn judge(what: &str, took: Result<Vec<Duration>, String>) {
-    let mut took = took.unwrap_or_else(|error| panic!("while {what}: {error}"));
-    took.sort_unstable();
-    let at = |part: usize| took[(took.len() - 1) * part / 100];
-    println!(
-        "{what}: {} pings of another user, p50 {:?}, p99 {:?}, worst {:?}",
-        took.len(),
-        at(50),
-        at(99),
-        at(100)
-    );
-    assert!(took.len() >= 20, "{} pings only", took.len());
+impl Pings {
+    /// Begins. A ping that is not answered within the bound ends it with an error.
+    fn of(dir: &RuntimeDir) -> Pings {
+        let stop = Arc::new(AtomicBool::new(false));
+        let answered = Arc::new(AtomicUsize::new(0));
+        let (dir, over, count) = (dir.clone(), stop.clone(), answered.clone());
+        let thread = as_user(BOB, move || {
+            let mut took = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                let pong = Client::connect(&dir)
+                    .and_then(|mut client| client.call_within(BOUND, &ping(), None))
+                    .map_err(|error| format!("ping {}: {error}", took.len()))?;
+                assert!(matches!(pong, Response::Pong(_)), "{pong:?}");
+                took.push(begun.elapsed());
+                count.store(took.len(), Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(5));
+            }
+            Ok(took)
+        });
+        Pings {
+            stop,
+            answered,
+            thread,
+        }
+    }
+
+    /// Waits so long, and until enough pings were answered, or one was not.
+    fn go_on(&self, least: Duration) {
+        thread::sleep(least);
+        let answered = self.answered.clone();
+        soon(|| answered.load(Ordering::Relaxed) >= ENOUGH || self.thread.is_finished());
+    }
+
+    /// Ends, and prints what the pings took while something else happened; their p99.
+    fn judge(self, what: &str) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        let took = self.thread.join().expect("the pings");
+        let mut took = took.unwrap_or_else(|error| panic!("while {what}: {error}"));
+        took.sort_unstable();
+        let at = |part: usize| took[(took.len() - 1) * part / 100];
+        println!(
+            "{what}: {} pings of another user, p50 {:?}, p99 {:?}, worst {:?}",
+            took.len(),
+            at(50),
+            at(99),
+            at(100)
+        );
+        assert!(took.len() >= ENOUGH, "{} pings only", took.len());
+        at(99)
+    }
 }
 
 /// A TCP connection that lingers: the close of its last copy waits until the other end has taken what was sent, or goes.
@@ -153,8 +179,7 @@ impl Way {
 /// Descriptors whose close blocks, sent by one user in all ways, while another one pings.
 fn descriptors_that_block(desk: &Desk) -> usize {
     let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let stop = Arc::new(AtomicBool::new(false));
-    let others = pings(dir.clone(), stop.clone());
+    let others = Pings::of(&dir);
     let sockets: Vec<Lingering> = (0..50).map(|_| Lingering::new()).collect();
     let passed = Arc::new(AtomicUsize::new(0));
     let count = passed.clone();
@@ -167,15 +192,11 @@ fn descriptors_that_block(desk: &Desk) -> usize {
             held.push(streams);
             far.push(socket.let_go());
         }
-        thread::sleep(Duration::from_secs(2));
         (held, far)
     });
     let kept = attack.join().expect("the attack");
-    stop.store(true, Ordering::Relaxed);
-    judge(
-        "50 descriptors whose close blocks",
-        others.join().expect("the pings"),
-    );
+    others.go_on(Duration::from_secs(2));
+    others.judge("50 descriptors whose close blocks");
     let passed = passed.load(Ordering::Relaxed);
     println!("{passed} of 50 were let through by the kernel");
     // The other ends go, so that what lingers ends.
@@ -200,6 +221,90 @@ fn stick(desk: &Desk) -> (Vec<UnixStream>, TcpStream) {
     let kept = sent.join().expect("it is sent");
     sys::kill(front, libc::SIGCONT).expect("root may");
     kept
+}
+
+/// A process of the one who does harm, full of sockets whose close blocks.
+fn full_of_lingering(desk: &Desk, connections: usize) -> Proc {
+    let mut command = crate::people::as_user(desk, ANN);
+    command.arg(desk.copy_for_all("netnice-lab").expect("a copy"));
+    command.args(["storm", "lingering", "--count", &connections.to_string()]);
+    let mut process = Proc::start(command).expect("a process");
+    process.next_line(PATIENCE).expect("it has them");
+    process
+}
+
+/// Has a process limited by its user.
+fn limit(dir: &RuntimeDir, pid: u32, mbit: u32) -> Result<Response, ClientError> {
+    let pidfd = pidfd(pid).expect("it is not waited for");
+    let request = Request::Set(Set {
+        target: format!("pid:{pid}"),
+        change: Some(format!("up {mbit}mbit")),
+        ..Set::default()
+    });
+    let client = Client::connect(dir);
+    client.and_then(|mut it| it.call_within(PATIENCE, &request, Some(pidfd.as_fd())))
+}
+
+fn clear(pid: u32) -> Request {
+    Request::Clear(Clear {
+        what: ClearWhat::Target(format!("pid:{pid}")),
+        dry_run: false,
+        confirm_ns: None,
+        for_ns: None,
+        until: None,
+    })
+}
+
+#[test]
+#[ignore = "long: a process with 10,000 connections, and a time that is judged"]
+fn a_process_with_twenty_thousand_sockets_delays_others_little() {
+    let desk = Desk::new().expect("a desk");
+    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let own = desk.sleeper();
+    // What is loaded for the first limit is loaded before.
+    desk.types(&format!("set pid:{} --up 1mbit", own.pid()));
+    let process = full_of_lingering(&desk, 9_900);
+    let others = Pings::of(&dir);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (pid, over) = (process.pid(), stop.clone());
+    let sets = as_user(ANN, move || {
+        let mut done = 0;
+        while !over.load(Ordering::Relaxed) {
+            let answer = limit(&dir, pid, 1 + done % 2);
+            assert!(matches!(answer, Ok(Response::Done(_))), "{answer:?}");
+            let cleared = Client::connect(&dir)
+                .and_then(|mut client| client.call_within(PATIENCE, &clear(pid), None));
+            assert!(matches!(cleared, Ok(Response::Done(_))), "{cleared:?}");
+            done += 1;
+        }
+        done
+    });
+    others.go_on(Duration::from_secs(10));
+    stop.store(true, Ordering::Relaxed);
+    println!("{} times set and cleared", sets.join().expect("it sets"));
+    let p99 = others.judge("a process with 19,800 sockets is set and cleared");
+    assert!(p99 <= Duration::from_millis(50), "{p99:?}");
+}
+
+#[test]
+fn a_process_that_ends_while_its_sockets_are_tagged_stops_nobody() {
+    let desk = Desk::new().expect("a desk");
+    let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
+    let others = Pings::of(&dir);
+    let own = desk.sleeper();
+    // What is loaded for the first limit is loaded before.
+    desk.types(&format!("set pid:{} --up 1mbit", own.pid()));
+    for tries in 0..12 {
+        let process = full_of_lingering(&desk, 400);
+        let (pid, dir) = (process.pid(), dir.clone());
+        let asked = as_user(ANN, move || limit(&dir, pid, 1));
+        thread::sleep(Duration::from_millis(2 + 3 * tries));
+        drop(process);
+        let answer = asked.join().expect("it asks");
+        answer.unwrap_or_else(|error| panic!("killed at {tries}: {error}"));
+    }
+    others.go_on(Duration::ZERO);
+    others.judge("processes end while their sockets are tagged");
 }
 
 /// Whether a ping of the one who does harm is answered.
@@ -255,9 +360,8 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
         .restart_with(&["--take-descriptors"])
         .expect("it starts");
     let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let stop = Arc::new(AtomicBool::new(false));
     let kept = stick(&desk);
-    let others = pings(dir.clone(), stop.clone());
+    let others = Pings::of(&dir);
     let attack = as_user(ANN, move || {
         // More connections than the user may have, of which the thread takes none.
         let connected: Vec<_> = (0..70).filter_map(|_| Client::connect(&dir).ok()).collect();
@@ -273,17 +377,13 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
         })
     });
     let told = attack.join().expect("the attack").expect("a refusal");
-    thread::sleep(Duration::from_secs(1));
-    stop.store(true, Ordering::Relaxed);
+    others.go_on(Duration::from_secs(1));
     assert!(
         told.contains("file descriptor") && told.contains("61234"),
         "{told}"
     );
     drop(kept);
-    judge(
-        "a user's thread is stuck",
-        others.join().expect("the pings"),
-    );
+    others.judge("a user's thread is stuck");
 }
 
 #[test]
@@ -291,7 +391,7 @@ fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
     let desk = Desk::new().expect("a desk");
     let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
     let stop = Arc::new(AtomicBool::new(false));
-    let others = pings(dir.clone(), stop.clone());
+    let others = Pings::of(&dir);
     let greedy: Vec<_> = (0..32)
         .map(|n| {
             let (dir, stop) = (dir.clone(), stop.clone());
@@ -315,25 +415,21 @@ fn a_user_with_all_connections_that_a_user_may_have_delays_others_little() {
             })
         })
         .collect();
-    thread::sleep(Duration::from_secs(3));
+    others.go_on(Duration::from_secs(3));
     stop.store(true, Ordering::Relaxed);
     let answered: u32 = greedy
         .into_iter()
         .map(|one| one.join().expect("it asks"))
         .sum();
     println!("{answered} answers to 32 connections that ask without a pause");
-    judge(
-        "32 connections ask without a pause",
-        others.join().expect("the pings"),
-    );
+    others.judge("32 connections ask without a pause");
 }
 
 #[test]
 fn who_reads_no_answers_delays_nobody() {
     let desk = Desk::new().expect("a desk");
     let dir = RuntimeDir::choose(Some(desk.netnice.runtime().to_owned()), None);
-    let stop = Arc::new(AtomicBool::new(false));
-    let others = pings(dir.clone(), stop.clone());
+    let others = Pings::of(&dir);
     let deaf = as_user(ANN, move || {
         let frame = encode_request(&Request::Doctor(Doctor {})).expect("short");
         let frames = frame.repeat(1000);
@@ -346,15 +442,12 @@ fn who_reads_no_answers_delays_nobody() {
                 Some(stream)
             })
             .collect();
-        thread::sleep(Duration::from_secs(2));
-        streams.len()
+        streams
     });
-    assert!(deaf.join().expect("it is deaf") > 0);
-    stop.store(true, Ordering::Relaxed);
-    judge(
-        "32 connections take no answers",
-        others.join().expect("the pings"),
-    );
+    let deaf = deaf.join().expect("it is deaf");
+    assert!(!deaf.is_empty());
+    others.go_on(Duration::from_secs(2));
+    others.judge("32 connections take no answers");
 }
 
 /// The daemon's process.
@@ -516,5 +609,7 @@ fn a_service_manager_is_told_that_the_loop_turns() {
     daemon.terminate(PATIENCE);
 }
 
+/// Pings that say something.
+const ENOUGH: usize = 20;
 /// How long an answer may take on a machine that does a lot beside it; without an end it never came.
 const BOUND: Duration = Duration::from_secs(10);

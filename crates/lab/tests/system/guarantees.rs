@@ -269,7 +269,9 @@ fn picture(desk: &Desk) -> Vec<String> {
     let mut lines = Vec::new();
     let mut ask = |program: &str, words: &str| {
         let text = ns.run(program, words).expect("it answers");
-        lines.extend(text.lines().map(str::to_owned));
+        // What fq_codel tells as its classes are the flows that have packets waiting.
+        let lasting = text.lines().filter(|line| !line.contains("class fq_codel"));
+        lines.extend(lasting.map(str::to_owned));
     };
     ask("tc", "qdisc show");
     ask("ip", "-o link");

@@ -7,6 +7,7 @@
 mod access;
 mod capi;
 mod cc;
+mod clock;
 mod containers;
 mod death;
 mod direct;
@@ -27,6 +28,7 @@ mod guarantees;
 mod inetd;
 mod input;
 mod interfaces;
+mod lacking;
 mod limits;
 mod load;
 mod people;

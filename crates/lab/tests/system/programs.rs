@@ -248,13 +248,18 @@ fn nobody_else_is_held() {
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
     let free = Tcp::connect(other, 1).source().rate(12_000_000);
     let _free = traffic::eager(client, &free).expect("another program");
-    let (record, from, until) = desk.record_of(10e6, 0.7, 1.5).expect("a record");
-    let of = |port: u16| {
-        let of = move |f: &netnice_lab::wire::Flow| f.inbound && f.target.1 == port;
-        record.rate(of, from, until)
+    let mut beside = 0.0;
+    let limited = || {
+        let (record, from, until) = desk.record_of(10e6, 0.7, 1.5).expect("a record");
+        let of = |port: u16| {
+            let of = move |f: &netnice_lab::wire::Flow| f.inbound && f.target.1 == port;
+            record.rate(of, from, until)
+        };
+        beside = of(5002);
+        of(5001)
     };
-    desk.held(of(5001), R4M, "the limited one");
-    desk.free(of(5002), R4M, "the other one");
+    desk.keeps(limited, R4M, "the limited one");
+    desk.free(beside, R4M, "the other one");
 }
 
 #[test]

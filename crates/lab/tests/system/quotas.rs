@@ -64,6 +64,35 @@ fn refused(response: Response) -> String {
 }
 
 #[test]
+fn a_user_has_as_many_connections_as_the_policy_says_and_idle_ones_make_room() {
+    let desk = desk("connections = 2");
+    let runtime = desk.netnice.runtime().to_owned();
+    let answers = |client: &mut Client| {
+        let pong = client.call(&Request::Ping(Ping {}), None);
+        matches!(pong, Ok(Response::Pong(_)))
+    };
+    let open = |count: usize| {
+        by(ANN, || {
+            let opened = (0..count).map(|_| {
+                let mut client = client(&runtime);
+                assert!(answers(&mut client), "a new connection is served");
+                client
+            });
+            opened.collect::<Vec<_>>()
+        })
+    };
+    let mut clients = open(3);
+    assert_eq!(used(&desk, ANN, "connections"), 2);
+    let served: Vec<bool> = clients.iter_mut().map(answers).collect();
+    assert_eq!(served, [false, true, true], "the eldest made room");
+    fs::write(desk.netnice.policy(), "[quotas]\nconnections = 4\n").expect("a policy");
+    desk.types("reload");
+    clients.extend(open(2));
+    let served: Vec<bool> = clients.iter_mut().map(answers).collect();
+    assert_eq!(served, [false, true, true, true, true]);
+}
+
+#[test]
 fn a_user_has_so_many_targets_and_the_refusal_says_so() {
     let desk = desk("targets = 2");
     let own = [ANN; 3].map(|uid| process_of(&desk, uid));

@@ -243,7 +243,7 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     let lab = desk.copy_for_all("netnice-lab").expect("a copy");
     let source = |at: usize| {
         format!(
-            "{} traffic tcp --connect {} --flows 1 --source",
+            "{} traffic tcp --connect {} --flows 4 --source",
             lab.display(),
             to[at]
         )

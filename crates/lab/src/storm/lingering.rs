@@ -1,0 +1,50 @@
+//! A process full of TCP connections that linger: whoever closes the last copy of one waits until the other end has taken
+//! what was sent, which it never does. A process that ends does not wait.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use socket2::{Domain, SockRef, Socket, Type};
+
+/// What such a process has.
+#[derive(Debug, Clone, clap::Args)]
+pub struct LingeringArgs {
+    /// How many connections.
+    #[arg(long)]
+    count: usize,
+}
+
+/// Makes them, says so, and keeps them until it is killed.
+pub(super) fn main(args: &LingeringArgs) -> Result<()> {
+    crate::sys::raise_file_limit()?;
+    let listener = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    listener.set_recv_buffer_size(LEAST)?;
+    listener.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    listener.listen(1)?;
+    let listener = TcpListener::from(listener);
+    let mut kept = Vec::new();
+    for _ in 0..args.count {
+        kept.push(lingering(&listener)?);
+    }
+    println!("here");
+    std::thread::sleep(LONG);
+    Ok(())
+}
+
+/// Both ends of one.
+fn lingering(listener: &TcpListener) -> Result<(TcpStream, TcpStream)> {
+    use std::io::Write;
+    let mut near = TcpStream::connect(listener.local_addr()?).context("connect")?;
+    let (far, _) = listener.accept()?;
+    let socket = SockRef::from(&near);
+    socket.set_send_buffer_size(LEAST)?;
+    socket.set_linger(Some(LONG))?;
+    near.set_nonblocking(true)?;
+    while near.write(&[0; 4096]).is_ok() {}
+    Ok((near, far))
+}
+
+/// The kernel makes more of it.
+const LEAST: usize = 1;
+const LONG: Duration = Duration::from_secs(600);

@@ -1,0 +1,69 @@
+//! The machine's clock is set forward and back, as a person or a time server may set it: nothing happens early, and nothing
+//! waits for ever. This is tried in the guest of `make test-vm`, whose clock is nobody else's.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use netnice_lab::desk::{Desk, skip, soon};
+use netnice_lab::experiment::bench::{R4M, pause};
+use netnice_lab::traffic::{self, Tcp};
+use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_settime};
+
+/// The clock, which is right again when this is dropped.
+struct Clock {
+    began: (Instant, SystemTime),
+}
+
+impl Clock {
+    fn new() -> Clock {
+        Clock {
+            began: (Instant::now(), SystemTime::now()),
+        }
+    }
+
+    /// Sets it so far from the right time.
+    fn set(&self, off: i64) {
+        let right = self.began.1 + self.began.0.elapsed();
+        let since = right.duration_since(UNIX_EPOCH).expect("after 1970");
+        let seconds = since.as_secs() as i64 + off;
+        let time = TimeSpec::new(seconds, i64::from(since.subsec_nanos()));
+        clock_settime(ClockId::CLOCK_REALTIME, time).expect("the clock can be set");
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+#[test]
+fn a_clock_that_is_set_ends_no_limit_early_and_keeps_none() {
+    if std::env::var_os("NETNICE_GUEST").is_none_or(|v| v != "1") {
+        return skip("the clock is not this test's own (`make test-vm` has a guest)");
+    }
+    let mut desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let source = Tcp::connect(to, 2).source();
+    let program = traffic::eager(desk.world.client(), &source).expect("a program");
+    let target = format!("pid:{}", program.pid());
+    let clock = Clock::new();
+    for off in [HOUR, -HOUR, 400 * 24 * HOUR] {
+        let begun = Instant::now();
+        desk.types(&format!("set {target} --up 4mbit --for 30s"));
+        clock.set(off);
+        pause(2.0);
+        assert!(!desk.target(&target).is_null(), "{off} s: it ended early");
+        desk.keeps(|| desk.sent(0.3, 1.0).expect("a rate"), R4M, "then");
+        // A daemon that starts with another time of day knows what is left all the same.
+        desk.netnice.kill_daemon();
+        desk.netnice.start_daemon().expect("it starts again");
+        clock.set(0);
+        let over = soon(|| desk.target(&target).is_null());
+        let lasted = begun.elapsed();
+        assert!(over, "{off} s: it has not ended after {lasted:?}");
+        assert!(lasted >= Duration::from_secs(30), "{off} s: {lasted:?}");
+    }
+}
+
+const HOUR: i64 = 3_600;
