@@ -62,6 +62,10 @@ impl Kernel {
                 // Interfaces of containers come and go by the second: one that went meanwhile needs nothing.
                 let there = device::list(&mut self.route)?;
                 if there.iter().any(|d| d.index == device.index) {
+                    if !self.interfaces.contains_key(&device.index) {
+                        // What was written of it before it failed is written anew by the next try.
+                        let _ = self.forget_entries(device.index, None);
+                    }
                     return Err(error);
                 }
                 self.forget(device.index)?;

@@ -5,7 +5,7 @@
 //! when the caller has time ([`Kernel::look_on`]).
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fs::ReadDir;
+use std::fs::{DirEntry, ReadDir};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -35,16 +35,33 @@ enum Work {
 pub(super) struct Survey {
     work: Work,
     of: BTreeSet<u32>,
-    /// Those that are still to be looked at.
-    left: VecDeque<u32>,
-    /// The one that is being looked at, and its descriptors.
-    now: Option<(u32, Arc<PidFd>, ReadDir)>,
+    walk: Walk,
+    /// The process that was met last.
+    process: Option<(u32, Arc<PidFd>)>,
     /// Sockets that were looked at, by inode.
     seen: BTreeSet<u64>,
     /// Those of them that listen, which have their turn at the end.
     listeners: Vec<Place>,
     /// How often all processes are looked at once more. A socket that is being made during a look belongs to nobody yet.
     again: u32,
+    /// At the end: the search for processes outside that accept on the same sockets, and the sockets of which there are some.
+    search: Option<(Walk, BTreeSet<u64>)>,
+}
+
+/// The descriptors of some processes, one after the other.
+#[derive(Debug)]
+struct Walk {
+    left: VecDeque<u32>,
+    now: Option<(u32, ReadDir)>,
+}
+
+/// How many descriptors a step looks at.
+#[derive(Clone, Copy, Debug)]
+struct Budget {
+    /// Of the processes themselves.
+    own: usize,
+    /// Of others, where that takes a tenth of the time.
+    others: usize,
 }
 
 /// A descriptor of a process that is a socket.
@@ -94,7 +111,7 @@ impl Kernel {
         let mut found = Adoption::default();
         let at_once = match self.surveys.len() < MOST_SURVEYS {
             true => FIRST_STEP,
-            false => usize::MAX,
+            false => WHOLE,
         };
         if !self.step(&mut survey, at_once, &mut found)? {
             found.goes_on = true;
@@ -130,31 +147,36 @@ impl Kernel {
         Ok(found)
     }
 
-    /// Goes on with a survey for so many descriptors; whether it is done.
+    /// Goes on with a survey; whether it is done.
     fn step(
         &mut self,
         survey: &mut Survey,
-        most: usize,
+        budget: Budget,
         found: &mut Adoption,
     ) -> Result<bool, KernelError> {
         let mut looked = 0;
-        loop {
+        while survey.search.is_none() {
             let mut places = Vec::new();
-            while places.len() < AT_ONCE && looked < most {
+            while places.len() < AT_ONCE && looked < budget.own {
                 looked += 1;
                 match survey.next()? {
                     Some(descriptor) => places.extend(descriptor),
-                    None if !survey.begins_again() => {
-                        self.visit(survey, &places, found)?;
-                        return self.visit_listeners(survey, found).map(|()| true);
+                    None if survey.begins_again() => {}
+                    None => {
+                        self.visit(survey, &std::mem::take(&mut places), found)?;
+                        survey.begin_search();
+                        break;
                     }
-                    None => {}
                 }
             }
             self.visit(survey, &places, found)?;
-            if looked >= most {
+            if looked >= budget.own {
                 return Ok(false);
             }
+        }
+        match survey.search_on(budget.others) {
+            true => self.visit_listeners(survey, found).map(|()| true),
+            false => Ok(false),
         }
     }
 
@@ -185,10 +207,7 @@ impl Kernel {
         found: &mut Adoption,
     ) -> Result<(), KernelError> {
         let listeners = std::mem::take(&mut survey.listeners);
-        if listeners.is_empty() {
-            return Ok(());
-        }
-        let shared = shared_outside(&survey.of, &listeners);
+        let shared = survey.search.take().unwrap_or_default().1;
         let (shared, own): (Vec<Place>, Vec<Place>) = listeners
             .into_iter()
             .partition(|listener| shared.contains(&listener.inode));
@@ -305,45 +324,33 @@ impl Survey {
         Survey {
             work,
             of: of.clone(),
-            left: of.iter().copied().collect(),
-            now: None,
+            walk: Walk::over(of.iter().copied()),
+            process: None,
             seen: BTreeSet::new(),
             listeners: Vec::new(),
             again,
+            search: None,
         }
     }
 
     /// Looks at the next descriptor: where it is a socket that was not seen yet, its place. None: there is none left.
     fn next(&mut self) -> Result<Option<Option<Place>>, KernelError> {
-        loop {
-            let Some((pid, process, descriptors)) = &mut self.now else {
-                let Some(pid) = self.left.pop_front() else {
-                    return Ok(None);
-                };
-                let process = PidFd::open_if_there(pid).map_err(looking_at(pid))?;
-                let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
-                // It has ended meanwhile.
-                self.now = process
-                    .zip(descriptors.ok())
-                    .map(|(process, descriptors)| (pid, Arc::new(process), descriptors));
-                continue;
-            };
-            let Some(Ok(entry)) = descriptors.next() else {
-                self.now = None;
-                continue;
-            };
-            let socket = process::socket_at(&entry);
-            let place =
-                socket
-                    .filter(|(_, inode)| self.seen.insert(*inode))
-                    .map(|(number, inode)| Place {
-                        pid: *pid,
-                        process: process.clone(),
-                        number,
-                        inode,
-                    });
-            return Ok(Some(place));
+        let Some((pid, entry)) = self.walk.next() else {
+            return Ok(None);
+        };
+        if self.process.as_ref().is_none_or(|(of, _)| *of != pid) {
+            let process = PidFd::open_if_there(pid).map_err(looking_at(pid))?;
+            self.process = process.map(|process| (pid, Arc::new(process)));
         }
+        let socket = process::socket_at(&entry).filter(|(_, inode)| self.seen.insert(*inode));
+        // It may have ended meanwhile, and another one may have its number: the socket's inode tells.
+        let place = self.process.as_ref().zip(socket);
+        Ok(Some(place.map(|((_, process), (number, inode))| Place {
+            pid,
+            process: process.clone(),
+            number,
+            inode,
+        })))
     }
 
     /// Whether all processes are to be looked at once more.
@@ -352,8 +359,70 @@ impl Survey {
             return false;
         }
         self.again -= 1;
-        self.left = self.of.iter().copied().collect();
+        self.walk = Walk::over(self.of.iter().copied());
         true
+    }
+
+    /// Begins to look for processes outside that accept on the same sockets.
+    fn begin_search(&mut self) {
+        let outside = match self.listeners.is_empty() {
+            true => Vec::new(),
+            false => process::all(),
+        };
+        let own = std::process::id();
+        let outside = outside.into_iter();
+        let outside = outside.filter(|pid| !self.of.contains(pid) && *pid != own);
+        self.search = Some((Walk::over(outside), BTreeSet::new()));
+    }
+
+    /// Looks at so many of their descriptors; whether those were all.
+    fn search_on(&mut self, most: usize) -> bool {
+        let Some((walk, shared)) = &mut self.search else {
+            return true;
+        };
+        let listeners: BTreeSet<u64> = self.listeners.iter().map(|place| place.inode).collect();
+        for _ in 0..most {
+            let Some((_, entry)) = walk.next() else {
+                return true;
+            };
+            let inode = process::socket_at(&entry).map(|(_, inode)| inode);
+            shared.extend(inode.filter(|inode| listeners.contains(inode)));
+        }
+        false
+    }
+}
+
+impl Walk {
+    fn over(processes: impl Iterator<Item = u32>) -> Walk {
+        Walk {
+            left: processes.collect(),
+            now: None,
+        }
+    }
+}
+
+impl Default for Walk {
+    fn default() -> Walk {
+        Walk::over(std::iter::empty())
+    }
+}
+
+impl Iterator for Walk {
+    /// The process, and one of its descriptors in /proc.
+    type Item = (u32, DirEntry);
+
+    fn next(&mut self) -> Option<(u32, DirEntry)> {
+        loop {
+            if let Some((pid, descriptors)) = &mut self.now
+                && let Some(Ok(entry)) = descriptors.next()
+            {
+                return Some((*pid, entry));
+            }
+            let pid = self.left.pop_front()?;
+            // It has ended meanwhile.
+            let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
+            self.now = descriptors.ok().map(|descriptors| (pid, descriptors));
+        }
     }
 }
 
@@ -361,21 +430,19 @@ fn looking_at(pid: u32) -> impl FnOnce(std::io::Error) -> KernelError {
     KernelError::file("look at the process", format!("/proc/{pid}"))
 }
 
-/// Which of these listening sockets processes outside the members hold too.
-fn shared_outside(members: &BTreeSet<u32>, listeners: &[Place]) -> BTreeSet<u64> {
-    let listeners: BTreeSet<u64> = listeners.iter().map(|place| place.inode).collect();
-    process::all()
-        .into_iter()
-        .filter(|pid| !members.contains(pid) && *pid != std::process::id())
-        .flat_map(process::sockets)
-        .map(|(_, inode)| inode)
-        .filter(|inode| listeners.contains(inode))
-        .collect()
-}
-
-/// Descriptors that are looked at while a change is made.
-const FIRST_STEP: usize = 512;
-/// And each time that there is time for it.
-const NEXT_STEP: usize = 128;
+/// While a change is made.
+const FIRST_STEP: Budget = Budget {
+    own: 512,
+    others: 8_192,
+};
+/// Each time that there is time for it: some milliseconds.
+const NEXT_STEP: Budget = Budget {
+    own: 128,
+    others: 1_024,
+};
+const WHOLE: Budget = Budget {
+    own: usize::MAX,
+    others: usize::MAX,
+};
 /// Surveys that wait. Where there are more, who asks for the next one waits for all of it.
 const MOST_SURVEYS: usize = 64;

@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 use crate::admission::{Entry, TargetId};
-use crate::contract::Direction;
+use crate::contract::{Contract, Direction};
 use crate::link::Link;
 
 /// Bits per second.
@@ -123,7 +123,8 @@ fn stands(held: &[Entry]) -> bool {
         let one_way = chain
             .iter()
             .any(|e| e.contract.up().is_some() || e.contract.down().is_some());
-        chain.len() <= 5 && !(both && one_way)
+        let asked = chain.iter().filter(|e| e.contract != Contract::default());
+        asked.count() <= 5 && !(both && one_way)
     })
 }
 
