@@ -7,6 +7,7 @@ use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 
 fn main() {
     println!("cargo:rerun-if-changed=bpf");
+    println!("cargo:rerun-if-env-changed=CLANG");
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let out = Path::new(&out);
     let header = |name: &str| {

@@ -59,17 +59,21 @@ static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_so
 	bool found = false;
 	__u64 cookie;
 	__u32 size;
+	/* Read here, each by itself: clang makes one read at a reckoned place of two in branches, and that is prohibited. */
+	__u32 port = *(volatile __u32 *)&sk->src_port;
+	__u32 v4 = *(volatile __u32 *)&sk->src_ip4;
+	__u32 v6 = *(volatile __u32 *)&sk->src_ip6[3];
 
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
-		tuple.ipv4.daddr = sk->src_ip4;
-		tuple.ipv4.dport = bpf_htons(sk->src_port);
+		tuple.ipv4.daddr = v4;
+		tuple.ipv4.dport = bpf_htons(port);
 		size = sizeof(tuple.ipv4);
 	} else {
 		tuple.ipv6.daddr[0] = sk->src_ip6[0];
 		tuple.ipv6.daddr[1] = sk->src_ip6[1];
 		tuple.ipv6.daddr[2] = sk->src_ip6[2];
-		tuple.ipv6.daddr[3] = sk->src_ip6[3];
-		tuple.ipv6.dport = bpf_htons(sk->src_port);
+		tuple.ipv6.daddr[3] = v6;
+		tuple.ipv6.dport = bpf_htons(port);
 		size = sizeof(tuple.ipv6);
 	}
 	/* From port 0 of no address: no connection is that, so a listener is found or nothing. */

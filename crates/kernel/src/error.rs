@@ -105,7 +105,7 @@ impl KernelError {
         }
         Self::Bpf {
             what: what.into(),
-            reason: reason.lines().take(12).collect::<Vec<_>>().join(" | "),
+            reason: ends_of(&reason),
         }
     }
 
@@ -116,6 +116,14 @@ impl KernelError {
         let path = path.into();
         move |source| Self::File { what, path, source }
     }
+}
+
+/// The first line and the last ones: the kernel's verifier tells at the end what it does not like.
+fn ends_of(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let (first, rest) = lines.split_at(lines.len().min(1));
+    let last = &rest[rest.len().saturating_sub(12)..];
+    [first, last].concat().join(" | ")
 }
 
 /// The number of the system's error behind one of aya's.
