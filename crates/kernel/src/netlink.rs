@@ -187,6 +187,8 @@ pub fn text(bytes: &[u8]) -> String {
 pub struct Route {
     socket: Socket,
     sequence: u32,
+    /// An answer could not be received: there may be more of it, and until it is read the kernel begins no other list.
+    unread: bool,
     /// What a datagram is received into.
     buffer: Vec<u8>,
 }
@@ -212,6 +214,7 @@ impl Route {
             Ok(socket) => Ok(Self {
                 socket,
                 sequence: 0,
+                unread: false,
                 buffer: Vec::with_capacity(LONGEST_DATAGRAM),
             }),
             Err(source) => Err(NetlinkError {
@@ -261,6 +264,7 @@ impl Route {
     }
 
     fn exchange(&mut self, message: Message, flags: u16) -> Result<Vec<Answer>, Failure> {
+        self.read_what_is_left();
         self.sequence = self.sequence.wrapping_add(1);
         let mut buffer = vec![0; NETLINK_HEADER_LEN + message.body.len()];
         let mut head = NetlinkBuffer::new(&mut buffer);
@@ -273,14 +277,32 @@ impl Route {
         self.collect()
     }
 
+    /// Throws away what is left of an answer that was given up.
+    fn read_what_is_left(&mut self) {
+        let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
+        while self.unread {
+            self.buffer.clear();
+            let read = self.socket.recv(&mut self.buffer, flags);
+            self.unread = read.is_ok_and(|length| length > 0);
+        }
+    }
+
     /// Gathers the answers up to the acknowledgement or the end of the dump.
     fn collect(&mut self) -> Result<Vec<Answer>, Failure> {
         let mut answers = Vec::new();
         let mut interrupted = false;
         loop {
             self.buffer.clear();
-            let length = self.socket.recv(&mut self.buffer, libc::MSG_TRUNC);
-            if length.map_err(Failure::io)? > self.buffer.len() {
+            let length = match self.socket.recv(&mut self.buffer, libc::MSG_TRUNC) {
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => {
+                    self.unread = true;
+                    return Err(Failure::io(error));
+                }
+            };
+            if length > self.buffer.len() {
+                self.unread = true;
                 return Err(Failure::io(io::ErrorKind::OutOfMemory.into()));
             }
             for message in Messages(&self.buffer) {
