@@ -481,11 +481,13 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
     }
     let before = before.context("a beginning")?;
     // A program's end is told a moment before its memory is given back.
-    soon("as much is held as before", || {
+    let given_back = soon("as much is held as before", || {
         let after = holdings(rig.driver.pid())?;
-        println!("{loops} loops: descriptors and pages {before:?}, then {after:?}; {lent:?}");
         Ok(before.0 == after.0 && after.1 <= before.1 + 64)
-    })?;
+    });
+    let after = holdings(rig.driver.pid())?;
+    println!("{loops} loops: descriptors and pages {before:?}, then {after:?}; {lent:?}");
+    given_back?;
     rig.hushed()?;
     rig.there_and_back(&mut good)?;
     soon("what was lent is back", || {
