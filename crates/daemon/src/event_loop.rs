@@ -286,10 +286,7 @@ impl Daemon {
         match timer {
             Timer::Turn => self.take_turn(now),
             Timer::Sockets => {
-                if let Err(denied) = self.service.host().look_on() {
-                    let text = format!("some open sockets of new members are not held: {denied}");
-                    self.service.say(now, &text);
-                }
+                self.service.look_on(self.looker, now);
                 self.charge(self.looker, now);
             }
             Timer::Rollback => self.service.expire(now),

@@ -250,8 +250,8 @@ pub(crate) trait Enforcer {
     fn balance(&mut self, now: Instant) -> Result<(), Denied>;
     /// Looks at the interfaces anew, and repairs what is not as it was installed.
     fn reconcile(&mut self) -> Result<(), Denied>;
-    /// What is not as it was installed.
-    fn audit(&mut self) -> Result<Vec<String>, Denied>;
+    /// What is not as it was installed. Not `anew`: as far as the last sample shows it.
+    fn audit(&mut self, anew: bool) -> Result<Vec<String>, Denied>;
     /// Looks after what changes in the kernel's tables by itself; tells what a person should know. To be called each second.
     fn tend(&mut self) -> Result<Vec<String>, Denied> {
         Ok(Vec::new())
@@ -260,9 +260,9 @@ pub(crate) trait Enforcer {
     fn looks_left(&self) -> usize {
         0
     }
-    /// Goes on with one of them, for some milliseconds.
-    fn look_on(&mut self) -> Result<(), Denied> {
-        Ok(())
+    /// Goes on with one of them, for some milliseconds; where it ends, tells what it has found since it began.
+    fn look_on(&mut self) -> Result<Option<Adoption>, Denied> {
+        Ok(None)
     }
     /// Forgets members that have ended without being seen to.
     fn forget_dead(&mut self) -> Result<(), Denied>;

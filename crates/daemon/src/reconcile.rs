@@ -140,7 +140,7 @@ impl<H: Host> Reconciler<H> {
             self.books.keep_before_first()?;
         }
         let mut installed = install::install(&mut self.host, &before, &after, &draft.acts);
-        if installed.is_err() && self.host.audit().is_ok_and(|faults| !faults.is_empty()) {
+        if installed.is_err() && self.host.audit(true).is_ok_and(|faults| !faults.is_empty()) {
             // Somebody has just removed what the change was to build on.
             self.host.reconcile()?;
             installed = install::install(&mut self.host, &before, &after, &draft.acts);

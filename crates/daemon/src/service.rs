@@ -246,6 +246,20 @@ impl<H: Host> Service<H> {
         self.reconciler.tidy(now);
     }
 
+    /// Goes on looking at the open sockets of new members, for some milliseconds; what a person should know of them is told in
+    /// the log, for a user's request at that user's cost.
+    pub(crate) fn look_on(&mut self, user: Option<u32>, now: Now) {
+        let remarks = match self.reconciler.host.look_on() {
+            Ok(found) => found.map_or_else(Vec::new, |found| set::about_sockets(&found)),
+            Err(denied) => vec![format!(
+                "some open sockets of new members are not held: {denied}"
+            )],
+        };
+        for text in remarks {
+            self.reconciler.journal.tell(now, user, Kind::Fault, text);
+        }
+    }
+
     /// Takes back the changes whose time has come.
     pub(crate) fn expire(&mut self, now: Now) {
         self.reconciler.expire(now);

@@ -34,7 +34,8 @@ pub fn detach_pinned(path: &Path) -> io::Result<()> {
 /// Reads all entries of a hash map; of one that has a value for each processor, `copies` values of each. An entry that is
 /// made or removed meanwhile may be there or not.
 ///
-/// `K` and `V` are the map's key and value; where there are several values, the size of `V` is a multiple of eight.
+/// `K` and `V` are the map's key and value, which the caller has checked; where there are several values, the size of `V` is
+/// a multiple of eight.
 ///
 /// # Errors
 /// The kernel's.

@@ -107,7 +107,7 @@ impl Kernel {
             swept: false,
             looks: 0,
             lost: 0,
-            listed: sample::Listed::default(),
+            listed: sample::Listed::new(),
             surveys: VecDeque::new(),
         };
         Short::end_left_over(runtime);
@@ -206,7 +206,7 @@ impl Kernel {
     }
 
     fn install(&mut self, desired: &Desired) -> Result<(), KernelError> {
-        self.listed.forget();
+        self.listed.clear();
         let desired = Desired {
             leaves: self.leaves,
             ..desired.clone()

@@ -13,46 +13,127 @@ use std::path::{Path, PathBuf};
 
 /// While this lives, grace periods are short.
 #[derive(Debug)]
-pub(crate) struct Short {
-    note: PathBuf,
-}
+pub(crate) struct Short(Files);
 
 impl Short {
     /// Makes them short for a batch of so many changes. None: the batch is small, somebody else has made them short, or they
     /// cannot be (where /sys is mounted read-only); then it takes its time.
     pub fn for_batch(runtime: &Path, changes: usize) -> Option<Short> {
-        if changes < BATCH || fs::read_to_string(SETTING).ok()?.trim() != "0" {
-            return None;
-        }
-        let note = note(runtime);
-        fs::write(&note, []).ok()?;
-        let short = Short { note };
-        fs::write(SETTING, "1").ok()?;
-        Some(short)
+        Files::new(Path::new(SETTING), runtime).shorten(changes)
     }
 
     /// Ends what a daemon has left that was killed during a batch.
     pub fn end_left_over(runtime: &Path) {
-        let note = note(runtime);
-        if note.exists() {
-            drop(Short { note });
-        }
+        Files::new(Path::new(SETTING), runtime).end_left_over();
     }
 }
 
 impl Drop for Short {
     fn drop(&mut self) {
-        if let Err(error) = fs::write(SETTING, "0") {
-            tracing::debug!(%error, "setting {SETTING} back");
+        let Files { setting, note } = &self.0;
+        if let Err(error) = fs::write(setting, "0") {
+            tracing::debug!(%error, "setting {} back", setting.display());
         }
-        let _ = fs::remove_file(&self.note);
+        let _ = fs::remove_file(note);
     }
 }
 
-fn note(runtime: &Path) -> PathBuf {
-    runtime.join("rcu-expedited")
+/// The kernel's setting, and the note that says that it was set.
+#[derive(Debug)]
+struct Files {
+    setting: PathBuf,
+    note: PathBuf,
+}
+
+impl Files {
+    fn new(setting: &Path, runtime: &Path) -> Files {
+        Files {
+            setting: setting.to_owned(),
+            note: runtime.join("rcu-expedited"),
+        }
+    }
+
+    fn shorten(self, changes: usize) -> Option<Short> {
+        if changes < BATCH || fs::read_to_string(&self.setting).ok()?.trim() != "0" {
+            return None;
+        }
+        fs::write(&self.note, []).ok()?;
+        let short = Short(self);
+        fs::write(&short.0.setting, "1").ok()?;
+        Some(short)
+    }
+
+    fn end_left_over(self) {
+        if self.note.exists() {
+            drop(Short(self));
+        }
+    }
 }
 
 const SETTING: &str = "/sys/kernel/rcu_expedited";
 /// Fewer changes are not worth it.
 const BATCH: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder with a setting that is "0".
+    fn folder() -> (tempfile::TempDir, impl Fn() -> Files, impl Fn() -> String) {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let (setting, runtime) = (folder.path().join("setting"), folder.path().to_owned());
+        fs::write(&setting, "0\n").expect("it is written");
+        let read = setting.clone();
+        let files = move || Files::new(&setting, &runtime);
+        let reads = move || {
+            fs::read_to_string(&read)
+                .expect("it is read")
+                .trim()
+                .to_owned()
+        };
+        (folder, files, reads)
+    }
+
+    #[test]
+    fn a_batch_has_short_grace_periods_until_it_ends() {
+        let (_folder, files, setting) = folder();
+        let short = files().shorten(BATCH).expect("they can be made short");
+        assert_eq!(setting(), "1");
+        assert!(files().note.exists());
+        drop(short);
+        assert_eq!(setting(), "0");
+        assert!(!files().note.exists());
+    }
+
+    #[test]
+    fn a_small_batch_and_one_beside_somebody_elses_leave_the_setting_alone() {
+        let (_folder, files, setting) = folder();
+        assert!(files().shorten(BATCH - 1).is_none());
+        assert_eq!(setting(), "0");
+        fs::write(&files().setting, "1\n").expect("it is written");
+        assert!(files().shorten(BATCH).is_none());
+        assert_eq!(setting(), "1");
+        files().end_left_over();
+        assert_eq!(setting(), "1", "nobody has noted that it was set");
+    }
+
+    #[test]
+    fn what_a_killed_daemon_has_left_is_ended() {
+        let (_folder, files, setting) = folder();
+        std::mem::forget(files().shorten(BATCH));
+        files().end_left_over();
+        assert_eq!(setting(), "0");
+        assert!(!files().note.exists());
+    }
+
+    #[test]
+    fn without_the_setting_or_a_place_for_the_note_nothing_is_set() {
+        let (folder, files, setting) = folder();
+        let nowhere = Files::new(&files().setting, &folder.path().join("none"));
+        assert!(nowhere.shorten(BATCH).is_none());
+        assert_eq!(setting(), "0");
+        fs::remove_file(files().setting).expect("it is removed");
+        assert!(files().shorten(BATCH).is_none());
+        assert!(!files().note.exists());
+    }
+}

@@ -403,9 +403,12 @@ impl Programs {
         &self,
         name: &str,
     ) -> Result<Vec<(K, V)>, KernelError> {
-        let Some(Map::HashMap(map)) = self.ebpf.map(name) else {
+        let Some(found @ Map::HashMap(map)) = self.ebpf.map(name) else {
             return Err(absent(name));
         };
+        // Fails if the keys or values have another size than these types.
+        HashMap::<_, K, V>::try_from(found)
+            .map_err(|e| KernelError::bpf(format!("map {name}"), e))?;
         let read = bpf::read_all(map.fd().as_fd(), 1);
         let read = read.map_err(|e| KernelError::bpf(format!("read map {name}"), e))?;
         Ok(read
@@ -427,9 +430,11 @@ impl Programs {
 
     /// What they have counted, on each processor.
     pub fn counted(&self) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
-        let Some(Map::PerCpuHashMap(map)) = self.ebpf.map("counters") else {
+        let Some(found @ Map::PerCpuHashMap(map)) = self.ebpf.map("counters") else {
             return Err(absent("counters"));
         };
+        PerCpuHashMap::<_, abi::CounterKey, abi::Counter>::try_from(found)
+            .map_err(|e| KernelError::bpf("map counters", e))?;
         let processors =
             aya::util::nr_cpus().map_err(|(_, e)| KernelError::bpf("count processors", e))?;
         bpf::read_all(map.fd().as_fd(), processors)

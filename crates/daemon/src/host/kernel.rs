@@ -334,9 +334,8 @@ impl Enforcer for KernelHost {
         self.kernel.looks_left()
     }
 
-    fn look_on(&mut self) -> Result<(), Denied> {
-        self.kernel.look_on()?;
-        Ok(())
+    fn look_on(&mut self) -> Result<Option<Adoption>, Denied> {
+        Ok(self.kernel.look_on()?)
     }
 
     fn tend(&mut self) -> Result<Vec<String>, Denied> {
@@ -374,8 +373,8 @@ impl Enforcer for KernelHost {
         Ok(self.kernel.reconcile()?)
     }
 
-    fn audit(&mut self) -> Result<Vec<String>, Denied> {
-        Ok(self.kernel.audit()?)
+    fn audit(&mut self, anew: bool) -> Result<Vec<String>, Denied> {
+        Ok(self.kernel.audit(anew)?)
     }
 
     fn forget_dead(&mut self) -> Result<(), Denied> {

@@ -64,12 +64,12 @@ impl Repairs {
 
 impl<H: Host> Reconciler<H> {
     /// Looks at what is ours in the kernel, and puts back what is missing. If something was `heard` of interfaces,
-    /// looks at those too.
+    /// looks at those too, and lists all anew; at other times this comes after a sample.
     pub(crate) fn repair(&mut self, heard: bool, now: Now) {
         if !self.host.is_enforcing() {
             return;
         }
-        let faults = match self.host.audit() {
+        let faults = match self.host.audit(heard) {
             Ok(faults) => faults,
             Err(denied) => vec![denied.to_string()],
         };

@@ -301,6 +301,13 @@ fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> 
     if let Some(held) = ledger.get(slot) {
         remarks.extend(tighter_around(ledger, held));
     }
+    remarks.extend(about_sockets(adoption));
+    remarks
+}
+
+/// What a person should know of the open sockets of new members.
+pub(super) fn about_sockets(adoption: &Adoption) -> Vec<String> {
+    let mut remarks = Vec::new();
     if adoption.shared_listeners > 0 {
         remarks.push(format!(
             "{} listening sockets are shared with processes outside and were left alone",

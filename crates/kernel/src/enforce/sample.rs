@@ -1,7 +1,6 @@
 //! Counts: what went through, waited, and was dropped, by target and direction.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
 use super::{Kernel, stages};
 use crate::{
@@ -48,33 +47,9 @@ pub struct DirectionCounts {
     pub overlimits: u64,
 }
 
-/// Classes by interface, as they were listed a moment ago: who reads counters and then looks whether all is there needs one
+/// Classes by interface, as the last sample listed them: who reads counters and then looks whether all is there needs one
 /// list for both.
-#[derive(Default)]
-pub(super) struct Listed {
-    at: Option<Instant>,
-    classes: BTreeMap<u32, Vec<FoundClass>>,
-}
-
-impl Listed {
-    fn keep(&mut self, ifindex: u32, classes: Vec<FoundClass>) {
-        self.at.get_or_insert_with(Instant::now);
-        self.classes.insert(ifindex, classes);
-    }
-
-    /// Those of an interface, if they were listed just now.
-    pub(super) fn take(&mut self, ifindex: u32) -> Option<Vec<FoundClass>> {
-        self.at.filter(|at| at.elapsed() < JUST_NOW)?;
-        self.classes.remove(&ifindex)
-    }
-
-    pub(super) fn forget(&mut self) {
-        *self = Listed::default();
-    }
-}
-
-/// Longer ago, somebody may have changed them.
-const JUST_NOW: Duration = Duration::from_millis(100);
+pub(super) type Listed = BTreeMap<u32, Vec<FoundClass>>;
 
 /// Counts of the classes and queues of one HTB, by class number.
 type Classes = BTreeMap<u16, Counts>;
@@ -83,7 +58,7 @@ impl Kernel {
     /// Reads all counts.
     pub fn sample(&mut self) -> Result<Sample, KernelError> {
         let mut sample = Sample::default();
-        self.listed.forget();
+        self.listed.clear();
         let mut offered = self.offered()?;
         let cap = match self.stages.cap {
             Some(pair) => self.leaf_counts(pair.near, stages::CAP_MAJOR)?,
@@ -168,7 +143,7 @@ impl Kernel {
             .filter(|c| c.id.major() == major)
             .map(|c| (c.id.minor(), c.counts))
             .collect();
-        self.listed.keep(ifindex, classes);
+        self.listed.insert(ifindex, classes);
         for queue in tc::qdiscs(&mut self.route)? {
             if queue.ifindex == ifindex
                 && queue.parent != Handle::ROOT

@@ -46,6 +46,8 @@ pub(super) struct Survey {
     again: u32,
     /// At the end: the search for processes outside that accept on the same sockets, and the sockets of which there are some.
     search: Option<(Walk, BTreeSet<u64>)>,
+    /// What the steps after the first have found.
+    found: Adoption,
 }
 
 /// The descriptors of some processes, one after the other.
@@ -125,12 +127,12 @@ impl Kernel {
         self.surveys.len()
     }
 
-    /// Looks at some of the open sockets that are left: for some milliseconds at most.
+    /// Looks at some of the open sockets that are left: for some milliseconds at most. Where it comes to the end of a look,
+    /// tells what that has found since it began.
     ///
     /// # Errors
     /// They could not be looked at, and are not again.
-    pub fn look_on(&mut self) -> Result<Adoption, KernelError> {
-        let mut found = Adoption::default();
+    pub fn look_on(&mut self) -> Result<Option<Adoption>, KernelError> {
         if self.programs.is_none() {
             self.surveys.clear();
         }
@@ -139,12 +141,15 @@ impl Kernel {
             Work::Tag { target, .. } => written.contains_key(&target),
             Work::TagStrangers | Work::Note => true,
         });
-        if let Some(mut survey) = self.surveys.pop_front()
-            && !self.step(&mut survey, NEXT_STEP, &mut found)?
-        {
-            self.surveys.push_back(survey);
+        let Some(mut survey) = self.surveys.pop_front() else {
+            return Ok(None);
+        };
+        let mut found = std::mem::take(&mut survey.found);
+        if self.step(&mut survey, NEXT_STEP, &mut found)? {
+            return Ok(Some(found));
         }
-        Ok(found)
+        self.surveys.push_back(Survey { found, ..survey });
+        Ok(None)
     }
 
     /// Goes on with a survey; whether it is done.
@@ -330,6 +335,7 @@ impl Survey {
             listeners: Vec::new(),
             again,
             search: None,
+            found: Adoption::default(),
         }
     }
 

@@ -269,8 +269,13 @@ impl Kernel {
         Ok(tree_of(tc::classes(&mut self.route, ifindex)?, major))
     }
 
-    /// Looks whether all classes and programs are there as they should be; tells what is not.
-    pub fn audit(&mut self) -> Result<Vec<String>, KernelError> {
+    /// Looks whether all classes and programs are there as they should be; tells what is not. Not `anew`: takes the classes
+    /// that the sample before this call has listed, where there was one.
+    pub fn audit(&mut self, anew: bool) -> Result<Vec<String>, KernelError> {
+        let mut listed = std::mem::take(&mut self.listed);
+        if anew {
+            listed.clear();
+        }
         let mut faults = Vec::new();
         if self.programs.is_none() {
             return Ok(faults);
@@ -286,7 +291,7 @@ impl Kernel {
         // Put back below; thousands of classes are not copied each second.
         let installed = std::mem::take(&mut self.installed);
         for place in places(&self.stages, &installed, &installed, &nothing) {
-            let listed = self.listed.take(place.ifindex).map(Ok);
+            let listed = listed.remove(&place.ifindex).map(Ok);
             let found = listed
                 .unwrap_or_else(|| tc::classes(&mut self.route, place.ifindex))
                 .map(|classes| tree_of(classes, place.major))

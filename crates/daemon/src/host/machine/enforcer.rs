@@ -148,7 +148,7 @@ impl Enforcer for Machine {
         Ok(())
     }
 
-    fn audit(&mut self) -> Result<Vec<String>, Denied> {
+    fn audit(&mut self, _anew: bool) -> Result<Vec<String>, Denied> {
         Ok(self.faults.clone())
     }
 
