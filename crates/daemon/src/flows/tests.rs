@@ -91,6 +91,16 @@ impl Stage {
         self.ask(Request::Link(change), None)
     }
 
+    /// Gives eth0, which is managed, another rate upward without a check of the contracts that it
+    /// carries: a contract that no longer fits is degraded.
+    fn relink(&mut self, rate: &str) {
+        let mut managed = self.service.ledger().link("eth0").expect("managed").clone();
+        managed.link.up.as_mut().expect("a rate").rate = rate.parse().expect("a rate");
+        self.service.force_link(managed);
+        self.flows.settle_all(&mut self.service, self.now);
+        self.pump();
+    }
+
     fn set(&mut self, pid: u32, change: &str) -> Response {
         let set = Set {
             target: format!("pid:{pid}"),

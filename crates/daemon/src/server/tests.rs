@@ -12,14 +12,19 @@ use tokio::task::LocalSet;
 
 use super::*;
 
-/// Runs a server that answers every ping, and `guests` beside it on a thread of their own.
-fn with_server(name: &str, guests: impl FnOnce(PathBuf) + Send + 'static) {
-    let path = std::env::temp_dir().join(format!("netnice-{}-{name}.sock", std::process::id()));
+/// Runs a test to its end on this thread; it may start tasks that stay on this thread.
+fn run_local(test: impl Future<Output = ()>) {
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .expect("an executor");
-    LocalSet::new().block_on(&executor, async {
+    LocalSet::new().block_on(&executor, test);
+}
+
+/// Runs a server that answers every ping, and `guests` beside it on a thread of their own.
+fn with_server(name: &str, guests: impl FnOnce(PathBuf) + Send + 'static) {
+    let path = std::env::temp_dir().join(format!("netnice-{}-{name}.sock", std::process::id()));
+    run_local(async {
         let server = Server::bind(&path).expect("a socket").in_thread();
         let (to_clerk, mut asks) = mpsc::channel::<Ask>(4);
         let there = path.clone();
@@ -48,11 +53,7 @@ fn a_socket_that_was_handed_over_stays_with_who_made_it() {
     let made = UnixListener::bind(&path).expect("a socket");
     // Somebody asks before there is a daemon, and is answered once there is one.
     let early = Plain::connect(&path).expect("it listens");
-    let executor = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("an executor");
-    LocalSet::new().block_on(&executor, async {
+    run_local(async {
         let server = Server::take_over(made.try_clone().expect("another"));
         let server = server.expect("taken over").in_thread();
         let (to_clerk, mut asks) = mpsc::channel::<Ask>(4);
@@ -245,11 +246,7 @@ fn a_process_is_named_and_no_descriptor_is_taken() {
 #[test]
 fn what_was_asked_is_done_also_for_who_hangs_up_at_once() {
     let path = std::env::temp_dir().join(format!("netnice-{}-gone.sock", std::process::id()));
-    let executor = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("an executor");
-    LocalSet::new().block_on(&executor, async {
+    run_local(async {
         let server = Server::bind(&path).expect("a socket").in_thread();
         let (to_clerk, mut asks) = mpsc::channel::<Ask>(1);
         let frame = netnice_api::encode_request(&Request::Ping(Ping {})).expect("a frame");

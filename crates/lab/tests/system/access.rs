@@ -11,15 +11,7 @@ use netnice_lab::process::{self, PATIENCE, Proc};
 use netnice_lab::traffic::{Direct, Program};
 use netnice_lab::world::Host;
 
-/// A user that no machine gives a name.
-const ANN: u32 = 61_234;
-
-fn as_ann(mut command: Command, words: &[&str]) -> Command {
-    let id = ANN.to_string();
-    command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
-    command.args(words);
-    command
-}
+use crate::people::{ANN, command_as};
 
 /// ANN's client: asks what she is told to, and prints each answer.
 const ASKER: &str = r#"
@@ -37,8 +29,8 @@ print('connected', flush=True)
 fn asker(desk: &Desk, program: &str, args: &[&str]) -> Proc {
     let socket = desk.netnice.runtime().join("netnice.sock");
     let program = format!("{ASKER}{program}");
-    let command = desk.world.client().ns.command("setpriv");
-    let mut command = as_ann(command, &["/usr/bin/python3", "-c", &program]);
+    let mut command = command_as(desk.world.client(), ANN);
+    command.args(["/usr/bin/python3", "-c", &program]);
     command.arg(socket).args(args);
     let mut process = Proc::start(command).expect("a client");
     let said = process.next_line(PATIENCE);
@@ -219,7 +211,7 @@ fn a_runtime_folder_that_others_can_write_is_refused() {
         assert!(!folder.join("netnice.sock").exists());
     };
     chown(&folder, Some(ANN), None).expect("it is given away");
-    refused("belongs to user 61234");
+    refused(&format!("belongs to user {ANN}"));
     chown(&folder, Some(0), None).expect("it is taken back");
     mode(&folder, 0o777);
     refused("can be written by others");

@@ -10,9 +10,7 @@ use netnice_lab::process::{self, PATIENCE, Proc};
 use netnice_lab::traffic::{self, Tcp};
 
 use crate::cc::{Link, compile, crate_file};
-
-/// A user that no machine gives a name.
-const ANN: u32 = 61_239;
+use crate::people::{CAROL, command_as, process_of};
 
 /// A desk, the library installed in its folder, and the test program linked with it.
 struct Bench {
@@ -37,9 +35,7 @@ impl Bench {
 
     /// The same, made by a user.
     fn user_calls(&self, words: &str) -> String {
-        let mut command = self.desk.world.client().ns.command("setpriv");
-        let id = ANN.to_string();
-        command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
+        let mut command = command_as(self.desk.world.client(), CAROL);
         command.arg(&self.calls);
         self.by(command, words)
     }
@@ -122,18 +118,14 @@ fn a_group_and_a_user_share_one_limit() {
     );
     assert!(bench.desk.target(&name).is_null());
     // A user who has a process; who has none is nobody.
-    assert_eq!(bench.calls(&format!("get 2 {ANN}")), "-1 ESRCH\n");
-    let mut command = bench.desk.world.client().ns.command("setpriv");
-    command.args([&format!("--reuid={ANN}"), "--clear-groups", "--"]);
-    command.args(["sh", "-c", "echo here; exec sleep 600"]);
-    let mut anns = Proc::start(command).expect("a process");
-    anns.next_line(PATIENCE).expect("it runs");
+    assert_eq!(bench.calls(&format!("get 2 {CAROL}")), "-1 ESRCH\n");
+    let _carols = process_of(&bench.desk, CAROL);
     assert_eq!(
-        bench.calls(&format!("get 2 {ANN} set 2 {ANN} 65536 get 2 {ANN}")),
+        bench.calls(&format!("get 2 {CAROL} set 2 {CAROL} 65536 get 2 {CAROL}")),
         "0 ok\n0 ok\n65536 ok\n"
     );
     assert_eq!(
-        bench.desk.target(&format!("user:{ANN}"))["effective"]["both"],
+        bench.desk.target(&format!("user:{CAROL}"))["effective"]["both"],
         65536 * 8
     );
 }

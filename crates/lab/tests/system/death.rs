@@ -12,6 +12,8 @@ use netnice_lab::traffic::{Family, Life, Tcp};
 use netnice_lab::wire::{self, Tap};
 use netnice_lab::world::Cgroup;
 
+use crate::people::ANN;
+
 const R8M: Rate = Rate {
     text: "8mbit",
     bits: 8_000_000,
@@ -31,7 +33,7 @@ fn killed_under_traffic_again_and_again_the_limit_holds_and_the_state_returns() 
     let mut program = Family::start(desk.world.client()).expect("a program");
     let flows = Tcp::connect(to, 4).source();
     program.traffic(&flows, eager()).expect("a child");
-    let (min, user) = (desk.sleeper(), "user:61234");
+    let (min, user) = (desk.sleeper(), format!("user:{ANN}"));
     let group = Cgroup::create("death.slice").expect("a group");
     desk.types(&format!(
         "set pid:{} --up 8mbit --down 30mbit",

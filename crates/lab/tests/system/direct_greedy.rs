@@ -14,9 +14,10 @@ use netnice_ring::program::Piece;
 
 use crate::driver::used;
 use crate::driving::{Caller, Driver, Program, flow, soon, udp};
+use crate::people::{ANN, BOB};
 
-/// A user that no machine gives a name.
-const EVE: u32 = 61_234;
+/// The user of the greedy programs.
+const EVE: u32 = ANN;
 const GOOD: u16 = 5000;
 const BAD: u16 = 5001;
 const PEER: u16 = 6000;
@@ -222,7 +223,7 @@ fn kept_memory() -> Result<()> {
     let hers = told.iter().find(|user| user.uid == EVE);
     ensure!(hers.is_some_and(|user| user.files == 3), "{told:?}");
     // Others have theirs; and she has hers again when nobody has the files.
-    Program::attach_of(&mut rig.daemon, (EVE + 1, Some(MOST)), 1, EACH)?.end(&mut rig.daemon)?;
+    Program::attach_of(&mut rig.daemon, (BOB, Some(MOST)), 1, EACH)?.end(&mut rig.daemon)?;
     drop(kept);
     soon("the files are gone", || {
         let told = rig.daemon.census()?.memory;

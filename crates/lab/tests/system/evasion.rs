@@ -11,25 +11,15 @@ use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::world::{Cgroup, Family, Host, Netns};
 
-/// A user that no machine gives a name.
-const ANN: u32 = 61_234;
+use crate::people::{ANN, as_user, command_as, setpriv};
 
 /// A Python program of ANN on the client, in a control group if one is named. It has said its first line.
 fn hostile(desk: &Desk, group: Option<&Cgroup>, program: &str, args: &[&str]) -> Proc {
     let mut command = desk.world.client().ns.command("sh");
     let enter = "test -z \"$0\" || echo 0 > \"$0\"; exec \"$@\"";
     let procs = group.map(|group| group.procs().display().to_string());
-    let id = ANN.to_string();
     command.args(["-c", enter, &procs.unwrap_or_default()]);
-    command.args([
-        "setpriv",
-        "--reuid",
-        &id,
-        "--regid",
-        &id,
-        "--clear-groups",
-        "--",
-    ]);
+    command.args(setpriv(ANN));
     command.args(["/usr/bin/python3", "-c", &format!("{PRELUDE}{program}")]);
     command.args(args);
     let mut process = Proc::start(command).expect("a program");
@@ -443,10 +433,8 @@ fn a_set_user_id_program_is_not_its_callers() {
     let program = desk.world.folder().join("sleep");
     fs::copy("/bin/sleep", &program).expect("a copy");
     fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("its mode");
-    let id = ANN.to_string();
     let started = |program: &str| {
-        let mut command = desk.world.client().ns.command("setpriv");
-        command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
+        let mut command = command_as(desk.world.client(), ANN);
         command.args(["sh", "-c", "echo here; exec \"$0\" 600", program]);
         let mut process = Proc::start(command).expect("a process");
         process.next_line(PATIENCE).expect("it runs");
@@ -460,9 +448,7 @@ fn a_set_user_id_program_is_not_its_callers() {
     let own = started("/bin/sleep");
     let netnice = desk.copy_for_all("netnice").expect("a copy");
     let limit = |pid: u32| {
-        let mut command = desk.world.client().ns.command("setpriv");
-        command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
-        command.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+        let mut command = as_user(&desk, ANN);
         command
             .arg(&netnice)
             .args(["set", &format!("pid:{pid}"), "--up", "1kbit"]);

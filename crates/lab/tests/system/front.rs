@@ -19,11 +19,9 @@ use netnice_lab::process::{self, PATIENCE, Proc};
 use netnice_lab::storm::pidfd;
 use netnice_lab::sys;
 
-/// The one who does harm, and another one.
-const ANN: u32 = 61_234;
-const BOB: u32 = 61_235;
+use crate::people::{ANN, BOB};
 
-/// Runs something as a user, in a thread of its own.
+/// Runs something as a user (ANN does harm, BOB does not), in a thread of its own.
 fn as_user<T: Send + 'static>(
     uid: u32,
     what: impl FnOnce() -> T + Send + 'static,
@@ -379,7 +377,7 @@ fn a_user_whose_thread_is_stuck_is_told_and_others_are_served() {
     let told = attack.join().expect("the attack").expect("a refusal");
     others.go_on(Duration::from_secs(1));
     assert!(
-        told.contains("file descriptor") && told.contains("61234"),
+        told.contains("file descriptor") && told.contains(&ANN.to_string()),
         "{told}"
     );
     drop(kept);

@@ -1,7 +1,6 @@
 //! Targets that are no single process: units and slices, executables, users, names. What contains
 //! another holds it too, and where two cross the more specific one wins.
 
-use std::path::Path;
 use std::process::Command;
 
 use netnice_lab::desk::{Desk, skip, soon};
@@ -12,6 +11,8 @@ use netnice_lab::traffic::{self, Program, Running, Tcp, Udp};
 use netnice_lab::wire::{self, Flow};
 use netnice_lab::world::Cgroup;
 
+use crate::people::{ANN, BOB, setpriv, traffic_as};
+
 const R2M: Rate = rate("2mbit", 2_000_000);
 const R6M: Rate = rate("6mbit", 6_000_000);
 const R12M: Rate = rate("12mbit", 12_000_000);
@@ -19,10 +20,6 @@ const R12M: Rate = rate("12mbit", 12_000_000);
 const fn rate(text: &'static str, bits: u64) -> Rate {
     Rate { text, bits }
 }
-
-/// Two users that no machine gives a name.
-const ANN: &str = "61234";
-const BOB: &str = "61235";
 
 /// Starts a program that enters a control group before it makes a socket.
 fn inside(desk: &Desk, group: &Cgroup, program: &impl Program) -> Running {
@@ -36,21 +33,6 @@ fn inside(desk: &Desk, group: &Cgroup, program: &impl Program) -> Running {
         program,
     )
     .expect("a program in the group")
-}
-
-/// Starts a program of a user, from a copy of the lab that the user may run.
-fn as_user(desk: &Desk, uid: &str, copy: &Path, program: &impl Program) -> Running {
-    let words = [
-        "setpriv",
-        "--reuid",
-        uid,
-        "--regid",
-        uid,
-        "--clear-groups",
-        "--",
-    ];
-    traffic::eager_behind(desk.world.client(), &words, Some(copy), program)
-        .expect("a program of the user")
 }
 
 /// A unit of a name that only this run has, in a slice.
@@ -175,8 +157,9 @@ fn where_targets_cross_the_more_specific_wins_and_explain_says_so() {
     let flows = Tcp::connect(to, 4).source();
     let procs = unit.procs();
     let enter = format!(
-        "echo 0 > {} && exec setpriv --reuid {ANN} --regid {ANN} --clear-groups -- \"$0\" \"$@\"",
-        procs.display()
+        "echo 0 > {} && exec {} \"$0\" \"$@\"",
+        procs.display(),
+        setpriv(ANN).join(" ")
     );
     let program = traffic::eager_behind(
         desk.world.client(),
@@ -296,11 +279,11 @@ fn what_a_user_runs_is_held_old_and_new_and_nobody_elses() {
     );
     let copy = desk.copy_for_all("netnice-lab").expect("a copy");
     let flows = Tcp::connect(to, 2).source();
-    let _old = as_user(&desk, ANN, &copy, &flows);
+    let _old = traffic_as(&desk, ANN, &copy, &flows).expect("a program of the user");
     desk.types(&format!("set user:{ANN} --up 4mbit"));
-    let _new = as_user(&desk, ANN, &copy, &flows);
+    let _new = traffic_as(&desk, ANN, &copy, &flows).expect("a program of the user");
     let free = Tcp::connect(other, 1).source().rate(12_000_000);
-    let _free = as_user(&desk, BOB, &copy, &free);
+    let _free = traffic_as(&desk, BOB, &copy, &free).expect("a program of the other user");
     let (record, from, until) = desk.record_of(10e6, 0.7, 1.5).expect("a record");
     desk.held(record.rate(to_port(5001), from, until), R4M, "Ann");
     desk.free(record.rate(to_port(5002), from, until), R4M, "Bob");

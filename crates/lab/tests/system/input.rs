@@ -9,6 +9,8 @@ use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::sys;
 use serde_json::{Value, json};
 
+use crate::people::{ANN, as_user};
+
 fn standing(desk: &Desk) -> Value {
     desk.netnice.show_standing().expect("a show")
 }
@@ -394,10 +396,8 @@ fn without_a_daemon_root_gets_one_and_others_are_told_the_command() {
     let mut desk = Desk::new().expect("a desk");
     desk.netnice.stop_daemon();
     let copy = desk.copy_for_all("netnice").expect("a copy");
-    let mut command = desk.world.client().ns.command("setpriv");
-    command.args(["--reuid", "61234", "--regid", "61234", "--clear-groups"]);
-    command.arg("--").arg(copy).args(["show"]);
-    command.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+    let mut command = as_user(&desk, ANN);
+    command.arg(copy).args(["show"]);
     let output = command.output().expect("it runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(4), "{said}");

@@ -25,6 +25,8 @@ use netnice_lab::sys;
 use netnice_lab::world::Netnice;
 use serde_json::Value;
 
+use crate::people::command_as;
+
 /// Four clients of each of these, and as many of root's as of all of them.
 const USERS: std::ops::Range<u32> = 61_300..61_308;
 const OF_EACH: usize = 4;
@@ -39,14 +41,14 @@ struct Crowd {
 impl Crowd {
     fn start(desk: &Desk, second: &PathBuf, uid: u32, requests: u64, targets: &[String]) -> Crowd {
         let lab = desk.copy_for_all("netnice-lab").expect("a copy");
-        let mut command = desk.world.client().ns.command("setpriv");
-        let id = uid.to_string();
-        if uid == 0 {
-            command = desk.world.client().ns.command(&lab);
+        let client = desk.world.client();
+        let mut command = if uid == 0 {
+            client.ns.command(&lab)
         } else {
-            command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
+            let mut command = command_as(client, uid);
             command.arg(&lab);
-        }
+            command
+        };
         let clients = match targets.len() {
             0 => OF_EACH,
             some => some,

@@ -1,23 +1,68 @@
 //! Who may do what: root everything, a plain user limits of own processes, and nobody by a number
 //! that belongs to somebody else meanwhile.
 
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
 use netnice_lab::desk::{Desk, soon};
 use netnice_lab::experiment::bench::R4M;
 use netnice_lab::process::{PATIENCE, Proc};
-use netnice_lab::traffic::{self, Tcp};
-use netnice_lab::world::Answer;
+use netnice_lab::traffic::{self, Program, Running, Tcp};
+use netnice_lab::world::{Answer, Host};
 use serde_json::Value;
 
-/// Two users that no machine gives a name.
+/// Two users without an entry in the user database. Tests that run at the same time share them.
 pub(crate) const ANN: u32 = 61_234;
 pub(crate) const BOB: u32 = 61_235;
+/// A user of one test only, which requires that no other process of the machine has this user.
+pub(crate) const CAROL: u32 = 61_239;
+/// The user `nobody`.
+pub(crate) const NOBODY: u32 = 65_534;
 
-pub(crate) fn as_user(desk: &Desk, uid: u32) -> std::process::Command {
-    let mut command = desk.world.client().ns.command("setpriv");
+/// The words before a command line that run it as the user `uid`, in the group of the same number
+/// and in no other group.
+pub(crate) fn setpriv(uid: u32) -> [String; 7] {
     let id = uid.to_string();
-    command.args(["--reuid", &id, "--regid", &id, "--clear-groups", "--"]);
+    let words = [
+        "setpriv",
+        "--reuid",
+        &id,
+        "--regid",
+        &id,
+        "--clear-groups",
+        "--",
+    ];
+    words.map(str::to_owned)
+}
+
+/// A command on `host` that runs the program in its arguments as the user `uid`.
+pub(crate) fn command_as(host: &Host, uid: u32) -> Command {
+    let [program, options @ ..] = setpriv(uid);
+    let mut command = host.ns.command(program);
+    command.args(options);
+    command
+}
+
+/// A command on the client that runs the program in its arguments as the user `uid`, with the
+/// runtime folder of the desk's daemon in its environment.
+pub(crate) fn as_user(desk: &Desk, uid: u32) -> Command {
+    let mut command = command_as(desk.world.client(), uid);
     command.env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
     command
+}
+
+/// Starts a traffic program on the client as the user `uid`. `lab` is a copy of `netnice-lab` that
+/// the user may execute ([`Desk::copy_for_all`]).
+pub(crate) fn traffic_as(
+    desk: &Desk,
+    uid: u32,
+    lab: &Path,
+    program: &impl Program,
+) -> Result<Running> {
+    let words = setpriv(uid);
+    let words = words.each_ref().map(String::as_str);
+    traffic::eager_behind(desk.world.client(), &words, Some(lab), program)
 }
 
 /// A process of a user.

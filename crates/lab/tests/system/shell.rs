@@ -11,6 +11,8 @@ use netnice_lab::process::{Proc, binary};
 use netnice_lab::traffic::{Life, Program, Tcp};
 use netnice_lab::wire::Flow;
 
+use crate::people::{ANN, setpriv};
+
 /// How a shell is started.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
@@ -204,9 +206,12 @@ fn history_traps_and_errors_are_as_ever() {
     }
     // Without a daemon, for somebody who may not start one: no limit, so no command.
     let netnice = shells.desk.copy_for_all("netnice").expect("a copy");
-    let mut command = shells.command("setpriv");
-    command.args(["--reuid=61234", "--regid=61234", "--clear-groups", "--"]);
-    command.arg(netnice).args(["at", "touch", "made", "@4mbit"]);
+    let [program, options @ ..] = setpriv(ANN);
+    let mut command = shells.command(&program);
+    command
+        .args(options)
+        .arg(netnice)
+        .args(["at", "touch", "made", "@4mbit"]);
     let status = command.env("NETNICE_RUNTIME_DIR", "/run/nobody").status();
     assert_eq!(status.expect("it runs").code(), Some(4));
     // A DEBUG trap that was there goes on.

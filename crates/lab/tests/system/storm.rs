@@ -12,13 +12,15 @@ use netnice_lab::experiment::bench::{R4M, pause};
 use netnice_lab::process::{PATIENCE, Proc};
 use netnice_lab::storm::seed;
 use netnice_lab::sys;
-use netnice_lab::traffic::{self, Running, Tcp};
+use netnice_lab::traffic::{Running, Tcp};
 use netnice_lab::wire::{self, Flow};
 use netnice_lab::world::traces;
 use serde_json::{Value, json};
 
-/// Users that no machine gives a name.
-const GOOD: [u32; 2] = [61_234, 61_235];
+use crate::people::{ANN, BOB, command_as, traffic_as};
+
+const GOOD: [u32; 2] = [ANN, BOB];
+/// Users without an entry in the user database.
 const HOSTILE: std::ops::Range<u32> = 62_000..62_008;
 /// Where the good user's program sends to.
 const PORT: u16 = 5001;
@@ -63,11 +65,7 @@ impl Place {
         let to = desk.sink(PORT).expect("a sink");
         desk.types("link eth0 --rate 100mbit --down-rate 100mbit");
         let flows = Tcp::connect(to, 4).source();
-        let as_good = words(GOOD[0]);
-        let as_good: Vec<&str> = as_good.iter().map(String::as_str).collect();
-        let client = desk.world.client();
-        let sender = traffic::eager_behind(client, &as_good, Some(&lab), &flows);
-        let sender = sender.expect("a program");
+        let sender = traffic_as(&desk, GOOD[0], &lab, &flows).expect("a program");
         desk.types(&format!("set pid:{} --up 4mbit --min 4mbit", sender.pid()));
         let others = vec![desk.sleeper(), desk.sleeper()];
         desk.types(&format!("set pid:{} --up 3mbit", others[0].pid()));
@@ -83,9 +81,10 @@ impl Place {
 
     /// A program of a storm, by a user.
     fn start(&self, uid: u32, what: &str, more: &[String]) -> Proc {
-        let mut command = self.desk.world.client().ns.command("setpriv");
-        command.args(&words(uid)[1..]).arg(&self.lab);
-        command.args(["storm", what, "--runtime-dir"]);
+        let mut command = command_as(self.desk.world.client(), uid);
+        command
+            .arg(&self.lab)
+            .args(["storm", what, "--runtime-dir"]);
         command.arg(self.desk.netnice.runtime()).args(more);
         let mut program = Proc::start(command).expect("it starts");
         program.next_json("ready", PATIENCE).expect("it is ready");
@@ -201,21 +200,6 @@ impl Place {
         }
         faults
     }
-}
-
-/// The words that make a program one of a user.
-fn words(uid: u32) -> Vec<String> {
-    let id = uid.to_string();
-    let words = [
-        "setpriv",
-        "--reuid",
-        &id,
-        "--regid",
-        &id,
-        "--clear-groups",
-        "--",
-    ];
-    words.map(str::to_owned).to_vec()
 }
 
 fn args(lasts: Duration, seed: u64) -> Vec<String> {

@@ -11,6 +11,8 @@ use netnice_lab::terminal::Terminal;
 use netnice_lab::traffic::{self, Tcp};
 use netnice_lab::world::Cgroup;
 
+use crate::people::{NOBODY, as_user};
+
 /// `netnice ARGS` on a terminal; colours and letters as asked.
 fn terminal(desk: &Desk, args: &[&str], size: (u16, u16), colour: bool) -> Terminal {
     let mut command = desk.netnice.command(args);
@@ -173,12 +175,8 @@ fn connections_are_told_to_their_owner_and_to_root() {
     let program = traffic::eager(desk.world.client(), &flows).expect("a program");
     desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
     let netnice = desk.copy_for_all("netnice").expect("a copy");
-    let mut command = desk.world.client().ns.command("setpriv");
-    command
-        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
-        .arg(netnice)
-        .arg("top")
-        .env("NETNICE_RUNTIME_DIR", desk.netnice.runtime());
+    let mut command = as_user(&desk, NOBODY);
+    command.arg(netnice).arg("top");
     let mut top = Terminal::start(command, 80, 24).expect("a terminal");
     wait(&top, &format!("> pid:{}", program.pid()));
     top.types("\r").expect("typed");

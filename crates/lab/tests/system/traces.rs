@@ -7,6 +7,8 @@ use netnice_lab::process::{self, Proc};
 use netnice_lab::traffic::{self, Tcp, Udp};
 use netnice_lab::world::{self, Cgroup, Host, Pair, Snapshot, World};
 
+use crate::people::ANN;
+
 /// The world and the machine as they were.
 struct Before {
     picture: Snapshot,
@@ -104,7 +106,7 @@ fn after_clear_and_stop_everything_is_as_before() {
             format!("set pid:{} --up 4mbit", sleeper.pid()),
             format!("set cgroup:{} --down 2mbit", group.path()),
             "set cgroup:/ --up 200mbit".to_owned(),
-            "set user:61234 --both 8mbit".to_owned(),
+            format!("set user:{ANN} --both 8mbit"),
             "set app:/bin/true --up 8mbit".to_owned(),
             "run --up 1mbit -- true".to_owned(),
         ] {

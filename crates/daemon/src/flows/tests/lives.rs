@@ -266,16 +266,7 @@ fn what_no_longer_fits_is_degraded_and_heals() {
     stage.opened(&seat, "10.0.0.2:1", "min 30mbit");
     stage.opened(&seat, "10.0.0.3:1", "min 50mbit");
     // The operator insists: a link of less, as after a restart with another driver.
-    let mut managed = stage
-        .service
-        .ledger()
-        .link("eth0")
-        .expect("managed")
-        .clone();
-    managed.link.up.as_mut().expect("a rate").rate = "60mbit".parse().expect("a rate");
-    stage.service.force_link(managed.clone());
-    stage.flows.settle_all(&mut stage.service, stage.now);
-    stage.pump();
+    stage.relink("60mbit");
     match seat.heard().as_slice() {
         [FlowNews::Degraded { flow: 2, why }] => assert!(why.contains("does not fit"), "{why}"),
         other => panic!("{other:?}"),
@@ -292,10 +283,7 @@ fn what_no_longer_fits_is_degraded_and_heals() {
         (told(&stage, 1).as_str(), told(&stage, 2).as_str()),
         ("min 30mbit", "none")
     );
-    managed.link.up.as_mut().expect("a rate").rate = "100mbit".parse().expect("a rate");
-    stage.service.force_link(managed);
-    stage.flows.settle_all(&mut stage.service, stage.now);
-    stage.pump();
+    stage.relink("100mbit");
     assert_eq!(told(&stage, 2), "min 50mbit");
 }
 
@@ -305,16 +293,7 @@ fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
     let seat = stage.program(&Peer::ROOT, 7);
     stage.opened(&seat, "10.0.0.2:1", "min 30mbit");
     stage.opened(&seat, "10.0.0.3:1", "min 50mbit up 60mbit");
-    let mut managed = stage
-        .service
-        .ledger()
-        .link("eth0")
-        .expect("managed")
-        .clone();
-    managed.link.up.as_mut().expect("a rate").rate = "60mbit".parse().expect("a rate");
-    stage.service.force_link(managed.clone());
-    stage.flows.settle_all(&mut stage.service, stage.now);
-    stage.pump();
+    stage.relink("60mbit");
     // A younger one fits, and keeps what it has.
     stage.opened(&seat, "10.0.0.4:1", "min 10mbit");
     stage.restart();
@@ -331,10 +310,7 @@ fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
     assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), true));
     assert_eq!(known(&stage, 3), ("min 10mbit".to_owned(), false));
     assert_eq!(told(&stage, 2), "up 60mbit");
-    managed.link.up.as_mut().expect("a rate").rate = "100mbit".parse().expect("a rate");
-    stage.service.force_link(managed);
-    stage.flows.settle_all(&mut stage.service, stage.now);
-    stage.pump();
+    stage.relink("100mbit");
     assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), false));
     assert_eq!(told(&stage, 2), "up 60mbit min 50mbit");
     // And so it stays.

@@ -11,6 +11,7 @@ use netnice_lab::traffic::{self, Direct};
 use netnice_lab::world::Family;
 
 use super::{Stage, await_it};
+use crate::people::{ANN, traffic_as};
 
 /// From this port comes what is thrown away, from the other what is not.
 const UNWANTED: u16 = 7001;
@@ -92,25 +93,13 @@ fn what_fits_a_discard_pattern_of_the_policy_comes_to_no_flow_and_is_counted() -
     Ok(())
 }
 
-/// A user that no machine gives a name.
-const ANN: &str = "61234";
-
 #[test]
 fn a_policy_keeps_users_off_the_direct_path_and_not_root() -> Result<()> {
     let desk = Desk::new()?;
     let (client, runtime) = (desk.world.client(), desk.netnice.runtime());
     let copy = desk.copy_for_all("netnice-lab")?;
-    let words = [
-        "setpriv",
-        "--reuid",
-        ANN,
-        "--regid",
-        ANN,
-        "--clear-groups",
-        "--",
-    ];
     let sink = |port: u16| Direct::sink(at(client, Family::V4, port)).by(runtime);
-    let by_ann = |port: u16| traffic::eager_behind(client, &words, Some(&copy), &sink(port));
+    let by_ann = |port: u16| traffic_as(&desk, ANN, &copy, &sink(port));
     desk.types("link eth0 --rate 100mbit");
     let before = by_ann(5000)?;
     let path = desk.world.folder().join("client.policy.toml");
