@@ -226,6 +226,11 @@ fn have_what_it_takes() {
         };
         let _ = rustix::process::setrlimit(Resource::Nofile, most);
     }
+    // Where huge pages are `always` made (Debian's default), khugepaged puts pages together behind the back of the packet
+    // thread, which waits while 2 MiB are copied; and what was never touched takes memory then.
+    if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
+        tracing::debug!(%error, "huge pages may be made meanwhile");
+    }
     // What is touched stays; what is never touched takes nothing.
     let what = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = rustix::mm::mlockall(what) {

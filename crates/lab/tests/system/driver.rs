@@ -456,6 +456,9 @@ fn kills(loops: usize, mode: &str) -> Result<()> {
     let mut good = rig.program()?;
     rig.open(&mut good, PORT)?;
     let lent = frames(&mut rig, None)?;
+    // Else its resident memory grows when the kernel puts pages together.
+    let status = std::fs::read_to_string(format!("/proc/{}/status", rig.driver.pid()))?;
+    ensure!(status.contains("THP_enabled:\t0"), "{status}");
     ensure!(lent.filling > 0 && lent.sending == 0, "{lent:?}");
     let asked = flow(&rig.world, &good, PORT + 1, Some(PEER))?;
     let mut before = None;
