@@ -27,6 +27,7 @@ use aya::{
 
 use crate::{
     abi,
+    again::insist,
     bpf::{self, detach_pinned},
     cgroup,
     device::Device,
@@ -409,7 +410,7 @@ impl Programs {
         // Fails if the keys or values have another size than these types.
         HashMap::<_, K, V>::try_from(found)
             .map_err(|e| KernelError::bpf(format!("map {name}"), e))?;
-        let read = bpf::read_all(map.fd().as_fd(), 1);
+        let read = insist(|| bpf::read_all(map.fd().as_fd(), 1));
         let read = read.map_err(|e| KernelError::bpf(format!("read map {name}"), e))?;
         Ok(read
             .into_iter()
@@ -437,7 +438,7 @@ impl Programs {
             .map_err(|e| KernelError::bpf("map counters", e))?;
         let processors =
             aya::util::nr_cpus().map_err(|(_, e)| KernelError::bpf("count processors", e))?;
-        bpf::read_all(map.fd().as_fd(), processors)
+        insist(|| bpf::read_all(map.fd().as_fd(), processors))
             .map_err(|e| KernelError::bpf("read the counters", e))
     }
 

@@ -15,6 +15,7 @@ use std::{collections::BTreeSet, os::fd::BorrowedFd};
 use super::{Kernel, loaded};
 use crate::{
     abi::{self, SockCgroup, SockOwn},
+    again::Forget,
     connections,
     error::{self, KernelError},
     netlink::Route,
@@ -68,7 +69,9 @@ impl Kernel {
             (Ok(()), cookie) => {
                 if let Some(cookie) = cookie.filter(|_| settings.strays != 0) {
                     // It had no room before.
-                    let _ = programs.hash::<u64, SockOwn>("stray_owns")?.remove(&cookie);
+                    programs
+                        .hash::<u64, SockOwn>("stray_owns")?
+                        .forget(&cookie)?;
                 }
                 Ok(Tagged::Itself)
             }
@@ -120,7 +123,7 @@ impl Kernel {
             .into_iter()
             .partition(|cookie| listed.contains(cookie));
         for cookie in gone {
-            let _ = groups.remove(&cookie);
+            groups.forget(&cookie)?;
         }
         if stay.is_empty() {
             programs.set_count(abi::COUNT_STRAY_GROUPS, 0)?;
@@ -146,7 +149,7 @@ impl Kernel {
         for (cookie, own) in &there {
             match stays(cookie, own) {
                 true => left += 1,
-                false => drop(owns.remove(cookie)),
+                false => owns.forget(cookie)?,
             }
         }
         if left == 0 && settings.strays != 0 {
