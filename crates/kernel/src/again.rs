@@ -5,6 +5,8 @@
 //! wanted it may be answered already, so nobody would try it later.
 
 use std::error::Error;
+use std::fs;
+use std::path::Path;
 
 use aya::Pod;
 use aya::maps::{HashMap, MapData, MapError, PerCpuHashMap};
@@ -59,6 +61,31 @@ fn removed(result: Result<(), MapError>) -> Result<(), KernelError> {
             Err(KernelError::bpf("remove an entry of a map", error))
         }
         _ => Ok(()),
+    }
+}
+
+/// Looks an entry of a map up; `None` if there is none.
+///
+/// # Errors
+/// It could not be read in three tries.
+pub(crate) fn look_up<V>(
+    mut read: impl FnMut() -> Result<V, MapError>,
+) -> Result<Option<V>, KernelError> {
+    let found = insist(|| match read() {
+        Err(MapError::KeyNotFound) => Ok(None),
+        result => result.map(Some),
+    });
+    found.map_err(|error| KernelError::bpf("read an entry of a map", error))
+}
+
+/// Removes a file or a pin, where there is one. One that cannot be removed is told in the log.
+pub(crate) fn remove_file(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    match insist(|| fs::remove_file(path)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(%error, "removing {}", path.display());
+        }
+        _ => {}
     }
 }
 

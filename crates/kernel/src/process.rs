@@ -181,12 +181,12 @@ pub fn thread_group(pid: u32) -> Option<u32> {
 /// Whether any thread of a process has not begun to end. One that is on its way out is still there for a while, but its
 /// end may have been told already. What cannot be read, but is there, goes on.
 pub fn goes_on(pid: u32) -> bool {
-    let threads = match fs::read_dir(format!("/proc/{pid}/task")) {
+    let threads = match read_folder(format!("/proc/{pid}/task")) {
         Ok(threads) => threads,
         Err(error) => return !is_gone(&error),
     };
     threads
-        .flatten()
+        .iter()
         .any(|thread| match read_text(thread.path().join("stat")) {
             Ok(stat) => thread_flags(&stat).is_none_or(|flags| flags & PF_EXITING == 0),
             Err(error) => !is_gone(&error),
@@ -212,8 +212,11 @@ pub fn all() -> Vec<u32> {
 
 /// What is in a folder of /proc; nothing of a process that has ended.
 fn folder(path: impl AsRef<Path>) -> Vec<fs::DirEntry> {
-    let read = || fs::read_dir(path.as_ref())?.collect::<io::Result<Vec<_>>>();
-    insist(read).unwrap_or_default()
+    read_folder(path).unwrap_or_default()
+}
+
+fn read_folder(path: impl AsRef<Path>) -> io::Result<Vec<fs::DirEntry>> {
+    insist(|| fs::read_dir(path.as_ref())?.collect())
 }
 
 /// A process and its living descendants, parents first.

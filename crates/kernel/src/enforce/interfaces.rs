@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs};
 use super::{Kernel, entries, loaded, named, random, stages};
 use crate::{
     abi,
-    again::{Forget, insist},
+    again::{self, Forget, insist},
     device::{self, Device},
     error::KernelError,
     grace::Short,
@@ -336,8 +336,8 @@ impl Kernel {
     pub(super) fn close_loopback(&mut self) {
         let kept = self.runtime.join(LOOPBACK_FILE);
         // One that was being written when its daemon died.
-        let _ = fs::remove_file(kept.with_extension("new"));
-        let Ok(before) = fs::read_to_string(&kept) else {
+        again::remove_file(kept.with_extension("new"));
+        let Ok(before) = insist(|| fs::read_to_string(&kept)) else {
             return;
         };
         for (name, value) in before.lines().filter_map(|l| l.split_once(' ')) {
@@ -348,9 +348,7 @@ impl Kernel {
                 }
             }
         }
-        if let Err(error) = insist(|| fs::remove_file(&kept)) {
-            tracing::warn!(%error, "removing {}", kept.display());
-        }
+        again::remove_file(&kept);
     }
 
     /// Looks at the interfaces anew and applies what is desired to those that came or went. For after a change that

@@ -7,7 +7,7 @@ use aya::maps::{HashMap, MapData};
 use super::{Kernel, entries, loaded};
 use crate::{
     abi::{self, GroupName, Proc},
-    again::{Forget, insist},
+    again::{Forget, insist, look_up},
     cgroup::{self, Cgroup},
     error::KernelError,
     executable, process,
@@ -113,7 +113,7 @@ impl Kernel {
             let mut procs = programs.hash::<u32, Proc>("procs")?;
             let mut news = 0;
             for pid in family {
-                let old = procs.get(&pid, 0).unwrap_or_default();
+                let old = look_up(|| procs.get(&pid, 0))?.unwrap_or_default();
                 let mut new = old;
                 match which {
                     Membership::Own if pid != root && keep.contains(&old.own) => continue,
@@ -165,11 +165,11 @@ impl Kernel {
         let Some(programs) = &mut self.programs else {
             return Proc::default();
         };
-        programs
-            .hash::<u32, Proc>("procs")
-            .ok()
-            .and_then(|map| map.get(&pid, 0).ok())
-            .unwrap_or_default()
+        let Ok(map) = programs.hash::<u32, Proc>("procs") else {
+            return Proc::default();
+        };
+        let found = look_up(|| map.get(&pid, 0));
+        found.ok().flatten().unwrap_or_default()
     }
 
     /// Makes members of the children for which there was no room in the table of members when they were born, with the
@@ -274,7 +274,7 @@ impl Kernel {
     fn pass_on(&mut self, pid: u32, heir: u32, which: Membership) -> Result<bool, KernelError> {
         let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
         // Read anew: it may have ended since, or begun to run something else.
-        let Ok(mut entry) = procs.get(&pid, 0) else {
+        let Some(mut entry) = look_up(|| procs.get(&pid, 0))? else {
             return Ok(false);
         };
         match which {

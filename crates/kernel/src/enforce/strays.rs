@@ -15,7 +15,7 @@ use std::{collections::BTreeSet, os::fd::BorrowedFd};
 use super::{Kernel, loaded};
 use crate::{
     abi::{self, SockCgroup, SockOwn},
-    again::Forget,
+    again::{Forget, look_up},
     connections,
     error::{self, KernelError},
     netlink::Route,
@@ -43,12 +43,14 @@ impl Kernel {
         let programs = loaded(&mut self.programs)?;
         if programs.settings()?.strays != 0
             && let Some(cookie) = process::cookie(socket)
-            && let Ok(own) = programs.hash::<u64, SockOwn>("stray_owns")?.get(&cookie, 0)
         {
-            return Ok(Some(own));
+            let strays = programs.hash::<u64, SockOwn>("stray_owns")?;
+            if let Some(own) = look_up(|| strays.get(&cookie, 0))? {
+                return Ok(Some(own));
+            }
         }
         let owners = programs.socket_owners()?;
-        Ok(owners.get(&SocketRef(socket), 0).ok())
+        look_up(|| owners.get(&SocketRef(socket), 0))
     }
 
     /// Notes the owner of a socket.
