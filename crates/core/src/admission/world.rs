@@ -424,12 +424,12 @@ impl<'a> World<'a> {
             .unwrap_or(0)
     }
 
-    /// The levels that a target takes itself: none if nothing is asked for it.
+    /// 1 if the target asks for something, else 0: a target that asks for nothing takes no level.
     fn level(&self, id: TargetId) -> usize {
         usize::from(!self.entries[&id].contract.is_empty())
     }
 
-    /// Refuses two targets of one chain of which one has `both` and the other a one-way limit.
+    /// Fails if two targets of one chain mix limits: one has `both`, and the other a one-way limit.
     fn mixed(&self, one: TargetId, other: TargetId) -> Result<(), Reason> {
         let (one, other) = (self.entries[&one], self.entries[&other]);
         let one_way = |c: &Contract| c.up().or(c.down());
