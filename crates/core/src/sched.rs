@@ -311,7 +311,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes a flow and forgets its head. The [`FlowId`] can be reused after this call.
+    /// Removes a flow and discards its head. The [`FlowId`] can be reused after this call.
     ///
     /// # Errors
     /// [`Misuse::Unknown`] if the flow does not exist. [`Misuse::Members`] if a server still has
@@ -629,8 +629,8 @@ pub const END_OF_TIME: Instant = Instant((1 << 63) - 1);
 /// 36 years, the upper limit of [`Wire::ahead`].
 const MOST_AHEAD: u64 = 1 << 60;
 
-/// Quantum of start tags. The unit of a start tag is 2^-26 bytes per weight, so the quantum is a
-/// thousandth of 64 bytes at weight 1000.
+/// Quantum of start tags: a thousandth of 64 bytes at weight 1000. A start tag counts 2^26 for each
+/// byte at weight 1.
 const TAG_QUANTUM: u32 = 12;
 
 /// A wait may end late by 2^-5 (1/32) of the time between eligible time and deadline.

@@ -10,7 +10,7 @@ use crate::units::{Bytes, Instant, Nanos, Rate};
 /// The link that is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
-    /// Rate of the link, in the unit of packet lengths plus `overhead`.
+    /// Rate of the link. Packet lengths and `overhead` count against it.
     pub rate: Rate,
     /// Bytes that the wire adds to each packet beyond its length. They are charged to the flow.
     pub overhead: Bytes,
