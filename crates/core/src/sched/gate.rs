@@ -9,7 +9,7 @@
 //! |---|---|---|
 //! | `Block` | waits outside until one has left | is queued |
 //! | `Decay` | is queued with its logical arrival, so its deadline is later | is queued |
-//! | `Space` | waits outside | waits outside, so the queue stays short |
+//! | `Space` | waits outside | waits outside until then, so the queue stays short |
 //! | `Drop` | is dropped | is queued |
 //!
 //! No policy gives a channel more of the link than its contract, because logical arrivals bound it.

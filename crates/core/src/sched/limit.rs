@@ -3,9 +3,9 @@
 //! ```text
 //! max r   not before TATm - burst; sent at t: TATm = max(t, TATm) + length / r
 //! ```
-//! **A limit stands in front of the contract.** For the contract the next packet arrives when the
-//! limit lets it go, and until then an empty queue is empty. So the eligible time of a packet is
-//! the later one of both. The promises to other flows stay valid, because a flow under a limit only
+//! **A limit stands in front of the contract.** For the contract, the next packet arrives when the
+//! limit lets it go, at a queue that was empty until then. So the eligible time of a packet is the
+//! later one of both. The promises to other flows stay valid, because a flow under a limit only
 //! offers less: a delayed slice wakes by the rule of the constant-bandwidth server, and a cell gets
 //! no credit for silence. A message keeps its logical arrival and its deadline, like a message
 //! whose processing took long; admission counts the part of the deadline that the limit may use up
