@@ -7,9 +7,9 @@
 //! bucket meanwhile, so three are under way. Its results are hints. A wrong one causes a late or a
 //! useless prefetch.
 //!
-//! The caller of [`Calendar::push_ahead`] learns at once whether an entry was inserted before the
-//! scout's position, and prefetches the flow itself. The scout does not register removals. So it
-//! starts again after a number of buckets, and when its lead seems too long.
+//! [`Calendar::push_ahead`] returns whether it inserted an entry before the scout's position. Its
+//! caller then prefetches the flow itself. The scout does not register removals. So it starts again
+//! after a number of buckets, and when its lead seems too long.
 
 use super::place::{BUCKETS, RINGS};
 use super::{Calendar, Entry, GROUPS, Home, NOWHERE, Pool, RING, Run, Shape, Spot};
