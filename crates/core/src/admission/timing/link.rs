@@ -441,9 +441,9 @@ impl Transmitter {
     }
 }
 
-/// The most bytes that the sustained rate lets through at once: MBS, less the bytes that the peak
-/// rate needs longer for than the sustained rate gives meanwhile, and at least one packet. Rounded
-/// up. See docs/contracts.md, theorem 2, the demand of each contract.
+/// The largest burst of the sustained rate above its slope, in bytes: MBS (1 - SCR / PCR) + largest
+/// · SCR / PCR, rounded up. During a burst at the peak rate the slope counts the rest. See
+/// docs/contracts.md, theorem 2, the demand of each contract.
 fn burst_bytes(mbs: u64, largest: u64, scr: Rate, pcr: Rate) -> u128 {
     let (scr, pcr) = (scr.bits_per_second(), pcr.bits_per_second());
     let part = |bytes: u64, rate: u64| {
