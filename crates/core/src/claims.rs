@@ -12,7 +12,7 @@
 //!   it is *set aside*. It stays stored and does not count. It counts again when no claim
 //!   contradicts it. So an unprivileged claim never causes the refusal of a privileged request.
 //!
-//! A user can change or clear the own claim at any time. Only root can clear the claims of other
+//! Users can change or clear their own claims at any time. Only root can clear the claims of other
 //! users, by clause or all at once.
 //!
 //! `Claims` is a value. A change returns new claims or a [`ClaimError`], and the old claims stay as

@@ -2,7 +2,7 @@
 //!
 //! The owner of the queues reports when a packet arrives at an empty queue
 //! ([`Scheduler::handle_head`]) and asks for the next departure ([`Scheduler::turn`]). A call that
-//! contradicts the earlier ones fails with [`Misuse`] and changes nothing else.
+//! contradicts the earlier ones fails with [`Misuse`].
 //!
 //! # Principle
 //! Every contract gives a flow's next packet an *eligible* time, the earliest allowed start of its

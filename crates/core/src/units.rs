@@ -5,13 +5,11 @@
 //! inter-frame gap.
 //!
 //! # The one rounding rule
-//! **A quantity that is given is rounded down. A time that is waited for is rounded up.**
-//! - Text gives a quantity: `1.3MiB/s` is 10905190 bit/s, and the 0.4 is dropped. The decimal
-//!   arithmetic itself is exact.
-//! - [`Rate::bytes_in`] gives credit, and [`Rate::portion`] gives a share.
-//! - [`Rate::time_for`] computes a departure time, so a packet waits for it.
-//!
-//! So the sum of all promises never exceeds the capacity, and no packet leaves before its time.
+//! **Whatever is given is rounded down, whatever is waited for is rounded up.** Text is given
+//! (`1.3MiB/s` is 10905190 bit/s, the 0.4 is dropped; the decimal arithmetic itself is exact),
+//! credit is given ([`Rate::bytes_in`]), shares are given ([`Rate::portion`]); a departure time is
+//! waited for ([`Rate::time_for`]). So the sum of all promises never exceeds the capacity, and no
+//! packet leaves before its time.
 //!
 //! # Text
 //! [`core::str::FromStr`] parses the types here and fails with [`UnitError`]. `units/text.rs` holds

@@ -176,7 +176,7 @@ fn a_violation_says_which_packet_and_by_how_much() {
 fn tolerance_is_added_to_what_the_contract_allows() {
     let patient = police("cell pcr=8mbit,cdvt=100us,scr=2mbit,mbs=1000B")
         .with_tolerance(Nanos::from_micros(50));
-    // The sustained rate spaces them by 4 ms, of which the tolerance covers 150 us once.
+    // The sustained rate spaces them by 4 ms; the tolerance covers 150 us of that once.
     let found = verdicts(patient, &[(0, 1000), (3_850_000, 1000), (7_849_999, 1000)]);
     assert_eq!(found[..2], [None, None]);
     assert_eq!(found[2].and_then(|fault| fault.by()), Some(Nanos(1)));

@@ -35,8 +35,8 @@ impl Scheduler {
 }
 
 impl Service {
-    /// The longest delay of a departure that needs no call of [`Scheduler::delayed`]: CDVT less the
-    /// nanosecond of which the scheduler stores parts. It counts from
+    /// The longest delay of a departure that needs no call of [`Scheduler::delayed`]: CDVT less one
+    /// nanosecond, because the scheduler stores parts of a nanosecond. It counts from
     /// [`Departure::eligible`](super::Departure::eligible). If
     /// [`Departure::start`](super::Departure::start) is later than that already, it counts from the
     /// start. For services other than cells it is `u64::MAX` nanoseconds.

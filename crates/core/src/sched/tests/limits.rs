@@ -117,7 +117,7 @@ fn a_message_that_is_held_up_stays_one() {
     };
     assert_eq!(deadlines, [[at(40); 4], [at(140); 4]].concat());
     let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
-    // 2.4 ms for each, of which the burst covers 0.1 ms once.
+    // 2.4 ms for each; the burst covers 0.1 ms of it once.
     assert!((7_000_000..7_200_000).contains(&starts[3]), "{starts:?}");
 }
 
