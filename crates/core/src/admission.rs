@@ -18,8 +18,8 @@
 //!
 //! [`admit`] checks whether the set stays admissible with the request in it. It checks only the
 //! conditions that the request touches. So a set that has become inadmissible elsewhere (a link
-//! lost speed) does not block requests for other targets. docs/contracts.md proves what an
-//! admissible set guarantees.
+//! lost speed) does not block requests for other targets. docs/contracts.md has the theorem about
+//! admissible sets.
 //!
 //! [`timing`] decides whether deadlines fit.
 //!
@@ -139,7 +139,7 @@ impl LinkGrant {
 ///
 /// # Errors
 /// [`Refusal`] if the link is not known or not unique, if the entry has no valid position in the
-/// forest, or if one of the module's conditions fails that the request touches.
+/// forest, or if the request breaks one of the module's conditions.
 pub fn admit(links: &[Link], held: &[Entry], request: Entry) -> Result<Grant, Refusal> {
     let refuse = |reason| Refusal::of_target(&request.target, reason);
     let link = world::resolve(links, &request.contract).map_err(refuse)?;

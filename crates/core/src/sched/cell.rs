@@ -119,7 +119,8 @@ impl Cell {
         let room = self.mbs - length;
         // TATs - BT: the bucket has enough for this packet.
         let enough = full.saturating_sub(self.sustained.longer_than(self.peak, room));
-        // A lack that is only a rounding error does not count as a spent bucket.
+        // A lack that is only a rounding error does not count as a spent bucket. The packet waits
+        // for it.
         let spent = self.refill | (enough > peak + ROUNDING);
         self.refill = self.dual & spent;
         self.eligible = peak.max(if self.refill { full } else { enough });

@@ -28,9 +28,9 @@ impl Scheduler {
     /// into the slice.
     ///
     /// # Errors
-    /// [`Misuse::Classes`] if there are not 1 to [`MAX_CLASSES`] classes. [`Misuse::Servers`] or
-    /// [`Misuse::Full`] if the largest number of servers or flows exists. [`Misuse::Extra`] if the
-    /// slice has `extra`. [`Misuse::Minimums`] if the classes' minimums exceed the slice.
+    /// [`Misuse::Classes`] if there are not 1 to [`MAX_CLASSES`] classes. [`Misuse::Servers`] with
+    /// 2^13 servers. [`Misuse::Full`] with 2^20 flows. [`Misuse::Extra`] if the slice has `extra`.
+    /// [`Misuse::Minimums`] if the classes' minimums exceed the slice.
     pub fn insert_server(
         &mut self,
         slice: contract::Slice,
@@ -85,7 +85,7 @@ impl Scheduler {
     ///
     /// # Errors
     /// [`Misuse::Unknown`] if the server does not exist. [`Misuse::NoClass`] if the flow is not a
-    /// server or has no such class. [`Misuse::Full`] if the largest number of flows exists.
+    /// server or has no such class. [`Misuse::Full`] with 2^20 flows.
     pub fn insert_member(
         &mut self,
         server: FlowId,

@@ -6,11 +6,12 @@
 //! **A limit stands in front of the contract.** For the contract, the next packet arrives when the
 //! limit lets it go, at a queue that was empty until then. So the eligible time of a packet is the
 //! later one of both. The promises to other flows stay valid, because a flow under a limit only
-//! offers less: a delayed slice wakes by the rule of the constant-bandwidth server, and a cell gets
-//! no credit for silence. A message keeps its logical arrival and its deadline, like a message
-//! whose processing took long; admission counts the part of the deadline that the limit may use up
-//! (`admission::timing`, `Promise::Limited`). A message that the limit delays beyond its deadline
-//! counts as if it had arrived then, so that it does not go before messages that can be in time.
+//! offers less. A delayed slice wakes by the rule of the constant-bandwidth server. A cell gets no
+//! credit for silence. A message keeps its logical arrival and its deadline, like a message whose
+//! processing took long; admission counts the part of the deadline that the limit may use up
+//! (`admission::timing`, `Promise::Limited`). If the limit lets a message go only after its
+//! deadline, the message counts as arrived at that time, so that it does not go before messages
+//! that can be in time.
 //!
 //! Every departure counts against the limit: guaranteed, left-over and early.
 //!

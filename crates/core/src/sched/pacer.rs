@@ -5,8 +5,8 @@
 //! the flow whose head may leave now, and the time of the next call. It has no link, so it defines
 //! no order between flows that may send at the same moment; [`super::Scheduler`] does.
 //!
-//! A flow that may send already is not delayed. A wait is rounded up to whole microseconds; a wait
-//! above a millisecond is rounded to 1/1024 of the wait or less. Apart from that microsecond,
+//! A flow that may send already is not delayed. A wait is rounded up to whole microseconds. A wait
+//! above a millisecond is rounded up by at most 1/1024 of itself. Apart from the microsecond,
 //! rounding takes at most half of a contract's CDVT, and after the pause of a dual bucket at most
 //! 1/32 of it, so it costs no rate. If no bucket of the calendar is narrow enough, the pacer
 //! examines the flow shortly before its time and inserts it again. This costs as much as a packet.

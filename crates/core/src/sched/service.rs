@@ -292,7 +292,7 @@ pub enum Misuse {
     /// The number of classes is not 1 to 8.
     #[error("a server has one class to {MAX_CLASSES}, not {0}")]
     Classes(usize),
-    /// The largest number of servers exists.
+    /// The scheduler has its largest number of servers. Holds that number.
     #[error("at most {0} servers")]
     Servers(usize),
     /// The minimums of a server's classes exceed the rate of its slice.
@@ -319,7 +319,7 @@ pub enum Misuse {
     /// A member keeps a cell contract, and a server keeps a slice.
     #[error("{0} is a member or a server: it keeps a cell contract or a slice")]
     OtherKind(FlowId),
-    /// The largest number of flows exists.
+    /// The scheduler has its largest number of flows. Holds that number.
     #[error("at most {0} flows")]
     Full(u32),
     /// The wire's longest packet with its overhead exceeds 2^24 - 1 bytes. Holds the sum.
