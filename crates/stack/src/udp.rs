@@ -21,7 +21,7 @@
 //!
 //! # Result of a packet
 //!
-//! - [`DONE`](netnice_ring::Status::DONE): the driver handed it to the NIC at the time of the stamp.
+//! - [`DONE`](netnice_ring::Status::DONE): the driver handed it to the NIC. The stamp is the time.
 //! - [`NO_LINK`](netnice_ring::Status::NO_LINK): the link is down, or the next hop does not answer.
 //!   The [`FlowNews`](netnice_api::direct::FlowNews) `Link` and `NextHop` report when this state
 //!   begins and ends.
