@@ -129,8 +129,8 @@ pub const PATTERN_WORDS: u16 = 4;
 /// Largest number of terms of a filter: as many as the words have bytes. Two terms of one byte
 /// count as one.
 pub const PATTERN_TERMS: u16 = 8 * PATTERN_WORDS;
-/// Largest number of different sets of compared bits among the filters in one place. Each set costs a
-/// look-up per packet.
+/// Largest number of different sets of compared bits among the filters in one place. Each set costs
+/// a look-up per packet.
 pub const PATTERN_SHAPES: u16 = 8;
 
 /// The sizes of a flow's memory, as in `docs/ring.md`.
