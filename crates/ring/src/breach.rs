@@ -37,7 +37,7 @@ pub enum Rule {
     ProducerPast {
         /// The advance, in entries.
         advance: u32,
-        /// How many were free.
+        /// The free entries.
         room: u32,
     },
     /// A consumer index moved back (R22).

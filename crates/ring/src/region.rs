@@ -259,7 +259,6 @@ impl Region {
     ///
     /// # Errors
     /// If the pipe cannot be created.
-    /// If there is no pipe.
     pub(crate) fn hold(&self) -> Result<OwnedFd, SetupError> {
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
         let (held, into) = rustix::pipe::pipe_with(flags).map_err(system("cannot make a pipe"))?;
