@@ -48,7 +48,8 @@ pub enum Order {
     Open(ProgramNo, Box<Open>, Box<Result<Prepared, Unprepared>>),
     /// Changes a flow's contract.
     Change(FlowNo, Service),
-    /// Sets a flow's source address, next hop (`None`: keep) and longest frame.
+    /// Sets a flow's source address, next hop and longest frame; see
+    /// [`Turn::readdress`](crate::turn::Turn::readdress).
     Readdress(FlowNo, Mac, Option<Mac>, usize),
     /// Closes a flow.
     Close(FlowNo),
@@ -294,7 +295,7 @@ impl Inbox {
         self.wake.as_fd()
     }
 
-    /// Executes pending commands, at most [`AT_ONCE`]. False: the thread is to end.
+    /// Executes some of the pending commands. False: the thread is to end.
     pub fn work(&mut self, server: &mut Server) -> bool {
         let mut said = false;
         let mut goes_on = true;
