@@ -1,11 +1,11 @@
 //! Classifies fragments: only the first fragment of a datagram carries its ports.
 //!
 //! ```text
-//!           first fragment                      a later fragment
-//!  unknown ────────────▶ known ─▶ its owner   unknown ────────────▶ waiting (a flow takes all)
-//!     ▲                    │                     ▲                     │
-//!     │  LIFETIME over,    │                     │  LIFETIME over      │ first fragment: known, and
-//!     └── or table full ───┘                     └── or table full ────┘ released to its owner
+//!          first fragment                      a later fragment
+//!  unknown ───────────▶ known ─▶ its owner   unknown ────────────▶ waiting (a flow takes all)
+//!     ▲                   │                     ▲                     │
+//!     │ LIFETIME over,    │                     │  LIFETIME over      │ first fragment: known, and
+//!     └── or table full ──┘                     └── or table full ────┘ released to its owner
 //! ```
 //! The demultiplexer does not reassemble: every fragment goes on as it came, and the flow's own
 //! stack reassembles. A later fragment without a first one could be any flow's, so it is held. If
