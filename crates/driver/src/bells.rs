@@ -5,7 +5,8 @@
 //! 20,000 times at once. In the packet thread that time is taken from all flows, so the packet
 //! thread times each of its own writes. A write that takes longer than [`DEAR`] moves the user of
 //! that program to a second thread of ordinary priority for [`MEMORY`]. This covers all programs of
-//! the user, also those that attach meanwhile, so detaching and attaching again does not help.
+//! the user, also those that attach meanwhile, so a program cannot avoid it by detaching and
+//! attaching again.
 //! ```text
 //!              a write took longer than DEAR
 //!   packet thread ─────────────────────────▶ second thread

@@ -1,9 +1,8 @@
 //! Confines the driver process: few rights during set-up, and only the calls of its work
 //! afterwards.
 //!
-//! The driver shares memory with untrusted programs. The confinement limits what an attacker gains
-//! who takes the driver over. It is the same whether the daemon, a unit or a person starts the
-//! driver.
+//! The driver shares memory with untrusted programs. The confinement limits the damage by an
+//! attacker inside the driver. It is the same for a start by the daemon, by a unit or by hand.
 //! ```text
 //!   root ─▶ resource limits, the folder of drivers, /dev/cpu_dma_latency
 //!     │  [`become_driver`]: a user of its own, SETUP capabilities, no way back to others

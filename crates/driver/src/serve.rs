@@ -6,8 +6,8 @@
 //!      │                                                    └─▶ doze ─▶ wait ─▶ spin ──┤
 //!      └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! The kernel stops a thread that only spins for 50 ms of each second if another thread needs the
-//! processor; a thread that only sleeps is 3 µs late or more. So the loop sleeps until a [`lead`]
+//! If another thread needs the processor, the kernel stops a thread that only spins, for 50 ms of
+//! each second. A thread that only sleeps is 3 µs late or more. So the loop sleeps until a [`lead`]
 //! before the departure, which it learns from the lateness of its sleeps. It runs one iteration
 //! then, and spins during the last [`NEAR`], as long as it sleeps a twelfth of its time ([`duty`]).
 //! It does not sleep while a program has news, and a program that sees it awake writes no doorbell.
@@ -387,7 +387,7 @@ impl Server {
     /// that it polls has a doorbell that is polled.
     fn hear_muted(&mut self, now: Instant) {
         while let Some(program) = self.muted.poll(now) {
-            // Re-adding the descriptor reports earlier writes once more.
+            // Enabling the events again reports earlier writes once more.
             self.turn.unmute(program);
             self.listen(program, RINGS);
         }

@@ -68,7 +68,7 @@ pub trait Card {
 /// Why a flow cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No such program.
+    /// No such program, or it was disconnected.
     #[error("program {} is gone", .0.0)]
     Gone(ProgramNo),
     /// The program's memory cannot hold the flow.
@@ -141,7 +141,7 @@ pub struct Turn {
     /// times: (flow, bytes). If the NIC never completes all, all but the last [`HELD`] count as
     /// sent.
     leaving: Vec<(FlowId, u64)>,
-    /// When all of `leaving` must have left, so that the delay violates no contract.
+    /// The latest time for all of `leaving` to leave without a violated contract.
     leaves: Instant,
     /// Packets are returned unsent while this is false.
     link_is_up: bool,

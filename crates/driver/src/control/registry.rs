@@ -6,7 +6,7 @@
 //! thread reuses a flow's number as soon as the flow is closed, so the daemon gets a different
 //! number ([`Flows`]). The control thread does the slow work: it makes and drops memory files,
 //! clears the pages of closed flows, attaches XDP with the first flow, and detaches it some time
-//! after the last. A call fails with a [`RegistryError`] and changes nothing.
+//! after the last. A call fails with a [`RegistryError`].
 
 mod flows;
 
