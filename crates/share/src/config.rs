@@ -74,7 +74,7 @@ pub struct Service {
     pub user: User,
     /// The program's file.
     pub program: PathBuf,
-    /// Its argv[0].
+    /// Its `argv[0]`.
     pub argv0: String,
     /// Its further arguments.
     pub args: Vec<String>,

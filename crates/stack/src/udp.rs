@@ -323,8 +323,8 @@ impl Socket {
         }
     }
 
-    /// The daemon's number of the flow, which [`FlowNews`] uses; `None` if no daemon opened the
-    /// flow.
+    /// The daemon's number of the flow, which `netnice_api::FlowNews` uses; `None` if no daemon
+    /// opened the flow.
     pub fn id(&self) -> Option<u32> {
         self.id
     }

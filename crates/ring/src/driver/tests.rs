@@ -4,7 +4,10 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::breach::Rule;
+use crate::layout::Ring;
 use crate::program::Fault;
+use crate::record::Status;
 use crate::story::{SMALL, piece};
 
 const BUDGET: Budget = Budget {

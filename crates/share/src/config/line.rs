@@ -176,7 +176,7 @@ pub(super) fn unknown_protocol(text: &str) -> Fault {
     }
 }
 
-/// The file name of a program, as the default for its argv[0].
+/// The file name of a program, as the default for its `argv[0]`.
 pub(super) fn base_name(program: &Path) -> String {
     let name = program.file_name().unwrap_or(program.as_os_str());
     name.to_string_lossy().into_owned()
