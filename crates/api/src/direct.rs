@@ -125,7 +125,7 @@ pub const PATTERN_TERMS: u16 = 8 * PATTERN_WORDS;
 /// and so many different sets of bits may be looked at in one place: each costs a packet a look-up.
 pub const PATTERN_SHAPES: u16 = 8;
 
-/// The memory of a flow, as `docs/ring.md` has it.
+/// The memory of a flow, as `docs/reference/ring.md` has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShapeDoc {

@@ -183,7 +183,7 @@ pub enum DriverEvent {
         /// Which.
         program: u32,
     },
-    /// A program broke a rule of `docs/ring.md` and was expelled with its flows.
+    /// A program broke a rule of `docs/reference/ring.md` and was expelled with its flows.
     Expelled {
         /// Which.
         program: u32,

@@ -208,7 +208,7 @@ int netnice_flow_release(int flow, const struct netnice_buffer *buffer);
 /* Shows the driver what was queued and released. */
 int netnice_flow_flush(int flow);
 
-/* What became of a packet; the numbers are those of docs/ring.md. */
+/* What became of a packet; the numbers are those of docs/reference/ring.md. */
 #define NETNICE_SENT 0
 #define NETNICE_FORBIDDEN 1 /* the flow may not send it */
 #define NETNICE_TOO_LONG 2  /* for the link or the contract */

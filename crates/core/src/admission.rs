@@ -18,7 +18,7 @@
 //! [`admit`] keeps the set admissible: it tells whether it would still be so with the request in
 //! it. It looks only at the conditions that the request touches, so a set that has become
 //! inadmissible elsewhere (a link that lost speed) does not stand in the way of others. The
-//! theorem about what an admissible set is good for is in docs/contracts.md.
+//! theorem about what an admissible set is good for is in docs/reference/contracts.md.
 //!
 //! Whether deadlines fit is asked of [`timing`].
 //!

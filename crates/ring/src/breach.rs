@@ -1,4 +1,4 @@
-//! The rules that a side can break in a way that the other side sees. Each is a MUST of `docs/ring.md`, with its
+//! The rules that a side can break in a way that the other side sees. Each is a MUST of `docs/reference/ring.md`, with its
 //! number; breaking one ends the relation: the driver expels the program, a program gives up its flow.
 
 use crate::layout::Ring;
@@ -14,13 +14,13 @@ pub struct Breach {
 }
 
 impl Breach {
-    /// The number of the MUST in `docs/ring.md`.
+    /// The number of the MUST in `docs/reference/ring.md`.
     pub fn must(&self) -> u32 {
         self.rule.must()
     }
 }
 
-/// A rule of `docs/ring.md`, with what was seen and what is allowed.
+/// A rule of `docs/reference/ring.md`, with what was seen and what is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rule {
     /// A producer index moved against its direction.
@@ -118,7 +118,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The number of the MUST in `docs/ring.md`.
+    /// The number of the MUST in `docs/reference/ring.md`.
     pub fn must(&self) -> u32 {
         match self {
             Rule::ProducerBack { .. } => 20,

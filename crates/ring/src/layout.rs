@@ -1,7 +1,7 @@
 //! Where everything lies in a memory file, and the shape of a flow, which is checked in one function.
 //!
 //! The structures here are never made: their fields' offsets are what is used, by [`std::mem::offset_of`], and the
-//! assertions at the end hold them to the numbers that `docs/ring.md` gives to programs in other languages. All
+//! assertions at the end hold them to the numbers that `docs/reference/ring.md` gives to programs in other languages. All
 //! integers have the machine's own byte order: both sides run on the same machine.
 //!
 //! Fields that one side writes share no cache line with those that the other side writes, and the lines of one
@@ -368,7 +368,7 @@ fn within(
     }
 }
 
-// The numbers of docs/ring.md.
+// The numbers of docs/reference/ring.md.
 const _: () = {
     assert!(size_of::<FileHeader>() == 0x600);
     assert!(offset_of!(FileHeader, magic) == 0x00);

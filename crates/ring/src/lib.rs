@@ -18,7 +18,7 @@
 //! base and length). On both channels it is the program that chooses the addresses. Everything has a fixed size, so a
 //! full ring pushes back, and nobody waits for a buffer of somebody else.
 //!
-//! `docs/ring.md` is the specification of every byte, with numbered rules for both sides; a program in another
+//! `docs/reference/ring.md` is the specification of every byte, with numbered rules for both sides; a program in another
 //! language needs nothing else. [`Breach`] names the rule that was broken.
 //!
 //! # Who believes whom

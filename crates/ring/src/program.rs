@@ -183,7 +183,7 @@ impl Attachment {
         false
     }
 
-    /// The number of the rule of `docs/ring.md` for which the driver expelled this program, if it did.
+    /// The number of the rule of `docs/reference/ring.md` for which the driver expelled this program, if it did.
     pub fn ended(&self) -> Option<u32> {
         match self.ended.load(Ordering::Acquire) {
             0 => None,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * A program that speaks the ring, written from docs/ring.md and nothing else: it sends numbered packets on one flow,
+ * A program that speaks the ring, written from docs/reference/ring.md and nothing else: it sends numbered packets on one flow,
  * of one and of two pairs in turns, and expects each of them back.
  *
  *     echoed MEMORY TO_DRIVER TO_PROGRAM OFFSET SLOT PACKETS

@@ -47,7 +47,7 @@ pub enum StackError {
     #[error("the direct path ended: {0}")]
     Ended(String),
     /// The driver expelled the program.
-    #[error("the driver expelled this program for breaking rule R{0} of docs/ring.md")]
+    #[error("the driver expelled this program for breaking rule R{0} of docs/reference/ring.md")]
     Expelled(u32),
     /// The driver broke a rule.
     #[error(transparent)]

@@ -497,9 +497,9 @@ fn with_min(entry: &Entry, direction: Direction, min: Rate) -> Option<Entry> {
 proptest! {
     #![proptest_config(cases(512))]
 
-    /// Theorem 1 of docs/contracts.md, first half: whatever is asked in whatever order, what is
-    /// held is admissible; and nothing admissible is refused. Judged by a recomputation that
-    /// shares no code with admission.
+    /// Theorem 1 of docs/reference/contracts.md, first half: whatever is asked in whatever order,
+    /// what is held is admissible; and nothing admissible is refused. Judged by a recomputation
+    /// that shares no code with admission.
     #[test]
     fn admission_grants_exactly_what_is_admissible(
         requests in proptest::collection::vec(requests(), 1..28),
@@ -554,8 +554,8 @@ proptest! {
         }
     }
 
-    /// Theorem 1 of docs/contracts.md, second half: in an admissible set there is a division of
-    /// every link by which everybody has the minimum and nobody is above a limit.
+    /// Theorem 1 of docs/reference/contracts.md, second half: in an admissible set there is a
+    /// division of every link by which everybody has the minimum and nobody is above a limit.
     #[test]
     fn what_is_admissible_can_be_served(requests in proptest::collection::vec(requests(), 1..28)) {
         let links = two_links();

@@ -11,7 +11,7 @@
 //! (`demand`), and one test decides whether earliest deadline first keeps them all, although
 //! packets (and blocks of P packets on the CPU) are not interrupted (`edf`). For channels
 //! alone the test is exact: what it refuses, some legal traffic breaks. For mixtures it is safe.
-//! The theorems, their sources and proofs are in docs/contracts.md.
+//! The theorems, their sources and proofs are in docs/reference/contracts.md.
 //!
 //! A refusal is the inequality that fails, in numbers, and the best that would fit instead.
 //! Everything is whole numbers; the running time is bounded whatever the promises are

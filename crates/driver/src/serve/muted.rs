@@ -1,4 +1,4 @@
-//! Programs whose doorbells are not heard for a while, because they called for nothing (docs/ring.md, R50 and R52).
+//! Programs whose doorbells are not heard for a while, because they called for nothing (docs/reference/ring.md, R50 and R52).
 //!
 //! A ring wakes the thread, whoever rings, and its time is everybody's. [`Turn::poll_muted`](crate::turn::Turn::poll_muted) says who is not
 //! heard; those rings that come meanwhile are one more, when it is over. What such a program really has to say waits no longer than that.

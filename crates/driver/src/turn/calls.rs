@@ -1,4 +1,4 @@
-//! Programs that call the driver (docs/ring.md, section 6), and those that call for nothing.
+//! Programs that call the driver (docs/reference/ring.md, section 6), and those that call for nothing.
 //!
 //! A call is a ring, or a notice that keeps the driver from sleeping; who calls has it go round once more, on a processor that is
 //! everybody's. A program that keeps to the rules calls for nothing now and then: it stored an index, the driver saw it on a round of its own,

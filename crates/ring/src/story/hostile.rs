@@ -69,7 +69,7 @@ pub(super) struct Story {
     delivered: std::collections::VecDeque<(u8, usize)>,
     number: u8,
     honest: bool,
-    /// The MUST of docs/ring.md that the program broke.
+    /// The MUST of docs/reference/ring.md that the program broke.
     broken: Option<u32>,
 }
 
@@ -315,7 +315,7 @@ impl Script<'_> {
     }
 }
 
-/// Plays the story that these bytes tell, and returns how it ends: the rule of docs/ring.md that the program breaks (`r31`), `whole`,
+/// Plays the story that these bytes tell, and returns how it ends: the rule of docs/reference/ring.md that the program breaks (`r31`), `whole`,
 /// or `program` if the program's side finds its own rings spoilt.
 pub fn judged(bytes: &[u8]) -> String {
     let mut script = Script(bytes.iter());

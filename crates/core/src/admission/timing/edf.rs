@@ -10,8 +10,8 @@
 //!
 //! and for sporadic jobs, of which every pattern with their spacing is legal, only then: Jeffay,
 //! Stanat and Martel 1991 (theorem 4.1) for deadlines at the end of the period, George, Rivierre
-//! and Spuri 1996 (theorem 5) for any. docs/contracts.md states it with the proof that also
-//! covers messages of several packets.
+//! and Spuri 1996 (theorem 5) for any. docs/reference/contracts.md states it with the proof that
+//! also covers messages of several packets.
 //!
 //! # How it is decided
 //! 1. Shares above the whole are refused at once.

@@ -310,7 +310,8 @@ impl Transmitter {
     }
 
     /// The channel with what a limit leaves of its deadline: all packets of a message have come
-    /// through by its logical arrival + D + Mmax / max - burst (docs/contracts.md, theorem 2).
+    /// through by its logical arrival + D + Mmax / max - burst (docs/reference/contracts.md,
+    /// theorem 2).
     fn behind_limit(&self, channel: &Channel, max: Rate, burst: Nanos) -> Result<Channel, Fault> {
         let rate = channel.rate();
         if rate > max.into() {
@@ -433,7 +434,7 @@ impl Transmitter {
 
 /// The most bytes that the sustained part lets through at once: MBS, of which the peak rate
 /// takes away again what the sustained rate gives meanwhile, and one packet for certain.
-/// docs/contracts.md, theorem 2, the demand of each contract; rounded up.
+/// docs/reference/contracts.md, theorem 2, the demand of each contract; rounded up.
 fn burst_bytes(mbs: u64, largest: u64, scr: Rate, pcr: Rate) -> u128 {
     let (scr, pcr) = (scr.bits_per_second(), pcr.bits_per_second());
     let part = |bytes: u64, rate: u64| {

@@ -1,5 +1,5 @@
 //! Stories told by bytes. Those in `corpus` are told with every test, each in a file named after how it
-//! ends: with the MUST of docs/ring.md that it breaks, or whole. The property tells stories near them.
+//! ends: with the MUST of docs/reference/ring.md that it breaks, or whole. The property tells stories near them.
 
 use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
