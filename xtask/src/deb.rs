@@ -409,7 +409,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/vendor-completions/_netnice"),
     ("fish", "usr/share/fish/vendor_completions.d/netnice.fish"),
 ];
-const FILES: [(&str, &str, u32); 12] = [
+const FILES: [(&str, &str, u32); 13] = [
     ("packaging/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/prerm", "DEBIAN/prerm", 0o755),
     ("packaging/postrm", "DEBIAN/postrm", 0o755),
@@ -443,6 +443,11 @@ const FILES: [(&str, &str, u32); 12] = [
     (
         "docs/manual/policy.md",
         "usr/share/doc/netnice/policy.md",
+        0o644,
+    ),
+    (
+        "docs/reference/policy-keys.md",
+        "usr/share/doc/netnice/policy-keys.md",
         0o644,
     ),
     (
