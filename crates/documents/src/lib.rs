@@ -4,7 +4,7 @@
 //!
 //! Tests of a program read these lines with the program's real parser ([`judge`]).
 //!
-//! Documents are `README.md`, `crates/core/README.md`, every Markdown file below
+//! Documents are `README.md`, `CONTRIBUTING.md`, `crates/core/README.md`, every Markdown file below
 //! `docs` and the manual pages `packaging/*.8`. A command line of one of [`PROGRAMS`] is
 //!
 //! - a line of a code block whose language is none, `sh`, `bash`, `zsh` or `console`. Prompts,
@@ -257,7 +257,7 @@ fn root() -> PathBuf {
 
 /// The documents, sorted by path.
 fn files(root: &Path) -> Vec<PathBuf> {
-    let single = ["README.md", "crates/core/README.md"];
+    let single = ["README.md", "CONTRIBUTING.md", "crates/core/README.md"];
     let mut files = single.map(|file| root.join(file)).to_vec();
     add_below(&root.join("docs"), "md", &mut files);
     add_below(&root.join("packaging"), "8", &mut files);
