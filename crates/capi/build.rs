@@ -1,4 +1,4 @@
-//! Gives the shared library its name for the dynamic linker; the number changes when the interface does.
+//! Sets the soname of the shared library. The number in it changes when the interface changes.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,7 +1,8 @@
-//! The caller's side of the socket, blocking.
+//! The client's side of the daemon's socket, blocking.
 //!
-//! A connection that takes part in the direct path is told news between answers. Whoever waits for an answer keeps them
-//! ([`Client::heard`]); without waiting for any, [`Client::news`] reads what has come.
+//! On a connection that is attached to the direct path the daemon also sends notifications
+//! ([`FlowNews`]) between responses. A call that waits for a response stores them
+//! ([`Client::heard`]). [`Client::news`] reads them without waiting.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,18 +23,23 @@ use crate::{Process, Request, Response, RuntimeDir, fds};
 pub struct Client {
     stream: UnixStream,
     answers: Decoder,
-    /// Descriptors that came, and that no answer has taken yet.
+    /// Received descriptors that no response has taken yet.
     beside: Vec<OwnedFd>,
     news: VecDeque<FlowNews>,
 }
 
 impl Client {
-    /// How long a call waits for its answer. The longest work that a daemon does for one request is the first limit of
-    /// all: it loads the eBPF programs, and puts them on each interface, for which the kernel takes 10 to 30 ms (a grace
-    /// period of RCU each way). On a host with a thousand interfaces that is half a minute.
+    /// Time that a call waits for its response. The longest work of the daemon for one request is
+    /// the first limit of all: it loads the eBPF programs and attaches them to each interface, for
+    /// which the kernel takes 10 to 30 ms (one RCU grace period in each direction). On a host with
+    /// a thousand interfaces that takes half a minute.
     pub const TIMEOUT: Duration = Duration::from_secs(120);
 
     /// Connects to the daemon of a runtime folder.
+    ///
+    /// # Errors
+    /// [`ClientError::NoDaemon`] if no process listens at the socket, [`ClientError::Connect`] if
+    /// connecting fails in another way.
     pub fn connect(dir: &RuntimeDir) -> Result<Client, ClientError> {
         let socket = dir.socket();
         let stream = UnixStream::connect(&socket).map_err(|source| match source.kind() {
@@ -45,7 +51,7 @@ impl Client {
         Ok(Client::over(stream))
     }
 
-    /// Speaks over a socket that is connected already.
+    /// Uses a socket that is already connected.
     pub fn over(stream: UnixStream) -> Client {
         Client {
             stream,
@@ -55,11 +61,14 @@ impl Client {
         }
     }
 
-    /// Sends a request and waits for the answer, at most [`Client::TIMEOUT`]. Where the request is about a process, `pidfd`
-    /// means it; what is sent is its number and its start ([`Process`]). After an error the connection is of no further use.
+    /// Sends a request and waits for the response, at most [`Client::TIMEOUT`]. If the request is
+    /// about a process, `pidfd` identifies it; the client sends its number and its start time
+    /// ([`Process`]). After an error the connection must not be used again.
     ///
     /// # Errors
     /// [`ClientError::Ended`] if the process has ended; nothing was sent then.
+    /// [`ClientError::Timeout`] if no response arrives in time. Other errors if the connection
+    /// fails or a message is invalid.
     pub fn call(
         &mut self,
         request: &Request,
@@ -68,7 +77,10 @@ impl Client {
         self.call_within(Client::TIMEOUT, request, pidfd)
     }
 
-    /// [`Client::call`] with another patience.
+    /// [`Client::call`] with another timeout.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
     pub fn call_within(
         &mut self,
         patience: Duration,
@@ -82,7 +94,11 @@ impl Client {
         answer
     }
 
-    /// [`Client::call`] for an answer that brings descriptors, in the order in which they were sent.
+    /// [`Client::call`] for a response with descriptors. Returns them in the order in which they
+    /// were sent.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
     pub fn call_for_fds(
         &mut self,
         request: &Request,
@@ -95,13 +111,16 @@ impl Client {
         Ok((answer?, beside))
     }
 
-    /// The next of the news that came while an answer was waited for, or that were read already.
+    /// The next notification among those that were read so far.
     pub fn heard(&mut self) -> Option<FlowNews> {
         self.news.pop_front()
     }
 
-    /// The next of the news that have come; nothing if there is none now. After an error the connection is of no further
-    /// use.
+    /// The next notification that has arrived; `None` if there is none at present. After an error
+    /// the connection must not be used again.
+    ///
+    /// # Errors
+    /// If the connection fails, or a message is invalid or a response without a request.
     pub fn news(&mut self) -> Result<Option<FlowNews>, ClientError> {
         loop {
             if let Some(news) = self.heard() {
@@ -139,7 +158,7 @@ impl Client {
             self.stream.set_write_timeout(Some(left(until)?))?;
             let sent = match fds::send(self.stream.as_fd(), rest, &[]) {
                 Ok(sent) => sent,
-                // The daemon may refuse a request before it has read all of it.
+                // The daemon can refuse a request before it has read all of it.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => break,
                 Err(error) => return Err(error.into()),
             };
@@ -158,7 +177,7 @@ impl Client {
         }
     }
 
-    /// The answer among what was read; the news before it are kept.
+    /// The response among the messages that were read. Stores the notifications before it.
     fn take_answer(&mut self) -> Result<Option<Response>, ClientError> {
         while let Some(body) = self.answers.poll().map_err(WireError::from)? {
             match wire::decode_response(&body)? {
@@ -169,7 +188,7 @@ impl Client {
         Ok(None)
     }
 
-    /// Waits for bytes, as long as the socket says.
+    /// Reads bytes, and waits for them up to the timeout of the socket.
     fn read(&mut self) -> Result<(), ClientError> {
         let mut bytes = [0; 16 * 1024];
         let received = fds::receive(self.stream.as_fd(), &mut bytes, fds::MOST)?;
@@ -186,51 +205,51 @@ impl Client {
 }
 
 impl AsFd for Client {
-    /// Readable when there is something for [`Client::news`].
+    /// Readable when [`Client::news`] has something to read.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-/// Why a call has no answer.
+/// Why a call has no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Nobody listens.
+    /// No process listens at the socket.
     #[error("no daemon answers at {}", socket.display())]
     NoDaemon {
-        /// The socket.
+        /// The path of the socket.
         socket: PathBuf,
     },
-    /// The socket cannot be reached.
+    /// Connecting to the socket failed.
     #[error("cannot connect to {}: {source}", socket.display())]
     Connect {
-        /// The socket.
+        /// The path of the socket.
         socket: PathBuf,
-        /// What the kernel says.
+        /// The error of the system call.
         source: io::Error,
     },
     /// The process that the request is about has ended.
     #[error("the process that is meant has ended")]
     Ended,
-    /// The process that the request is about cannot be looked at.
+    /// Reading the state of the process that the request is about failed.
     #[error("the process that is meant cannot be named to the daemon: {0}")]
     Process(io::Error),
-    /// No answer in time.
+    /// No response arrived in time.
     #[error("the daemon did not answer in time; `netnice log` and the daemon's output may say why")]
     Timeout,
-    /// The connection ended before the answer.
+    /// The connection ended before the response.
     #[error("the daemon closed the connection without an answer")]
     HungUp,
-    /// An answer that was not asked for.
+    /// A response arrived without a request.
     #[error("the daemon answered what nobody had asked")]
     Unasked,
-    /// More descriptors than an answer has.
+    /// More descriptors arrived than belong to a response.
     #[error("the daemon sent more descriptors than belong to an answer")]
     Surplus,
-    /// The message cannot be written or read.
+    /// The message cannot be encoded or decoded.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// The connection broke.
+    /// The connection failed.
     #[error("the connection to the daemon broke: {0}")]
     Io(io::Error),
 }
@@ -245,7 +264,7 @@ impl From<io::Error> for ClientError {
     }
 }
 
-/// The time that is left, if any is.
+/// The time until `until`, if any is left.
 fn left(until: Instant) -> Result<Duration, ClientError> {
     match until.saturating_duration_since(Instant::now()) {
         Duration::ZERO => Err(ClientError::Timeout),

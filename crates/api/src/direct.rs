@@ -1,179 +1,188 @@
-//! What programs and the daemon say of direct flows.
+//! The messages between programs and the daemon about flows of the direct path.
 //!
-//! A program takes part on one link with a connection of its own: [`DirectRequest::Attach`] makes its memory file, and the
-//! answer brings the file and the two doorbells ([`Attached`]); then it opens and closes flows on that connection. While it lives
-//! the flows live: they end with the connection, and with the process. What changes meanwhile without having been
-//! asked for the daemon says by [`DirectAnswer::News`], on the same connection, between answers.
+//! A program attaches to one link with a connection of its own. [`DirectRequest::Attach`] creates
+//! its memory file, and the response carries the file and the two doorbells ([`Attached`]). Then
+//! the program opens and closes flows on that connection. The flows end with the connection and
+//! with the process. The daemon reports changes that no request caused by [`DirectAnswer::News`] on
+//! the same connection, between responses.
 
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
 
-/// What a program asks of direct flows.
+/// A request of a program about direct flows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirectRequest {
-    /// Take part on a link. The message names the caller ([`crate::ClientCall`]).
+    /// Attach to a link. The message identifies the calling process ([`crate::ClientCall`]).
     Attach(Attach),
     /// Open a flow.
     Open(OpenFlow),
-    /// Give a flow another contract.
+    /// Change the contract of a flow.
     Change(ChangeFlow),
     /// Close a flow.
     Close(CloseFlow),
-    /// Ask for the station through which a host is reached.
+    /// Request the next hop to a host.
     NextHop(NextHop),
 }
 
-/// What a program is told of direct flows. Changing and closing are answered by [`crate::Response::Done`].
+/// A message of the daemon about direct flows. The response to changing and closing is
+/// [`crate::Response::Done`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DirectAnswer {
-    /// To `attach`; three descriptors come with it.
+    /// Response to `attach`; three descriptors are sent with it.
     Attached(Attached),
-    /// To `open`.
+    /// Response to `open`.
     Opened(FlowOpened),
-    /// To `next-hop`.
+    /// Response to `next-hop`.
     Hop(Hop),
-    /// What happened without having been asked for; no answer to anything.
+    /// A notification; it is not a response.
     News(FlowNews),
 }
 
-/// [`DirectRequest::Attach`]: take part on a link. The message names the caller.
+/// [`DirectRequest::Attach`]: attach to a link. The message identifies the calling process.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Attach {
-    /// The interface. None: the only one that is managed.
+    /// The interface. `None`: the only managed interface.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iface: Option<String>,
-    /// How many flows there are to be at a time, at most.
+    /// Largest number of open flows.
     pub flows: u32,
-    /// Bytes for the regions of all of them.
+    /// Bytes for the regions of all flows.
     pub bytes: u64,
 }
 
-/// The answer to [`Attach`]. Three descriptors come with it: the memory file, the doorbell to the driver, and the
-/// one to the program, in this order.
+/// The response to [`Attach`]. Three descriptors are sent with it, in this order: the memory file,
+/// the doorbell to the driver, and the doorbell to the program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attached {
     /// The interface.
     pub iface: String,
-    /// How the driver reaches it: `native`, `generic` or `fallback`.
+    /// The driver's access to the interface: `native`, `generic` or `fallback`.
     pub mode: String,
 }
 
-/// What a flow speaks.
+/// The protocol and the endpoints of a flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Speaks {
     /// UDP from one port.
     Udp {
-        /// The own end. An unspecified address is chosen by the route to the other end; port 0 is chosen.
+        /// The local endpoint. The daemon replaces an unspecified address by the source address of
+        /// the route to the remote endpoint, and chooses a port for port 0.
         local: SocketAddr,
-        /// The other end. None: any single host may be sent to and received from.
+        /// The remote endpoint. `None`: any single host.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         remote: Option<SocketAddr>,
     },
-    /// UDP of a group: what is sent to it is received, by each member. Nothing but to the group is sent.
+    /// UDP of a multicast group. Each member receives what is sent to the group, and sends only to
+    /// the group.
     Group {
-        /// The own end, from which it sends.
+        /// The local endpoint, which is the source of sent packets.
         local: SocketAddr,
         /// The group and its port.
         group: SocketAddr,
     },
     /// Another protocol over IP.
     Protocol {
-        /// Its number.
+        /// Protocol number.
         number: u8,
-        /// The own end.
+        /// The local address.
         local: IpAddr,
-        /// The other end. None: any single host.
+        /// The remote address. `None`: any single host.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         remote: Option<IpAddr>,
-        /// Which of its packets are received: all of these must hold, from the begin of the protocol's own header.
+        /// Filter for received packets: all terms must hold. Offsets count from the start of the
+        /// protocol's own header.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pattern: Vec<Term>,
     },
     /// Another protocol over Ethernet.
     EtherType {
-        /// Its number.
+        /// EtherType.
         number: u16,
-        /// Which of its packets are received, from behind the EtherType.
+        /// Filter for received packets: all terms must hold. Offsets count from the byte after the
+        /// EtherType.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pattern: Vec<Term>,
     },
 }
 
-/// One term of a filter description: the byte at `offset`, under `mask`, is `value`.
+/// One term of a filter: the byte at `offset`, masked by `mask`, equals `value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Term {
-    /// Where.
+    /// Offset of the byte.
     pub offset: u16,
-    /// Which bits.
+    /// Mask of the compared bits.
     pub mask: u8,
-    /// What they are.
+    /// Value of the compared bits.
     pub value: u8,
 }
 
-/// Filter descriptions look at so many bytes,
+/// Number of bytes that the terms of a filter can reach.
 pub const PATTERN_REACH: u16 = 128;
-/// in so many words of eight (enough for two IPv6 addresses),
+/// Largest number of 8-byte words with terms in one filter (enough for two IPv6 addresses).
 pub const PATTERN_WORDS: u16 = 4;
-/// in as many terms as these have bytes (two terms of one byte are one),
+/// Largest number of terms of a filter: as many as the words have bytes. Two terms of one byte
+/// count as one.
 pub const PATTERN_TERMS: u16 = 8 * PATTERN_WORDS;
-/// and so many different sets of bits may be looked at in one place: each costs a packet a look-up.
+/// Largest number of different sets of compared bits among the filters in one place. Each set costs
+/// a look-up per packet.
 pub const PATTERN_SHAPES: u16 = 8;
 
-/// The memory of a flow, as `docs/reference/ring.md` has it.
+/// The sizes of a flow's memory, as in `docs/reference/ring.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShapeDoc {
     /// Bytes of a chunk.
     pub chunk_bytes: u32,
-    /// Chunks.
+    /// Number of chunks.
     pub chunks: u32,
-    /// Entries of the submit and of the reclaim ring.
+    /// Entries of the submit ring and of the reclaim ring.
     pub transmit_entries: u32,
-    /// Entries of the prime and of the deliver ring.
+    /// Entries of the prime ring and of the deliver ring.
     pub receive_entries: u32,
 }
 
-/// [`DirectRequest::Open`], on the connection that attached.
+/// [`DirectRequest::Open`], on the connection of the attachment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenFlow {
-    /// What it speaks.
+    /// The protocol and the endpoints.
     pub speaks: Speaks,
-    /// Its contract as text. None: best effort.
+    /// The contract as text. `None`: best effort.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub contract: Option<String>,
-    /// Its memory.
+    /// The sizes of the flow's memory.
     pub shape: ShapeDoc,
-    /// Parts of datagrams are wanted in order alone (VERT 4.3), not in any.
+    /// Deliver the fragments of a datagram in order only (VERT 4.3).
     #[serde(default, skip_serializing_if = "super::request::is_false")]
     pub in_order: bool,
 }
 
-/// The answer to [`OpenFlow`]: what the program needs to compose headers, and where the flow lies.
+/// The response to [`OpenFlow`]: the addresses for the headers, and the location of the flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowOpened {
-    /// Its number, for as long as it is open.
+    /// Number of the flow while it is open.
     pub flow: u32,
-    /// Its slot in the memory file.
+    /// Slot of the flow in the memory file.
     pub slot: u32,
-    /// Where its region begins.
+    /// Offset of the flow's region in the memory file, in bytes.
     pub offset: u64,
-    /// What it speaks, with what was chosen filled in.
+    /// The protocol and the endpoints, with the chosen addresses and ports.
     pub speaks: Speaks,
-    /// The address of the link.
+    /// Hardware address of the link.
     pub mac: [u8; 6],
-    /// The station that frames go to. The driver writes it into each frame, so that it may change. None: the flow
-    /// sends to any host, and asks for each ([`DirectRequest::NextHop`]).
+    /// Hardware address of the next hop. The driver writes it into each frame, so it can change.
+    /// `None`: the flow sends to any host, and the program requests the next hop to each
+    /// ([`DirectRequest::NextHop`]).
     pub next_hop: Option<[u8; 6]>,
-    /// The MTU on the way to the other end.
+    /// Path MTU to the remote endpoint, in bytes.
     pub mtu: u32,
-    /// Its contract, as granted.
+    /// The granted contract.
     pub contract: String,
 }
 
@@ -181,21 +190,21 @@ pub struct FlowOpened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CloseFlow {
-    /// Its number.
+    /// Number of the flow.
     pub flow: u32,
 }
 
-/// [`DirectRequest::Change`]: another contract; the old one stays if the new one is refused.
+/// [`DirectRequest::Change`]: another contract. If the daemon refuses it, the old one stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeFlow {
-    /// Its number.
+    /// Number of the flow.
     pub flow: u32,
-    /// What changes, as contract text.
+    /// The changed clauses as contract text.
     pub change: String,
 }
 
-/// [`DirectRequest::NextHop`]: the station through which a host is reached, for flows to any host.
+/// [`DirectRequest::NextHop`]: the next hop to a host, for flows to any host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NextHop {
@@ -203,61 +212,62 @@ pub struct NextHop {
     pub to: IpAddr,
 }
 
-/// The answer to [`NextHop`].
+/// The response to [`NextHop`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hop {
-    /// The station.
+    /// Hardware address of the next hop.
     pub mac: [u8; 6],
-    /// The MTU on the way.
+    /// Path MTU, in bytes.
     pub mtu: u32,
 }
 
-/// What happened to a program's flows without its asking.
+/// A notification about a program's flows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FlowNews {
-    /// The link went down (false) or came up: packets come back unsent meanwhile.
+    /// The link went down (false) or up (true). Packets come back unsent while it is down.
     Link {
-        /// Up.
+        /// True if the link is up.
         up: bool,
     },
-    /// Longer packets than this come back unsent from now on, or may be sent again.
+    /// The path MTU has changed. Longer packets come back unsent.
     Mtu {
-        /// Which flow.
+        /// Number of the flow.
         flow: u32,
-        /// The MTU.
+        /// The MTU, in bytes.
         mtu: u32,
     },
-    /// Frames go to another station from now on; the driver sees to it.
+    /// The next hop has changed. The driver uses the new one from now on.
     NextHop {
-        /// Which flow.
+        /// Number of the flow.
         flow: u32,
-        /// The station. None: it does not answer, and packets come back unsent.
+        /// Hardware address of the next hop. `None`: it does not answer, and packets come back
+        /// unsent.
         mac: Option<[u8; 6]>,
     },
-    /// The flow's contract is served with less than was granted, and why.
+    /// The flow gets less than its contract grants, or the full contract again.
     Degraded {
-        /// Which flow.
+        /// Number of the flow.
         flow: u32,
-        /// Why; empty: it is served again as it was granted.
+        /// The reason. Empty: the flow gets its full contract again.
         why: String,
     },
-    /// The flow is closed: its way leads over another link, say.
+    /// The flow is closed, for example because its route uses another link now.
     Closed {
-        /// Which flow.
+        /// Number of the flow.
         flow: u32,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The driver ended, or expelled the program: all its flows are closed.
+    /// The driver ended or disconnected the program. All its flows are closed.
     Ended {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
 impl Speaks {
-    /// The own port, of what has one.
+    /// The local port, if the protocol has one.
     pub fn port(&self) -> Option<u16> {
         match self {
             Speaks::Udp { local, .. } | Speaks::Group { local, .. } => Some(local.port()),

@@ -1,13 +1,16 @@
-//! What the daemon and a driver process say to each other.
+//! The messages between the daemon and a driver process.
 //!
-//! A driver listens at `driver-IFACE.sock` in the runtime folder, which only root may open. Messages are framed as those of
-//! the daemon's socket. Requests carry a number, and answers bear it; requests may follow each other without waiting. What
-//! happens by itself comes without a number ([`DriverEvent`]). A driver goes on when the daemon ends; the next one asks it for
-//! its [`DriverRequest::Census`].
+//! A driver listens at `drivers/IFACE.sock` in the runtime folder. The framing is that of the
+//! daemon's socket. Each request carries a number, and the reply repeats it. The daemon may send
+//! requests without waiting for replies. A driver sends events without a number ([`DriverEvent`]).
+//! When the daemon ends, the driver continues; the next daemon requests its
+//! [`DriverRequest::Census`].
 //!
-//! The daemon decides: whose port it is, what fits the link. The driver believes it in that, and checks only
-//! what would break its own work. The numbers of programs and flows are the driver's. None soon comes twice, so that what the daemon
-//! asks about one that is gone, of which it has not heard yet, is refused, and means no other.
+//! The daemon decides to which flow a port belongs and what fits the link. The driver trusts these
+//! decisions and validates only what could disturb its own work. The driver assigns the numbers of
+//! programs and flows and does not reuse them soon. So it refuses a request about a program or flow
+//! that has ended, even if the daemon has not received the event yet, and never applies it to
+//! another one.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,294 +20,303 @@ use crate::direct::{ShapeDoc, Speaks, Term};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverCall {
-    /// Chosen by the daemon; the answer bears it.
+    /// The daemon chooses it; the reply repeats it.
     pub id: u64,
-    /// What is asked.
+    /// The request.
     pub ask: DriverRequest,
 }
 
-/// What the daemon asks of a driver.
+/// A request of the daemon to a driver.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum DriverRequest {
-    /// The rate that the direct path may use from now on, and the bytes that the wire adds to each packet.
+    /// Sets the rate of the direct path and the wire overhead of each packet.
     Wire {
         /// In bit/s.
         rate: u64,
-        /// In bytes.
+        /// In bytes per packet.
         overhead: u64,
     },
-    /// Another program. Its pidfd travels with the request: when it ends, its flows end.
+    /// Attaches a program. Its pidfd is sent with the request. When the program ends, its flows
+    /// end.
     Attach {
-        /// Its number, for people.
+        /// Process number, for display.
         pid: u32,
-        /// The user that its memory counts for.
+        /// The user whose quota the memory counts against.
         #[serde(default)]
         uid: u32,
-        /// Flows at a time.
+        /// Largest number of open flows.
         flows: u32,
         /// Bytes of all regions.
         bytes: u64,
-        /// Bytes that memory files of this user may have with this driver at most, those of programs that have ended too as long
-        /// as anybody has them. None: any number.
+        /// Largest number of bytes of this user's memory files with this driver. The files of ended
+        /// programs count as long as they exist. `None`: no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         most: Option<u64>,
     },
-    /// A program ends, and with it its flows.
+    /// Ends a program and its flows.
     Detach {
-        /// Which.
+        /// Number of the program.
         program: u32,
     },
-    /// Another flow of a program.
+    /// Opens a flow of a program.
     Open(Box<DriverFlow>),
-    /// Another contract.
+    /// Changes the contract of a flow.
     Change {
-        /// Which flow.
+        /// Number of the flow.
         flow: u32,
-        /// The contract as text.
+        /// The new contract as text.
         contract: String,
         /// As in [`DriverFlow`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
         granted: Option<String>,
     },
-    /// Frames of the flow go to another station, or may be of another length.
+    /// Changes the next hop or the MTU of a flow.
     Readdress {
-        /// Which flow.
+        /// Number of the flow.
         flow: u32,
-        /// The station. None: to nobody; packets come back unsent. (A flow that was opened without one goes on naming
-        /// it.)
+        /// The next hop. `None`: the next hop is unknown, and packets come back unsent. (On a flow
+        /// that was opened without a next hop the program continues to write it into each frame.)
         next_hop: Option<[u8; 6]>,
-        /// The MTU.
+        /// The MTU, in bytes.
         mtu: u32,
     },
-    /// A flow ends.
+    /// Closes a flow.
     Close {
-        /// Which.
+        /// Number of the flow.
         flow: u32,
     },
-    /// Frames that fit one of these are thrown away from now on, and no others. Offsets count from a frame's first byte.
+    /// Replaces the patterns of received frames that the driver discards. Offsets count from the
+    /// first byte of a frame.
     Discard {
-        /// Terms of each.
+        /// The terms of each pattern.
         patterns: Vec<Vec<Term>>,
     },
-    /// All programs and flows, with their counters.
+    /// Requests all programs and flows with their counters.
     Census,
-    /// What all flows together have done: asked for several times a second.
+    /// Requests the sums of all flows. The daemon sends this several times a second.
     Totals,
-    /// End: XDP is off the interface before the answer comes.
+    /// Ends the driver. It detaches XDP from the interface before it replies.
     Stop,
 }
 
-/// A flow as the daemon has it set up.
+/// The configuration of a flow, as the daemon decided it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DriverFlow {
-    /// Whose.
+    /// Number of the program.
     pub program: u32,
-    /// The daemon's own number of it, by which the next daemon knows it in the census.
+    /// The daemon's number of the flow. The next daemon finds it in the census.
     #[serde(default)]
     pub number: u32,
-    /// What it speaks, complete: addresses and ports are chosen.
+    /// The protocol and endpoints, with all addresses and ports chosen.
     pub speaks: Speaks,
-    /// The station that frames go to. None: to whichever the program names.
+    /// The next hop. `None`: the program writes the next hop into each frame.
     pub next_hop: Option<[u8; 6]>,
-    /// The MTU.
+    /// The MTU, in bytes.
     pub mtu: u32,
-    /// The contract as text, as the driver keeps it.
+    /// The contract as text, as the driver serves it.
     pub contract: String,
-    /// The contract as it was granted, where the driver is told another: a promise that is not kept at present, a slice
-    /// at the driver's rate. The driver only remembers it, for the next daemon.
+    /// The granted contract, if it differs from `contract`: a guarantee that is not served at
+    /// present, or a slice converted to the driver's rate. The driver only stores it for the next
+    /// daemon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub granted: Option<String>,
-    /// Its memory.
+    /// The sizes of the flow's memory.
     pub shape: ShapeDoc,
-    /// Parts of datagrams in order alone.
+    /// Deliver the fragments of a datagram in order only.
     #[serde(default, skip_serializing_if = "super::request::is_false")]
     pub in_order: bool,
-    /// What it may use of the driver's time for receiving, in millionths. None: all that there is.
+    /// Receive budget: share of the driver's time for receiving, in millionths. `None`: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receive_share: Option<u32>,
 }
 
-/// What a driver says.
+/// A message of a driver to the daemon.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DriverWord {
-    /// An answer.
+    /// A reply.
     Answer {
-        /// To which request.
+        /// The number of the request.
         id: u64,
-        /// What.
+        /// The reply.
         answer: DriverAnswer,
     },
-    /// What happened by itself.
+    /// An event that no request caused.
     Event(DriverEvent),
 }
 
-/// What a driver answers.
+/// A reply of a driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DriverAnswer {
-    /// It is done.
+    /// The request was carried out.
     Done,
-    /// To `attach`; memory file, doorbell to the driver and doorbell to the program travel with it.
+    /// Reply to `attach`. The memory file, the doorbell to the driver and the doorbell to the
+    /// program are sent with it.
     Attached {
-        /// The program's number.
+        /// Number of the program.
         program: u32,
     },
-    /// To `open`.
+    /// Reply to `open`.
     Opened {
-        /// The flow's number.
+        /// Number of the flow.
         flow: u32,
-        /// Its slot.
+        /// Slot of the flow in the memory file.
         slot: u32,
-        /// Where its region begins.
+        /// Offset of the flow's region in the memory file, in bytes.
         offset: u64,
     },
-    /// To `close`: what was counted of it.
+    /// Reply to `close`: the final counters of the flow.
     Closed(Box<FlowCounts>),
-    /// To `census`.
+    /// Reply to `census`.
     Census(Box<CensusDoc>),
-    /// To `totals`.
+    /// Reply to `totals`.
     Totals(TotalsDoc),
-    /// Nothing has changed.
+    /// The request failed. Nothing has changed.
     Failed {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// What happened by itself.
+/// An event that no request caused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DriverEvent {
     /// A program ended, and its flows with it.
     Gone {
-        /// Which.
+        /// Number of the program.
         program: u32,
     },
-    /// A program broke a rule of `docs/reference/ring.md` and was expelled with its flows.
+    /// A program broke a rule of `docs/reference/ring.md`, and the driver disconnected it with its
+    /// flows.
     Expelled {
-        /// Which.
+        /// Number of the program.
         program: u32,
-        /// Which rule, and how.
+        /// The rule, and how it was broken.
         why: String,
     },
-    /// The interface is gone, or its MTU is beyond what a driver has frames for; the driver ends. Another address or another
-    /// MTU it takes over, and a link that is down it waits for.
+    /// The interface is gone, or its MTU exceeds the driver's frame size; the driver ends. The
+    /// driver adopts any other change of the address or the MTU, and waits while the link is down.
     Lost {
-        /// What.
+        /// The reason.
         why: String,
     },
 }
 
-/// All that a driver has.
+/// The complete state of a driver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CensusDoc {
     /// The interface.
     pub iface: String,
-    /// `native`, `generic` or `fallback`.
+    /// Access to the interface: `native`, `generic` or `fallback`.
     pub mode: String,
-    /// The rate that it has now, in bit/s.
+    /// The current rate of the direct path, in bit/s.
     pub rate: u64,
-    /// Why it is not native, if it is not.
+    /// The reason why the mode is not `native`, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_not_native: Option<String>,
     /// The programs.
     pub programs: Vec<ProgramDoc>,
     /// The flows.
     pub flows: Vec<DriverFlowDoc>,
-    /// Frames that were looked at and were no flow's, by reason.
+    /// Frames that the driver inspected and that belonged to no flow, by reason.
     pub discarded: Vec<(String, u64)>,
-    /// What its time went to.
+    /// Time accounting of the driver.
     pub spent: SpentDoc,
-    /// Who has the frames that it shares with the kernel; none in the fallback, which shares none.
+    /// Owners of the frames that the driver shares with the kernel. `None` in the fallback mode,
+    /// which shares no frames.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frames: Option<FramesDoc>,
-    /// Doorbells that programs rang though the driver was awake.
+    /// Doorbell notifications that programs sent while the driver was awake.
     pub unasked: u64,
-    /// Processors are kept awake now, since packets leave that have a moment to leave at.
+    /// True while the driver keeps the processors out of idle states, because packets with
+    /// scheduled departure times are leaving.
     pub awake: bool,
-    /// How many patterns it was told to throw away.
+    /// Number of patterns of frames that the driver discards.
     pub discards: u32,
-    /// As whom it runs, and what it cannot do; or what of that could not be had.
+    /// The user and the restrictions of the driver process, or which of them could not be set.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub confined: String,
-    /// Memory files that exist, by the users that they count for.
+    /// Existing memory files, by the users against whose quotas they count.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<UserMemoryDoc>,
 }
 
-/// Memory files of a user that exist, attached or not.
+/// The existing memory files of a user, attached or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserMemoryDoc {
     /// The user.
     pub uid: u32,
-    /// How many.
+    /// Number of files.
     pub files: u64,
-    /// Their bytes.
+    /// Bytes of the files.
     pub bytes: u64,
 }
 
-/// What a driver's time went to while it did not sleep, in ns since it began.
+/// Time that a driver did not sleep, in ns since its start, by purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SpentDoc {
-    /// For frames that came in.
+    /// Processing received frames.
     pub receiving_ns: u64,
-    /// For what programs submitted.
+    /// Processing submitted records.
     pub sending_ns: u64,
-    /// Before departures, so as to be in time.
+    /// Spinning before departures, to be on time.
     pub waiting_ns: u64,
 }
 
-/// Who has how many of the frames that a driver shares with the kernel. The four sum to `total` at every moment.
+/// Owners of the frames that a driver shares with the kernel. The sum of the other four is always
+/// `total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FramesDoc {
-    /// All.
+    /// All frames.
     pub total: u32,
-    /// Those that nobody has.
+    /// Free frames.
     pub free: u32,
-    /// The driver, for as long as it writes or reads them.
+    /// Frames that the driver is writing or reading.
     pub driver: u32,
-    /// The kernel, for frames that come.
+    /// Frames that the kernel has for receiving.
     pub filling: u32,
-    /// The kernel, until it has sent them.
+    /// Frames that the kernel has for sending and has not completed.
     pub sending: u32,
 }
 
-/// What all flows of a driver have done together, those that are closed too.
+/// Sums over all flows of a driver, including closed flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TotalsDoc {
-    /// Packets that were handed to the card.
+    /// Packets handed to the NIC.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of the packets in `sent`.
     pub sent_bytes: u64,
-    /// Packets that programs got.
+    /// Packets delivered to programs.
     pub delivered: u64,
-    /// Their bytes.
+    /// Bytes of the packets in `delivered`.
     pub delivered_bytes: u64,
 }
 
-/// How long a driver's link may be busy already when the next packet is decided on, in ns: the daemon admits deadlines with
-/// it, and the driver schedules by it.
+/// Longest time for which a driver's link may already be busy when the driver selects the next
+/// packet, in ns. The daemon's admission of deadlines and the driver's schedule both use it.
 pub const AHEAD_NS: u64 = 20_000;
 
-/// Bytes that a packet counts at least, whatever is in it: the headers of UDP over IPv4. What the wire adds to a packet weighs
-/// the most on the shortest one, so the daemon admits rates with it, and the driver charges by it.
+/// Smallest charged size of a packet in bytes: the headers of UDP over IPv4. The wire overhead
+/// matters most for the shortest packet, so the daemon's admission of rates and the driver's
+/// charging both use it.
 pub const SHORTEST: u64 = 42;
 
 /// A program of a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProgramDoc {
-    /// Its number with the driver.
+    /// The driver's number of the program.
     pub program: u32,
-    /// Its process.
+    /// Its process number.
     pub pid: u32,
     /// Bytes of its memory file.
     pub bytes: u64,
@@ -313,54 +325,56 @@ pub struct ProgramDoc {
 /// A flow of a driver.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DriverFlowDoc {
-    /// Its number with the driver.
+    /// The driver's number of the flow.
     pub flow: u32,
-    /// As it was opened, and changed since.
+    /// Its configuration, with all changes since it was opened.
     pub setup: DriverFlow,
     /// Its counters.
     pub counts: FlowCounts,
-    /// How many chunks of its memory the driver has now: those of the packet that leaves next. The program has the others.
+    /// Chunks of its memory that the driver owns at present: those of the packet that leaves next.
+    /// The program owns the others.
     #[serde(default)]
     pub held: u32,
 }
 
-/// What is counted of a flow. Every record that was taken is sent, forbidden, too long or without a link; every packet that
-/// came is delivered or lost.
+/// The counters of a flow. Every record that the driver took is counted as sent, forbidden, too
+/// long or without a link. Every received packet is counted as delivered or lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FlowCounts {
-    /// Packets that were handed to the card.
+    /// Packets handed to the NIC.
     pub sent: u64,
-    /// Their bytes.
+    /// Bytes of the packets in `sent`.
     pub sent_bytes: u64,
-    /// Packets that the template forbade.
+    /// Packets that the flow's template forbids.
     pub forbidden: u64,
     /// Packets longer than the MTU allows.
     pub too_long: u64,
-    /// Packets while there was no link or no next hop.
+    /// Packets submitted while there was no link or no next hop.
     pub no_link: u64,
-    /// Packets that came.
+    /// Packets received for the flow.
     pub received: u64,
-    /// Those that the program got.
+    /// Received packets that were delivered to the program.
     pub delivered: u64,
-    /// Their bytes.
+    /// Bytes of the packets in `delivered`.
     pub delivered_bytes: u64,
-    /// Those for which it had no buffer.
+    /// Received packets for which the flow had no buffer.
     pub no_buffer: u64,
-    /// Those that its buffer was too short for.
+    /// Received packets that were longer than the buffer.
     pub too_short: u64,
-    /// Those that it had no share of the driver's time for.
+    /// Received packets beyond the flow's receive budget.
     pub over_share: u64,
-    /// Parts of datagrams that it did not get, since it wants them in order and one before them was missing. They are not
-    /// among the packets that came.
+    /// Fragments that were not delivered, because the flow takes them in order only and an earlier
+    /// fragment was missing. `received` does not include them.
     pub out_of_order: u64,
-    /// What the packets that came took of the driver's time, in ns.
+    /// Driver time spent on received packets, in ns.
     pub receiving_ns: u64,
-    /// How late packets left after they might have (their eligible time), in a histogram: packets below 2^k µs, k from
-    /// 0 on.
+    /// Histogram of lateness: the time from the eligible time of a packet, or from its arrival at
+    /// the head of the queue if that is later, to its departure. Entry k counts latenesses from
+    /// 2^(k-1) µs to below 2^k µs; entry 0 those below 1 µs.
     pub lateness: Vec<u64>,
-    /// Queueing delay of heads, in ns: sum, and the most.
+    /// Sum of the queueing delays of head packets, in ns.
     pub waited_sum: u64,
-    /// The most.
+    /// Largest queueing delay of a head packet, in ns.
     pub waited_most: u64,
 }

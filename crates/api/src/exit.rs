@@ -1,20 +1,20 @@
-//! The exit status of the command line, decided in this one place.
+//! The exit status of the command line.
 
 use crate::{ClientError, Response};
 
-/// How `netnice` ends. The numbers are part of the interface; 126 and 127 beside them are those
-/// of env(1), for the command that `run` could not start.
+/// The exit status of `netnice`. The numbers are part of the interface. 126 and 127 are those of
+/// env(1), for a command that `run` could not start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Done.
+    /// Success.
     Done = 0,
-    /// Something else went wrong.
+    /// Any other error.
     Error = 1,
-    /// What was typed makes no sense.
+    /// The command line is invalid.
     BadUsage = 2,
-    /// Refused, by admission or for want of permission.
+    /// Refused, by admission or because permission is missing.
     Refused = 3,
-    /// No daemon answers.
+    /// There is no daemon.
     NoDaemon = 4,
     /// The command was found but could not be started.
     CannotRun = 126,

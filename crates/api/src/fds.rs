@@ -1,12 +1,14 @@
-//! File descriptors beside the bytes (SCM_RIGHTS, unix(7)).
+//! File descriptors sent with bytes (SCM_RIGHTS, unix(7)).
 //!
-//! A few descriptors travel with a message, at most [`MOST`]; the receiver says how many it takes. A sender who adds more must
-//! not be able to fill our table: the kernel is given room for so many, whatever still comes through is closed here, and
-//! the caller hears of it ([`Received::surplus`]). Descriptors arrive close-on-exec.
+//! A message carries at most [`MOST`] descriptors, and the receiver states how many it takes. A
+//! sender with more descriptors must not be able to fill the receiver's descriptor table. So
+//! [`receive`] gives the kernel space for the permitted number only, closes any further descriptor
+//! that still arrives, and reports it ([`Received::surplus`]). Descriptors arrive with
+//! close-on-exec set.
 //!
-//! They come with the first byte of what they were sent with, but bytes that were sent before may come in the same
-//! call. Who receives several messages without waiting keeps descriptors in their order, and a message that says that
-//! some came with it takes the first ones.
+//! Descriptors arrive with the first byte of the data that they were sent with. Bytes sent earlier
+//! may arrive in the same call. A receiver of several messages without waiting keeps the
+//! descriptors in order, and a message that announces descriptors takes the first ones.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,19 +19,22 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// What one call received.
+/// The result of one [`receive`] call.
 #[derive(Debug)]
 pub struct Received {
-    /// How many bytes; zero at the end of the stream.
+    /// Number of bytes; 0 at the end of the stream.
     pub bytes: usize,
-    /// The descriptors that came with them, in the order in which they were sent.
+    /// The descriptors that arrived with the bytes, in the order in which they were sent.
     pub fds: Vec<OwnedFd>,
-    /// Whether more descriptors were sent than the caller takes; those are closed.
+    /// True if more descriptors were sent than the caller takes; those are closed.
     pub surplus: bool,
 }
 
-/// Sends bytes, and with the first of them descriptors if there are any. Returns how many bytes
-/// went; the descriptors went if any did.
+/// Sends bytes, and descriptors with the first byte if there are any. Returns the number of bytes
+/// sent. If it is not 0, all descriptors were sent.
+///
+/// # Errors
+/// If there are more than [`MOST`] descriptors, or sendmsg(2) fails.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -50,12 +55,14 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(sent)
 }
 
-/// Receives bytes, and at most `most` descriptors if some come with them. More than [`MOST`] are
-/// never taken.
+/// Receives bytes and at most `most` descriptors, never more than [`MOST`].
+///
+/// # Errors
+/// If recvmsg(2) fails.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], most: usize) -> io::Result<Received> {
     let most = most.min(MOST);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
-    // Room for one at least: without any the kernel would not say that something was cut off.
+    // Space for at least one: without any space the kernel does not report truncation.
     let room = rustix::cmsg_space!(ScmRights(most.max(1)));
     let mut beside = RecvAncillaryBuffer::new(&mut space[..room]);
     let message = rustix::io::retry_on_intr(|| {
@@ -72,7 +79,7 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], most: usize) -> io::Res
     });
     let mut all = fds.flatten();
     let fds: Vec<OwnedFd> = all.by_ref().take(most).collect();
-    // Counting takes them out of the iterator, and dropping closes them.
+    // `count` takes the surplus descriptors out of the iterator, and dropping them closes them.
     let more = all.count();
     Ok(Received {
         bytes: message.bytes,
@@ -81,7 +88,7 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], most: usize) -> io::Res
     })
 }
 
-/// How many descriptors travel with one message: a memory file and two doorbells.
+/// Largest number of descriptors with one message: a memory file and two doorbells.
 pub const MOST: usize = 3;
 
 #[cfg(test)]

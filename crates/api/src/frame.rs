@@ -1,39 +1,42 @@
-//! Messages on a byte stream: a length in four bytes, big-endian, then so many bytes.
+//! Messages on a byte stream: a length in four bytes, big-endian, then that many bytes.
 //!
-//! Reading is from anybody, so it is a pure state machine over whatever bytes come
-//! ([`Decoder`]): it keeps no more than it was sent, refuses a length above its limit as soon as
-//! the four bytes are there, and once refused stays refused, because the place of the next frame
-//! is no longer known.
+//! [`Decoder`] is a state machine over untrusted bytes without I/O. It stores no more than it was
+//! given, and refuses a length above its limit as soon as the four bytes are complete. After a
+//! refusal it refuses everything, because it cannot find the start of the next frame.
 
-/// The longest request, in bytes of JSON.
+/// Longest request, in bytes of JSON.
 pub const LONGEST_REQUEST: usize = 64 * 1024;
 
-/// The longest that the daemon asks of a driver, in bytes of JSON: discard patterns of a link take up to 80 KiB.
+/// Longest request of the daemon to a driver, in bytes of JSON: the discard patterns of a link take
+/// up to 80 KiB.
 pub const LONGEST_CALL: usize = 1024 * 1024;
 
-/// The longest response, in bytes of JSON: 65,536 targets at about 250 bytes.
+/// Longest response, in bytes of JSON: 65,536 targets at about 250 bytes.
 pub const LONGEST_RESPONSE: usize = 16 * 1024 * 1024;
 
-/// The longest that a driver says, in bytes of JSON: a census of 65,536 flows at about 800 bytes.
+/// Longest message of a driver, in bytes of JSON: a census of 65,536 flows at about 800 bytes.
 pub const LONGEST_WORD: usize = 64 * 1024 * 1024;
 
-/// Why bytes are no frames.
+/// Why bytes are not a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The length is above the limit.
     #[error("a message of {length} bytes is longer than the {limit} allowed")]
     TooLong {
-        /// The length that was announced.
+        /// The announced length.
         length: usize,
         /// The limit.
         limit: usize,
     },
-    /// A message of no bytes.
+    /// The message has no bytes.
     #[error("an empty message")]
     Empty,
 }
 
 /// The frame of one message.
+///
+/// # Errors
+/// If the message is empty or longer than `limit`.
 pub fn encode(body: &[u8], limit: usize) -> Result<Vec<u8>, FrameError> {
     let length = check(body.len(), limit)?;
     let mut frame = Vec::with_capacity(HEADER + body.len());
@@ -42,7 +45,7 @@ pub fn encode(body: &[u8], limit: usize) -> Result<Vec<u8>, FrameError> {
     Ok(frame)
 }
 
-/// Takes frames out of bytes as they come.
+/// Extracts messages from bytes as they arrive.
 #[derive(Debug)]
 pub struct Decoder {
     limit: usize,
@@ -51,7 +54,7 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// A decoder of messages no longer than `limit`.
+    /// A decoder for messages of at most `limit` bytes.
     pub fn new(limit: usize) -> Decoder {
         Decoder {
             limit,
@@ -60,15 +63,18 @@ impl Decoder {
         }
     }
 
-    /// Takes in bytes.
+    /// Adds received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.refused.is_none() {
             self.bytes.extend_from_slice(bytes);
         }
     }
 
-    /// The next whole message, if there is one. Whoever pushes should poll until there is none:
-    /// what is inside is then less than one message.
+    /// The next whole message, if there is one. Call it after each [`Decoder::push`] until it
+    /// returns `None`; the decoder then holds less than one message.
+    ///
+    /// # Errors
+    /// If a frame is empty or announces more than the limit. All later calls return the same error.
     pub fn poll(&mut self) -> Result<Option<Vec<u8>>, FrameError> {
         if let Some(refused) = self.refused {
             return Err(refused);
@@ -90,18 +96,19 @@ impl Decoder {
         Ok(Some(body))
     }
 
-    /// Whether part of a message is inside: an end of the stream here cuts a message.
+    /// True if the decoder holds a part of a message. An end of the stream then truncates a
+    /// message.
     pub fn is_inside(&self) -> bool {
         !self.bytes.is_empty()
     }
 
-    /// How many bytes are kept.
+    /// Number of bytes that the decoder holds.
     pub fn kept(&self) -> usize {
         self.bytes.len()
     }
 }
 
-/// The length as it is written, if it is allowed.
+/// The length field of a message of `length` bytes.
 fn check(length: usize, limit: usize) -> Result<u32, FrameError> {
     match u32::try_from(length) {
         Ok(0) => Err(FrameError::Empty),
@@ -110,7 +117,7 @@ fn check(length: usize, limit: usize) -> Result<u32, FrameError> {
     }
 }
 
-/// Bytes of the length.
+/// Bytes of the length field.
 const HEADER: usize = 4;
 
 #[cfg(test)]

@@ -1,49 +1,49 @@
-//! What targets did a while ago.
+//! The recorded history of targets.
 
 use serde::{Deserialize, Serialize};
 
-/// The answer to [`crate::Request::History`], and what `netnice show --history --json` prints.
+/// The response to [`crate::Request::History`], and the output of `netnice show --history --json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HistoryDoc {
-    /// The version of this document's form.
+    /// Version of this document's format.
     pub version: u32,
-    /// When the newest point ended, in nanoseconds since 1970 by the wall clock.
+    /// End of the newest point, in nanoseconds since 1970 by the wall clock.
     pub until_ns: u64,
-    /// How long a point is as a rule.
+    /// Usual length of a point, in nanoseconds.
     pub step_ns: u64,
-    /// The targets, by text.
+    /// The targets, sorted by text.
     pub targets: Vec<TargetHistory>,
 }
 
 impl HistoryDoc {
-    /// The version that is written here.
+    /// The version that this release writes.
     pub const VERSION: u32 = 1;
 }
 
-/// The past of one target: columns of the same length, the eldest point first. Each point begins where the one before
-/// it ended.
+/// The history of one target, as columns of equal length, oldest point first. Each point begins
+/// where the one before ends.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TargetHistory {
-    /// Who it is.
+    /// The target as text.
     pub target: String,
-    /// The limit on what it sends that holds now.
+    /// Current limit on sending, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// The limit on what it receives.
+    /// Current limit on receiving, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// The limit on the sum.
+    /// Current limit on the sum, in bit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub both: Option<u64>,
-    /// How long each point was, in nanoseconds.
+    /// Length of each point, in nanoseconds.
     pub time_ns: Vec<u64>,
-    /// Bit/s sent; of a target limited by `both`, all of it.
+    /// Bit/s sent. For a target with a `both` limit: sent and received.
     pub up_rate: Vec<u64>,
     /// Bit/s received.
     pub down_rate: Vec<u64>,
-    /// Packets dropped, in both directions.
+    /// Dropped packets, in both directions.
     pub dropped_packets: Vec<u64>,
-    /// The longest wait that was seen.
+    /// Longest queueing delay that was measured, in nanoseconds.
     pub queue_delay_ns: Vec<u64>,
 }

@@ -1,16 +1,21 @@
-//! Answers: which words pass between netnice's processes, and how they are framed on a socket.
-//! May touch: bytes, the file descriptors that travel beside them, and what /proc says of a process that a pidfd means.
+//! Answers: which messages netnice's processes exchange, and how they are framed on a socket.
+//! May touch: bytes, file descriptors sent with them, and /proc for the process of a pidfd.
 //! Must never: decide anything; a message is only well formed or refused.
 //!
 //! # The protocol
-//! One unix stream socket, `netnice.sock` in the [`RuntimeDir`]. A client sends a [`Request`], the
-//! daemon answers with one [`Response`]; a connection may carry several such pairs, one after
-//! the other. Each message is one [`frame`]: a length in four bytes, big-endian, and JSON.
-//! A request names the protocol's version ([`VERSION`]); fields that the version does not know
-//! are refused, so that a misspelt option is never taken for none. Rates, targets and contracts
-//! travel as the text of `netnice-core`, which the daemon parses again: clients are not trusted.
-//! A request that is about a process names it by number and start ([`Process`]); no file descriptor travels with a
-//! request. Three travel with one answer, to [`direct::DirectRequest::Attach`] ([`fds`]).
+//! The daemon listens on one Unix stream socket, `netnice.sock` in the [`RuntimeDir`]. A client
+//! sends a [`Request`], and the daemon replies with one [`Response`]. A connection can carry
+//! several such pairs in succession. Each message is one [`frame`]: a length in four bytes,
+//! big-endian, and JSON.
+//!
+//! A request carries the protocol version ([`VERSION`]). The daemon refuses fields that the version
+//! does not define, so that it never ignores a misspelt option. Rates, targets and contracts are in
+//! the text form of `netnice-core`. The daemon parses them again, because it does not trust
+//! clients.
+//!
+//! A request about a process identifies the process by its number and its start time ([`Process`]).
+//! No file descriptor is sent with a request. Three are sent with one response, the one to
+//! [`direct::DirectRequest::Attach`] ([`fds`]).
 #![forbid(unsafe_code)]
 
 mod client;
@@ -54,6 +59,6 @@ pub use wire::{
     encode_word,
 };
 
-/// What the target `frames` of `fuzz/` calls.
+/// The fuzz target `frames` of `fuzz/` calls this module.
 #[cfg(fuzzing)]
 pub use wire::hostile;

@@ -1,10 +1,11 @@
-//! A process by its number and its start, which together mean it for ever.
+//! A process, identified permanently by its number and its start time.
 //!
-//! A number alone may belong to another process by the time it is used. The kernel gives a number again only after
-//! all others, and it notes when each process was started; so two processes with one number differ in their start. A
-//! client that holds a pidfd reads both while the pidfd says that the process lives. The daemon opens the number,
-//! compares the start, and from then on holds a pidfd of its own: no file descriptor of a client reaches it, whose
-//! last close could block for as long as the client likes.
+//! A process number alone may belong to another process when it is used. The kernel reuses a number
+//! only after all others, and it records the start time of each process. So two processes with the
+//! same number differ in their start time. A client with a pidfd reads both while the pidfd reports
+//! the process as alive. The daemon opens the number, compares the start time, and then holds its
+//! own pidfd. So the daemon receives no file descriptor of a client, whose last close could block
+//! for as long as the client chooses.
 
 use std::fs;
 use std::io;
@@ -14,33 +15,34 @@ use std::os::unix::fs::MetadataExt;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::{Deserialize, Serialize};
 
-/// A process that a request is about.
+/// The process that a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Process {
-    /// Its number.
+    /// Process number.
     pub pid: u32,
-    /// When it was started, in clock ticks since boot (proc_pid_stat(5), field 22).
+    /// Start time in clock ticks since boot (proc_pid_stat(5), field 22).
     pub started: u64,
-    /// The namespace in which `pid` is its number, by the inode of /proc/self/ns/pid of the client.
+    /// The PID namespace in which `pid` is valid: the inode of the client's /proc/self/ns/pid.
     pub namespace: u64,
 }
 
 impl Process {
-    /// The process that a pidfd means.
+    /// The process of a pidfd.
     ///
     /// # Errors
-    /// `NotFound` if the process has ended and its parent has been told; other kinds if `/proc` cannot be read.
+    /// `NotFound` if the process has ended; other kinds if `/proc` cannot be read or the descriptor
+    /// is not a pidfd.
     pub fn of(pidfd: BorrowedFd<'_>) -> io::Result<Process> {
         let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
         let line = info.lines().find_map(|line| line.strip_prefix("Pid:"));
         let line = line.ok_or_else(|| io::Error::other("the file descriptor is no pidfd"))?;
-        // It is -1 once the process is gone.
+        // -1 after the process was reaped.
         let pid: u32 = line.trim().parse().map_err(|_| gone())?;
-        // The command name is any bytes.
+        // The command name can contain any bytes.
         let stat = fs::read(format!("/proc/{pid}/stat")).map_err(|_| gone())?;
         let stat = String::from_utf8_lossy(&stat);
-        // Field 22; the second field, the command name, ends at the last bracket.
+        // Field 22. The second field, the command name, ends at the last parenthesis.
         let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
         let started = fields
             .split_whitespace()
@@ -57,7 +59,10 @@ impl Process {
         })
     }
 
-    /// The namespace of process numbers that the caller is in, as [`Process::namespace`](field@Process::namespace) has it.
+    /// The PID namespace of the caller, as in [`Process::namespace`](field@Process::namespace).
+    ///
+    /// # Errors
+    /// If `/proc` cannot be read.
     pub fn namespace() -> io::Result<u64> {
         Ok(fs::metadata("/proc/self/ns/pid")?.ino())
     }

@@ -1,49 +1,50 @@
-//! What a client may ask.
+//! The requests of clients.
 //!
-//! Texts are those of `netnice-core`: a target as `pid:1234`, a change as `up 4mbit down none`,
-//! a rate as `4mbit`. Durations are in nanoseconds.
+//! Texts are those of `netnice-core`: a target such as `pid:1234`, a change such as `up 4mbit down
+//! none`, a rate such as `4mbit`. Durations are in nanoseconds.
 
 use serde::{Deserialize, Serialize};
 
 use crate::direct::DirectRequest;
 
-/// One request.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
-    /// Is anybody there, and who?
+    /// Report the versions of the daemon.
     Ping(Ping),
-    /// Change what a target asks for.
+    /// Change the claim on a target.
     Set(Set),
-    /// Tell the state.
+    /// Report the state.
     Show(Show),
-    /// Tell what each user has, and of how much.
+    /// Report the usage and quotas of each user.
     Users(Users),
-    /// Tell what moves, for a table that is drawn again and again.
+    /// Report the current rates, for a table that is redrawn repeatedly.
     Watch(Watch),
-    /// Tell the connections of a target.
+    /// Report the connections of a target.
     Connections(Connections),
-    /// Tell what targets did a while ago.
+    /// Report the recorded history of targets.
     History(History),
-    /// Tell the state of the target that the caller itself belongs to.
+    /// Report the state of the target that the caller belongs to.
     Own(Own),
-    /// Take back what was asked.
+    /// Remove claims.
     Clear(Clear),
-    /// Manage a link, change it, or give it back.
+    /// Manage a link, change it, or stop managing it.
     Link(LinkChange),
-    /// Say how a target is served, by whom it was asked for, and what is not covered.
+    /// Report how a target is served, which users requested it, and which traffic it does not
+    /// cover.
     Explain(Explain),
-    /// Say what a target is made of on this machine, whether or not it is held.
+    /// Report the composition of a target on this machine, whether or not it has a contract.
     Find(Find),
-    /// Say what this kernel offers and what is used.
+    /// Report the features of this kernel and which of them are used.
     Doctor(Doctor),
-    /// Tell what happened.
+    /// Report the log.
     Log(Log),
-    /// Keep a change that was made for confirmation.
+    /// Confirm a change that was made subject to confirmation.
     Confirm(Confirm),
     /// Read the policy file again.
     Reload(Reload),
-    /// Something of direct flows.
+    /// A request about direct flows.
     Direct(DirectRequest),
 }
 
@@ -52,36 +53,36 @@ pub enum Request {
 #[serde(deny_unknown_fields)]
 pub struct Ping {}
 
-/// [`Request::Set`]: change what a target asks for, or let a process join it.
+/// [`Request::Set`]: change the claim on a target, or add a process to it.
 ///
-/// Where the target is a process, the message names that process ([`crate::ClientCall`]) and `pid` is left out. Where
-/// the target is a name, `pid` may name a process that joins it, and the message names that process. All other targets
-/// come without either.
+/// If the target is a process, the message identifies that process ([`crate::ClientCall`]) and
+/// `pid` is omitted. If the target is a name, `pid` can name a process that joins it, and the
+/// message identifies that process. For all other targets both are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Set {
     /// The target.
     pub target: String,
-    /// The change; none where a process only joins a target that exists.
+    /// The change; omitted if a process only joins an existing target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
-    /// The process that joins a named target; it is the one that the message names.
+    /// The process that joins a named target: the same as the one that the message identifies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
-    /// The change is `both R` of the paper's short form: where the host's policy sets
-    /// `input_meter = false`, it means `up R`.
+    /// The change is `both R` of the paper's short form. If the host's policy sets `input_meter =
+    /// false`, it means `up R`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub short: bool,
-    /// Not its living descendants too.
+    /// Exclude the living descendants of the process.
     #[serde(default, skip_serializing_if = "is_false")]
     pub only: bool,
-    /// Only say what would be done.
+    /// Dry run: only report what would be done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
-    /// Undo the change unless it is confirmed within so long.
+    /// Undo the change unless it is confirmed within this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_ns: Option<u64>,
-    /// Undo the change after so long.
+    /// Undo the change after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
     /// Undo the change when this process ends.
@@ -89,13 +90,14 @@ pub struct Set {
     pub until: Option<Until>,
 }
 
-/// A process with whose end a change is undone. It is only looked at, so it is meant by number and start.
+/// A process at whose end a change is undone. The daemon only observes it, so its number and start
+/// time suffice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Until {
-    /// Its number.
+    /// Process number.
     pub pid: u32,
-    /// When it was started, in clock ticks since boot (proc_pid_stat(5), field 22).
+    /// Start time in clock ticks since boot (proc_pid_stat(5), field 22).
     pub started: u64,
 }
 
@@ -103,12 +105,12 @@ pub struct Until {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Show {
-    /// Only this target; a process that belongs to a target shows that one.
+    /// Only this target. A process shows the target that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
 }
 
-/// [`Request::Users`]. Root and the group `netnice` are told all users, others themselves.
+/// [`Request::Users`]. Root and the group `netnice` see all users, other users themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Users {}
@@ -117,11 +119,12 @@ pub struct Users {}
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Watch {
-    /// Counts that were read within so long before now are new enough.
+    /// Largest age of the counters. The daemon reads the counters again if they are older.
     pub within_ns: u64,
 }
 
-/// [`Request::Connections`]. Root and the group `netnice` are told all, others those of their own sockets.
+/// [`Request::Connections`]. Root and the group `netnice` see all connections, other users those of
+/// their own sockets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Connections {
@@ -133,14 +136,15 @@ pub struct Connections {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct History {
-    /// Only this target; a process that belongs to a target means that one.
+    /// Only this target. A process means the target that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// How long before now. Up to two minutes are told second by second, more minute by minute.
+    /// Length of the history before now. Up to two minutes have points of a second, longer ones
+    /// points of a minute.
     pub last_ns: u64,
 }
 
-/// [`Request::Own`]; the message names the caller.
+/// [`Request::Own`]. The message identifies the caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Own {}
@@ -149,15 +153,15 @@ pub struct Own {}
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Clear {
-    /// What is cleared.
+    /// The claims to remove.
     pub what: ClearWhat,
-    /// Only say what would be done.
+    /// Dry run: only report what would be done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
-    /// Undo the change unless it is confirmed within so long.
+    /// Undo the change unless it is confirmed within this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_ns: Option<u64>,
-    /// Undo the change after so long.
+    /// Undo the change after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
     /// Undo the change when this process ends.
@@ -165,42 +169,42 @@ pub struct Clear {
     pub until: Option<Until>,
 }
 
-/// What [`Clear`] is about.
+/// The claims that [`Clear`] removes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClearWhat {
-    /// One target.
+    /// Those on one target.
     Target(String),
-    /// All that the caller may clear; of root, everything, managed links too.
+    /// All claims that the caller may remove. For root: everything, including the managed links.
     All,
 }
 
-/// [`Request::Link`]. Without any rate the link is managed with the speed that its driver
-/// reports.
+/// [`Request::Link`]. Without a rate the daemon manages the link with the speed that the
+/// interface's driver reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkChange {
     /// The interface.
     pub iface: String,
-    /// Its sending rate as text, or `none`.
+    /// Sending rate as text, or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<String>,
-    /// Its receiving rate as text, or `none`.
+    /// Receiving rate as text, or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub down_rate: Option<String>,
     /// Bytes that the wire adds to each packet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overhead: Option<u64>,
-    /// Give the link back.
+    /// Stop managing the link.
     #[serde(default, skip_serializing_if = "is_false")]
     pub unmanage: bool,
-    /// Only say what would be done.
+    /// Dry run: only report what would be done.
     #[serde(default, skip_serializing_if = "is_false")]
     pub dry_run: bool,
-    /// Undo the change unless it is confirmed within so long.
+    /// Undo the change unless it is confirmed within this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_ns: Option<u64>,
-    /// Undo the change after so long.
+    /// Undo the change after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub for_ns: Option<u64>,
     /// Undo the change when this process ends.
@@ -233,10 +237,10 @@ pub struct Doctor {}
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// Only what happened within so long before now.
+    /// Only events of this time before now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since_ns: Option<u64>,
-    /// Only the latest so many lines.
+    /// Only the last lines, at most this number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lines: Option<u32>,
 }
@@ -245,7 +249,7 @@ pub struct Log {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Confirm {
-    /// The number that the answer to the change gave.
+    /// The number in the response to the change ([`crate::Done::confirm`]).
     pub id: u64,
 }
 
@@ -254,7 +258,7 @@ pub struct Confirm {
 #[serde(deny_unknown_fields)]
 pub struct Reload {}
 
-/// Left out of a message where it is false.
+/// True if a flag is omitted from a message.
 pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }

@@ -1,4 +1,4 @@
-//! What the daemon may answer.
+//! The daemon's responses.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,41 +8,41 @@ use crate::show::ShowDoc;
 use crate::users::UsersDoc;
 use crate::watch::{ConnectionsDoc, WatchDoc};
 
-/// One answer.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Response {
-    /// To [`crate::Request::Ping`].
+    /// The response to [`crate::Request::Ping`].
     Pong(Pong),
-    /// The change was made, or would be.
+    /// The change was made, or would be made (dry run).
     Done(Done),
     /// The state.
     Shown(ShowDoc),
-    /// What each user has.
+    /// The usage of each user.
     Users(UsersDoc),
-    /// What moves.
+    /// The current rates of targets and links.
     Watched(WatchDoc),
     /// The connections of a target.
     Connections(ConnectionsDoc),
-    /// What targets did a while ago.
+    /// The recorded history of targets.
     History(HistoryDoc),
     /// How a target is served.
     Explained(Explained),
-    /// What a target is made of.
+    /// The composition of a target.
     Found(Found),
-    /// What this kernel offers.
+    /// The features of this kernel.
     Doctor(DoctorReport),
-    /// What happened.
+    /// The log.
     Log(LogLines),
-    /// To [`crate::Request::Direct`]; or news, which is no answer to anything.
+    /// The response to [`crate::Request::Direct`], or a notification.
     Direct(DirectAnswer),
-    /// Understood, but not granted; nothing has changed.
+    /// The request is valid but not granted. Nothing has changed.
     Refused(Refused),
-    /// Not understood or not possible; nothing has changed.
+    /// The request is invalid or could not be carried out. Nothing has changed.
     Failed(Failed),
 }
 
-/// Who answers.
+/// The identity of the daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pong {
     /// The version of the protocol.
@@ -51,29 +51,29 @@ pub struct Pong {
     pub daemon: String,
 }
 
-/// A change that was made, or of a dry run would be.
+/// A change that was made, or would be made in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Done {
-    /// What a person should know, one line each.
+    /// Messages for the user, one line each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<String>,
-    /// The target, as it is held.
+    /// The target, as the ledger holds it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
-    /// Its number.
+    /// The number of the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub id: Option<u16>,
     /// The caller's own claim after the change, as contract text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contract: Option<String>,
-    /// What holds after the change, all claims together, as contract text.
+    /// The effective contract of all claims after the change, as contract text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effective: Option<String>,
-    /// Of a dry run: what would be done, one line each.
+    /// Dry run only: the steps that would be taken, one line each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub plan: Option<Vec<String>>,
-    /// The number by which the change is to be confirmed, if it waits for that.
+    /// The number for [`crate::Request::Confirm`], if the change must be confirmed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirm: Option<u64>,
 }
@@ -81,104 +81,104 @@ pub struct Done {
 /// How a target is served.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Explained {
-    /// Lines for a person.
+    /// Lines for the user.
     pub lines: Vec<String>,
 }
 
-/// What a target is made of on this machine.
+/// The composition of a target on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Found {
-    /// Processes, and what descends from them.
+    /// Processes and their descendants.
     Processes(Vec<u32>),
-    /// A control group and all below it, by its path below the root of the cgroup2 tree.
+    /// A cgroup and all cgroups below it, by its path below the root of the cgroup2 tree.
     Cgroup(String),
-    /// Whatever executes the file at this path.
+    /// Every process that executes the file at this path.
     App(String),
-    /// Whatever runs as this user.
+    /// Every process of this user.
     User(u32),
 }
 
-/// What this kernel offers and what is used. `netniced --probe --json` prints one, so that it can
-/// be asked for without a daemon.
+/// The features of this kernel, and which of them are used. `netniced --probe --json` prints the
+/// report too, without a running daemon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorReport {
-    /// What was looked at, in the order in which it matters.
+    /// The items, in order of importance.
     pub items: Vec<DoctorItem>,
 }
 
-/// One thing that the kernel has or lacks.
+/// One feature of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DoctorItem {
-    /// What it is.
+    /// The name of the feature.
     pub name: String,
-    /// How it stands.
+    /// Whether it is available.
     pub status: Status,
     /// What was found, and what is used.
     pub detail: String,
-    /// What would make it better.
+    /// How to improve it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
 }
 
-/// How one thing stands.
+/// The availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Status {
-    /// There, and used.
+    /// Available and used.
     Good,
-    /// Not there; something else is used instead.
+    /// Not available; a fallback is used.
     Fallback,
-    /// Not there, and something does not work without it.
+    /// Not available, and something does not work without it.
     Missing,
 }
 
-/// What happened, oldest first.
+/// The log, oldest event first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLines {
-    /// One event each.
+    /// One line for each event.
     pub lines: Vec<LogLine>,
 }
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
-    /// When, in nanoseconds since 1970 by the wall clock.
+    /// Time of the event in nanoseconds since 1970, by the wall clock.
     pub at_ns: u64,
-    /// What, in one line.
+    /// Description of the event, in one line.
     pub text: String,
 }
 
-/// A request that was understood but not granted.
+/// A request that is valid but not granted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Who refuses.
+    /// The part of the daemon that refuses.
     pub by: Gate,
-    /// Why, and what would be granted; may have several lines.
+    /// The reason, and what would be granted; may have several lines.
     pub text: String,
 }
 
-/// Who refuses.
+/// The part of the daemon that refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Gate {
-    /// It does not fit.
+    /// Admission: the request does not fit.
     Admission,
-    /// The caller may not.
+    /// Authorisation: the caller lacks the permission.
     Permission,
 }
 
-/// A request that was not understood, or could not be done.
+/// A request that is invalid or could not be carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
-    /// Why, and what to try.
+    /// The reason, and what to try.
     pub text: String,
-    /// Whether the request itself makes no sense.
+    /// True if the request itself is invalid.
     pub bad_usage: bool,
 }
 
 impl Response {
-    /// A request that makes no sense.
+    /// The response to an invalid request.
     pub fn bad_usage(text: impl Into<String>) -> Response {
         Response::Failed(Failed {
             text: text.into(),
@@ -186,7 +186,7 @@ impl Response {
         })
     }
 
-    /// A request that makes sense but could not be done.
+    /// The response to a valid request that could not be carried out.
     pub fn failed(text: impl Into<String>) -> Response {
         Response::Failed(Failed {
             text: text.into(),
@@ -194,7 +194,7 @@ impl Response {
         })
     }
 
-    /// A request that does not fit.
+    /// The response to a request that does not fit.
     pub fn not_admitted(text: impl Into<String>) -> Response {
         Response::Refused(Refused {
             by: Gate::Admission,
@@ -202,7 +202,7 @@ impl Response {
         })
     }
 
-    /// A request that the caller may not make.
+    /// The response to a request for which the caller lacks the permission.
     pub fn not_permitted(text: impl Into<String>) -> Response {
         Response::Refused(Refused {
             by: Gate::Permission,

@@ -1,5 +1,5 @@
-//! The folder that holds a daemon's socket, state and pins; several daemons can live on one
-//! machine, each in its own.
+//! The folder of a daemon's socket, state and pins. Several daemons can run on one machine, each in
+//! its own folder.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,41 +9,41 @@ use std::path::{Path, PathBuf};
 pub struct RuntimeDir(PathBuf);
 
 impl RuntimeDir {
-    /// The environment variable that names it.
+    /// The environment variable that names the folder.
     pub const VARIABLE: &str = "NETNICE_RUNTIME_DIR";
 
-    /// Where it is unless somebody says otherwise.
+    /// The folder if neither an option nor the variable names another.
     pub const DEFAULT: &str = "/run/netnice";
 
-    /// The folder that an option names, else the one that the environment variable names (an
-    /// empty one names none), else [`RuntimeDir::DEFAULT`].
+    /// Chooses the folder: the one of the command-line option, else the one of the environment
+    /// variable unless it is empty, else [`RuntimeDir::DEFAULT`].
     pub fn choose(option: Option<PathBuf>, variable: Option<OsString>) -> RuntimeDir {
         let variable = variable.filter(|value| !value.is_empty());
         let named = option.or(variable.map(PathBuf::from));
         RuntimeDir(named.unwrap_or_else(|| PathBuf::from(RuntimeDir::DEFAULT)))
     }
 
-    /// The folder itself.
+    /// The folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// The daemon's socket in it.
+    /// The path of the daemon's socket.
     pub fn socket(&self) -> PathBuf {
         self.0.join("netnice.sock")
     }
 
-    /// The folder in it that is the drivers' own, with the locks and sockets of all interfaces.
+    /// The drivers' own folder, with the locks and sockets of all interfaces.
     pub fn drivers(&self) -> PathBuf {
         self.0.join("drivers")
     }
 
-    /// The socket of an interface's driver.
+    /// The path of the socket of an interface's driver.
     pub fn driver_socket(&self, iface: &str) -> PathBuf {
         self.drivers().join(format!("{iface}.sock"))
     }
 
-    /// The interfaces for which there may be a driver.
+    /// The interfaces whose drivers have a socket. A socket can remain without a driver.
     pub fn driver_ifaces(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.drivers());
         let names = entries.into_iter().flatten().flatten();

@@ -1,8 +1,8 @@
-//! The state of the daemon as `netnice show --json` prints it.
+//! The state of the daemon, as `netnice show --json` prints it.
 //!
-//! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Everything that moves
-//! without anybody changing anything is under `counters`; two documents of the same state are
-//! equal but for those. What is not there is left out, except in the outermost fields.
+//! Rates are integers in bit/s, times in nanoseconds, sizes in bytes. Every value that changes
+//! without a request is under `counters`; otherwise two documents of the same state are equal.
+//! Absent values are omitted, except in the outermost fields.
 
 use std::collections::BTreeMap;
 
@@ -17,58 +17,60 @@ use crate::driver::FlowCounts;
 /// The whole document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShowDoc {
-    /// The version of this document's form.
+    /// Version of this document's format.
     pub version: u32,
-    /// The managed links, by name.
+    /// The managed links, sorted by name.
     pub links: Vec<LinkDoc>,
-    /// The targets, by text.
+    /// The targets, sorted by text.
     pub targets: Vec<TargetDoc>,
-    /// The flows of the direct path, by number; others than root and the group `netnice` see their own.
+    /// The flows of the direct path, sorted by number. Root and the group `netnice` see all flows,
+    /// other users their own.
     #[serde(default)]
     pub direct: Vec<FlowDoc>,
 }
 
 impl ShowDoc {
-    /// The version that is written here.
+    /// The version that this release writes.
     pub const VERSION: u32 = 1;
 }
 
 /// A flow of the direct path.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowDoc {
-    /// Its number, as a target: `flow:7`.
+    /// Its number as a target, for example `flow:7`.
     pub flow: String,
     /// The interface.
     pub link: String,
-    /// How its driver reaches that: `native`, `generic` or `fallback`.
+    /// The driver's access to the interface: `native`, `generic` or `fallback`.
     pub mode: String,
-    /// Whose it is.
+    /// Process number of the program.
     pub pid: u32,
-    /// Its command name.
+    /// Command name of the program.
     pub program: String,
-    /// Its user.
+    /// User of the program.
     pub uid: u32,
-    /// What it speaks, between whom.
+    /// Protocol and endpoints.
     pub speaks: String,
-    /// What was granted.
+    /// The granted contract.
     pub contract: ContractDoc,
-    /// The station that frames go to; nothing while it does not answer, and for flows to any host.
+    /// Hardware address of the next hop. Absent while the next hop does not answer, and for flows
+    /// to any host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub station: Option<String>,
-    /// The longest packet of its way.
+    /// Path MTU, in bytes.
     pub mtu: u32,
-    /// Why it is not served as it should, if it is not.
+    /// Reasons why the flow is degraded; empty if it is not.
     pub degraded: Vec<String>,
-    /// What has passed.
+    /// The counters.
     pub counters: FlowCountersDoc,
 }
 
-/// What has passed of a flow.
+/// The counters of a flow.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCountersDoc {
-    /// When this was read, on the machine's monotonic clock.
+    /// Time of the reading, by the machine's monotonic clock.
     pub at_ns: u64,
-    /// What.
+    /// The counts.
     #[serde(flatten)]
     pub counts: FlowCounts,
 }
@@ -78,48 +80,48 @@ pub struct FlowCountersDoc {
 pub struct LinkDoc {
     /// The interface.
     pub link: String,
-    /// The sending direction.
+    /// Capacity for sending.
     pub up: Option<CapacityDoc>,
-    /// The receiving direction.
+    /// Capacity for receiving.
     pub down: Option<CapacityDoc>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
-    /// Whether its classes are in the kernel now.
+    /// True if the classes of the link are in the kernel.
     pub installed: bool,
-    /// Why it does not serve as it should, if it does not.
+    /// Reasons why the link is degraded; empty if it is not.
     pub degraded: Vec<String>,
-    /// What traffic without a target did on it; the rates are of all that its interface sends and receives.
+    /// Counters of the traffic without a target. The rates are those of the whole interface.
     pub counters: CountersDoc,
 }
 
-/// What a link carries in one direction.
+/// The capacity of a link in one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CapacityDoc {
-    /// Its rate.
+    /// Rate of the link.
     pub rate: u64,
-    /// Where that is known from: `operator` or `driver`.
+    /// Source of the rate: `operator` or `driver`.
     pub source: String,
-    /// What can be promised of it.
+    /// The part of the rate that can be guaranteed.
     pub usable: u64,
-    /// What is promised to top-level targets.
+    /// The sum of the guarantees of top-level targets.
     pub held: u64,
 }
 
 /// A target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TargetDoc {
-    /// Who it is.
+    /// The target as text.
     pub target: String,
-    /// What was asked for it, all claims together.
+    /// The requested contract, merged from all claims.
     pub contract: ContractDoc,
-    /// What holds: the contract together with the limits of the targets around it, and with its
-    /// link named.
+    /// The effective contract: the requested contract, combined with the limits of the enclosing
+    /// targets, and with its link named.
     pub effective: ContractDoc,
-    /// What the kernel was told; nothing if nothing is installed.
+    /// The values in the kernel; absent if nothing is installed.
     pub installed: Option<InstalledDoc>,
-    /// Why it is not served as it should, if it is not.
+    /// Reasons why the target is degraded; empty if it is not.
     pub degraded: Vec<String>,
-    /// What has passed.
+    /// The counters.
     pub counters: CountersDoc,
 }
 
@@ -127,10 +129,10 @@ pub struct TargetDoc {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContractDoc {
-    /// Limit on what is sent.
+    /// Limit on sending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// Limit on what is received.
+    /// Limit on receiving.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
     /// Limit on the sum.
@@ -145,10 +147,10 @@ pub struct ContractDoc {
     /// The link of the guarantees.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
-    /// Share of what is left over.
+    /// Weight in the left-over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
-    /// Order in what is left over.
+    /// Priority in the left-over.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<u8>,
     /// Burst of the limits, as time.
@@ -166,33 +168,33 @@ pub struct ContractDoc {
     /// A real-time channel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel: Option<ChannelDoc>,
-    /// Which user's claim decides a clause, by the clause's word.
+    /// The user whose claim decides a clause, by the clause's keyword.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub set_by: BTreeMap<String, u32>,
 }
 
-/// A slice per period.
+/// A slice of each period.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SliceDoc {
-    /// The slice.
+    /// Length of the slice.
     pub slice_ns: u64,
-    /// The period.
+    /// Length of the period.
     pub period_ns: u64,
-    /// Whether left-over comes beside it.
+    /// True if the target also gets a share of the left-over.
     pub extra: bool,
 }
 
 /// A cell contract.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CellDoc {
-    /// Peak rate.
+    /// Peak cell rate.
     pub pcr: u64,
-    /// Tolerance.
+    /// Cell delay variation tolerance.
     pub cdvt_ns: u64,
-    /// Sustained rate.
+    /// Sustainable cell rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scr: Option<u64>,
-    /// Largest burst, in bytes.
+    /// Maximum burst size, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mbs: Option<u64>,
     /// `single` or `dual`.
@@ -213,46 +215,46 @@ pub struct ChannelDoc {
     pub deadline_ns: u64,
 }
 
-/// What the kernel was told for a target.
+/// The values that are installed in the kernel for a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct InstalledDoc {
     /// `kernel` or `direct`.
     pub path: String,
-    /// The rate of the class that limits sending, or both directions.
+    /// Rate of the class that limits sending, or both directions.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// The rate of the class that limits receiving.
+    /// Rate of the class that limits receiving.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// The guaranteed rate for sending, on the link.
+    /// Guaranteed rate for sending, on the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// The guaranteed rate for receiving, on the link.
+    /// Guaranteed rate for receiving, on the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_down: Option<u64>,
     /// The burst, in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst_bytes: Option<u64>,
-    /// What queues inside: `fq_codel` or `sparse+bulk`.
+    /// The queues inside the class: `fq_codel` or `sparse+bulk`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf: Option<String>,
 }
 
-/// What has passed, by the names of [`netnice_core::meter::COUNTERS`].
+/// Counters, by the names of [`netnice_core::meter::COUNTERS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CountersDoc {
-    /// When this was read, on the machine's monotonic clock.
+    /// Time of the reading, by the machine's monotonic clock.
     pub at_ns: u64,
-    /// Sending.
+    /// Counters for sending.
     pub up: BTreeMap<String, u64>,
-    /// Receiving.
+    /// Counters for receiving.
     pub down: BTreeMap<String, u64>,
-    /// Bit/s sent over the last second or so, if that was measured.
+    /// Bit/s sent over about the last second, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up_rate: Option<u64>,
-    /// Bit/s received over the last second or so, if that was measured.
+    /// Bit/s received over about the last second, if it was measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down_rate: Option<u64>,
 }
@@ -275,7 +277,7 @@ impl CountersDoc {
         }
     }
 
-    /// The same with the rates of the last second or so.
+    /// The same counters with the rates of about the last second.
     pub fn with_rates(self, up: Amount, down: Amount) -> CountersDoc {
         CountersDoc {
             up_rate: Some(up.0),
@@ -284,7 +286,7 @@ impl CountersDoc {
         }
     }
 
-    /// The rate of the last second or so in one direction, if it was measured.
+    /// The rate over about the last second in one direction, if it was measured.
     pub fn rate(&self, direction: Direction) -> Option<Amount> {
         match direction {
             Direction::Up => self.up_rate.map(Amount),
@@ -292,7 +294,7 @@ impl CountersDoc {
         }
     }
 
-    /// One counter in one direction; zero if it was not read.
+    /// One counter in one direction; 0 if it was not read.
     pub fn get(&self, direction: Direction, name: &str) -> u64 {
         let counters = match direction {
             Direction::Up => &self.up,
@@ -349,7 +351,7 @@ impl From<Slice> for SliceDoc {
 }
 
 impl LinkDoc {
-    /// A link with what is promised on it to top-level targets, up and down.
+    /// A link with the sums of the guarantees of top-level targets, for sending and for receiving.
     pub fn new(link: &Link, held: [Amount; 2]) -> LinkDoc {
         let capacity = |direction: Direction, held: Amount| {
             let Capacity { rate, source } = link.capacity(direction)?;

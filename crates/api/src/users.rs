@@ -1,4 +1,4 @@
-//! What each user has, and of how much, as `netnice show --users --json` prints it.
+//! The resource usage and quotas of each user, as `netnice show --users --json` prints them.
 
 use std::collections::BTreeMap;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 /// The whole document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsersDoc {
-    /// The version of this document's form.
+    /// Version of this document's format.
     pub version: u32,
-    /// The quotas of each user, in the order in which they are shown.
+    /// The quotas, in display order.
     pub quotas: Vec<QuotaDoc>,
-    /// The users who have something, by number; others than root and the group `netnice` see themselves. Root and the group
-    /// have no quotas and are not told.
+    /// The users with any usage, sorted by number. Root and the group `netnice` have no quotas and
+    /// are not listed. They see all users; every other user sees only itself.
     pub users: Vec<UserDoc>,
 }
 
 impl UsersDoc {
-    /// The version that is written here.
+    /// The version that this release writes.
     pub const VERSION: u32 = 1;
 }
 
@@ -28,17 +28,18 @@ pub struct QuotaDoc {
     pub quota: String,
     /// `count`, `bytes` or `ns`.
     pub unit: String,
-    /// What each user may have.
+    /// The limit for each user.
     pub limit: u64,
 }
 
-/// What one user has.
+/// The usage of one user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserDoc {
     /// The user.
     pub uid: u32,
-    /// How much of each quota, by its key. What is limited request by request, and not counted over time, is left out.
+    /// Usage of each quota, by its key. Quotas that apply to a single request and are not counted
+    /// over time are omitted.
     pub used: BTreeMap<String, u64>,
-    /// Requests that wait now because the user is over the service time.
+    /// Requests that are waiting because the user has exceeded the service time.
     pub waiting: u64,
 }

@@ -1,20 +1,21 @@
-//! What moves, in its smallest form: for `netnice top`, which asks for it again and again.
+//! The current rates in a compact form, for `netnice top`, which requests them repeatedly.
 //!
-//! [`crate::ShowDoc`] tells everything of every target. This tells what a table that is drawn each second shows: of
-//! 500 targets it is a tenth as long. Rates are in bit/s, times in nanoseconds; what is nothing is left out.
+//! [`crate::ShowDoc`] contains every value of every target. [`WatchDoc`] contains the values of a
+//! table that is redrawn each second: for 500 targets it is a tenth as long. Rates are in bit/s,
+//! times in nanoseconds. Zero and absent values are omitted.
 
 use netnice_core::contract::Direction;
 use serde::{Deserialize, Serialize};
 
-/// The answer to [`crate::Request::Watch`].
+/// The response to [`crate::Request::Watch`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WatchDoc {
-    /// When the counts were read, on the machine's monotonic clock.
+    /// Time of the reading, by the machine's monotonic clock.
     pub at_ns: u64,
-    /// The managed links, by name.
+    /// The managed links, sorted by name.
     pub links: Vec<WatchedLink>,
-    /// The targets, by text.
+    /// The targets, sorted by text.
     pub targets: Vec<Watched>,
 }
 
@@ -24,19 +25,19 @@ pub struct WatchDoc {
 pub struct WatchedLink {
     /// The interface.
     pub link: String,
-    /// What it can send.
+    /// Rate for sending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// What it can receive.
+    /// Rate for receiving.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// What is promised of the two.
+    /// Sum of the guarantees for sending.
     #[serde(skip_serializing_if = "is_zero")]
     pub up_held: u64,
-    /// See `up_held`.
+    /// Sum of the guarantees for receiving.
     #[serde(skip_serializing_if = "is_zero")]
     pub down_held: u64,
-    /// Why it does not serve as it should, if it does not.
+    /// Reasons why the link is degraded; empty if it is not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,
 }
@@ -45,64 +46,64 @@ pub struct WatchedLink {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Watched {
-    /// Who it is.
+    /// The target as text.
     pub target: String,
-    /// The place in this list of the nearest target around it.
+    /// Index of the nearest enclosing target in the list.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub inside: Option<usize>,
-    /// The limit on what it sends that holds.
+    /// Effective limit on sending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub up: Option<u64>,
-    /// The limit on what it receives.
+    /// Effective limit on receiving.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub down: Option<u64>,
-    /// The limit on the sum.
+    /// Effective limit on the sum.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub both: Option<u64>,
-    /// Its guarantee for sending.
+    /// Guarantee for sending.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min: Option<u64>,
-    /// Its guarantee for receiving.
+    /// Guarantee for receiving.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_down: Option<u64>,
-    /// What it sends; of a target limited by `both`, all of it.
+    /// What it sends. For a target with a `both` limit: what it sends and receives.
     #[serde(skip_serializing_if = "Moving::is_still")]
     pub sends: Moving,
-    /// What it receives; of a target limited by `both`, nothing: it is in `sends`.
+    /// What it receives. Zero for a target with a `both` limit, because `sends` includes it.
     #[serde(skip_serializing_if = "Moving::is_still")]
     pub receives: Moving,
-    /// Why it is not served as it should, if it is not.
+    /// Reasons why the target is degraded; empty if it is not.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub degraded: Vec<String>,
 }
 
-/// What one target does in one direction, between the last two readings.
+/// The traffic of one target in one direction, between the last two readings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moving {
-    /// Bit/s that went on.
+    /// Bit/s that were forwarded.
     #[serde(skip_serializing_if = "is_zero")]
     pub rate: u64,
-    /// How long a packet that comes now will wait.
+    /// Queueing delay of a packet that arrives now.
     #[serde(skip_serializing_if = "is_zero")]
     pub wait_ns: u64,
-    /// Packets dropped per second, rounded up: none is only none.
+    /// Packets dropped per second, rounded up, so 0 means that no packet was dropped.
     #[serde(skip_serializing_if = "is_zero")]
     pub drops: u64,
-    /// Times per second that a packet waited because the limit was reached, rounded up.
+    /// Number of times per second that a packet waited because the limit was reached, rounded up.
     #[serde(skip_serializing_if = "is_zero")]
     pub held: u64,
 }
 
 impl Moving {
-    /// Whether nothing moves.
+    /// True if all values are 0.
     pub fn is_still(&self) -> bool {
         *self == Moving::default()
     }
 }
 
 impl Watched {
-    /// What it does in one direction.
+    /// The traffic in one direction.
     pub fn moving(&self, direction: Direction) -> Moving {
         match direction {
             Direction::Up => self.sends,
@@ -110,7 +111,7 @@ impl Watched {
         }
     }
 
-    /// Its limit in one direction, if it has one there; `both` counts for both.
+    /// The limit on one direction, if there is one; a `both` limit applies to each direction.
     pub fn limit(&self, direction: Direction) -> Option<u64> {
         match direction {
             Direction::Up => self.up.or(self.both),
@@ -119,19 +120,19 @@ impl Watched {
     }
 }
 
-/// The answer to [`crate::Request::Connections`].
+/// The response to [`crate::Request::Connections`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionsDoc {
     /// The target.
     pub target: String,
-    /// When they were looked at, on the machine's monotonic clock.
+    /// Time of the reading, by the machine's monotonic clock.
     pub at_ns: u64,
-    /// The connections, those that moved most first.
+    /// The connections, those with the most traffic first.
     pub connections: Vec<Connection>,
-    /// How many more there are.
+    /// Number of further connections.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more: u64,
-    /// How many of them belong to other users, so that they are not told.
+    /// Number of connections of other users, which are not listed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub of_others: u64,
 }
@@ -139,19 +140,19 @@ pub struct ConnectionsDoc {
 /// One connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connection {
-    /// The socket's number in the kernel.
+    /// The inode number of the socket.
     pub inode: u64,
     /// `tcp` or `udp`.
     pub protocol: String,
-    /// Address and port here.
+    /// Local address and port.
     pub local: String,
-    /// Address and port there; none while there is no peer.
+    /// Remote address and port; absent without a peer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Of TCP, its state in the kernel's words.
+    /// TCP only: the state, by the kernel's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Bytes that the peer has confirmed, if the kernel counts them.
+    /// Bytes that the peer has acknowledged, if the kernel counts them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<u64>,
     /// Bytes received, if the kernel counts them.

@@ -1,4 +1,5 @@
-//! Messages as JSON, with the protocol's version.
+//! Encoding and decoding of messages: JSON with the protocol version. Decoding fails for an invalid
+//! message and for a message of another version.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -9,20 +10,20 @@ use crate::frame::{
 };
 use crate::{Process, Request, Response};
 
-/// The version of the protocol. It changes when an old daemon would misread a new client or the
-/// other way round.
+/// The version of the protocol. It changes when an old daemon would misread a new client, or a new
+/// daemon an old client.
 pub const VERSION: u32 = 1;
 
-/// Why bytes are no message, or a message no bytes.
+/// Why a message cannot be encoded or decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum WireError {
-    /// Too long, or empty.
+    /// The message is too long or empty.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// Not the JSON of a message.
+    /// The bytes are not the JSON of a message.
     #[error("the message is not understood: {0}")]
     Json(#[from] serde_json::Error),
-    /// Another version of the protocol.
+    /// The message has another protocol version.
     #[error(
         "protocol version {theirs} here meets version {VERSION} there: the daemon and the command \
          line are of different releases; restart netniced of the same release"
@@ -33,7 +34,7 @@ pub enum WireError {
     },
 }
 
-/// What a client sends: a request, and the process that it is about if it is about one.
+/// A message of a client: a request, and the process that it is about, if any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientCall {
     /// The process.
@@ -43,11 +44,17 @@ pub struct ClientCall {
 }
 
 /// The frame of a request that is about no process.
+///
+/// # Errors
+/// If the message is longer than [`LONGEST_REQUEST`].
 pub fn encode_request(request: &Request) -> Result<Vec<u8>, WireError> {
     encode_client_call(request, None)
 }
 
-/// The frame of a request, and of the process that it is about.
+/// The frame of a request and the process that it is about.
+///
+/// # Errors
+/// If the message is longer than [`LONGEST_REQUEST`].
 pub fn encode_client_call(
     request: &Request,
     process: Option<Process>,
@@ -60,13 +67,19 @@ pub fn encode_client_call(
     Ok(frame::encode(&body, LONGEST_REQUEST)?)
 }
 
-/// A request out of the bytes of its frame, without the process that it is about.
+/// Decodes a request without its process from the body of a frame.
+///
+/// # Errors
+/// As [`decode_client_call`].
 pub fn decode_request(body: &[u8]) -> Result<Request, WireError> {
     Ok(decode_client_call(body)?.request)
 }
 
-/// What a client sent, out of the bytes of its frame. The version is looked at first, so that a message of another
-/// version is told apart from a broken one.
+/// Decodes a client's message from the body of a frame. It checks the version first, so that it can
+/// distinguish a message of another version from an invalid one.
+///
+/// # Errors
+/// [`WireError::Version`] for another version, [`WireError::Json`] for an invalid message.
 pub fn decode_client_call(body: &[u8]) -> Result<ClientCall, WireError> {
     let version: Versioned = serde_json::from_slice(body)?;
     version.check()?;
@@ -77,17 +90,26 @@ pub fn decode_client_call(body: &[u8]) -> Result<ClientCall, WireError> {
     })
 }
 
-/// A response's frame.
+/// The frame of a response.
+///
+/// # Errors
+/// If the message is longer than [`LONGEST_RESPONSE`].
 pub fn encode_response(response: &Response) -> Result<Vec<u8>, WireError> {
     answer(response, LONGEST_RESPONSE)
 }
 
-/// A response out of the bytes of its frame.
+/// Decodes a response from the body of a frame.
+///
+/// # Errors
+/// If the version differs or the message is invalid.
 pub fn decode_response(body: &[u8]) -> Result<Response, WireError> {
     open_answer(body)
 }
 
-/// The frame of what the daemon asks of a driver.
+/// The frame of a request of the daemon to a driver.
+///
+/// # Errors
+/// If the message is longer than [`LONGEST_CALL`].
 pub fn encode_call(call: &DriverCall) -> Result<Vec<u8>, WireError> {
     let body = serde_json::to_vec(&Envelope {
         version: VERSION,
@@ -96,17 +118,26 @@ pub fn encode_call(call: &DriverCall) -> Result<Vec<u8>, WireError> {
     Ok(frame::encode(&body, LONGEST_CALL)?)
 }
 
-/// What the daemon asks of a driver, out of the bytes of its frame.
+/// Decodes a request of the daemon to a driver from the body of a frame.
+///
+/// # Errors
+/// If the version differs or the message is invalid.
 pub fn decode_call(body: &[u8]) -> Result<DriverCall, WireError> {
     open(body)
 }
 
-/// The frame of what a driver says.
+/// The frame of a message of a driver.
+///
+/// # Errors
+/// If the message is longer than [`LONGEST_WORD`].
 pub fn encode_word(word: &DriverWord) -> Result<Vec<u8>, WireError> {
     answer(word, LONGEST_WORD)
 }
 
-/// What a driver says, out of the bytes of its frame.
+/// Decodes a message of a driver from the body of a frame.
+///
+/// # Errors
+/// If the version differs or the message is invalid.
 pub fn decode_word(body: &[u8]) -> Result<DriverWord, WireError> {
     open_answer(body)
 }
@@ -133,7 +164,7 @@ fn open<T: DeserializeOwned>(body: &[u8]) -> Result<T, WireError> {
     Ok(envelope.request)
 }
 
-/// A message with its version.
+/// A request with its version.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Envelope<T> {
@@ -141,7 +172,7 @@ struct Envelope<T> {
     request: T,
 }
 
-/// A client's message with its version.
+/// A client's request with its version.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientEnvelope<T> {
@@ -151,14 +182,14 @@ struct ClientEnvelope<T> {
     request: T,
 }
 
-/// An answer with its version; what a newer daemon adds is passed over.
+/// A response with its version. Fields that a newer daemon adds are ignored.
 #[derive(Serialize, Deserialize)]
 struct Answer<T> {
     version: u32,
     response: T,
 }
 
-/// Any message, as far as its version.
+/// The version of any message.
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,

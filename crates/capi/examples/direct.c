@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Sends datagrams past the kernel to an echo server, or is one:
+ * Sends datagrams on the direct path to an echo server, or acts as one:
  *     direct [-i IFACE] [-c CONTRACT] [-n COUNT] ADDRESS PORT
  *     direct [-i IFACE] [-c CONTRACT] [-n COUNT] -l OWN-ADDRESS PORT
  * Built with:  cc direct.c $(pkg-config --cflags --libs netnice) -o direct
@@ -18,7 +18,7 @@ static int failed(const char *what) {
     return 1;
 }
 
-/* Fills in an address of either family; 0 if it is none. */
+/* Stores an address of either family and returns its length; 0 if it is invalid. */
 static socklen_t end(struct sockaddr_storage *at, const char *address, int port) {
     struct sockaddr_in *four = (struct sockaddr_in *)at;
     struct sockaddr_in6 *six = (struct sockaddr_in6 *)at;
@@ -53,7 +53,7 @@ static int ask(int flow, int count) {
             return failed("netnice_flow_queue");
         if (netnice_flow_flush(flow) != 0)
             return failed("netnice_flow_flush");
-        /* What is lost on the way does not come back. */
+        /* The echo of a lost datagram does not arrive. */
         if (netnice_flow_recv(flow, answer, sizeof answer, NULL, 1000) == length)
             back++;
     }
@@ -61,7 +61,7 @@ static int ask(int flow, int count) {
     return back == count ? 0 : 1;
 }
 
-/* Sends back what comes, to whoever sent it. */
+/* Sends each received datagram back to its sender. */
 static int echo(int flow, int count) {
     char bytes[2048];
 

@@ -23,7 +23,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "%s: not a number: %s\n", argv[0], argv[1]);
         return 2;
     }
-    /* The command is this very process, so the limit is its own. */
+    /* The command runs in this process, so the limit applies to it. */
     if (netnice_set(NETNICE_PROCESS, 0, value) != 0) {
         perror("netnice_set");
         return 1;

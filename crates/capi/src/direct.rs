@@ -1,7 +1,8 @@
-//! Flows past the kernel: the calls of the stack, for C.
+//! The direct path for C: the calls of the stack.
 //!
-//! Programs and flows are numbers ([`crate::handles`]); structures are those of `include/netnice.h`, whose sizes a test compares
-//! with the ones here. A call does what the call of [`netnice_stack`] does, and nothing more.
+//! Programs and flows are numbers ([`crate::handles`]). The structures are those of
+//! `include/netnice.h`; a test compares their layout with the layout here. Each call does what the
+//! corresponding call of [`netnice_stack`] does.
 
 mod buffers;
 mod moving;
@@ -64,8 +65,9 @@ pub struct FlowInfo {
     contract: [c_char; 212],
 }
 
-/// Takes part on a link.
-// SAFETY: the name is the library's own, and no other function of it is linked; so are those below.
+/// Attaches the program to a link.
+// SAFETY: the names here and below belong to this library; no other functions with these names are
+// linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_attach(iface: *const c_char, flows: c_uint, bytes: c_ulonglong) -> c_int {
     number(|| {
@@ -74,7 +76,7 @@ pub extern "C" fn netnice_attach(iface: *const c_char, flows: c_uint, bytes: c_u
     })
 }
 
-/// The same, with the daemon of a folder.
+/// Attaches the program through the daemon of a runtime folder.
 pub(crate) fn attach(
     dir: &RuntimeDir,
     iface: Option<&str>,
@@ -85,7 +87,7 @@ pub(crate) fn attach(
     handles::add_program(Arc::new(ProgramHandle::new(program)))
 }
 
-/// Closes all flows of a program, and ends its part.
+/// Closes all flows of a program and detaches it.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_detach(program: c_int) -> c_int {
@@ -99,7 +101,7 @@ pub extern "C" fn netnice_detach(program: c_int) -> c_int {
             .into_iter()
             .filter_map(|number| Some((number, handles::flow(number).ok()?)))
             .collect();
-        // All or nothing: who is in a call keeps the program.
+        // All or nothing: if a thread is in a call of a flow, nothing is closed.
         let mut held = Vec::with_capacity(flows.len());
         for (_, flow) in &flows {
             held.push(flow.lock()?);
@@ -113,14 +115,15 @@ pub extern "C" fn netnice_detach(program: c_int) -> c_int {
     })
 }
 
-/// A descriptor to wait for.
+/// A descriptor to poll.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_descriptor(program: c_int) -> c_int {
     number(|| Ok(handles::program(program)?.program.as_fd().as_raw_fd()))
 }
 
-/// Says that the caller sleeps from now on.
+/// Prepares for sleeping. 1 if the descriptor will become readable, 0 if there is something new
+/// already.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_arm(program: c_int) -> c_int {
@@ -131,7 +134,7 @@ pub extern "C" fn netnice_arm(program: c_int) -> c_int {
     })
 }
 
-/// After sleeping: in which flows there is something new.
+/// After sleeping: stores the numbers of the flows that have something new.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -> c_int {
@@ -149,12 +152,12 @@ pub extern "C" fn netnice_hear(program: c_int, flows: *mut c_int, room: c_int) -
         for (index, number) in open.news.drain(..count).enumerate() {
             pointers::write(flows.wrapping_add(index), number, "the array of flows")?;
         }
-        // At most as many as there was room for.
+        // At most `room`, which is an int.
         Ok(count as c_int)
     })
 }
 
-/// The next of the news.
+/// The next notification from the daemon.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_news(program: c_int, news: *mut News) -> c_int {
@@ -172,7 +175,7 @@ pub extern "C" fn netnice_news(program: c_int, news: *mut News) -> c_int {
     })
 }
 
-/// What C is told of news.
+/// A notification in the form for C.
 fn told(news: &FlowNews, flow: impl Fn(u32) -> c_int) -> News {
     let none = News {
         kind: 0,
@@ -221,7 +224,7 @@ fn told(news: &FlowNews, flow: impl Fn(u32) -> c_int) -> News {
     }
 }
 
-/// Bytes of the program's memory that a flow takes.
+/// Bytes of the program's memory that a flow uses.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_buffer_bytes(udp: *const Udp) -> c_longlong {
@@ -246,7 +249,7 @@ pub extern "C" fn netnice_open_udp(program: c_int, udp: *const Udp) -> c_int {
         let number = handles::add_flow(flow)?;
         let mut open = known.open();
         open.flows.insert(slot, (number, id));
-        // A packet may have come before anybody knew its number.
+        // A packet may have arrived before the flow had a number.
         open.tell(slot);
         Ok(number)
     })
@@ -269,7 +272,7 @@ pub extern "C" fn netnice_flow_close(flow: c_int) -> c_int {
     })
 }
 
-/// Asks for another contract.
+/// Requests another contract.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_change(flow: c_int, contract: *const c_char) -> c_int {
@@ -280,7 +283,7 @@ pub extern "C" fn netnice_flow_change(flow: c_int, contract: *const c_char) -> c
     })
 }
 
-/// Tells how a flow stands.
+/// Stores the state of a flow.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_info(flow: c_int, info: *mut FlowInfo) -> c_int {
@@ -350,7 +353,7 @@ impl Udp {
                 _ => return Err(Fault::Invalid),
             },
             hops: match self.hops {
-                // Groups are of one link unless it is said.
+                // The default for groups stays on the link.
                 0 if matches!(with, With::Group(_)) => 1,
                 0 => usual.hops,
                 hops => u8::try_from(hops).map_err(|_| Fault::Invalid)?,
@@ -360,13 +363,13 @@ impl Udp {
     }
 }
 
-/// [`guarded`], for calls that return an int.
+/// [`guarded`] for calls that return an int.
 fn number(work: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
-    // It was one.
+    // `work` returned an int, so it fits.
     guarded(|| work().map(i64::from)) as c_int
 }
 
-/// How long a timeout is: nothing is for ever.
+/// The timeout; `None` is without a limit.
 fn patience(timeout: c_int) -> Result<Option<Duration>, Fault> {
     match timeout {
         -1 => Ok(None),

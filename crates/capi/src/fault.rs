@@ -1,4 +1,5 @@
-//! Why a call fails, and which errno says so. Where setpriority(2) or the socket calls have a code for it, that one.
+//! Why a call fails, and its errno. If setpriority(2) or the socket calls have a code for the
+//! reason, it is that code.
 
 use netnice_api::{ClientError, Failed, Gate, Refused, Response};
 use netnice_ring::layout::SetupError;
@@ -7,55 +8,55 @@ use netnice_stack::StackError;
 /// Why a call fails.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    /// An argument makes no sense.
+    /// An argument is invalid.
     #[error("an argument is none of its possible values")]
     Invalid,
     /// There is no such process, group or user.
     #[error("there is no such process, or none of the group or user")]
     Nobody,
-    /// The caller may not.
+    /// The caller lacks the permission.
     #[error("not permitted")]
     NotPermitted,
-    /// It does not fit, beside what others hold.
+    /// The request does not fit beside the contracts of others.
     #[error("it does not fit beside what others hold")]
     NotAdmitted,
-    /// The daemon cannot be asked.
+    /// Communication with the daemon failed.
     #[error(transparent)]
     Daemon(ClientError),
-    /// The daemon answers that it could not be done, or something that is no answer.
+    /// The daemon could not carry out the request, or sent an unexpected response.
     #[error("the daemon could not do it")]
     Failed,
-    /// What the kernel says on the way.
+    /// A system call failed with this errno.
     #[error("{}", std::io::Error::from_raw_os_error(*.0))]
     System(i32),
-    /// A number that is no program's, or no flow's.
+    /// The number is not that of an open program or flow.
     #[error("the number is not one of an open program or flow, as the call wants it")]
     Handle,
     /// Another thread is in a call of the same flow.
     #[error("another thread is in a call of this flow")]
     Busy,
-    /// A buffer that C does not have.
+    /// C does not hold a buffer with this id.
     #[error("the buffer is not the caller's: given back before, or of another flow")]
     Buffer,
-    /// A pointer that must not be.
+    /// A pointer is NULL that must not be.
     #[error("{0} must not be NULL")]
     Null(&'static str),
-    /// Text that is not UTF-8.
+    /// A text is not UTF-8.
     #[error("the text is not UTF-8")]
     Text,
-    /// Neither IPv4 nor IPv6, or too short.
+    /// An address is neither IPv4 nor IPv6, or too short.
     #[error("the address is neither a sockaddr_in nor a sockaddr_in6 of full length")]
     Address,
-    /// What the stack says.
+    /// An error of the stack.
     #[error(transparent)]
     Stack(StackError),
-    /// A call of this flow failed in a way that should not be.
+    /// A call panicked, or an earlier call of this flow did.
     #[error("the library failed: this is a mistake of its own")]
     Panicked,
 }
 
 impl Fault {
-    /// The number for C.
+    /// The errno.
     pub(crate) fn errno(&self) -> i32 {
         match self {
             Fault::Invalid | Fault::Text | Fault::Buffer => libc::EINVAL,
@@ -156,7 +157,7 @@ impl From<rustix::io::Errno> for Fault {
 }
 
 impl From<Response> for Fault {
-    /// An answer that is not the one that was hoped for.
+    /// The failure for a response that the request did not expect.
     fn from(response: Response) -> Fault {
         match response {
             Response::Refused(Refused {

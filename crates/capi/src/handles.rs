@@ -1,8 +1,8 @@
-//! The numbers by which C names programs and flows, and what is behind them.
+//! The table of handles: the numbers by which C refers to programs and flows.
 //!
-//! A number is an index and how often its place was used before, so that one that is no longer good is told
-//! from the one that came after it. Whoever uses a flow holds its lock; who finds it held is told so (EBUSY) in place of waiting,
-//! since a call may wait for packets as long as it likes.
+//! A handle contains the index of a table entry and the number of times that the entry was used. So
+//! a closed handle differs from its successor. A call locks its flow. If the lock is taken, the
+//! call fails with EBUSY and does not wait, because another call may wait for packets for any time.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
@@ -13,7 +13,7 @@ use netnice_stack::{Datagram, Packet, Program};
 
 use crate::fault::Fault;
 
-/// Behind a program's number.
+/// The program of a handle.
 pub(crate) struct ProgramHandle {
     pub(crate) program: Program,
     pub(crate) open: Mutex<Open>,
@@ -22,32 +22,32 @@ pub(crate) struct ProgramHandle {
 /// The flows of a program.
 #[derive(Default)]
 pub(crate) struct Open {
-    /// By slot: the number for C, and that of the daemon.
+    /// By slot: the handle, and the daemon's number of the flow.
     pub(crate) flows: HashMap<u32, (c_int, Option<u32>)>,
-    /// Those in which there is something new.
+    /// The flows that have something new.
     pub(crate) news: VecDeque<c_int>,
 }
 
-/// Behind a flow's number.
+/// The flow of a handle.
 pub(crate) struct FlowHandle {
     pub(crate) owner: Arc<ProgramHandle>,
     pub(crate) slot: u32,
-    /// Nothing once it is closed.
+    /// `None` after the flow was closed.
     held: Mutex<Option<Held>>,
 }
 
-/// A flow, and the buffers of it that C has.
+/// A flow, and the buffers of it that C holds.
 pub(crate) struct Held {
     pub(crate) socket: Socket,
     out: HashMap<u64, Out>,
     next: u64,
 }
 
-/// A buffer that C has.
+/// A buffer that C holds.
 pub(crate) enum Out {
-    /// To send from.
+    /// A buffer for sending.
     Packet(Packet),
-    /// That was received into.
+    /// A buffer with a received datagram.
     Datagram(Datagram),
 }
 
@@ -65,7 +65,7 @@ impl ProgramHandle {
 }
 
 impl Open {
-    /// There is something new in a flow.
+    /// Records that a flow has something new.
     pub(crate) fn tell(&mut self, slot: u32) {
         if let Some((number, _)) = self.flows.get(&slot)
             && !self.news.contains(number)
@@ -74,7 +74,7 @@ impl Open {
         }
     }
 
-    /// The number for C of the flow that the daemon knows by this one.
+    /// The handle of the flow with the daemon's number `id`.
     pub(crate) fn named(&self, id: u32) -> Option<c_int> {
         let mut flows = self.flows.values();
         flows
@@ -96,7 +96,7 @@ impl FlowHandle {
         }
     }
 
-    /// Uses the flow, if nobody else does.
+    /// Runs `work` with the flow. Fails if another thread uses it.
     pub(crate) fn with<T>(
         &self,
         work: impl FnOnce(&mut Held) -> Result<T, Fault>,
@@ -114,14 +114,14 @@ impl FlowHandle {
 }
 
 impl Held {
-    /// C gets a buffer, by this name.
+    /// Gives C a buffer. Returns its id.
     pub(crate) fn give(&mut self, buffer: Out) -> u64 {
         self.next += 1;
         self.out.insert(self.next, buffer);
         self.next
     }
 
-    /// C gives a packet back.
+    /// Takes a packet back from C.
     pub(crate) fn take_packet(&mut self, name: u64) -> Result<Packet, Fault> {
         match self.out.remove(&name) {
             Some(Out::Packet(packet)) => Ok(packet),
@@ -129,12 +129,12 @@ impl Held {
         }
     }
 
-    /// It is C's after all.
+    /// Returns a packet to C under its old id.
     pub(crate) fn return_packet(&mut self, name: u64, packet: Packet) {
         self.out.insert(name, Out::Packet(packet));
     }
 
-    /// C gives a datagram back.
+    /// Takes a datagram back from C.
     pub(crate) fn take_datagram(&mut self, name: u64) -> Result<Datagram, Fault> {
         match self.out.remove(&name) {
             Some(Out::Datagram(datagram)) => Ok(datagram),
@@ -150,21 +150,21 @@ impl Held {
     }
 }
 
-/// Behind a number.
+/// The object of a handle.
 #[derive(Clone)]
 enum Entry {
     Program(Arc<ProgramHandle>),
     Flow(Arc<FlowHandle>),
 }
 
-/// All numbers.
+/// All handles.
 struct Table {
     places: Vec<Place>,
     free: Vec<usize>,
 }
 
 struct Place {
-    /// How often it was used, 1 to [`USES`].
+    /// How often the entry was used, 1 to [`USES`].
     uses: usize,
     entry: Option<Entry>,
 }
@@ -174,17 +174,17 @@ static TABLE: RwLock<Table> = RwLock::new(Table {
     free: Vec::new(),
 });
 
-/// A number for a program.
+/// Creates a handle for a program.
 pub(crate) fn add_program(program: Arc<ProgramHandle>) -> Result<c_int, Fault> {
     add(Entry::Program(program))
 }
 
-/// A number for a flow.
+/// Creates a handle for a flow.
 pub(crate) fn add_flow(flow: Arc<FlowHandle>) -> Result<c_int, Fault> {
     add(Entry::Flow(flow))
 }
 
-/// The program of a number.
+/// The program of a handle.
 pub(crate) fn program(number: c_int) -> Result<Arc<ProgramHandle>, Fault> {
     match find(number) {
         Some(Entry::Program(program)) => Ok(program),
@@ -192,7 +192,7 @@ pub(crate) fn program(number: c_int) -> Result<Arc<ProgramHandle>, Fault> {
     }
 }
 
-/// The flow of a number.
+/// The flow of a handle.
 pub(crate) fn flow(number: c_int) -> Result<Arc<FlowHandle>, Fault> {
     match find(number) {
         Some(Entry::Flow(flow)) => Ok(flow),
@@ -200,7 +200,7 @@ pub(crate) fn flow(number: c_int) -> Result<Arc<FlowHandle>, Fault> {
     }
 }
 
-/// A number is no longer good.
+/// Removes a handle.
 pub(crate) fn forget(number: c_int) {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
     let (index, uses) = parts(number);
@@ -243,7 +243,8 @@ fn parts(number: c_int) -> (usize, usize) {
     (number % PLACES, number / PLACES)
 }
 
-/// Numbers that are good at a time. All numbers are above, so that none looks like a file descriptor.
+/// Largest number of valid handles. All handles are above it, so that none looks like a file
+/// descriptor.
 const PLACES: usize = 1 << 16;
-/// How often a place is used before a number comes again.
+/// How often an entry is used before its handles repeat.
 const USES: usize = (1 << 15) - 1;

@@ -1,9 +1,10 @@
-//! What C passes by pointer: checked for NULL, read and written by value, never kept.
+//! Access to memory that C passes by pointer. The functions check for NULL, read and write by
+//! value, and keep no pointer.
 //!
-//! # Ground rules of this room
-//! A pointer that is not NULL is believed to point to what the header says, readable or writable, for the time of the call; C can
-//! promise no more. Structures are copied in and out without asking for their alignment. No slice is made of a length that
-//! no object can have.
+//! # Rules of this module
+//! A pointer that is not NULL is assumed to point to what the header states, readable or writable,
+//! for the duration of the call. C can promise no more. Structures are copied without assuming
+//! their alignment. No slice is longer than an object can be.
 
 use std::ffi::CStr;
 use std::mem::size_of;
@@ -17,7 +18,7 @@ use libc::{
 
 use crate::fault::Fault;
 
-/// A structure that C filled.
+/// Reads a structure that C filled. `what` names it in the error.
 pub(crate) fn read<T: Copy>(from: *const T, what: &'static str) -> Result<T, Fault> {
     match from.is_null() {
         true => Err(Fault::Null(what)),
@@ -26,7 +27,7 @@ pub(crate) fn read<T: Copy>(from: *const T, what: &'static str) -> Result<T, Fau
     }
 }
 
-/// A structure for C.
+/// Writes a structure for C. `what` names it in the error.
 pub(crate) fn write<T: Copy>(to: *mut T, value: T, what: &'static str) -> Result<(), Fault> {
     match to.is_null() {
         true => Err(Fault::Null(what)),
@@ -38,37 +39,40 @@ pub(crate) fn write<T: Copy>(to: *mut T, value: T, what: &'static str) -> Result
     }
 }
 
-/// Bytes of C's. NULL is fine where there are none.
+/// Bytes of C. NULL is valid if `length` is 0.
 pub(crate) fn bytes<'a>(from: *const c_void, length: usize) -> Result<&'a [u8], Fault> {
     match (from.is_null(), length) {
         (_, 0) => Ok(&[]),
         (true, _) => Err(Fault::Null("the bytes")),
         (false, LONGEST..) => Err(Fault::Invalid),
-        // SAFETY: not NULL, and C says that so many bytes are there; nobody writes them while the call lasts.
+        // SAFETY: not NULL, and C promises that this many bytes are there and do not change during
+        // the call.
         (false, _) => Ok(unsafe { slice::from_raw_parts(from.cast(), length) }),
     }
 }
 
-/// Room of C's, to be written.
+/// Memory of C to write to. NULL is valid if `length` is 0.
 pub(crate) fn room<'a>(to: *mut c_void, length: usize) -> Result<&'a mut [u8], Fault> {
     match (to.is_null(), length) {
         (_, 0) => Ok(&mut []),
         (true, _) => Err(Fault::Null("the bytes")),
         (false, LONGEST..) => Err(Fault::Invalid),
-        // SAFETY: not NULL, and C says that there is so much room; nobody else uses it while the call lasts.
+        // SAFETY: not NULL, and C promises that this much memory is there and not used during the
+        // call.
         (false, _) => Ok(unsafe { slice::from_raw_parts_mut(to.cast(), length) }),
     }
 }
 
-/// Copies as many bytes as there is room for to where C wants them, and says how many. Places may overlap: what came last
-/// is there then.
+/// Copies bytes to memory of C, truncated to `length`. Returns the number of copied bytes. The
+/// destinations of several calls may overlap; the last call wins.
 pub(crate) fn store(bytes: &[u8], to: *mut c_void, length: usize) -> Result<usize, Fault> {
     let count = bytes.len().min(length);
     match (to.is_null(), count) {
         (_, 0) => Ok(0),
         (true, _) => Err(Fault::Null("a place")),
         (false, _) => {
-            // SAFETY: not NULL, and C says that there is so much room; the two may overlap.
+            // SAFETY: not NULL, and C promises that this much memory is there; `copy` permits
+            // overlap.
             unsafe { std::ptr::copy(bytes.as_ptr(), to.cast(), count) };
             Ok(count)
         }
@@ -85,11 +89,11 @@ pub(crate) fn each<T: Copy>(
     if count > 0 && from.is_null() {
         return Err(Fault::Null(what));
     }
-    // SAFETY: C says that so many are there.
+    // SAFETY: C promises that this many elements are there.
     Ok((0..count).map(move |index| unsafe { from.add(index).read_unaligned() }))
 }
 
-/// A count that makes sense.
+/// A count as usize, if it is in range.
 pub(crate) fn length(count: c_int) -> Result<usize, Fault> {
     match usize::try_from(count) {
         Ok(count) if count <= COUNT => Ok(count),
@@ -104,18 +108,18 @@ pub(crate) fn parts<'a>(from: *const iovec, count: c_int) -> Result<Vec<&'a [u8]
         .collect()
 }
 
-/// Text of C's. NULL is none.
+/// A text of C. NULL is `None`.
 pub(crate) fn text(from: *const c_char) -> Result<Option<String>, Fault> {
     if from.is_null() {
         return Ok(None);
     }
-    // SAFETY: not NULL, and C says that it ends with a 0.
+    // SAFETY: not NULL, and C promises that the text ends with a 0.
     let text = unsafe { CStr::from_ptr(from) };
     let text = text.to_str().map_err(|_| Fault::Text)?;
     Ok(Some(text.to_string()))
 }
 
-/// An address of C's. NULL is none.
+/// An address of C. NULL is `None`.
 pub(crate) fn address(
     from: *const sockaddr,
     length: socklen_t,
@@ -127,17 +131,17 @@ pub(crate) fn address(
     if length < size_of::<sa_family_t>() {
         return Err(Fault::Address);
     }
-    // SAFETY: so many bytes are there at least, and the family is the first of them.
+    // SAFETY: at least this many bytes are there, and the family is the first field.
     let family = unsafe { from.cast::<sa_family_t>().read_unaligned() };
     match c_int::from(family) {
         AF_INET if length >= size_of::<sockaddr_in>() => {
-            // SAFETY: as long as C says.
+            // SAFETY: C promises `length` bytes, which are enough.
             let four: sockaddr_in = unsafe { from.cast::<sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(u32::from_be(four.sin_addr.s_addr));
             Ok(Some((ip, u16::from_be(four.sin_port)).into()))
         }
         AF_INET6 if length >= size_of::<sockaddr_in6>() => {
-            // SAFETY: likewise.
+            // SAFETY: as above.
             let six: sockaddr_in6 = unsafe { from.cast::<sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(six.sin6_addr.s6_addr);
             let port = u16::from_be(six.sin6_port);
@@ -152,15 +156,15 @@ pub(crate) fn address(
     }
 }
 
-/// An address for C; none is AF_UNSPEC.
+/// An address for C; `None` is AF_UNSPEC.
 pub(crate) fn storage(address: Option<SocketAddr>) -> sockaddr_storage {
-    // SAFETY: plain data, for which 0 is a value: AF_UNSPEC.
+    // SAFETY: plain data, for which all zeros are valid: AF_UNSPEC.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let to = &raw mut storage;
     match address {
         None => {}
         Some(SocketAddr::V4(four)) => {
-            // SAFETY: a storage has room for each kind of address, and is aligned for it.
+            // SAFETY: a storage is large enough for each kind of address, and aligned for it.
             unsafe { to.cast::<sockaddr_in>().write(v4(&four)) };
         }
         Some(SocketAddr::V6(six)) => {
@@ -173,7 +177,7 @@ pub(crate) fn storage(address: Option<SocketAddr>) -> sockaddr_storage {
                 },
                 sin6_scope_id: six.scope_id(),
             };
-            // SAFETY: likewise.
+            // SAFETY: as above.
             unsafe { to.cast::<sockaddr_in6>().write(six) };
         }
     }
@@ -191,7 +195,7 @@ fn v4(four: &SocketAddrV4) -> sockaddr_in {
     }
 }
 
-/// Text for an array of C's: cut where it is too long, and ended by a 0.
+/// A text for an array of C: truncated if necessary, and terminated by a 0.
 pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
     let mut fixed = [0; N];
     for (place, byte) in fixed[..N - 1].iter_mut().zip(text.bytes()) {
@@ -200,7 +204,7 @@ pub(crate) fn fixed<const N: usize>(text: &str) -> [c_char; N] {
     fixed
 }
 
-/// No object has so many bytes.
+/// No object has this many bytes.
 const LONGEST: usize = isize::MAX as usize + 1;
-/// Elements of an array at most.
+/// Largest number of elements of an array.
 const COUNT: usize = 65_536;

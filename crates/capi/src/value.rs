@@ -1,12 +1,12 @@
-//! Getting and setting the netnice value.
+//! Reads and sets the netnice value through the daemon. Fails with the daemon's reason.
 //!
-//! | who | is limited as |
+//! | argument | target of the limit |
 //! |---|---|
-//! | a process | `pid:N`: it and its descendants |
-//! | a process group | `name:pgrp-N`: all who are in it now and their descendants, together |
+//! | a process | `pid:N`: the process and its descendants |
+//! | a process group | `name:pgrp-N`: all present members and their descendants, together |
 //! | a user | `user:N`: all processes of the user, together |
 //!
-//! The value is the paper's: the limit on both directions together (or on sending alone, where
+//! The value is that of the paper: the limit on both directions together (or on sending alone, if
 //! the host's policy says so), as the short form `netnice PID RATE` sets it.
 
 use std::os::fd::AsFd;
@@ -18,7 +18,7 @@ use netnice_core::units::Rate;
 use crate::fault::Fault;
 use crate::whom::{Process, Whom};
 
-/// The change that a value asks for, as contract text.
+/// The change of a claim for a value, as contract text.
 pub(crate) fn change(bytes_per_second: i64) -> Result<String, Fault> {
     let bytes = u64::try_from(bytes_per_second).map_err(|_| Fault::Invalid)?;
     if bytes == 0 {
@@ -40,7 +40,7 @@ pub(crate) fn set(dir: &RuntimeDir, whom: &Whom, change: &str) -> Result<(), Fau
     }
 }
 
-/// The value; the smallest where several hold.
+/// Reads the value; the smallest one if several apply.
 pub(crate) fn get(dir: &RuntimeDir, whom: &Whom) -> Result<i64, Fault> {
     let smallest = match whom {
         Whom::Process(process) => value_of(dir, process)?,
@@ -62,8 +62,8 @@ pub(crate) fn get(dir: &RuntimeDir, whom: &Whom) -> Result<i64, Fault> {
     Ok(smallest.map_or(0, |bits| i64::try_from(bits / 8).unwrap_or(i64::MAX)))
 }
 
-/// Lets every member of a group join one target. Those who end meanwhile need none; of those who may not be limited
-/// the caller hears, after the others have been, as with setpriority(2).
+/// Adds every member of a group to one target. Members that have ended are skipped. If members may
+/// not be limited, the call limits the others and then fails, as setpriority(2) does.
 fn set_group(
     dir: &RuntimeDir,
     number: u32,
@@ -116,17 +116,18 @@ fn ask(dir: &RuntimeDir, set: &Set, process: Option<&Process>) -> Result<(), Fau
     }
 }
 
-/// What holds for a process, in bit/s.
+/// The effective limit of a process, in bit/s.
 fn value_of(dir: &RuntimeDir, process: &Process) -> Result<Option<u64>, Fault> {
     let target = Target::pid(process.pid).ok_or(Fault::Nobody)?.to_string();
     let own = shown(dir, &target);
-    // A process with a target of its own may be in its group's, which is then inside that one.
+    // A process with its own target may also be in its group's target, which is then inside its
+    // own.
     let has_own = |doc: &ShowDoc| doc.targets.first().is_some_and(|t| t.target == target);
     let inner = match (process.group(), &own) {
         (Some(group), Ok(Some(doc))) if has_own(doc) => shown(dir, &name_of(group)),
         _ => Ok(None),
     };
-    // Of a process that ended meanwhile, what was read may be of another one of its number.
+    // If the process has ended, the result may belong to another process with its number.
     match process.ended() {
         true => Err(Fault::Nobody),
         false => Ok([own?, inner?].iter().flatten().filter_map(value).min()),
@@ -138,7 +139,7 @@ fn name_of(group: u32) -> String {
     format!("name:pgrp-{group}")
 }
 
-/// What the daemon shows of a target; nothing where it is not held.
+/// The daemon's state of a target; `None` if it has no contract.
 fn shown(dir: &RuntimeDir, target: &str) -> Result<Option<ShowDoc>, Fault> {
     let show = Show {
         target: Some(target.to_string()),
@@ -150,7 +151,7 @@ fn shown(dir: &RuntimeDir, target: &str) -> Result<Option<ShowDoc>, Fault> {
     }
 }
 
-/// The smaller of the limits that count as the value.
+/// The smaller of the limits that form the value.
 fn value(doc: &ShowDoc) -> Option<u64> {
     let holds = &doc.targets.first()?.effective;
     holds.both.into_iter().chain(holds.up).min()

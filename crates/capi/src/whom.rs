@@ -1,4 +1,4 @@
-//! Who is meant by `which` and `who`.
+//! Finds the processes that `which` and `who` denote. Fails if there are none.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -9,25 +9,25 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::fault::Fault;
 
-/// A process, and a descriptor that means it, whoever gets its number later.
+/// A process and its pidfd, which stays valid when the kernel reuses the number.
 pub(crate) struct Process {
-    /// Its number.
+    /// Process number.
     pub pid: u32,
     fd: OwnedFd,
 }
 
-/// Who is meant.
+/// The processes that a call is about.
 pub(crate) enum Whom {
     /// One process.
     Process(Process),
-    /// A process group: its number, and those who are in it now.
+    /// A process group: its number and its present members.
     Group(u32, Vec<Process>),
-    /// A user, who has at least one process.
+    /// A user with at least one process.
     User(u32),
 }
 
 impl Whom {
-    /// Finds them; 0 is the caller, the caller's group, the caller's real user.
+    /// Finds the processes. 0 means the caller, the caller's group or the caller's real user.
     pub(crate) fn find(which: c_int, who: id_t) -> Result<Whom, Fault> {
         match which {
             PROCESS if who == 0 => Process::open(std::process::id()).map(Whom::Process),
@@ -55,7 +55,7 @@ impl Whom {
         for pid in processes()?.filter(|pid| group_of(*pid) == Some(number)) {
             match Process::open(pid) {
                 Ok(process) => members.push(process),
-                // It ended meanwhile.
+                // The process ended after the scan.
                 Err(Fault::Nobody) => {}
                 Err(other) => return Err(other),
             }
@@ -68,10 +68,10 @@ impl Whom {
 }
 
 impl Process {
-    /// Opens a process; a thread's number means its process, as in setpriority(2).
+    /// Opens a process. The number of a thread means its process, as in setpriority(2).
     fn open(number: u32) -> Result<Process, Fault> {
         match pidfd(number) {
-            // Linux says so of a thread that does not lead its process.
+            // Linux returns these errors for a thread that is not the leader of its process.
             Err(Errno::INVAL | Errno::NOENT) => {
                 let pid = leader(number).ok_or(Fault::Nobody)?;
                 Ok(Process {
@@ -86,12 +86,12 @@ impl Process {
         }
     }
 
-    /// The process group that it is in.
+    /// The process group of the process.
     pub(crate) fn group(&self) -> Option<u32> {
         group_of(self.pid)
     }
 
-    /// Whether it has ended.
+    /// True if the process has ended.
     pub(crate) fn ended(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         matches!(
@@ -112,7 +112,7 @@ fn pidfd(number: u32) -> Result<OwnedFd, Errno> {
     pidfd_open(pid.ok_or(Errno::SRCH)?, PidfdFlags::empty())
 }
 
-/// All processes that this one can see.
+/// All processes that the caller can see.
 fn processes() -> Result<impl Iterator<Item = u32>, Fault> {
     let folder = std::fs::read_dir("/proc");
     let folder =
@@ -120,7 +120,8 @@ fn processes() -> Result<impl Iterator<Item = u32>, Fault> {
     Ok(folder.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
-/// The process group of a process (proc_pid_stat(5), field 5; the name before it may hold anything).
+/// The process group of a process (proc_pid_stat(5), field 5). The command name before it can
+/// contain any bytes.
 fn group_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     let stat = String::from_utf8_lossy(&stat);
@@ -128,17 +129,17 @@ fn group_of(pid: u32) -> Option<u32> {
     fields.split_whitespace().nth(2)?.parse().ok()
 }
 
-/// The real user of a process, as setpriority(2) compares it.
+/// The real user of a process, which setpriority(2) compares too.
 fn user_of(pid: u32) -> Option<u32> {
     status(pid, "Uid:")
 }
 
-/// The process that a thread belongs to.
+/// The process of a thread.
 fn leader(thread: u32) -> Option<u32> {
     status(thread, "Tgid:")
 }
 
-/// The first number behind a key of proc_pid_status(5).
+/// The first number after a key of proc_pid_status(5).
 fn status(pid: u32, key: &str) -> Option<u32> {
     let status = std::fs::read(format!("/proc/{pid}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Makes the calls that its arguments name, and prints what each returns and errno:
+ * Makes the calls that its arguments name, and prints the result and errno of each:
  *     calls [get WHICH WHO | set WHICH WHO VALUE]...
  */
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * Prints how the header's structures lie in memory, for the library's own test.
+ * Prints the memory layout of the header's structures, for the library's own test.
  */
 #include <netnice.h>
 #include <stddef.h>

@@ -1,14 +1,15 @@
-//! Answers: how many cases a property is tried with, and which inputs are kept for it.
-//! May touch: what the environment says to proptest, and the files of a folder that it is given.
-//! Must never: be in what users run (tests alone use it), or know what an input means.
+//! Answers: how many cases a property test runs, and which inputs are kept for it.
+//! May touch: the environment variable of proptest, and the files of a given folder.
+//! Must never: be part of a shipped program (only tests use it), or interpret an input.
 //!
 //! # A corpus
-//! What a stranger can send is judged from bytes. A folder has inputs that are judged again with every test, each in a file named
-//! after what comes of it; a property tries what is near them. What it finds is kept there as one more.
+//! Code that parses untrusted input is tested from bytes. A folder keeps inputs that every test run
+//! replays, each in a file named after its outcome. Property tests try inputs near them. An input
+//! that reveals a fault is added to the folder.
 //! ```text
 //!  checksum-2.bin ──of──▶ Corpus ──replay──▶ is it "checksum" still, and is each outcome there?
 //!                            ├──────near───▶ one, with bytes changed
-//!                            └──────some───▶ several, to be put together ──changed──▶ bytes changed
+//!                            └──────some───▶ several, to be combined ──changed──▶ bytes changed
 //! ```
 
 use std::ops::Range;
@@ -17,7 +18,8 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use proptest::{collection, sample};
 
-/// So many cases, or as many as `make fuzz` and `cargo xtask miri` ask for by `PROPTEST_CASES`.
+/// The configuration for `usual` cases, or for `PROPTEST_CASES` if it is set (by `make fuzz` and
+/// `cargo xtask miri`).
 pub fn cases(usual: u32) -> ProptestConfig {
     match std::env::var_os("PROPTEST_CASES") {
         Some(_) => ProptestConfig::default(),
@@ -25,9 +27,9 @@ pub fn cases(usual: u32) -> ProptestConfig {
     }
 }
 
-/// What is kept in a folder.
+/// The inputs of a folder.
 pub struct Corpus {
-    /// In the order of their names: a seed chooses the same on every machine.
+    /// Sorted by file name, so that a seed chooses the same inputs on every machine.
     kept: Vec<Kept>,
 }
 
@@ -38,7 +40,11 @@ struct Kept {
 }
 
 impl Corpus {
-    /// Reads all files of a folder, whose names are an outcome and a number (`checksum-2.bin`); panics if one is not.
+    /// Reads all files of a folder.
+    ///
+    /// # Panics
+    /// If the folder or a file cannot be read, or if a file's name is not an outcome and a number
+    /// (`checksum-2.bin`).
     pub fn of(folder: impl AsRef<Path>) -> Corpus {
         let folder = folder.as_ref();
         let files = folder.read_dir().unwrap_or_else(|error| {
@@ -51,7 +57,10 @@ impl Corpus {
         Corpus { kept }
     }
 
-    /// Judges all; panics unless that comes of each which came of it when it was kept, and each of these outcomes is there.
+    /// Runs `judged` on all inputs.
+    ///
+    /// # Panics
+    /// If an input's outcome differs from its file name, or if no input has one of these outcomes.
     pub fn replay(&self, judged: impl Fn(&[u8]) -> String, outcomes: &[&str]) {
         for kept in &self.kept {
             assert_eq!(judged(&kept.bytes), kept.outcome, "{}", kept.file.display());
@@ -62,12 +71,12 @@ impl Corpus {
         }
     }
 
-    /// One of those that are kept, [`changed`].
+    /// One of the inputs, [`changed`].
     pub fn near(&self) -> impl Strategy<Value = Vec<u8>> + use<> {
         changed(self.one())
     }
 
-    /// So many of those that are kept, as they are; one may be there several times.
+    /// Several of the inputs, unchanged; an input may occur several times.
     pub fn some(&self, count: Range<usize>) -> impl Strategy<Value = Vec<Vec<u8>>> + use<> {
         collection::vec(self.one(), count)
     }
@@ -92,7 +101,7 @@ impl Kept {
     }
 }
 
-/// Bytes of which some, or none, have another value, are put in or taken out.
+/// Bytes with some changes, or none: bytes replaced, inserted or removed.
 pub fn changed(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<sample::Index>(), any::<u8>(), 0..4_u8);
     let changes = collection::vec(change, CHANGES);
@@ -100,7 +109,8 @@ pub fn changed(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = V
         for (at, byte, how) in changes {
             let at = at.index(bytes.len().max(1));
             match how {
-                // Twice as often: it leaves all others where they are, which mostly gets further.
+                // Twice as likely: the other bytes keep their places, so the input mostly gets
+                // further.
                 0 | 1 if at < bytes.len() => bytes[at] = byte,
                 2 if at < bytes.len() => drop(bytes.remove(at)),
                 _ => bytes.insert(at, byte),
@@ -110,7 +120,7 @@ pub fn changed(bytes: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = V
     })
 }
 
-/// How many: so few that much of what was kept is left.
+/// Number of changes; small, so that most of the input stays.
 const CHANGES: Range<usize> = 0..8;
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ fn what_is_named_otherwise_is_refused() {
     Corpus::of(concat!(env!("CARGO_MANIFEST_DIR"), "/src"));
 }
 
-/// All that is left of some bytes when one of them is taken out.
+/// All results of removing one byte.
 fn without_one(bytes: &[u8]) -> Vec<Vec<u8>> {
     let parts = (0..bytes.len()).map(|at| [&bytes[..at], &bytes[at + 1..]].concat());
     parts.collect()

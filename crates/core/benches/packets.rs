@@ -1,5 +1,5 @@
 //! The same work as in `scheduler`, measured by criterion: time per packet, with its confidence
-//! interval and what changed since the last run. `cargo bench -p netnice-core --bench packets`.
+//! interval and the change since the last run. `cargo bench -p netnice-core --bench packets`.
 
 #[path = "scheduler/load.rs"]
 #[allow(dead_code)] // The other benchmark uses the rest.
@@ -51,7 +51,7 @@ fn cases() -> impl Iterator<Item = (&'static str, usize, bool)> {
         .flat_map(move |flows| kinds.map(|(name, same)| (name, flows, same)))
 }
 
-/// An iteration is a packet.
+/// Measures packets; an iteration is one packet.
 fn timed(packets: u64, work: &mut impl FnMut(u32)) -> Duration {
     let start = Instant::now();
     let mut left = packets;

@@ -1,10 +1,10 @@
-//! Does traffic keep to a contract? Reads one packet a line, `SECONDS BYTES`, as from
-//! `tshark -T fields -e frame.time_relative -e frame.len`.
+//! Checks whether traffic conforms to a contract. It reads one packet a line, `SECONDS BYTES`, as
+//! from `tshark -T fields -e frame.time_relative -e frame.len`.
 //!
 //! `cargo run -p netnice-core --example conformance -- 'cell pcr=1mbit,cdvt=1ms' < packets.txt`
 //!
-//! Without a contract it shows itself at work on a few packets of its own. The exit status is 0
-//! if everything conforms and 1 if not.
+//! Without a contract it checks a few packets of its own. The exit status is 0 if every packet
+//! conforms and 1 if not.
 
 use std::error::Error;
 use std::io::BufRead;
@@ -37,7 +37,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::from(u8::from(bad > 0)))
 }
 
-/// `SECONDS BYTES`, exact to the nanosecond.
+/// Parses `SECONDS BYTES`, exact to the nanosecond.
 fn packet(line: &str) -> Result<Seen, Box<dyn Error>> {
     let wrong = || format!("'{line}' is not SECONDS BYTES");
     let (seconds, bytes) = line.split_once(char::is_whitespace).ok_or_else(wrong)?;

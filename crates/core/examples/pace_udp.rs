@@ -1,10 +1,10 @@
-//! Ten thousand UDP flows, each to its own contract, from one timer and one thread.
+//! Ten thousand UDP flows, each with its own contract, from one timer and one thread.
 //!
 //! `cargo run --release -p netnice-core --example pace_udp [FLOWS [SECONDS]]`
 //!
-//! Every flow sends 100 bytes to a socket of this process as often as 8 kbit/s allow, that is ten
-//! packets per second. At the end each flow is shown to the policer, which shares no code with
-//! what shaped it, and the program fails if it finds anything.
+//! Every flow sends 100 bytes to a socket of this process at 8 kbit/s, that is ten packets per
+//! second. A policer, which shares no code with the pacer, checks every packet, and the program
+//! fails if a packet does not conform.
 
 use std::error::Error;
 use std::net::UdpSocket;
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sender = UdpSocket::bind("127.0.0.1:0")?;
     sender.connect(receiver.local_addr()?)?;
 
-    // The clock is the caller's: the pacer only sees numbers.
+    // The program reads the clock and passes the time to the pacer.
     let begin = std::time::Instant::now();
     let clock = || Instant(begin.elapsed().as_nanos() as u64);
 
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     while clock().0 < seconds * 1_000_000_000 {
         let due = pacer.poll_timeout();
         let now = clock();
-        // Everything that may go now. There is always one more packet behind.
+        // Send all packets that may go now. Every queue has one more packet behind its head.
         while let Some((flow, length)) = pacer.poll(now, |_| Some(Bytes(LENGTH as u64))) {
             // A full receive buffer loses packets, as UDP does.
             let _ = sender.send(&[flow.index() as u8; LENGTH]);

@@ -1,29 +1,30 @@
-//! Does it fit? The one place where a promise is made or refused.
+//! Admission: the one place that grants or refuses a request. A request and the present set of
+//! entries come in; a [`Grant`] or a [`Refusal`] goes out.
 //!
 //! # Terms
-//! Targets form a forest: an [`Entry`] with a parent is contained in it (a process in a unit).
-//! For a link L and a direction d, the *demand* of a target is its own minimum on L in d if it
-//! has one, else the sum of its children's demands: a minimum stands for everything below it.
+//! Targets form a forest: an [`Entry`] with a parent is contained in it (a process in a unit). For
+//! a link L and a direction d, the *demand* of a target is its own minimum on L in d if it has one,
+//! else the sum of its children's demands. A minimum includes the demands of all targets below it.
 //!
-//! # What is kept
-//! A set of entries is *admissible* when, for every managed link L and direction d,
+//! # Invariant
+//! A set of entries is *admissible* if, for every managed link L and direction d,
 //!
 //! 1. the demands of all top-level targets sum to at most what L can promise in d;
-//! 2. where a target has a minimum on L in d, its children's demands sum to at most that;
-//! 3. a target's demands over all links sum to at most its limit in d, and over both directions
-//!    to at most its `both` (so no minimum is above any ancestor's limit);
-//! 4. no chain of targets for which anything is asked is longer than [`MAX_DEPTH`], and none mixes
-//!    `both` with one-way limits: both are what the kernel's class trees can hold.
+//! 2. where a target has a minimum on L in d, its children's demands sum to at most that minimum;
+//! 3. a target's demands over all links sum to at most its limit in d, and over both directions to
+//!    at most its `both` (so no minimum is above an ancestor's limit);
+//! 4. no chain of targets that ask for something is longer than [`MAX_DEPTH`], and none mixes
+//!    `both` with one-way limits. The kernel's class trees can hold nothing else.
 //!
-//! [`admit`] keeps the set admissible: it tells whether it would still be so with the request in
-//! it. It looks only at the conditions that the request touches, so a set that has become
-//! inadmissible elsewhere (a link that lost speed) does not stand in the way of others. The
-//! theorem about what an admissible set is good for is in docs/reference/contracts.md.
+//! [`admit`] checks whether the set stays admissible with the request in it. It checks only the
+//! conditions that the request touches. So a set that has become inadmissible elsewhere (a link
+//! lost speed) does not block requests for other targets. docs/reference/contracts.md has the
+//! theorem about admissible sets.
 //!
-//! Whether deadlines fit is asked of [`timing`].
+//! [`timing`] decides whether deadlines fit.
 //!
-//! A [`Grant`] can be made here and nowhere else. A [`Refusal`] says all that the asker needs to
-//! ask again with success.
+//! Only this module makes a [`Grant`]. A [`Refusal`] names the bound, its holders, and the amount
+//! that would fit.
 
 mod refusal;
 pub mod timing;
@@ -40,18 +41,18 @@ use crate::link::Link;
 use crate::target::Target;
 use crate::units::Rate;
 
-/// The number of a target while it is held, unique in its ledger. Zero is never used: in the
-/// kernel's maps it means "nobody".
+/// The number of a target while the ledger holds it, unique in the ledger. It is never zero: in the
+/// kernel's maps zero means "no target".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TargetId(core::num::NonZeroU16);
 
 impl TargetId {
-    /// The id of a slot, if it is not zero.
+    /// The id of a slot, or `None` for zero.
     pub fn new(slot: u16) -> Option<TargetId> {
         core::num::NonZeroU16::new(slot).map(TargetId)
     }
 
-    /// The slot's number.
+    /// The number of the slot.
     pub fn get(self) -> u16 {
         self.0.get()
     }
@@ -63,20 +64,20 @@ impl fmt::Display for TargetId {
     }
 }
 
-/// A target with what it asks for and where it stands.
+/// A target with its contract and its position in the forest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number.
+    /// Number of the target.
     pub id: TargetId,
-    /// Who it is.
+    /// The owner of the packets.
     pub target: Target,
-    /// The nearest target that contains it.
+    /// The nearest target that contains this one; `None` at the top level.
     pub parent: Option<TargetId>,
-    /// What it asks for: the effective contract of all its claims.
+    /// The effective contract of all claims on the target.
     pub contract: Contract,
 }
 
-/// A request that was admitted. Only this module makes one.
+/// An admitted request. Only this module makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     entry: Entry,
@@ -85,55 +86,60 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// The entry. If it is guaranteed anything, its contract names the link, also where the
-    /// request did not.
+    /// The admitted entry. If its contract guarantees something, the contract names the link, even
+    /// if the request did not.
     pub fn entry(&self) -> &Entry {
         &self.entry
     }
 
-    /// The entry, without its grant.
+    /// The entry without its grant.
     pub fn into_entry(self) -> Entry {
         self.entry
     }
 
-    /// The link that the guarantees are on.
+    /// The link of the guarantees; `None` if the contract names no link.
     pub fn link(&self) -> Option<&IfName> {
         self.entry.contract.on()
     }
 
-    /// What the link keeps for the target in one direction; a slice as its rate.
+    /// The rate that the link reserves for the target in one direction: its minimum, or its slice
+    /// as a rate. `None` if nothing is reserved.
     pub fn min(&self, direction: Direction) -> Option<Rate> {
         self.min[direction as usize]
     }
 
-    /// The most that the link gives in one direction, beside the limits over all links: of a
-    /// slice without extra its rate.
+    /// The highest rate that the link gives in one direction, beside the limits over all links: the
+    /// rate of a slice without `extra`. `None` for every other contract.
     pub fn max(&self, direction: Direction) -> Option<Rate> {
         self.max[direction as usize]
     }
 }
 
-/// A link's new capacity that was admitted. Only this module makes one.
+/// An admitted capacity of a link. Only this module makes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkGrant {
     link: Link,
 }
 
 impl LinkGrant {
-    /// The link.
+    /// The link with its new capacity.
     pub fn link(&self) -> &Link {
         &self.link
     }
 
-    /// The link, without its grant.
+    /// The link without its grant.
     pub fn into_link(self) -> Link {
         self.link
     }
 }
 
-/// Whether a request fits beside what is held. An entry of the same id in `held` is replaced by
-/// the request. `links` are the managed ones; `held` are the entries in force, degraded ones
-/// without their guarantees ([`Contract::without_guarantees`]).
+/// Decides whether a request fits beside the entries in force. `links` are the managed links.
+/// `held` are the entries in force, and degraded ones are passed without their guarantees
+/// ([`Contract::without_guarantees`]). The request replaces an entry of the same id in `held`.
+///
+/// # Errors
+/// [`Refusal`] if the link is not known or not unique, if the entry has no valid position in the
+/// forest, or if the request breaks one of the module's conditions.
 pub fn admit(links: &[Link], held: &[Entry], request: Entry) -> Result<Grant, Refusal> {
     let refuse = |reason| Refusal::of_target(&request.target, reason);
     let link = world::resolve(links, &request.contract).map_err(refuse)?;
@@ -154,7 +160,12 @@ pub fn admit(links: &[Link], held: &[Entry], request: Entry) -> Result<Grant, Re
     Ok(Grant { entry, min, max })
 }
 
-/// Whether everything that is promised still fits when a link is managed with a new capacity.
+/// Decides whether all present promises still fit if `new` is managed with its new capacity. A link
+/// of the same name in `links` is replaced.
+///
+/// # Errors
+/// [`Refusal`] if a direction that `new` does not manage has guarantees, or if the guarantees
+/// exceed the new capacity. It names the holders.
 pub fn admit_link(links: &[Link], held: &[Entry], new: Link) -> Result<LinkGrant, Refusal> {
     let others = || links.iter().filter(|link| link.name != new.name).cloned();
     let with = |link: Link| -> Vec<Link> { others().chain([link]).collect() };
@@ -176,7 +187,10 @@ pub fn admit_link(links: &[Link], held: &[Entry], new: Link) -> Result<LinkGrant
     Err(Refusal::of_link(&new.name, reason))
 }
 
-/// Whether a link can be given back: nobody is promised anything on it.
+/// Decides whether a link can be unmanaged.
+///
+/// # Errors
+/// [`Refusal`] if the link is not managed, or if a target has a guarantee on it.
 pub fn admit_unmanage(links: &[Link], held: &[Entry], name: &IfName) -> Result<(), Refusal> {
     if !links.iter().any(|link| link.name == *name) {
         let managed = links.iter().map(|link| link.name.clone()).collect();
@@ -193,10 +207,10 @@ pub fn admit_unmanage(links: &[Link], held: &[Entry], name: &IfName) -> Result<(
     }
 }
 
-/// Admits what was held before, one by one, as after a restart: parents first, else in the given
-/// order. What no longer fits comes back with its refusal; its limits still count for what comes
-/// after it, its guarantees do not. What has no place in the forest does not count at all, so
-/// what is inside it comes back refused too.
+/// Admits earlier entries one by one, for example after a restart: parents first, else in the given
+/// order. An entry that no longer fits is returned with its refusal. Its limits still count for the
+/// entries after it, and its guarantees do not. An entry without a valid position in the forest
+/// does not count at all, so the entries inside it are refused too.
 pub fn readmit(links: &[Link], held: Vec<Entry>) -> Vec<(Entry, Result<Grant, Refusal>)> {
     let mut accepted: Vec<Entry> = Vec::with_capacity(held.len());
     let mut results = Vec::with_capacity(held.len());
@@ -215,8 +229,8 @@ pub fn readmit(links: &[Link], held: Vec<Entry>) -> Vec<(Entry, Result<Grant, Re
     results
 }
 
-/// Targets in one chain, outermost to innermost. HTB stops at eight levels; the link's root, the
-/// leaves and one spare take three.
+/// The largest number of targets in one chain, from outermost to innermost. HTB has eight levels;
+/// the link's root, the leaves and one spare take three.
 pub const MAX_DEPTH: usize = 5;
 
 #[cfg(test)]

@@ -1,29 +1,29 @@
-//! What holds when several people ask something of one target.
+//! Claims: the requests of several users for one target, and the contract that results from them.
 //!
-//! A limit belongs to who set it, by user id. A [`Claim`] is all that one user has asked of one
-//! target; [`Claims`] are those of all users, and what follows from them:
+//! A [`Claim`] is everything that one user, identified by user id, has asked of one target.
+//! [`Claims`] holds the claims of all users and their effective contract:
 //!
-//! - **limits** (`up`, `down`, `both`, `burst`): the smallest of all claims holds, as with
-//!   nice(1) a user can tighten but not loosen what somebody else has set. A limit without a
-//!   burst of its own counts with the default burst.
-//! - **everything else** comes from privileged claims (root and the group `netnice`) only; where
-//!   two of them name the same clause, the claim that was changed latest wins;
-//! - **privileged before unprivileged**: where a user's claim contradicts what root and the group
-//!   ask, it is *set aside*: it stays on the books, does not count, and counts again by itself
-//!   once nothing contradicts it. So no user's claim refuses what root asks.
+//! - **limits** (`up`, `down`, `both`, `burst`): the smallest of all claims holds. As with nice(1),
+//!   a user can tighten a limit of another user but not loosen it. A limit without a burst of its
+//!   own counts with the default burst.
+//! - **all other clauses** come from privileged claims only (root and the group `netnice`). If two
+//!   of them name the same clause, the claim that was changed latest decides.
+//! - **privileged before unprivileged**: if an unprivileged claim contradicts the privileged ones,
+//!   it is *set aside*. It stays stored and does not count. It counts again when no claim
+//!   contradicts it. So an unprivileged claim never causes the refusal of a privileged request.
 //!
-//! One's own claim may be raised or taken back at any time. Another's may not, unless by root,
-//! who may take back anything, clause by clause or all at once.
+//! Users can change or clear their own claims at any time. Only root can clear the claims of other
+//! users, by clause or all at once.
 //!
-//! `Claims` are a value: a change gives new claims or an error, and an error leaves the old ones
-//! as they were. Their [`Claims::effective`] contract is always consistent.
+//! `Claims` is a value. A change returns new claims or a [`ClaimError`], and the old claims stay as
+//! they were. The [`Claims::effective`] contract never contradicts itself.
 
 use alloc::vec::Vec;
 
 use crate::contract::{Change, Clause, Contract, ContractError, Direction, Setting};
 use crate::units::Nanos;
 
-/// Who asks.
+/// A user who makes a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Claimant {
     /// The user id.
@@ -40,19 +40,19 @@ impl Claimant {
     };
 }
 
-/// What one user has asked of a target.
+/// The requests of one user for one target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Who asked. The privilege is that of when the claim was made: a user who has left the
-    /// group since keeps what was granted, but cannot ask for more.
+    /// The user, with the privilege at the time of the claim. A user who has left the group since
+    /// keeps the granted clauses and cannot ask for more.
     pub by: Claimant,
-    /// When the claim was changed last, compared with the others of this target.
+    /// Number of the latest change, compared with the other claims of this target.
     pub order: u64,
-    /// What was asked.
+    /// The clauses that the user asks for.
     pub contract: Contract,
 }
 
-/// All that is asked of one target, by whom, and what follows from it.
+/// All claims on one target, and the contract that results from them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Claims {
     /// By order, latest last; one per user.
@@ -63,7 +63,11 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Claims as they were written down earlier.
+    /// Restores stored claims.
+    ///
+    /// # Errors
+    /// [`ClaimError::TwoOfOneUser`] if two claims have the same user id. [`ClaimError::Conflict`]
+    /// if the privileged claims contradict each other.
     pub fn restore(claims: Vec<Claim>) -> Result<Claims, ClaimError> {
         let mut claims = claims;
         claims.sort_by_key(|claim| claim.order);
@@ -75,38 +79,38 @@ impl Claims {
         Claims::of(claims, None)
     }
 
-    /// The claims, the one that was changed latest at the end.
+    /// The claims in the order of their latest change.
     pub fn iter(&self) -> impl Iterator<Item = &Claim> {
         self.claims.iter()
     }
 
-    /// Whether nobody asks anything.
+    /// Whether there is no claim.
     pub fn is_empty(&self) -> bool {
         self.claims.is_empty()
     }
 
-    /// What holds.
+    /// The contract that results from the claims.
     pub fn effective(&self) -> &Contract {
         &self.effective
     }
 
-    /// The users whose claims do not count now, for they contradict what root and the group ask.
+    /// The users whose claims are set aside, because they contradict the privileged ones.
     pub fn set_aside(&self) -> &[u32] {
         &self.aside
     }
 
-    /// What root and the group ask, without what users without privilege ask.
+    /// The contract that would result from the privileged claims alone.
     pub fn of_privileged(&self) -> Contract {
         let privileged = self.claims.iter().filter(|claim| claim.by.privileged);
         let all = Claims {
             claims: privileged.cloned().collect(),
             ..Claims::default()
         };
-        // A burst alone, whose limit is a user's, asks nothing.
+        // A burst alone, whose limit is in an unprivileged claim, makes no contract.
         all.consequence().unwrap_or_default()
     }
 
-    /// Whose claim decides a clause of the effective contract, if the clause is named there.
+    /// The user whose claim decides a clause; `None` if the effective contract does not name it.
     pub fn set_by(&self, clause: Clause) -> Option<u32> {
         fn who<T>(deciding: Option<(&Claim, T)>) -> Option<u32> {
             deciding.map(|(claim, _)| claim.by.uid)
@@ -123,8 +127,13 @@ impl Claims {
         }
     }
 
-    /// The claims after `by` has asked for a change. Root's clearing of a clause clears it in
-    /// the claims of all.
+    /// The claims after user `by` has asked for a change. If root clears a clause, the clause is
+    /// cleared in the claims of all users.
+    ///
+    /// # Errors
+    /// [`ClaimError`] if the change needs a privilege that `by` lacks, if it clears a clause that
+    /// only other users have named, or if it contradicts the user's own claim or the other claims
+    /// that count.
     pub fn apply(&self, by: Claimant, change: &Change) -> Result<Claims, ClaimError> {
         if !by.privileged
             && let Some(clause) = change.needs_privilege()
@@ -153,7 +162,10 @@ impl Claims {
         Claims::of(claims, Some(by))
     }
 
-    /// The claims after `by` has taken back what is theirs; of root, everything.
+    /// The claims without the claim of `by`. If `by` is root, all claims are removed.
+    ///
+    /// # Errors
+    /// [`ClaimError::NothingYours`] if `by` has no claim.
     pub fn clear(&self, by: Claimant) -> Result<Claims, ClaimError> {
         if by.uid == 0 {
             return Ok(Claims::default());
@@ -166,12 +178,12 @@ impl Claims {
         Claims::of(claims, Some(by))
     }
 
-    /// The users who ask something.
+    /// The users with a claim.
     fn users(&self) -> Vec<u32> {
         self.claims.iter().map(|claim| claim.by.uid).collect()
     }
 
-    /// Refuses to clear a clause that only others have named.
+    /// Fails if the change clears a clause that only other users have named.
     fn may_clear(
         &self,
         by: Claimant,
@@ -196,8 +208,9 @@ impl Claims {
         Ok(())
     }
 
-    /// Claims with what follows from them; `asking` is who changed them. Where they contradict each
-    /// other, claims without privilege are set aside; that of who asks is refused instead.
+    /// Computes the effective contract of `claims`. `asking` is the user who changed them. If the
+    /// claims contradict each other, unprivileged claims are set aside, except that of `asking`: it
+    /// is refused.
     fn of(claims: Vec<Claim>, asking: Option<Claimant>) -> Result<Claims, ClaimError> {
         let mut all = Claims {
             claims,
@@ -230,7 +243,7 @@ impl Claims {
         Ok(all)
     }
 
-    /// What follows from the claims that count.
+    /// The contract that results from the claims that count.
     fn consequence(&self) -> Result<Contract, ContractError> {
         let change = self.combined();
         match change.is_empty() {
@@ -239,13 +252,13 @@ impl Claims {
         }
     }
 
-    /// The claims that count.
+    /// The claims that are not set aside.
     fn counting(&self) -> impl DoubleEndedIterator<Item = &Claim> {
         let counts = |claim: &&Claim| !self.aside.contains(&claim.by.uid);
         self.claims.iter().filter(counts)
     }
 
-    /// The clauses that hold.
+    /// The clauses that result from the claims that count.
     fn combined(&self) -> Change {
         fn set<T>(deciding: Option<(&Claim, T)>) -> Option<Setting<T>> {
             deciding.map(|(_, value)| Setting::Set(value))
@@ -270,7 +283,8 @@ impl Claims {
         }
     }
 
-    /// The claim with the smallest value of a clause, the earliest of equals.
+    /// The claim with the smallest value of a clause; of equal ones, the claim that was changed
+    /// earliest.
     fn smallest<T: Ord>(&self, read: impl Fn(&Contract) -> Option<T>) -> Option<(&Claim, T)> {
         self.counting()
             .filter_map(|claim| Some((claim, read(&claim.contract)?)))
@@ -286,13 +300,13 @@ impl Claims {
     }
 }
 
-/// Why a claim cannot be changed so.
+/// The error of a change to claims.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClaimError {
-    /// The asker's own claim would contradict itself.
+    /// The user's own claim would contradict itself.
     #[error(transparent)]
     Contract(#[from] ContractError),
-    /// The claim would contradict those of other users.
+    /// The claim would contradict the claims of other users.
     #[error(
         "{error} (with what {} asked of this target; root may clear it)",
         Users(others)
@@ -300,25 +314,25 @@ pub enum ClaimError {
     Conflict {
         /// The contradiction.
         error: ContractError,
-        /// The other users who ask something.
+        /// The other users with claims.
         others: Vec<u32>,
     },
-    /// A clause that only root and the group `netnice` may name.
+    /// The clause is reserved to root and the group `netnice`.
     #[error("{0} is for root and the group netnice; up, down, both and burst are for all")]
     NeedsPrivilege(Clause),
-    /// A clause that somebody else has set.
+    /// Another user has set the clause.
     #[error("{clause} was set by {}, who (or root) may take it back; you may set a smaller limit",
             Users(&[*holder]))]
     NotYours {
         /// The clause.
         clause: Clause,
-        /// Who set it.
+        /// The user who set it.
         holder: u32,
     },
-    /// Nothing on this target is the asker's.
+    /// The user has no claim on this target. Holds the users who have one.
     #[error("nothing on this target was set by you{}", OthersHold(.0))]
     NothingYours(Vec<u32>),
-    /// Two claims of the same user in what was written down.
+    /// Two stored claims have the same user id.
     #[error("two claims of user {0} on one target")]
     TwoOfOneUser(u32),
 }
@@ -341,7 +355,7 @@ impl core::fmt::Display for Users<'_> {
     }
 }
 
-/// Who holds it, if anybody does.
+/// The users with claims in a message, or nothing if there are none.
 struct OthersHold<'a>(&'a [u32]);
 
 impl core::fmt::Display for OthersHold<'_> {
@@ -362,7 +376,7 @@ fn names(contract: &Contract, clause: Clause) -> bool {
     contract.as_change().clauses().contains(&clause)
 }
 
-/// Takes the clauses that a change clears out of every claim.
+/// Clears the clauses that a change clears in every claim.
 fn clear_everywhere(claims: &mut [Claim], change: &Change) -> Result<(), ClaimError> {
     let clearing = change.only_clears();
     if clearing.is_empty() {
@@ -374,7 +388,7 @@ fn clear_everywhere(claims: &mut [Claim], change: &Change) -> Result<(), ClaimEr
     Ok(())
 }
 
-/// The burst that a claim's limits imply: as named, else the default if there is a limit.
+/// The burst of a claim's limits: the named one, else the default if the claim has a limit.
 fn burst_of(contract: &Contract) -> Option<Nanos> {
     let implied = contract.is_limited().then_some(Contract::DEFAULT_BURST);
     contract.burst().or(implied)

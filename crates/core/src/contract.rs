@@ -1,8 +1,8 @@
-//! What is asked: the contract of a target, and changes to it.
+//! Contracts and changes to them: types, text form and consistency.
 //!
-//! A [`Contract`] is what a target asks for at last, a [`Change`] what somebody typed: each
-//! clause that it names is set or taken away, the others stay. Both have one grammar, which the
-//! command line, the policy file, the state file and the socket speak alike:
+//! A [`Contract`] is the full set of clauses that a target asks for. A [`Change`] is a partial
+//! contract: it sets or clears each clause that it names and leaves the others as they are. Both
+//! have one grammar. The command line, the policy file, the state file and the socket use it:
 //!
 //! ```text
 //! up R         limit what is sent              slice S/P [extra]   S of the link in every P
@@ -14,11 +14,13 @@
 //! burst T      at the limit's rate (5ms)       none clears a clause, for a rate 0 too
 //! ```
 //!
-//! Clauses come in any order, each at most once. `Display` writes them in the order above and
-//! parses back to the same value. Sense is checked in two steps: a value by its type, clauses
-//! against each other by [`Contract::apply`], so that no contract exists that contradicts
-//! itself. What depends on a link, on other targets or on who asks is for [`crate::admission`]
-//! and [`crate::claims`].
+//! Clauses come in any order, each at most once. `Display` writes them in the order above, and its
+//! text parses back to the same value.
+//!
+//! Consistency is checked in two steps: each value by its type, then the clauses against each other
+//! by [`Contract::apply`]. So no contract contradicts itself. [`crate::admission`] checks what
+//! depends on links and other targets, and [`crate::claims`] what depends on the user. The error of
+//! every step in this module is a [`ContractError`].
 
 mod clauses;
 mod grammar;
@@ -31,17 +33,17 @@ pub use clauses::{Bucket, Cell, Channel, IfName, MessageRate, Priority, Slice, S
 use crate::Quoted;
 use crate::units::{Amount, Nanos, Rate, UnitError};
 
-/// Which way packets go, seen from the target.
+/// The direction of packets, seen from the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// What the target sends.
+    /// Packets that the target sends.
     Up,
-    /// What the target receives.
+    /// Packets that the target receives.
     Down,
 }
 
 impl Direction {
-    /// Both, in the order in which they are shown.
+    /// Both directions, in the order of display.
     pub const ALL: [Direction; 2] = [Direction::Up, Direction::Down];
 
     /// `up` or `down`.
@@ -53,8 +55,8 @@ impl Direction {
     }
 }
 
-/// What a target asks for. It never contradicts itself; it is made by [`Contract::apply`] or by
-/// parsing, starting from the empty contract, which asks for nothing.
+/// The clauses that a target asks for. [`Contract::apply`] and parsing make it, starting from the
+/// empty contract, which asks for nothing. A contract never contradicts itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Contract {
     up: Option<Rate>,
@@ -73,7 +75,7 @@ pub struct Contract {
 }
 
 impl Contract {
-    /// The burst of a limit unless the contract names one.
+    /// The burst of a limit if the contract names none.
     pub const DEFAULT_BURST: Nanos = Nanos::from_millis(5);
 
     /// The limit on what is sent.
@@ -86,12 +88,12 @@ impl Contract {
         self.down
     }
 
-    /// The limit on the sum of both directions; never together with `up` or `down`.
+    /// The limit on the sum of both directions. A contract with it has neither `up` nor `down`.
     pub fn both(&self) -> Option<Rate> {
         self.both
     }
 
-    /// The limit named for one direction alone.
+    /// The limit of one direction, without [`Contract::both`].
     pub fn limit(&self, direction: Direction) -> Option<Rate> {
         match direction {
             Direction::Up => self.up,
@@ -99,7 +101,8 @@ impl Contract {
         }
     }
 
-    /// The guarantee named for one direction; a slice is not in it, see [`Contract::link_min`].
+    /// The minimum named for one direction, without a slice. [`Contract::link_min`] includes the
+    /// slice.
     pub fn min(&self, direction: Direction) -> Option<Rate> {
         match direction {
             Direction::Up => self.min,
@@ -107,27 +110,27 @@ impl Contract {
         }
     }
 
-    /// The link of the guarantees, if it is named.
+    /// The link of the guarantees; `None` if the contract names no link.
     pub fn on(&self) -> Option<&IfName> {
         self.on.as_ref()
     }
 
-    /// The weight, if it is named.
+    /// The weight; `None` if the contract names none.
     pub fn weight(&self) -> Option<Weight> {
         self.weight
     }
 
-    /// The priority, if it is named.
+    /// The priority; `None` if the contract names none.
     pub fn priority(&self) -> Option<Priority> {
         self.priority
     }
 
-    /// The burst, if it is named.
+    /// The burst of the limits; `None` if the contract names none.
     pub fn burst(&self) -> Option<Nanos> {
         self.burst
     }
 
-    /// The slice of a link.
+    /// The slice of a link's transmit time.
     pub fn slice(&self) -> Option<Slice> {
         self.slice
     }
@@ -147,24 +150,24 @@ impl Contract {
         self.channel
     }
 
-    /// Whether nothing is asked at all.
+    /// Whether the contract names no clause.
     pub fn is_empty(&self) -> bool {
         *self == Contract::default()
     }
 
-    /// Whether any direction is limited.
+    /// Whether the contract limits a direction or the sum of both.
     pub fn is_limited(&self) -> bool {
         self.up.is_some() || self.down.is_some() || self.both.is_some()
     }
 
-    /// Whether a link must keep something for this target.
+    /// Whether the contract needs a reservation on a link: a minimum or a slice.
     pub fn is_guaranteed(&self) -> bool {
         self.min.is_some() || self.min_down.is_some() || self.slice.is_some()
     }
 
-    /// What a link of this rate keeps for the target in one direction: the minimum, or for
-    /// sending the slice's share of the link. `Some(None)` means a slice so small that its share
-    /// is below the smallest rate.
+    /// The rate that a link of rate `link` reserves for the target in one direction: the minimum,
+    /// or for sending the slice's share of the link. `None` if nothing is reserved. `Some(None)` if
+    /// the slice's share is below [`Rate::MIN`].
     pub fn link_min(&self, direction: Direction, link: Rate) -> Option<Option<Rate>> {
         match (direction, self.slice) {
             (Direction::Up, Some(slice)) => Some(slice.of(link)),
@@ -172,8 +175,9 @@ impl Contract {
         }
     }
 
-    /// The most that a link of this rate gives the target in one direction, beside its limits
-    /// over all links: a slice without extra ends at its share.
+    /// The highest rate that a link of rate `link` gives the target in one direction, beside the
+    /// limits over all links. A slice without `extra` is limited to its share. `None` if nothing is
+    /// limited.
     pub fn link_max(&self, direction: Direction, link: Rate) -> Option<Rate> {
         match (direction, self.slice) {
             (Direction::Up, Some(slice)) if !slice.extra() => slice.of(link),
@@ -181,7 +185,8 @@ impl Contract {
         }
     }
 
-    /// The burst on a link: of a slice one slice, else as [`Contract::burst`] or the default.
+    /// The burst on a link: one slice if the contract has a slice and `direction` is up, else
+    /// [`Contract::burst`] or the default.
     pub fn link_burst(&self, direction: Direction) -> Nanos {
         match (direction, self.slice) {
             (Direction::Up, Some(slice)) => slice.slice(),
@@ -189,7 +194,11 @@ impl Contract {
         }
     }
 
-    /// The contract after a change, if it makes sense.
+    /// The contract after a change.
+    ///
+    /// # Errors
+    /// [`ContractError::Empty`] if the change names no clause. Another [`ContractError`] if the
+    /// result would contradict itself.
     pub fn apply(&self, change: &Change) -> Result<Contract, ContractError> {
         if change.is_empty() {
             return Err(ContractError::Empty);
@@ -213,7 +222,7 @@ impl Contract {
         Ok(changed)
     }
 
-    /// The change that makes this contract out of the empty one.
+    /// The change that turns the empty contract into this one.
     pub fn as_change(&self) -> Change {
         fn set<T: Clone>(clause: &Option<T>) -> Option<Setting<T>> {
             clause.clone().map(Setting::Set)
@@ -235,8 +244,8 @@ impl Contract {
         }
     }
 
-    /// The same limits without anything that a link must keep: what is installed of a contract
-    /// that is degraded.
+    /// The same contract without its minimums and its slice. For a degraded contract this part is
+    /// installed.
     pub fn without_guarantees(&self) -> Contract {
         Contract {
             min: None,
@@ -246,7 +255,7 @@ impl Contract {
         }
     }
 
-    /// The same contract with its link named.
+    /// The same contract with `link` as the link of its guarantees.
     pub fn with_link(&self, link: IfName) -> Contract {
         Contract {
             on: Some(link),
@@ -254,7 +263,7 @@ impl Contract {
         }
     }
 
-    /// Whether the clauses agree with each other.
+    /// Checks the clauses against each other.
     fn consistent(&self) -> Result<(), ContractError> {
         if let Some(both) = self.both {
             for direction in Direction::ALL {
@@ -317,16 +326,16 @@ impl Contract {
     }
 }
 
-/// What one clause of a change does.
+/// The effect of a change on one clause.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Setting<T> {
-    /// The clause has this value from now on.
+    /// The clause has this value after the change.
     Set(T),
-    /// The clause is taken away: unlimited, not guaranteed, the default.
+    /// The clause is removed: no limit, no guarantee, or the default value.
     Clear,
 }
 
-/// A partial contract: what somebody wants changed. Clauses that are `None` stay as they are.
+/// A partial contract. Clauses that are `None` stay as they are.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Change {
     /// Limit on what is sent.
@@ -341,11 +350,11 @@ pub struct Change {
     pub min_down: Option<Setting<Rate>>,
     /// The link of the guarantees.
     pub on: Option<Setting<IfName>>,
-    /// Share of what is left over.
+    /// Share of the left-over.
     pub weight: Option<Setting<Weight>>,
-    /// Order in what is left over.
+    /// Order in the left-over.
     pub priority: Option<Setting<Priority>>,
-    /// How much may pass at once after silence, as time at the limit's rate.
+    /// The amount that may pass at once after a silence, as time at the limit's rate.
     pub burst: Option<Setting<Nanos>>,
     /// A slice of a link's transmit time.
     pub slice: Option<Setting<Slice>>,
@@ -358,17 +367,17 @@ pub struct Change {
 }
 
 impl Change {
-    /// Whether no clause is named.
+    /// Whether the change names no clause.
     pub fn is_empty(&self) -> bool {
         *self == Change::default()
     }
 
-    /// The clauses that the change names, in the order in which they are written.
+    /// The clauses that the change names, in the order of the grammar.
     pub fn clauses(&self) -> Vec<Clause> {
         self.states().map(|(clause, _)| clause).collect()
     }
 
-    /// The clauses that the change takes away.
+    /// The clauses that the change clears.
     pub fn cleared(&self) -> Vec<Clause> {
         self.states()
             .filter(|(_, cleared)| *cleared)
@@ -376,7 +385,7 @@ impl Change {
             .collect()
     }
 
-    /// The part of the change that takes clauses away.
+    /// The part of the change that clears clauses.
     pub fn only_clears(&self) -> Change {
         fn keep<T>(setting: &Option<Setting<T>>) -> Option<Setting<T>> {
             matches!(setting, Some(Setting::Clear)).then_some(Setting::Clear)
@@ -398,8 +407,8 @@ impl Change {
         }
     }
 
-    /// The first clause that only root and the group `netnice` may name, if there is one: a
-    /// plain user limits, but does not reserve.
+    /// The first named clause that only root and the group `netnice` may use. A user without
+    /// privilege may set limits (`up`, `down`, `both`, `burst`) and may reserve nothing.
     pub fn needs_privilege(&self) -> Option<Clause> {
         self.clauses().into_iter().find(|clause| {
             !matches!(
@@ -409,7 +418,7 @@ impl Change {
         })
     }
 
-    /// Each named clause, and whether it is taken away.
+    /// Each named clause, with `true` if the change clears it.
     fn states(&self) -> impl Iterator<Item = (Clause, bool)> {
         fn state<T>(setting: &Option<Setting<T>>) -> Option<bool> {
             setting.as_ref().map(|s| matches!(s, Setting::Clear))
@@ -434,7 +443,7 @@ impl Change {
     }
 }
 
-/// The clauses of a contract, by name.
+/// The name of a clause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Clause {
     /// `up`
@@ -465,7 +474,11 @@ pub enum Clause {
     Channel,
 }
 
-/// What the kernel path serves of a contract: everything but `cpu`, `cell` and `channel`.
+/// Checks that the kernel path can serve a contract. It serves everything but `cpu`, `cell` and
+/// `channel`.
+///
+/// # Errors
+/// [`Unsupported`] names a clause that needs the direct path.
 pub fn kernel_path_support(contract: &Contract) -> Result<(), Unsupported> {
     let clause = match contract {
         Contract { cell: Some(_), .. } => Clause::Cell,
@@ -478,7 +491,7 @@ pub fn kernel_path_support(contract: &Contract) -> Result<(), Unsupported> {
     Err(Unsupported { clause })
 }
 
-/// A clause that parses but that nothing here can keep yet.
+/// A clause that parses and that the kernel path cannot serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{clause} is not supported yet: needs the direct path")]
 pub struct Unsupported {
@@ -486,118 +499,118 @@ pub struct Unsupported {
     pub clause: Clause,
 }
 
-/// Why a text is no contract, or a change makes no sense.
+/// The error of a text that is not a contract, or of a change that cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContractError {
-    /// No clause at all.
+    /// The text or the change names no clause.
     #[error("nothing is asked: name at least one of up, down, both, min, min-down, weight, …")]
     Empty,
-    /// The text is too long to be a contract.
+    /// The text is longer than a contract may be. Holds its length in bytes.
     #[error("the contract is {0} bytes long, more than {most}", most = grammar::LONGEST)]
     TooLong(usize),
-    /// A word that begins no clause.
+    /// The word begins no clause.
     #[error("{} is no clause: write up, down, both, min, min-down, on, weight, priority, burst, \
              slice, cpu, cell or channel", Quoted(.0))]
     UnknownWord(String),
-    /// A clause that is named twice.
+    /// The clause is named twice.
     #[error("{0} is named twice")]
     Duplicate(Clause),
-    /// A clause at the end of the text, without its value.
+    /// The text ends after the clause's word, without a value.
     #[error("{0} needs a value")]
     NoValue(Clause),
-    /// A quantity that cannot be read.
+    /// The quantity does not parse.
     #[error("{clause}: {error}")]
     Unit {
-        /// The clause that it belongs to.
+        /// The clause of the quantity.
         clause: Clause,
-        /// What is wrong with it.
+        /// The fault in the quantity.
         error: UnitError,
     },
-    /// A whole number outside its range, or no number.
+    /// The text is not a whole number in the allowed range.
     #[error("{clause}: {} is not allowed: write {range}", Quoted(.input))]
     Number {
-        /// The clause that it belongs to.
+        /// The clause of the number.
         clause: Clause,
-        /// The text.
+        /// The text in place of the number.
         input: String,
-        /// What is allowed.
+        /// The allowed values.
         range: &'static str,
     },
-    /// Not of the form `S/P`.
+    /// The text is not of the form `S/P`.
     #[error("{clause}: {} is not a slice: write time/period, for example 2.4ms/50ms",
             Quoted(.input))]
     SliceForm {
         /// `slice` or `cpu`.
         clause: Clause,
-        /// The text.
+        /// The text in place of the slice.
         input: String,
     },
-    /// A part of `cell` or `channel` that is unknown, missing or named twice.
+    /// A part of `cell` or `channel` is unknown, missing or named twice.
     #[error("{clause}: {fault} {}: write {form}", Quoted(.part))]
     Part {
         /// `cell` or `channel`.
         clause: Clause,
         /// The part.
         part: String,
-        /// What is wrong with it.
+        /// The fault in the part.
         fault: &'static str,
-        /// How the clause is written.
+        /// The correct form of the clause.
         form: &'static str,
     },
-    /// `extra` without `slice`, or `cpu-extra` without `cpu`.
+    /// The text has `extra` without `slice`, or `cpu-extra` without `cpu`.
     #[error("{word} belongs to {clause}, which is not named: write {clause} 2ms/10ms {word}")]
     Extra {
-        /// The word.
+        /// `extra` or `cpu-extra`.
         word: &'static str,
-        /// The clause that it belongs to.
+        /// The clause that the word needs.
         clause: Clause,
     },
-    /// Not the name of an interface.
+    /// The text is not the name of an interface.
     #[error("{} is not the name of an interface: 1 to 15 bytes without / : or white space",
             Quoted(.0))]
     IfName(String),
-    /// A whole contract in which a clause is cleared.
+    /// The text of a whole contract clears a clause.
     #[error("{0} none: a whole contract names only what it asks for")]
     ClearInContract(Clause),
-    /// A guarantee above a limit.
+    /// A guarantee is above a limit.
     #[error("{clause} {min} is above {limit} {max}: a guarantee cannot exceed its limit")]
     MinAboveMax {
-        /// The guarantee's clause.
+        /// The clause of the guarantee.
         clause: &'static str,
         /// The guarantee.
         min: Amount,
-        /// The limit's clause.
+        /// The clause of the limit.
         limit: &'static str,
         /// The limit.
         max: Rate,
     },
-    /// One limit on the sum, and one on a direction.
+    /// The contract has a limit on the sum and a limit on one direction.
     #[error("both {both} and {word} {limit} cannot hold together: clear one of them with \
              `both none` or `{word} none`", word = direction.word())]
     BothAndOneWay {
         /// The limit on the sum.
         both: Rate,
-        /// The direction that has a limit of its own.
+        /// The direction that has its own limit.
         direction: Direction,
-        /// That limit.
+        /// The limit of that direction.
         limit: Rate,
     },
-    /// A slice and a minimum, both for sending.
+    /// The contract has a slice and a minimum, both for sending.
     #[error(
         "slice and min both reserve the sending direction: clear one of them with \
              `slice none` or `min none`"
     )]
     SliceAndMin,
-    /// A period of nothing.
+    /// The period is zero.
     #[error("the period is zero: write time/period, for example 2.4ms/50ms")]
     ZeroPeriod,
-    /// A period beyond the longest.
+    /// The period is longer than 10 s.
     #[error("the period {0} is longer than 10s")]
     LongPeriod(Nanos),
-    /// A slice of nothing.
+    /// The slice is zero.
     #[error("the slice is zero: write none to take it away")]
     ZeroSlice,
-    /// More than there is.
+    /// The slice is longer than its period.
     #[error("the slice {slice} is longer than its period {period}")]
     SliceAbovePeriod {
         /// The slice.
@@ -605,10 +618,10 @@ pub enum ContractError {
         /// The period.
         period: Nanos,
     },
-    /// A burst outside its range.
+    /// The burst is outside 1 µs to 10 s.
     #[error("the burst {0} is not allowed: write 1us to 10s, or none for the default of 5ms")]
     Burst(Nanos),
-    /// A sustained rate above the peak.
+    /// The sustained rate is above the peak rate.
     #[error("cell: pcr {pcr} is below scr {scr}: the peak rate is the higher one")]
     PeakBelowSustained {
         /// The peak rate.
@@ -616,12 +629,12 @@ pub enum ContractError {
         /// The sustained rate.
         scr: Rate,
     },
-    /// A part that must be above zero.
+    /// A part that must be above zero is zero. Holds the clause and the part.
     #[error("{0}: {1} is zero")]
     ZeroPart(&'static str, &'static str),
 }
 
-/// A clause after a change.
+/// The value of a clause after a change.
 fn after<T: Clone>(now: &Option<T>, change: &Option<Setting<T>>) -> Option<T> {
     match change {
         None => now.clone(),

@@ -1,25 +1,33 @@
-//! Answers: what may be asked of a host's network (units, contracts, targets as text and types) and does it fit (admission).
-//! May touch: its arguments only; no_std + alloc, the caller passes the time.
+//! Answers: which contracts can a host's network be asked for, and do they fit on its links.
+//! May touch: its arguments only. It is `no_std` with `alloc`, and the caller passes the time.
 //! Must never: do I/O, read a clock, start a thread, or use unsafe code outside `prefetch`.
 //!
-//! # The way of a request
+//! # The path of a request
 //! ```text
 //!  text ──parse──▶ Change ──apply──▶ Claims ──effective──▶ Contract ──admit──▶ Grant | Refusal
 //! ```
-//! [`units`] reads and writes quantities, [`target`] says who is meant, [`contract`] what is
-//! asked, [`claims`] what holds when several people ask, [`link`] and [`admission`] whether it
-//! fits, [`police`] whether traffic kept to it, [`meter`] what every counter means. Each type is valid from the moment it exists: a
-//! stage takes only what the stage before it made. Beside it, [`sched`] is the scheduler of one
-//! link: who sends next, packet by packet, for every contract at once.
+//! - [`units`] parses and prints quantities.
+//! - [`target`] names the owner of packets that a contract is for.
+//! - [`contract`] parses and prints contracts and changes to them.
+//! - [`claims`] merges the requests of several users for one target.
+//! - [`link`] and [`admission`] decide whether a contract fits.
+//! - [`police`] checks whether traffic kept to a contract.
+//! - [`meter`] declares every counter and its meaning.
+//! - [`sched`] is the packet scheduler of one link. It serves every kind of contract at once.
+//!
+//! A value of these types is valid from its construction on. Each stage accepts only the output of
+//! the stage before it.
 //!
 //! # For programs outside netnice
-//! Three parts are of use by themselves, each a value that is told the time and asked what to do:
+//! Three parts work without the rest of netnice. Each is a state machine: the caller passes the
+//! time and asks for the next action.
 //!
-//! | | for | begin with |
-//! |---|---|---|
-//! | [`sched::Pacer`] | many flows, each to its rate and burst, from one timer: a QUIC stack, a media server | `examples/pace_udp.rs` |
-//! | [`sched::Scheduler`] | one link and who sends on it next: rates, slices, deadlines, weights; [`sched::Scheduler::turn`] is all that an event loop calls | the module [`sched`] |
-//! | [`police::Police`] | whether traffic kept to a contract, and which packet did not by how much | `examples/conformance.rs` |
+//! - [`sched::Pacer`] paces many flows, each with a rate and a burst, from one timer. A QUIC stack
+//!   or a media server can use it. Begin with `examples/pace_udp.rs`.
+//! - [`sched::Scheduler`] orders the packets on one link by rates, slices, deadlines and weights.
+//!   [`sched::Scheduler::turn`] is the only call that an event loop needs. Begin with [`sched`].
+//! - [`police::Police`] checks whether traffic kept to a contract, and reports the excess of each
+//!   packet. Begin with `examples/conformance.rs`.
 //!
 //! ```
 //! use netnice_core::contract::Contract;

@@ -1,9 +1,10 @@
-//! A managed link: an interface whose rate is known, so that parts of it can be promised.
+//! Managed links. A link is an interface whose capacity is known, so that admission can promise
+//! parts of it.
 //!
-//! A link is managed once somebody says what it carries: the operator, or the driver that
-//! reports a speed. Sending can be promised up to the whole rate. Receiving cannot: the queue
-//! that decides is at the other end of the wire, and it only stays empty while less arrives than
-//! fits. So receive guarantees, and the stage that keeps them, run at [`RECEIVE_PERCENT`] of the
+//! The operator or the interface's driver gives the capacity. Admission can promise the whole
+//! sending rate. It cannot promise the whole receiving rate: the queue that determines the delay is
+//! at the other end of the wire, and that queue stays empty only while less arrives than the wire
+//! carries. So receive guarantees, and the stage that enforces them, use [`RECEIVE_PERCENT`] of the
 //! receive rate.
 
 use core::fmt;
@@ -11,25 +12,26 @@ use core::fmt;
 use crate::contract::{Direction, IfName};
 use crate::units::{Bytes, Rate};
 
-/// An interface that guarantees can be given on.
+/// An interface whose capacity is known; guarantees refer to it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Link {
-    /// The interface.
+    /// The interface's name.
     pub name: IfName,
-    /// What it carries in the sending direction; nothing if that is not managed.
+    /// Capacity in the sending direction; `None` if that direction is not managed.
     pub up: Option<Capacity>,
-    /// What it carries in the receiving direction; nothing if that is not managed.
+    /// Capacity in the receiving direction; `None` if that direction is not managed.
     pub down: Option<Capacity>,
-    /// Bytes that the wire adds to each packet beyond layer 2 (24 for Ethernet's preamble, check
-    /// sum and gap); counted with every packet.
+    /// Bytes that the wire adds to each packet beyond layer 2 (24 for Ethernet's preamble, checksum
+    /// and gap). Every packet counts with them.
     pub overhead: Bytes,
 }
 
 impl Link {
-    /// More bytes for each packet than any link layer adds.
+    /// The largest overhead that is accepted. Every link layer adds fewer bytes to each packet.
     pub const MOST_OVERHEAD: Bytes = Bytes(512);
 
-    /// The capacity in one direction, as it was given.
+    /// The capacity in one direction, before [`RECEIVE_PERCENT`] is applied; `None` if the
+    /// direction is not managed.
     pub fn capacity(&self, direction: Direction) -> Option<Capacity> {
         match direction {
             Direction::Up => self.up,
@@ -37,9 +39,9 @@ impl Link {
         }
     }
 
-    /// What can be promised in one direction: all of the sending rate, 97 % of the receiving
-    /// rate, rounded down. Nothing if the direction is not managed, or if 97 % of its rate is
-    /// below the smallest rate.
+    /// The rate that admission can promise in one direction: the whole sending rate, or 97 % of the
+    /// receiving rate, rounded down. `None` if the direction is not managed, or if 97 % of its rate
+    /// is below [`Rate::MIN`].
     pub fn usable(&self, direction: Direction) -> Option<Rate> {
         let rate = self.capacity(direction)?.rate;
         match direction {
@@ -49,21 +51,21 @@ impl Link {
     }
 }
 
-/// What a link carries, and who says so.
+/// The rate of a link in one direction, and the source of that value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// Layer-2 bit/s.
+    /// Bit/s at layer 2.
     pub rate: Rate,
-    /// Where the rate is known from.
+    /// The source of the rate.
     pub source: CapacitySource,
 }
 
-/// Where a link's rate is known from.
+/// The source of a link's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CapacitySource {
-    /// Somebody typed it.
+    /// The operator gave the rate.
     Operator,
-    /// The driver of the interface reports this speed.
+    /// The interface's driver reports the rate.
     Driver,
 }
 
@@ -76,6 +78,6 @@ impl fmt::Display for CapacitySource {
     }
 }
 
-/// Of the receive rate, what is promised and let through: measured to keep the sender's queue
-/// empty against TCP and against UDP that fits the wire.
+/// The percentage of the receive rate that is promised and let through. At this percentage the
+/// sender's queue was measured to stay empty against TCP, and against UDP that fits the wire.
 pub const RECEIVE_PERCENT: u64 = 97;

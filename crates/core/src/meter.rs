@@ -1,44 +1,46 @@
-//! What is counted, and what each counter means. Every counter is declared once, in
-//! [`COUNTERS`]; whoever shows, exports or sums them reads this table.
+//! Counters and their meaning. [`COUNTERS`] declares every counter once; code that shows, exports
+//! or sums counters reads this table.
 //!
-//! Counters are kept per target and direction, grow only, and count layer-2 bytes. One
-//! conservation law ties them together, for packets and for bytes:
+//! Counters are kept per target and direction and count layer-2 bytes. They only grow, except the
+//! levels. One conservation law holds for packets and for bytes:
 //!
 //! ```text
 //! offered = sent + dropped + queued
 //! ```
 //!
-//! [`Flow::balanced`] checks it. `queued` is a level, not a count: it is what is inside now.
+//! [`Flow::balanced`] checks it. `queued` is a level, not a count: it is the present content of the
+//! queue.
 
 use crate::contract::Direction;
 
 /// The counters of one target in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// Packets that came to the limiter.
+    /// Packets that reached the limiter.
     pub offered_packets: u64,
-    /// Bytes that came to the limiter.
+    /// Bytes that reached the limiter.
     pub offered_bytes: u64,
-    /// Packets that went on to the wire, or to the program.
+    /// Packets that left the limiter, for the wire or for the program.
     pub sent_packets: u64,
-    /// Bytes that went on to the wire, or to the program.
+    /// Bytes that left the limiter, for the wire or for the program.
     pub sent_bytes: u64,
-    /// Packets that found the queue full, or that it gave up.
+    /// Packets that the limiter dropped, on arrival at a full queue or later.
     pub dropped_packets: u64,
-    /// Bytes that found the queue full, or that it gave up.
+    /// Bytes that the limiter dropped, on arrival at a full queue or later.
     pub dropped_bytes: u64,
-    /// Packets that wait now.
+    /// Packets in the queue now.
     pub queued_packets: u64,
-    /// Bytes that wait now.
+    /// Bytes in the queue now.
     pub queued_bytes: u64,
-    /// How long a packet that comes now will wait, in nanoseconds: what is queued, at the rate.
+    /// Expected waiting time of a packet that arrives now, in nanoseconds: the queued bytes at the
+    /// limit's rate.
     pub queue_delay_ns: u64,
-    /// Times that a packet had to wait because the limit was reached.
+    /// Number of times that a packet waited because the limit was reached.
     pub held_back: u64,
 }
 
 impl Flow {
-    /// Whether what came in is what went out, was dropped or waits.
+    /// Whether the conservation law holds for packets and for bytes. `false` if a sum overflows.
     pub fn balanced(&self) -> bool {
         let adds = |sum: u64, parts: [u64; 3]| {
             parts.into_iter().try_fold(0_u64, u64::checked_add) == Some(sum)
@@ -56,9 +58,9 @@ impl Flow {
 /// The counters of one target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Meter {
-    /// What it sends; of a target limited by `both`, all of it.
+    /// Packets that the target sends. With `both`, packets of both directions.
     pub up: Flow,
-    /// What it receives; of a target limited by `both`, nothing: it is in `up`.
+    /// Packets that the target receives. With `both` all zero, because `up` counts them.
     pub down: Flow,
 }
 
@@ -72,7 +74,7 @@ impl Meter {
     }
 }
 
-/// What a counter counts.
+/// The unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Packets.
@@ -85,35 +87,35 @@ pub enum Unit {
     Times,
 }
 
-/// What role a counter has in the conservation law.
+/// The role of a counter in the conservation law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The sum of all parts of the same unit.
     Total,
     /// One of the parts.
     Part,
-    /// Stands alone.
+    /// The counter is not in the law.
     Alone,
 }
 
 /// The declaration of one counter.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
-    /// Its name in `show --json` and in exports.
+    /// Name in `show --json` and in exports.
     pub name: &'static str,
-    /// What it counts.
+    /// Unit of its values.
     pub unit: Unit,
     /// Its role in the conservation law.
     pub role: Role,
-    /// Whether it is a level, which rises and falls, and not a count, which only grows.
+    /// `true` for a level, which rises and falls; `false` for a count, which only grows.
     pub level: bool,
-    /// What it means, in one line.
+    /// Meaning, in one line.
     pub description: &'static str,
-    /// Where it is kept.
+    /// Reads the counter's value from a [`Flow`].
     pub read: fn(&Flow) -> u64,
 }
 
-/// Every counter there is.
+/// Every counter.
 pub const COUNTERS: [Counter; 10] = [
     Counter {
         name: "offered_packets",

@@ -1,33 +1,34 @@
-//! Does traffic keep to its contract? The judge that stands outside.
+//! Conformance of traffic to a contract, measured from outside.
 //!
-//! A [`Police`] is told when each packet passed and how long it was, and says of each whether it
-//! conforms. It shares no code with the schedulers, so what they send can be shown to it, and
-//! what others send too: `netnice check` shows it packet captures.
+//! A [`Police`] gets the time and the length of each packet and decides whether the packet
+//! conforms. It shares no code with the schedulers, so it can check their output, and that of other
+//! senders: `netnice check` applies it to packet captures.
 //!
-//! # What is judged
-//! | clause | a packet conforms when |
-//! |---|---|
-//! | `cell pcr cdvt` | GCRA(length / PCR, CDVT) says so |
-//! | `… scr mbs` | and GCRA(length / SCR, CDVT + BT) as well, where BT = (MBS - length) (1/SCR - 1/PCR) |
-//! | `channel mmax rmax bmax` | it is a message of at most Mmax, and in every interval that ends with it, of length t, there are at most Bmax + Rmax t messages |
-//! | `up`, `down`, `both` R with `burst` B | GCRA(length / R, B) says so |
+//! # Rules
+//! - `cell pcr cdvt`: a packet conforms if GCRA(length / PCR, CDVT) accepts it.
+//! - `… scr mbs`: GCRA(length / SCR, CDVT + BT) must accept it too, where BT = (MBS - length)
+//!   (1/SCR - 1/PCR).
+//! - `channel mmax rmax bmax`: a message conforms if it is at most Mmax long, and every interval of
+//!   length t that ends with it has at most Bmax + Rmax t messages.
+//! - `up`, `down`, `both` R with `burst` B: a packet conforms if GCRA(length / R, B) accepts it.
 //!
-//! GCRA is the standard's ([`gcra`]); with packets of one size the second row is TM 4.0's burst
-//! tolerance, (MBS - 1) (1/SCR - 1/PCR) in cells. With packets of any size a burst at the peak
-//! rate may hold MBS bytes, the last packet included, so a packet longer than MBS never
-//! conforms. `bucket=dual` shapes more strictly than it is judged: both kinds are judged by the
-//! same pair. The third row is the linear bounded arrival process of the paper RTC (its sources
-//! are Cruz, and Anderson's DASH); for times alone it is GCRA(1/Rmax, (Bmax - 1)/Rmax), because
-//! Bmax messages may come at once and the next 1/Rmax later.
+//! GCRA is the standard's ([`gcra`]). With packets of one size the second rule is TM 4.0's burst
+//! tolerance, (MBS - 1) (1/SCR - 1/PCR) in cells. With packets of any size a burst at the peak rate
+//! may hold MBS bytes, the last packet included, so a packet longer than MBS never conforms.
+//! `bucket=dual` shapes more strictly than this check: both kinds of bucket have the same pair of
+//! rules. The third rule is the linear bounded arrival process of the paper RTC (its sources are
+//! Cruz, and Anderson's DASH). For times alone it is GCRA(1/Rmax, (Bmax - 1)/Rmax), because Bmax
+//! messages may come at once and the next one 1/Rmax later.
 //!
-//! As the standard wants it, what does not conform changes nothing: it is judged as if it had
-//! been dropped, by both rates if either finds it too early. So the first packet that is named
-//! is wrong, and each later one is wrong even without those before it.
+//! As in the standard, a packet that does not conform changes no state. It counts as dropped, for
+//! both rates, if either rate finds it too early. So the first reported packet violates the
+//! contract, and each later one violates it even without the reported ones before it.
 //!
-//! # What time a packet has
-//! Any point of it, if it is the same one for all. Where the recording point sees packets end
-//! and the contract is about when they start, their lengths shift them against each other by up
-//! to (longest - shortest) / link rate, which is what [`Police::with_tolerance`] is for.
+//! # Time of a packet
+//! The time may be that of any point of the packet, if it is the same point for all packets. If the
+//! recording point stamps the ends of packets and the contract is about their starts, different
+//! lengths shift packets against each other by up to (longest - shortest) / link rate.
+//! [`Police::with_tolerance`] allows for that.
 
 pub mod gcra;
 
@@ -38,22 +39,22 @@ use crate::contract::{Cell, Channel, Contract, MessageRate, Sustained};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 use gcra::{NANOS_PER_SECOND, Tolerance, VirtualScheduling};
 
-/// A packet, or a message of a channel, as it was seen.
+/// A packet, or a message of a channel, as it was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// When.
+    /// The time of the observation.
     pub at: Instant,
-    /// How long, as the contract counts (of a packet, layer 2 without preamble and gap).
+    /// The length in the contract's unit: for a packet, layer 2 without preamble and gap.
     pub length: Bytes,
 }
 
-/// A judge of one flow.
+/// A conformance check for one flow.
 #[derive(Clone, Debug)]
 pub struct Police {
     law: Law,
-    /// Beyond what the contract allows.
+    /// Extra tolerance beyond the contract's.
     tolerance: Nanos,
-    /// Packets judged so far.
+    /// Number of packets checked so far.
     count: u64,
 }
 
@@ -76,7 +77,7 @@ enum Law {
 }
 
 impl Police {
-    /// A judge of what a cell contract allows.
+    /// A check for a cell contract.
     pub fn cell(cell: Cell) -> Police {
         let sustained = cell.sustained();
         Police::of(Law::Cell {
@@ -86,13 +87,14 @@ impl Police {
         })
     }
 
-    /// A judge of a channel's messages: each that is shown counts as one.
+    /// A check for a channel. Each observation counts as one message.
     pub fn channel(channel: Channel) -> Police {
         let arrivals = VirtualScheduling::new(messages(channel.rmax()));
         Police::of(Law::Channel { channel, arrivals })
     }
 
-    /// A judge of a limit: after silence, as much at once as the rate gives in `burst`.
+    /// A check for a limit. After a silence it allows the bytes that `rate` carries in `burst`, at
+    /// once.
     pub fn limit(rate: Rate, burst: Nanos) -> Police {
         let bucket = VirtualScheduling::new(bits(rate));
         Police::of(Law::Limit {
@@ -102,8 +104,11 @@ impl Police {
         })
     }
 
-    /// A judge of a whole contract, if exactly one clause of it says what may come when. Which
-    /// direction a limit means cannot be seen from outside: what is shown is taken for it.
+    /// A check for a contract. A limit applies to all observed packets, because their direction is
+    /// not visible from outside.
+    ///
+    /// # Errors
+    /// [`NotJudged`] unless exactly one clause of the contract restricts the times of packets.
     pub fn contract(contract: &Contract) -> Result<Police, NotJudged> {
         let burst = contract.burst().unwrap_or(Contract::DEFAULT_BURST);
         let limits = [contract.up(), contract.down(), contract.both()];
@@ -120,12 +125,15 @@ impl Police {
         }
     }
 
-    /// With so much more patience than the contract has.
+    /// The same check with an extra tolerance.
     pub fn with_tolerance(self, tolerance: Nanos) -> Police {
         Police { tolerance, ..self }
     }
 
-    /// The next packet. Times that go back are judged as they are: such a packet is early.
+    /// Checks the next packet. If its time is before that of an earlier packet, it counts as early.
+    ///
+    /// # Errors
+    /// [`Violation`] if the packet does not conform.
     pub fn handle(&mut self, seen: Seen) -> Result<(), Violation> {
         self.count = self.count.saturating_add(1);
         self.law
@@ -137,7 +145,7 @@ impl Police {
             })
     }
 
-    /// How many packets were judged.
+    /// Number of packets checked so far.
     pub fn count(&self) -> u64 {
         self.count
     }
@@ -212,67 +220,67 @@ impl Law {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} {number}, {} long, {fault}", fault.noun(), seen.length)]
 pub struct Violation {
-    /// Which one, the first that was shown being 1.
+    /// Number of the packet, from 1.
     pub number: u64,
     /// The packet.
     pub seen: Seen,
-    /// What is wrong with it.
+    /// The violated rule.
     pub fault: Fault,
 }
 
-/// What is wrong with a packet, and by how much.
+/// A violated rule, and the excess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Too early for the peak rate.
+    /// The packet is too early for the peak rate.
     AbovePeak {
-        /// By so much, beyond every tolerance.
+        /// Time by which it is too early, beyond every tolerance.
         by: Nanos,
         /// PCR.
         pcr: Rate,
         /// CDVT.
         cdvt: Nanos,
     },
-    /// Too early for the sustained rate.
+    /// The packet is too early for the sustained rate.
     AboveSustained {
-        /// By so much, beyond every tolerance.
+        /// Time by which it is too early, beyond every tolerance.
         by: Nanos,
         /// SCR.
         scr: Rate,
         /// MBS.
         mbs: Bytes,
     },
-    /// Longer than the largest burst at peak rate.
+    /// The packet is longer than the largest burst at peak rate.
     LongerThanBurst {
         /// MBS.
         mbs: Bytes,
     },
-    /// One message too many in some interval.
+    /// An interval has one message too many.
     AboveArrivals {
-        /// So much later it would have conformed.
+        /// Time after which the message would conform.
         by: Nanos,
         /// Rmax.
         rmax: MessageRate,
         /// Bmax.
         bmax: u32,
     },
-    /// Longer than the longest message.
+    /// The message is longer than the longest allowed one.
     LongerThanMessage {
         /// Mmax.
         mmax: Bytes,
     },
-    /// Too early for a limit.
+    /// The packet is too early for a limit.
     AboveLimit {
-        /// By so much, beyond every tolerance.
+        /// Time by which it is too early, beyond every tolerance.
         by: Nanos,
         /// The limit.
         rate: Rate,
-        /// What may come at once, as time at the limit's rate.
+        /// The amount that may come at once, as time at the limit's rate.
         burst: Nanos,
     },
 }
 
 impl Fault {
-    /// What it is that does not conform.
+    /// The noun for the observation in messages.
     fn noun(&self) -> &'static str {
         match self {
             Fault::AboveArrivals { .. } | Fault::LongerThanMessage { .. } => "message",
@@ -280,7 +288,7 @@ impl Fault {
         }
     }
 
-    /// How much too early the packet is; nothing if its length is what is wrong.
+    /// Time by which the packet is too early; `None` if the violation is its length.
     pub fn by(&self) -> Option<Nanos> {
         match *self {
             Fault::AbovePeak { by, .. }
@@ -313,16 +321,16 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Why a contract cannot be judged from when packets pass.
+/// The error of a contract that cannot be checked from the times of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotJudged {
-    /// It only promises.
+    /// No clause restricts the times of packets.
     #[error(
         "nothing in this contract says what may come when: write cell, channel, or one of up, \
          down and both"
     )]
     Nothing,
-    /// It says so more than once.
+    /// Several clauses restrict the times of packets.
     #[error(
         "several clauses of this contract say what may come when: check one of cell, channel, \
          up, down and both at a time"
@@ -330,8 +338,8 @@ pub enum NotJudged {
     Several,
 }
 
-/// BT at the sustained rate for a packet of this length, rounded down to what the comparison can
-/// tell apart; nothing if the packet is longer than the burst.
+/// BT at the sustained rate for a packet of this length, rounded down to the resolution of the
+/// comparison. `None` if the packet is longer than the burst.
 fn burst_tolerance(pcr: Rate, parts: &Sustained, length: Bytes) -> Option<Tolerance> {
     let room = i128::from(parts.mbs.0.checked_sub(length.0)?) * 8 * NANOS_PER_SECOND;
     let pcr = i128::from(pcr.bits_per_second());

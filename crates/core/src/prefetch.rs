@@ -1,16 +1,16 @@
-//! A hint to the processor that something will be read soon. The only `unsafe` of this crate.
+//! Prefetch hints to the processor. This module contains the only `unsafe` code of this crate.
 //!
-//! With many flows nearly all of a scheduler's time is waiting for memory, and which flows come
-//! next is known long before: asking early turns one wait per packet into none. A hint changes
-//! nothing that a program can see, so leaving it out (other processors, Miri) is always right.
+//! With many flows a scheduler spends nearly all of its time waiting for memory. It can compute
+//! early which flows come next, so an early hint removes one wait per packet. A hint has no visible
+//! effect on a program. Other processors and Miri do without it.
 
-/// Asks that `value`, or the first 64 bytes of it, be brought near.
+/// Prefetches the first 64 bytes of `value`, or all of it if it is shorter.
 #[inline(always)]
 pub fn soon<T>(value: &T) {
     near(core::ptr::from_ref(value).cast());
 }
 
-/// The same for all of `value`, and not its first 64 bytes alone.
+/// Prefetches all of `value`.
 #[inline(always)]
 pub fn whole<T>(value: &T) {
     let begin: *const u8 = core::ptr::from_ref(value).cast();
@@ -25,7 +25,7 @@ fn near(at: *const u8) {
     #[allow(unsafe_code)]
     {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: SSE, which the instruction needs, is part of x86-64. It takes any address and
+        // SAFETY: the instruction needs SSE, which is part of x86-64. It accepts any address and
         // never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
@@ -33,5 +33,5 @@ fn near(at: *const u8) {
     let _ = at;
 }
 
-/// Bytes that are brought at a time.
+/// Size of a cache line in bytes.
 const LINE: usize = 64;

@@ -1,12 +1,13 @@
-//! What somebody typed, shown back to them inside a message.
+//! Foreign text inside a message: [`Quoted`] escapes its control characters and cuts it after
+//! [`LONGEST`] characters.
 //!
-//! Text from a socket or a command line may be long and may hold control characters that would
-//! move the cursor of whoever reads the message. It is therefore never printed as it came:
-//! [`Quoted`] escapes control characters and cuts after [`LONGEST`] characters.
+//! Text from a socket or a command line may be long, and its control characters could move the
+//! cursor of the terminal that shows the message.
 
 use core::fmt;
 
-/// A piece of foreign text in back-quotes, escaped and cut, for use in messages.
+/// Foreign text for messages. `Display` prints it in back-quotes, escaped, and cut after 48
+/// characters.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(pub &'a str);
 
@@ -28,7 +29,8 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// Long enough for any sensible word, short enough for one line of 80 columns.
+/// The number of characters that are shown. Every valid word is shorter, and a message with one
+/// such text fits on a line of 80 columns.
 const LONGEST: usize = 48;
 
 #[cfg(test)]

@@ -1,35 +1,41 @@
-//! Who sends next on a link: one scheduler for every contract of the five papers.
+//! The packet scheduler of one link. It serves every kind of contract of the five papers.
 //!
-//! # The one notion
-//! Every contract answers two questions about a flow's next packet: when may it go (*eligible*),
-//! and by when must it (*deadline*). A [`Scheduler`] serves eligible guaranteed packets by
-//! earliest deadline, non-preemptively; what time is left over goes to everybody else in the
-//! ratio of the weights (start-time fair queueing: Goyal, Vin, Cheng, 1996); and when nobody
-//! wants that either, channels may run ahead of their logical arrival by a horizon.
+//! The owner of the queues reports when a packet arrives at an empty queue
+//! ([`Scheduler::handle_head`]) and asks for the next departure ([`Scheduler::turn`]). A call that
+//! contradicts the earlier ones fails with [`Misuse`].
 //!
-//! | [`Service`] | shaped by | waits |
-//! |---|---|---|
-//! | `Cell` | `sched::cell` | asleep until eligible, then among the due |
-//! | `Slice` | `sched::slice` | among the due while its slice lasts; then asleep, and with extra in the left-over too |
-//! | `Channel` | `sched::channel` | asleep, within the horizon among the early, then among the due |
-//! | `Share` | `sched::share` | in the left-over; with a minimum also asleep or among the due; above its limit only asleep |
-//! | `Limited` | `sched::limit` | above its limit asleep; else as without it |
+//! # Principle
+//! Every contract gives a flow's next packet an *eligible* time, the earliest allowed start of its
+//! transmission, and a *deadline*. A [`Scheduler`] serves eligible guaranteed packets first, by
+//! earliest deadline, non-preemptively. Otherwise it serves the left-over in the ratio of the
+//! weights (start-time fair queueing: Goyal, Vin, Cheng, 1996). Otherwise it may serve a channel's
+//! packet before its logical arrival, by at most a horizon.
+//!
+//! A flow with a head waits, by its [`Service`]:
+//! - `Cell` (`sched::cell`): asleep until it is eligible, then among the due.
+//! - `Slice` (`sched::slice`): among the due while its slice lasts. Then asleep, and with `extra`
+//!   also in the left-over.
+//! - `Channel` (`sched::channel`): asleep, then within the horizon among the early, then among the
+//!   due.
+//! - `Share` (`sched::share`): in the left-over. With a minimum also asleep or among the due. Above
+//!   its limit only asleep.
+//! - `Limited` (`sched::limit`): above its limit asleep, else as without the limit.
 //!
 //! ```text
-//!             handle_head                      fall_due                      poll
+//!              handle_head                      fall_due                      poll
 //!   idle ───────────────────▶ sleepers ───────────────────▶ due ──────────────────┐
 //!    ▲           │                                                                │ first
 //!    │           ├──────────────────────────▶ left-over ──────────────────────────┤ second
 //!    │           └───▶ sleepers ────────────▶ early ──────────────────────────────┤ third
 //!    └────────────────────────── nothing behind the head ◀───────────────────────┘
 //! ```
-//! Sleepers, due, left-over and early are four calendars (`sched::calendar`). Each flow has at
-//! most one entry in the left-over and one in the other three together. An entry whose flow has
-//! nothing to send any more stays and is dropped when its turn comes.
+//! Sleepers, due, left-over and early are four calendars (`sched::calendar`). Each flow has at most
+//! one entry in the left-over and one in the other three together. The entry of a flow whose queue
+//! has become empty stays in its calendar and is dropped when it comes first.
 //!
-//! Beside it stand [`Pacer`], which is shaping alone, [`Gate`], the entry of a channel with its
-//! overload policies, and overbooked servers ([`Scheduler::insert_server`]): one admitted slice
-//! whose members share it by priority and in proportion.
+//! Three more parts belong here. [`Pacer`] shapes flows without a link. [`Gate`] admits messages to
+//! a channel by an overload policy. An overbooked server ([`Scheduler::insert_server`]) is one
+//! admitted slice that its members share by priority and in proportion.
 //!
 //! ```
 //! use netnice_core::contract::Weight;
@@ -52,14 +58,16 @@
 //! # Ok::<(), netnice_core::sched::Misuse>(())
 //! ```
 //!
-//! # Bounded
-//! One call of [`Scheduler::poll`] moves what has fallen due chunk by chunk until it has moved
-//! [`DUE_PER_CALL`] entries (never twice as many), and drops at most [`DROPPED_PER_CALL`]; whatever
-//! falls due beyond that waits for the next call, in the order in which it fell due. Nothing else depends on how many flows there are.
+//! # Bounded work
+//! One call of [`Scheduler::poll`] moves entries that have fallen due, chunk by chunk, until it has
+//! moved [`DUE_PER_CALL`] of them (never twice as many). It drops at most [`DROPPED_PER_CALL`]
+//! entries. The rest waits for the next call, in the order of falling due. The work of a call does
+//! not depend on the number of flows in any other way.
 //!
 //! # Time
-//! The caller passes it; where it goes back it is taken to stand still. It ends at [`END_OF_TIME`]:
-//! later moments are taken to be that one, and who would have to wait longer sleeps for good.
+//! The caller passes the time. A time before an earlier one counts as the earlier one. Time ends at
+//! [`END_OF_TIME`]: a later time counts as that one, and a flow that would have to wait longer is
+//! never served again.
 
 mod calendar;
 mod cell;
@@ -103,29 +111,29 @@ use slice::Slice;
 
 use crate::units::{Bytes, Instant, Rate};
 
-/// A link and the flows that send on it. See the module.
+/// A link and the flows that send on it, see [the module](self).
 #[derive(Debug)]
 pub struct Scheduler {
     wire: Line,
-    /// The latest time that was passed.
+    /// The latest time that the owner passed.
     now: u64,
     flows: Vec<Flow>,
-    /// The first vacant place in `flows`, or their number.
+    /// The first vacant index of `flows`, or their number.
     vacant: u32,
     pool: Pool,
-    /// By when they may go on.
+    /// Flows that are not eligible, by the time at which they are.
     sleepers: Calendar<TIME_QUANTUM>,
-    /// By deadline.
+    /// Eligible guaranteed flows, by deadline.
     due: Calendar<TIME_QUANTUM>,
-    /// Who fell due last is served soon: it is worth prefetching sleepers.
+    /// The entry that fell due last is served soon, so prefetching sleepers is worthwhile.
     hurried: bool,
-    /// The left-over.
+    /// Flows that compete for the left-over.
     fair: Fair,
-    /// By logical arrival.
+    /// Channels within the horizon, by logical arrival.
     early: Calendar<TIME_QUANTUM>,
-    /// Overbooked slices; places of those that were removed are used again.
+    /// Overbooked slices. The index of a removed one is used again.
     servers: Vec<Option<Server>>,
-    /// Those that were removed, and in which old entries are left.
+    /// Indexes of removed servers in which old entries are left.
     closed: Vec<u16>,
     limits: Limits,
 }
@@ -139,20 +147,27 @@ struct Line {
     ahead: u64,
     horizon: u64,
     longest: u32,
-    /// Until when the link is busy.
+    /// End of the last transmission.
     busy: Moment,
-    /// From when on the next packet may be decided on: so much of `ahead` before.
+    /// Earliest time of the next decision: `busy` less `ahead`.
     opens: u64,
 }
 
 impl Scheduler {
-    /// A link without flows. What would not fit on it is for admission to refuse; the scheduler
-    /// serves what it is given as well as it can.
+    /// A scheduler without flows. It does not check whether contracts fit on the link: admission
+    /// does. If they do not fit, it serves them as well as possible.
+    ///
+    /// # Errors
+    /// [`Misuse::LongWire`] if the longest packet and the overhead together exceed 2^24 - 1 bytes.
     pub fn new(wire: Wire) -> Result<Scheduler, Misuse> {
         Scheduler::with_capacity(wire, 0)
     }
 
-    /// The same, with room for so many flows: as long as there are no more, inserting one moves no others in memory.
+    /// As [`Scheduler::new`], with memory reserved for `flows` flows. Up to that number, inserting
+    /// a flow moves no other flow in memory.
+    ///
+    /// # Errors
+    /// As [`Scheduler::new`].
     pub fn with_capacity(wire: Wire, flows: usize) -> Result<Scheduler, Misuse> {
         let flows = flows.min(MAX_FLOWS as usize);
         Ok(Scheduler {
@@ -172,13 +187,17 @@ impl Scheduler {
         })
     }
 
-    /// Another rate or overhead of the link from the next packet on. Flows go on as they are.
+    /// Changes the rate, the overhead and the other parameters of the link, from the next packet
+    /// on. Flows and their state stay.
+    ///
+    /// # Errors
+    /// As [`Scheduler::new`].
     pub fn rewire(&mut self, wire: Wire) -> Result<(), Misuse> {
         let busy = self.wire.busy;
         self.wire = Line::new(wire)?;
         self.wire.set_busy(busy);
         for server in self.servers.iter_mut().flatten() {
-            // Of one that was removed the flow may be another one's.
+            // The flow of a removed server may belong to another contract now.
             if let Kind::Server { slice, .. } = &self.flows[server.flow as usize].kind {
                 server.set_rate(slice.of(self.wire.pace.rate()));
             }
@@ -186,7 +205,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A new flow, with nothing to send yet.
+    /// Adds a flow with an empty queue.
+    ///
+    /// # Errors
+    /// [`Misuse::Full`] if 2^20 flows exist.
     pub fn insert(&mut self, service: Service, now: Instant) -> Result<FlowId, Misuse> {
         self.advance(now);
         let (service, max) = service.parts();
@@ -218,8 +240,13 @@ impl Scheduler {
         Ok(FlowId(id))
     }
 
-    /// Another contract for a running flow. What it has used of the old one stays used. A packet
-    /// that is due already leaves as it would have.
+    /// Changes the contract of a flow. The use of the old contract still counts. A packet that is
+    /// due already leaves as under the old contract.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the flow does not exist. [`Misuse::OtherKind`] if a server would not
+    /// keep a slice, or a member not a cell contract. For a server also [`Misuse::Extra`] and
+    /// [`Misuse::Minimums`].
     pub fn change(&mut self, flow: FlowId, service: Service, now: Instant) -> Result<(), Misuse> {
         self.advance(now);
         let kind = self.known(flow)?.kind;
@@ -241,26 +268,26 @@ impl Scheduler {
         }
         let state = &mut self.flows[flow.index()];
         if state.is(Flag::Waiting) {
-            // What can never be sent under the new contract is sent as if it were as long as can
-            // be; later packets are refused.
+            // A head that is too long for the new contract is sent as the longest possible packet.
+            // Later packets of that length are refused.
             state.set_length(state.length().min(state.kind.longest()));
             self.place_anew(flow.0);
         }
         Ok(())
     }
 
-    /// What a flow's head waits for is another time.
+    /// Computes anew the time for which a flow's head waits.
     fn place_anew(&mut self, id: u32) {
         let flow = &self.flows[id as usize];
-        // A member that is ready stays so.
+        // A member that is ready stays ready.
         if flow.is(Flag::Clock) || !matches!(flow.kind, Kind::Member(_)) {
             self.recall(id);
             self.place(id);
         }
     }
 
-    /// Another contract for a flow outside of servers; of one of another kind only the limit
-    /// and what was used of it stay.
+    /// Changes the contract of a flow that is neither a server nor a member. If the new contract
+    /// has another kind, only the use of the limit still counts.
     fn change_flow(&mut self, id: u32, service: Service) {
         let (now, used) = (self.now, self.used(id));
         let (service, max) = service.parts();
@@ -279,12 +306,16 @@ impl Scheduler {
         self.set_limit(id, max, used);
         let flow = &self.flows[id as usize];
         if flow.is(Flag::Waiting) && flow.is(Flag::Limited) {
-            // It is counted in its message already.
+            // The packet has been counted in its message already.
             self.let_come(id, Packet::new(Bytes(0)), false);
         }
     }
 
-    /// The flow ends; what waited is forgotten.
+    /// Removes a flow and discards its head. The [`FlowId`] can be reused after this call.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the flow does not exist. [`Misuse::Members`] if a server still has
+    /// members.
     pub fn remove(&mut self, flow: FlowId, now: Instant) -> Result<(), Misuse> {
         self.advance(now);
         match self.known(flow)?.kind {
@@ -314,7 +345,13 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A packet came to the empty queue of a flow. For packets behind others there is no call.
+    /// Reports that a packet arrived at the empty queue of a flow. A packet behind other packets is
+    /// not reported.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the flow does not exist. [`Misuse::Server`] if it is a server.
+    /// [`Misuse::Waiting`] if it has a head already. [`Misuse::TooLong`] if the packet is longer
+    /// than [`Scheduler::longest`].
     pub fn handle_head(
         &mut self,
         flow: FlowId,
@@ -346,21 +383,25 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The longest packet of a flow that [`Scheduler::handle_head`] takes: what the link carries, and its contract can ever let go.
+    /// The longest packet that [`Scheduler::handle_head`] accepts for a flow: the link carries it,
+    /// and the flow's contract can make it eligible.
     pub fn longest(&self, flow: FlowId) -> Bytes {
         let state = self.flows.get(flow.index());
         let own = state.map_or(u32::MAX, |state| state.kind.longest());
         Bytes(u64::from(own.min(self.wire.longest)))
     }
 
-    /// The queue of a flow was emptied without sending: there is no head any more. Says whether
-    /// there was one.
+    /// Reports that the queue of a flow was emptied without sending. Returns whether the flow had a
+    /// head. For a server the call has no effect.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the flow does not exist.
     pub fn withdraw(&mut self, flow: FlowId, now: Instant) -> Result<bool, Misuse> {
         self.advance(now);
         let state = self.known(flow)?;
         let waited = state.is(Flag::Waiting);
         if let Kind::Server { .. } = state.kind {
-            // It waits as long as its members do.
+            // A server waits as long as a member is ready.
             return Ok(false);
         }
         if waited {
@@ -371,8 +412,9 @@ impl Scheduler {
         Ok(waited)
     }
 
-    /// Bytes of memory in use, with what is kept for flows that are idle: 64 for each flow, 2.2 MB for the four calendars, and
-    /// 0.54 MB for each class of a server. What is reserved and was never touched takes addresses only: it does not count.
+    /// Bytes of memory in use. Idle flows count too: 64 bytes for each flow, 2.2 MB for the four
+    /// calendars, and 0.54 MB for each class of a server. Reserved memory that was never touched
+    /// takes addresses only and does not count.
     pub fn memory(&self) -> usize {
         let limits = self.limits.len() * size_of::<Option<Limit>>();
         let timed = [&self.sleepers, &self.due, &self.early];
@@ -383,7 +425,8 @@ impl Scheduler {
         flows + timed + self.fair.memory() + inside
     }
 
-    /// Panics if the scheduler contradicts itself. For tests; linear in everything.
+    /// Panics if the state is inconsistent. For tests; its time is linear in the size of the
+    /// scheduler.
     pub fn invariants(&self) {
         let timed = [&self.sleepers, &self.due, &self.early];
         let [asleep, due, early] = timed.map(|one| one.invariants(&self.pool));
@@ -410,7 +453,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a flow's entry away from the sleepers, or notes that it is old.
+    /// Removes a flow's entry from the sleepers. In another calendar it marks the entry as old.
     fn recall(&mut self, id: u32) {
         if !self.flows[id as usize].is(Flag::Clock) {
             return;
@@ -428,7 +471,7 @@ impl Scheduler {
         }
     }
 
-    /// Frees the place of a flow that is gone, once no entry of it is left.
+    /// Frees the index of a removed flow, once no entry of the flow is left.
     fn vacate(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
         if flow.is(Flag::Gone) && !flow.is(Flag::Clock) && !flow.is(Flag::Fair) {
@@ -454,7 +497,7 @@ impl Scheduler {
         }
     }
 
-    /// Puts in what is on its way to the sleepers.
+    /// Inserts the entries in flight into the sleepers.
     fn land(&mut self) {
         let flows = &mut self.flows;
         self.sleepers.land(&mut self.pool, |id, place| {
@@ -500,7 +543,8 @@ impl Kind {
         }
     }
 
-    /// The same past under another contract, as far as it has the same kind of past.
+    /// The state under another contract. It is kept as far as the new contract has the same kind of
+    /// state.
     fn changed(&self, service: Service, now: u64) -> Kind {
         match (self, service, Kind::new(service)) {
             (Kind::Share(old), _, Kind::Share(new)) => Kind::Share(old.changed(new, now)),
@@ -518,7 +562,7 @@ impl Kind {
         }
     }
 
-    /// The longest packet that can ever be sent.
+    /// The longest packet that can become eligible.
     fn longest(&self) -> u32 {
         match self {
             Kind::Cell(cell) => cell.longest(),
@@ -527,7 +571,7 @@ impl Kind {
         }
     }
 
-    /// A packet comes to the empty queue.
+    /// A packet arrives at the empty queue.
     #[inline(always)]
     fn wake(&mut self, packet: Packet, now: u64) {
         match self {
@@ -544,7 +588,7 @@ impl Kind {
     }
 }
 
-/// The length, if a packet so long can be sent.
+/// The length, if it is at most `longest`.
 #[inline(always)]
 fn fitting(flow: FlowId, length: Bytes, longest: u32) -> Result<u32, Misuse> {
     let fits = u32::try_from(length.0)
@@ -557,42 +601,42 @@ fn fitting(flow: FlowId, length: Bytes, longest: u32) -> Result<u32, Misuse> {
     })
 }
 
-/// How wide the place of a wait may be, as a binary logarithm, if so much time is between eligible
-/// and deadline.
+/// The largest allowed width of a bucket, as a binary logarithm, if `patience` lies between the
+/// eligible time and the deadline.
 #[inline(always)]
 fn finest(patience: u64) -> u32 {
     let digits = (patience | 1).ilog2();
     digits.saturating_sub(PATIENCE_DIGITS).max(TIME_QUANTUM)
 }
 
-/// When so many entries have fallen due in one call, no more are moved. Whole chunks are, so a few
-/// more may have been.
+/// The number of entries that one call moves after they fall due. The call moves whole chunks, so
+/// it can move a few more.
 pub const DUE_PER_CALL: u32 = 32;
 
-/// How many entries of flows that have nothing to send any more one call drops at most.
+/// The largest number of entries of flows with an empty queue that one call drops.
 pub const DROPPED_PER_CALL: u32 = 16;
 
-/// An entry in the left-over, and one elsewhere.
+/// One entry in the left-over, and one in the other calendars.
 const ENTRIES_PER_FLOW: usize = 2;
 
-/// 512 ns: what waiting may cost where it is not a thousandth of the wait.
+/// 512 ns. A wait may be prolonged by this, or by a thousandth of the wait.
 const TIME_QUANTUM: u32 = 9;
 
-/// Time does not go on from here, 292 years after its start: later moments are taken to be this one.
-/// (Half of the numbers are left for what sums may come to.)
+/// The end of time, 292 years after its start: later times count as this one. The other half of the
+/// numbers is left for sums.
 pub const END_OF_TIME: Instant = Instant((1 << 63) - 1);
 
-/// 36 years: who lets a link be loaded for longer ahead gets so much.
+/// 36 years, the upper limit of [`Wire::ahead`].
 const MOST_AHEAD: u64 = 1 << 60;
 
-/// Of start tags (2^26 / weight for each byte): a thousandth of 64 bytes of weight 1000.
+/// Quantum of start tags: a thousandth of 64 bytes at weight 1000. A start tag counts 2^26 for each
+/// byte at weight 1.
 const TAG_QUANTUM: u32 = 12;
 
-/// A wait may end so many binary digits finer than the time between eligible and deadline, that
-/// is 1/32 of it late.
+/// A wait may end late by 2^-5 (1/32) of the time between eligible time and deadline.
 const PATIENCE_DIGITS: u32 = 5;
 
-/// The names of the calendars in the pool.
+/// Names of the calendars in the pool.
 const SLEEPERS: u8 = 0;
 const DUE: u8 = 1;
 const FAIR: u8 = 2;

@@ -1,4 +1,5 @@
-//! Who is meant: the owner of packets to whom a contract is given.
+//! Targets: the owners of packets that contracts are for. Text comes in and a [`Target`] or a
+//! [`TargetError`] goes out; `Display` is the way back.
 //!
 //! # Text
 //! ```text
@@ -13,11 +14,11 @@
 //! direct:eth0              all flows of the direct path on a link
 //! ```
 //! A target's `Display` is the full form and parses back to the same target. A path is kept as
-//! it was typed, so it must be typed in its one normal form: absolute, no `.` or `..`, no `//`.
+//! typed, so it must be in its one normal form: absolute, no `.` or `..`, no `//`.
 //!
-//! # Which one wins
-//! A packet can belong to several targets. Where one contains the other (a process in a unit)
-//! both hold; where two cross (a user and a unit) the more specific wins, see
+//! # Precedence
+//! A packet can belong to several targets. If one target contains the other (a process in a unit),
+//! both contracts hold. If two cross (a user and a unit), the more specific one holds, see
 //! [`Target::specificity`].
 
 use alloc::string::{String, ToString};
@@ -27,12 +28,12 @@ use core::str::FromStr;
 use crate::Quoted;
 use crate::contract::IfName;
 
-/// The owner of packets to whom a contract is given.
+/// The owner of packets that a contract is for.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Target {
-    /// A process, and what it forks.
+    /// A process and its descendants.
     Pid(Pid),
-    /// The programs started under a name of the user's choice.
+    /// The programs that `run --name` started under this name.
     Name(Name),
     /// Every process that runs this executable.
     App(AbsPath),
@@ -51,19 +52,22 @@ pub enum Target {
 }
 
 impl Target {
-    /// The target of one process.
+    /// The target of one process, or `None` outside the kernel's range of process ids.
     pub fn pid(pid: u32) -> Option<Target> {
         Pid::new(pid).map(Target::Pid)
     }
 
-    /// The target of the programs started under `name`.
+    /// The target of the programs that `run --name` started under `name`.
+    ///
+    /// # Errors
+    /// [`TargetError::BadName`] if `name` is empty, too long, or has a forbidden character.
     pub fn name(name: &str) -> Result<Target, TargetError> {
         Name::checked(Scheme::Name, name).map(Target::Name)
     }
 
-    /// Order among targets that cross: the smaller number wins. Pid, name, app, then cgroup,
-    /// unit and container alike (they are all control groups, which nest), then user. Flows cross
-    /// nothing: their packets belong to nobody else.
+    /// Order among targets that cross: the smaller number wins. The order is pid, name and app,
+    /// then cgroup, unit and container alike (they are all control groups, which nest), then user.
+    /// Flows cross no other target: a packet of a flow belongs to no other target.
     pub fn specificity(&self) -> u8 {
         match self {
             Target::Pid(_) => 0,
@@ -126,7 +130,7 @@ impl FromStr for Target {
 pub struct Pid(u32);
 
 impl Pid {
-    /// A process id in the kernel's range.
+    /// The process id, or `None` outside 1 to 4,194,304.
     pub fn new(pid: u32) -> Option<Pid> {
         (1..=MAX_PID).contains(&pid).then_some(Pid(pid))
     }
@@ -145,7 +149,7 @@ impl Pid {
     }
 }
 
-/// A name out of letters, digits and a few signs, as its scheme allows.
+/// A name of letters, digits and the signs that its scheme allows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(String);
 
@@ -157,11 +161,11 @@ impl Name {
 
     fn checked(scheme: Scheme, text: &str) -> Result<Name, TargetError> {
         let (most, signs) = match scheme {
-            // A systemd unit's name: systemd.unit(5).
+            // systemd.unit(5) gives the rules for unit names.
             Scheme::Unit => (255, ":-_.\\@"),
-            // A user's name: LOGIN_NAME_MAX is 256, useradd(8) stops at 32; domains add a part.
+            // LOGIN_NAME_MAX is 256 and useradd(8) stops at 32. A domain adds a part.
             Scheme::User => (64, "-_.@$"),
-            // A container's id has 64 digits; names are longer in pods.
+            // A container's id has 64 digits. Names are longer in pods.
             Scheme::Container => (128, "-_."),
             _ => (64, "-_."),
         };
@@ -182,7 +186,7 @@ impl Name {
         }
     }
 
-    /// A unit's name; one without a suffix is a service, as in systemctl(1).
+    /// Parses a unit's name. A name without a suffix is a service, as in systemctl(1).
     fn unit(text: &str) -> Result<Name, TargetError> {
         let name = match UNIT_SUFFIXES.iter().any(|suffix| text.ends_with(suffix)) {
             true => text.to_string(),
@@ -210,7 +214,8 @@ impl fmt::Display for Name {
     }
 }
 
-/// An absolute path in its one normal form.
+/// An absolute path in normal form: no `.`, `..`, `//`, trailing `/` or control characters, at most
+/// 1024 bytes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AbsPath(String);
 
@@ -259,7 +264,7 @@ impl fmt::Display for AbsPath {
     }
 }
 
-/// The word before the colon of a target that is meant by name or path.
+/// The word before the colon, for targets with a name or a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// `name:`
@@ -289,53 +294,53 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// Why a text is not a target.
+/// The error of a text that is not a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
-    /// No colon, and not a number.
+    /// The text has no colon and is not a number.
     #[error("{} is not a target: write {FORMS}", Quoted(.0))]
     NoScheme(String),
     /// The word before the colon is unknown.
     #[error("{} is not a kind of target: write {FORMS}", Quoted(.0))]
     UnknownScheme(String),
-    /// Not a process id.
+    /// The text is not a process id.
     #[error("{} is not a process id: write a number from 1 to {MAX_PID}", Quoted(.0))]
     BadPid(String),
-    /// A name with a forbidden sign, too long or empty.
+    /// The name has a forbidden character, is too long, or is empty.
     #[error(
         "{} is not a name for {scheme}: write 1 to {most} letters, digits or {signs}, \
          beginning with a letter, a digit or _",
         Quoted(.name)
     )]
     BadName {
-        /// The kind of target.
+        /// The scheme of the target.
         scheme: Scheme,
-        /// The name as given.
+        /// The name as typed.
         name: String,
-        /// The longest allowed, in bytes.
+        /// The longest allowed name, in bytes.
         most: usize,
         /// The signs allowed beside letters and digits.
         signs: &'static str,
     },
-    /// A path that is not absolute and normal.
+    /// The path is not absolute, not in normal form, or too long.
     #[error("{} is not a path for {scheme}: {fault}", Quoted(.path))]
     BadPath {
-        /// The kind of target.
+        /// The scheme of the target.
         scheme: Scheme,
-        /// The path as given.
+        /// The path as typed.
         path: String,
-        /// What is wrong with it.
+        /// The fault in the path.
         fault: &'static str,
     },
-    /// Not the number of a flow.
+    /// The text is not the number of a flow.
     #[error("{} is not the number of a flow: netnice show tells which there are", Quoted(.0))]
     BadFlow(String),
-    /// Not the name of an interface.
+    /// The text is not the name of an interface.
     #[error("{} is not the name of an interface", Quoted(.0))]
     BadLink(String),
 }
 
-/// A flow's number: from 1 on.
+/// Parses a flow's number, from 1.
 fn flow(text: &str) -> Result<u32, TargetError> {
     let digits = text.bytes().all(|b| b.is_ascii_digit());
     let number = text.parse().ok().filter(|number| digits && *number > 0);
@@ -345,11 +350,11 @@ fn flow(text: &str) -> Result<u32, TargetError> {
 const FORMS: &str = "pid:1234 (or just 1234), name:N, app:/path, cgroup:/path, \
                      unit:nginx.service, container:web or user:ann";
 
-/// The kernel's PID_MAX_LIMIT on 64-bit machines: threads.h.
+/// PID_MAX_LIMIT on 64-bit machines, in the kernel's threads.h.
 const MAX_PID: u32 = 4 * 1024 * 1024;
 
-/// A quarter of PATH_MAX: room for several paths in one message, and longer than any control
-/// group's path that a service manager makes.
+/// A quarter of PATH_MAX. A message can hold several such paths, and the paths of the control
+/// groups that a service manager makes are shorter.
 const MAX_PATH: usize = 1024;
 
 /// The types of systemd units that own a control group.

@@ -1,22 +1,22 @@
-//! Quantities: how much per second, how much, how long, when.
+//! Quantities: rates, numbers of bytes, lengths of time and points in time.
 //!
-//! All of them are integers in one base unit: [`Rate`] in bit/s, [`Bytes`] in bytes, [`Nanos`]
-//! and [`Instant`] in nanoseconds. A `Rate` counts bytes on the wire at layer 2, without
-//! preamble and inter-frame gap.
+//! All of them are integers in one base unit: [`Rate`] in bit/s, [`Bytes`] in bytes, [`Nanos`] and
+//! [`Instant`] in nanoseconds. A `Rate` counts bytes on the wire at layer 2, without preamble and
+//! inter-frame gap.
 //!
 //! # The one rounding rule
 //! **Whatever is given is rounded down, whatever is waited for is rounded up.** Text is given
 //! (`1.3MiB/s` is 10905190 bit/s, the 0.4 is dropped; the decimal arithmetic itself is exact),
-//! credit is given ([`Rate::bytes_in`]), shares are given ([`Rate::portion`]); a departure time
-//! is waited for ([`Rate::time_for`]). So nobody is promised more than there is, and nothing
-//! leaves before its time.
+//! credit is given ([`Rate::bytes_in`]), shares are given ([`Rate::portion`]); a departure time is
+//! waited for ([`Rate::time_for`]). So the sum of all promises never exceeds the capacity, and no
+//! packet leaves before its time.
 //!
 //! # Text
-//! Read with [`core::str::FromStr`], see `units/text.rs` for the grammar. `Display` is for
-//! people: a rate shows both of its forms, `4 Mbit/s (500 kB/s)`, at most three decimals,
-//! rounded down; `{:#}` shows the first form only, and exactly. [`Rate::compact`] is for machines and for
-//! contract text: it is exact and parses back to the same value. `Display` of [`Bytes`] and
-//! [`Nanos`] is exact and parses back too.
+//! [`core::str::FromStr`] parses the types here and fails with [`UnitError`]. `units/text.rs` holds
+//! the grammar. `Display` is for people: a rate shows both of its forms, `4 Mbit/s (500 kB/s)`,
+//! with at most three decimals, rounded down. `{:#}` shows the first form only, and exactly.
+//! [`Rate::compact`] is for machines and for contract text: it is exact and parses back to the same
+//! value. `Display` of [`Bytes`] and [`Nanos`] is exact and parses back too.
 
 mod text;
 
@@ -32,15 +32,16 @@ pub use text::{Fault, Kind, UnitError};
 pub struct Rate(NonZeroU64);
 
 impl Rate {
-    /// 1 kbit/s: a full packet of 1,514 bytes takes 12 s at this rate; slower is a stop, not a
-    /// rate, and would overflow the burst and queue computations of the kernel's token buckets.
+    /// 1 kbit/s. A full packet of 1,514 bytes takes 12 s at this rate. A lower rate stops the
+    /// traffic, and it would overflow the burst and queue computations of the kernel's token
+    /// buckets.
     pub const MIN: Rate = Rate(NonZeroU64::new(1_000).unwrap());
 
-    /// 1 Tbit/s: more than any single Ethernet port carries, and small enough that 65,536 rates
-    /// sum without overflow in 64 bits.
+    /// 1 Tbit/s. No single Ethernet port carries more, and the sum of 65,536 such rates fits in 64
+    /// bits.
     pub const MAX: Rate = Rate(NonZeroU64::new(1_000_000_000_000).unwrap());
 
-    /// The rate of so many bit/s, if it lies between [`Rate::MIN`] and [`Rate::MAX`].
+    /// The rate of `bits_per_second`, or `None` outside [`Rate::MIN`] to [`Rate::MAX`].
     pub fn new(bits_per_second: u64) -> Option<Rate> {
         let rate = Rate(NonZeroU64::new(bits_per_second)?);
         (Rate::MIN <= rate && rate <= Rate::MAX).then_some(rate)
@@ -51,33 +52,33 @@ impl Rate {
         self.0.get()
     }
 
-    /// Whole bytes per second, rounded down (what a kernel token bucket is told).
+    /// Whole bytes per second, rounded down. The kernel's token buckets take a rate in this unit.
     pub fn bytes_per_second(self) -> u64 {
         self.0.get() / 8
     }
 
-    /// How long `bytes` take at this rate, rounded up; saturates at the longest [`Nanos`].
+    /// The time that `bytes` take at this rate, rounded up. Saturates at `u64::MAX` nanoseconds.
     pub fn time_for(self, bytes: Bytes) -> Nanos {
         let bits = u128::from(bytes.0) * 8;
         let nanos = (bits * NANOS_PER_SECOND).div_ceil(u128::from(self.0.get()));
         Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// How many bytes this rate gives in `time`, rounded down; saturates.
+    /// The bytes that this rate carries in `time`, rounded down. Saturates at `u64::MAX` bytes.
     pub fn bytes_in(self, time: Nanos) -> Bytes {
         let bits = u128::from(self.0.get()) * u128::from(time.0) / NANOS_PER_SECOND;
         Bytes(u64::try_from(bits / 8).unwrap_or(u64::MAX))
     }
 
-    /// `numerator / denominator` of this rate, rounded down; nothing if that leaves the range
-    /// of rates or the denominator is zero.
+    /// `numerator / denominator` of this rate, rounded down. `None` if the result is outside
+    /// [`Rate::MIN`] to [`Rate::MAX`], or if the denominator is zero.
     pub fn portion(self, numerator: u64, denominator: u64) -> Option<Rate> {
         let bits = (u128::from(self.0.get()) * u128::from(numerator))
             .checked_div(u128::from(denominator))?;
         Rate::new(u64::try_from(bits).ok()?)
     }
 
-    /// The exact text for contracts and state files: `4mbit`, `4194304bit`. Parses back to the
+    /// The exact text for contracts and state files: `4mbit`, `4194304bit`. It parses back to the
     /// same rate.
     pub fn compact(self) -> String {
         let bits = self.0.get();
@@ -95,22 +96,22 @@ impl fmt::Display for Rate {
     }
 }
 
-/// A sum or a remainder of rates, in bit/s: unlike a [`Rate`] it may be zero.
+/// A sum or a difference of rates, in bit/s. Unlike a [`Rate`] it may be zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(pub u64);
 
 impl Amount {
-    /// The amount as a rate, if it is one: large enough to be granted, and not above the top.
+    /// The amount as a rate, or `None` outside [`Rate::MIN`] to [`Rate::MAX`].
     pub fn as_rate(self) -> Option<Rate> {
         Rate::new(self.0)
     }
 
-    /// What is left of `self` when `other` is taken away, zero if nothing is.
+    /// `self - other`, or zero if `other` is larger.
     pub fn less(self, other: Amount) -> Amount {
         Amount(self.0.saturating_sub(other.0))
     }
 
-    /// Both together; saturates.
+    /// `self + other`. Saturates.
     pub fn plus(self, other: Amount) -> Amount {
         Amount(self.0.saturating_add(other.0))
     }
@@ -127,8 +128,8 @@ impl Amount {
         scaled(self.0, 8, "B/s")
     }
 
-    /// The smallest amount not below this one that `Display` shows exactly: for "at least", where
-    /// a rounded-down number would be too little.
+    /// The smallest amount not below this one that `Display` shows exactly. A message that says "at
+    /// least" needs it, because a number that is rounded down would be too small.
     pub fn shown_up(self) -> Amount {
         let (size, _) = prefix(self.0);
         Amount(self.0.next_multiple_of((size / 1000).max(1)))
@@ -162,7 +163,7 @@ impl fmt::Display for Amount {
 pub struct Bytes(pub u64);
 
 impl Bytes {
-    /// 1 TiB: the most that text may ask for.
+    /// 1 TiB, the largest number of bytes that text may name.
     pub const MAX: Bytes = Bytes(1 << 40);
 }
 
@@ -181,20 +182,20 @@ impl fmt::Display for Bytes {
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// 366 days: the most that text may ask for.
+    /// 366 days, the longest time that text may name.
     pub const MAX: Nanos = Nanos::from_secs(366 * 24 * 60 * 60);
 
-    /// So many seconds.
+    /// A length of `seconds`. Saturates.
     pub const fn from_secs(seconds: u64) -> Nanos {
         Nanos(seconds.saturating_mul(1_000_000_000))
     }
 
-    /// So many milliseconds.
+    /// A length of `millis` milliseconds. Saturates.
     pub const fn from_millis(millis: u64) -> Nanos {
         Nanos(millis.saturating_mul(1_000_000))
     }
 
-    /// So many microseconds.
+    /// A length of `micros` microseconds. Saturates.
     pub const fn from_micros(micros: u64) -> Nanos {
         Nanos(micros.saturating_mul(1_000))
     }
@@ -224,24 +225,24 @@ impl fmt::Display for Nanos {
     }
 }
 
-/// A point on the caller's monotonic clock, in nanoseconds since a start that the caller knows.
+/// A point on the caller's monotonic clock, in nanoseconds since a start that the caller chooses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Instant(pub u64);
 
 impl Instant {
-    /// So much later; saturates at the end of time.
+    /// The instant `wait` later. Saturates at `u64::MAX` nanoseconds.
     pub fn after(self, wait: Nanos) -> Instant {
         Instant(self.0.saturating_add(wait.0))
     }
 
-    /// How long ago `earlier` was; zero if it is not earlier.
+    /// The time from `earlier` to `self`, or zero if `earlier` is not earlier.
     pub fn since(self, earlier: Instant) -> Nanos {
         Nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// `value / parts` of a unit with the largest SI prefix that keeps a digit before the point,
-/// three decimals at most, rounded down.
+/// `value / parts` of a unit, rounded down to at most three decimals. It uses the largest SI prefix
+/// that leaves a nonzero digit before the point.
 fn scaled(value: u64, parts: u64, unit: &str) -> String {
     let (size, prefix) = prefix(value / parts);
     let thousandths = u128::from(value) * 1000 / u128::from(parts) / u128::from(size);
@@ -249,7 +250,7 @@ fn scaled(value: u64, parts: u64, unit: &str) -> String {
     decimal(thousandths, 3, &format!(" {prefix}{unit}"))
 }
 
-/// The largest SI prefix not above a value, and its size.
+/// The largest SI prefix whose size is at most `value`, with that size; `""` and 1 below 1000.
 fn prefix(value: u64) -> (u64, &'static str) {
     let prefixes = [
         (1_000_000_000_000, "T"),

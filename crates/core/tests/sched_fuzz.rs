@@ -1,12 +1,12 @@
-//! Whatever happens to a scheduler, packets are conserved: in = out + flushed + queued, each flow's
-//! in order, and nothing that waits is ever forgotten.
+//! A scheduler conserves packets under all operations: in = out + flushed + queued, each flow's
+//! packets in order, and every waiting packet is served.
 //!
-//! A story is a hundred thousand random operations on one link: flows of every kind (servers and
-//! their members, limits) come, change and go; packets come and are flushed; time goes on, stands,
-//! jumps and goes back; the link gets another rate. It begins at 0, somewhere, or just before the
-//! end of time. The short form runs with every test; ten million operations are
-//! `cargo test --release -p netnice-core --test sched_fuzz -- --ignored`, part of
-//! `cargo xtask long`. A story that fails names its seed.
+//! A scenario is a hundred thousand random operations on one link: flows of every kind (servers and
+//! their members, limits) come, change and go; packets arrive and are flushed; time advances,
+//! stands, jumps and goes back; the link gets another rate. It begins at 0, at a random time, or
+//! just before the end of time. The short form runs with every test. Ten million operations are
+//! `cargo test --release -p netnice-core --test sched_fuzz -- --ignored`, part of `cargo xtask
+//! long`. The message of a failure names the scenario's seed.
 
 use std::collections::VecDeque;
 
@@ -33,7 +33,7 @@ impl Random {
         self.below(many) == 0
     }
 
-    /// Of every order of magnitude up to so many binary digits.
+    /// A number of any order of magnitude up to `digits` binary digits.
     fn any_size(&mut self, digits: u64) -> u64 {
         let digits = 1 + self.below(digits);
         1 + self.below(1 << digits)
@@ -94,13 +94,14 @@ impl Random {
     }
 }
 
-/// What the owner of a flow knows.
+/// The queue of a flow at its owner.
 #[derive(Default)]
 struct Queue {
-    /// Of each packet its number and its length.
+    /// The number and the length of each packet.
     packets: VecDeque<(u64, u64)>,
     kind: Kind,
-    /// The longest packet that its contract allows, and the least that one of its contracts allowed.
+    /// The longest packet that its contract allows, and the least value that one of its contracts
+    /// had.
     longest: u64,
     least: u64,
 }
@@ -119,14 +120,14 @@ struct Story {
     link: Scheduler,
     now: u64,
     queues: Vec<Queue>,
-    /// Who is there.
+    /// The flows that exist.
     flows: Vec<FlowId>,
     offered: u64,
     sent: u64,
     flushed: u64,
 }
 
-/// Time stands still from here on.
+/// The end of time.
 const LAST: u64 = END_OF_TIME.0;
 
 impl Story {
@@ -170,7 +171,7 @@ impl Story {
         self.link.invariants();
         let queued: usize = self.queues.iter().map(|queue| queue.packets.len()).sum();
         assert_eq!(self.offered, self.sent + self.flushed + queued as u64);
-        // Near the end of time who waits may sleep for good.
+        // Near the end of time a waiting flow may never be served again.
         if self.link.poll_timeout().is_none() && self.now < LAST / 2 {
             assert_eq!(queued, 0, "nothing to wait for, and packets wait");
         }
@@ -213,7 +214,7 @@ impl Story {
         }
     }
 
-    /// A server, or a member of one.
+    /// Inserts a server, or a member of a server.
     fn insert_inside(&mut self, now: Instant) {
         let is_server = |flow: &&FlowId| self.queues[flow.index()].kind == Kind::Server;
         let servers: Vec<FlowId> = self.flows.iter().filter(is_server).copied().collect();
@@ -317,7 +318,7 @@ impl Story {
         self.link.rewire(wire).expect("a link");
     }
 
-    /// A few packets; or time goes on to when there is one.
+    /// Sends a few packets, or advances the time to the next one.
     fn poll(&mut self) {
         for _ in 0..=self.random.below(4) {
             let (queues, now) = (&self.queues, self.now);
@@ -335,7 +336,7 @@ impl Story {
                     self.leave(&departure);
                 }
                 Next::Wait(at) => {
-                    // Behind the end of time it stands still.
+                    // Behind the end of time, time stands still.
                     assert!(
                         asked == 0 && at.0 >= now.min(LAST),
                         "{at:?} is before {now}"
@@ -354,7 +355,7 @@ impl Story {
             .packets
             .pop_front()
             .expect("a packet that was offered");
-        // A contract that changed may have a shorter longest packet.
+        // A changed contract may have a shorter longest packet.
         let least = length.min(queue.least);
         assert!(
             (least..=length).contains(&departure.length.0),
@@ -365,7 +366,7 @@ impl Story {
     }
 }
 
-/// Whether it is right that a server's slice is refused.
+/// Whether the refusal of a server's slice is right.
 fn is_too_much(error: Misuse, slice: &contract::Slice) -> bool {
     match error {
         Misuse::Extra => slice.extra(),
@@ -387,7 +388,7 @@ fn longest(service: &Service) -> u64 {
     cell.sustained().map_or(LONGEST, |s| s.mbs.0.min(LONGEST))
 }
 
-/// Every third begins a message, where that means something.
+/// A packet. Every third one begins a message; only channels use that.
 fn packet((number, length): (u64, u64), now: u64) -> Packet {
     match number % 3 {
         0 => Packet::first(Bytes(length), Instant(now)),
@@ -395,7 +396,7 @@ fn packet((number, length): (u64, u64), now: u64) -> Packet {
     }
 }
 
-/// Tells so many stories, and says how much happened in them.
+/// Runs the scenarios of these seeds. Returns the number of offered and of sent packets.
 fn stories(seeds: core::ops::Range<u64>, operations: u64, look_each: u64) -> (u64, u64) {
     let (mut offered, mut sent) = (0, 0);
     for seed in seeds {
@@ -408,24 +409,25 @@ fn stories(seeds: core::ops::Range<u64>, operations: u64, look_each: u64) -> (u6
         offered += story.offered;
         sent += story.sent;
     }
-    // Stories in which hardly anything leaves would prove nothing.
+    // Scenarios in which hardly any packet leaves would prove nothing.
     assert!(sent * 4 > offered, "{sent} of {offered}");
     (offered, sent)
 }
 
 const LONGEST: u64 = 1514;
 
-/// Flows at once.
+/// The largest number of flows at once.
 const MOST: usize = 300;
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        // A seed that fails is kept beside this file: there is no library above it to find the folder by.
+        // The seed of a failure is stored beside this file, because the default finds the folder by
+        // a library above it, and there is none.
         failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("proptest-regressions"))),
         ..cases(4)
     })]
 
-    /// Stories that nobody told before; `make fuzz` tells them for as long as it is asked to.
+    /// Scenarios of new seeds. `make fuzz` runs them for the requested time.
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
     fn packets_are_conserved_in_any_story(seed in 1..u64::MAX, operations in 500_u64..5_000) {
@@ -443,7 +445,7 @@ fn packets_are_conserved() {
     stories(seeds, operations, 25);
 }
 
-/// The same, shorter, and looked at after each operation.
+/// Shorter scenarios, with a check after each operation.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn nothing_contradicts_itself_after_any_operation() {

@@ -1,5 +1,5 @@
-//! The scheduler's promises over many packets. Each has a short form, and a long one that is
-//! ignored unless asked for: `cargo test --release -p netnice-core --test sched_proofs -- --ignored`.
+//! The scheduler's promises over many packets. Each test has a short form, and a long form that is
+//! ignored by default: `cargo test --release -p netnice-core --test sched_proofs -- --ignored`.
 
 use netnice_core::contract::{self, Bucket, Sustained};
 use netnice_core::police::{Police, Seen};
@@ -20,8 +20,8 @@ impl Random {
 
 const LINK: u64 = 10_000_000_000;
 
-/// A random contract of about `bits` per second at its peak, with patience for one packet of each
-/// of all flows and more.
+/// A random contract of about `bits` per second at its peak, with a CDVT for more than one packet
+/// of each flow.
 fn contract(random: &mut Random, bits: u64, patience: u64) -> contract::Cell {
     let pcr = Rate::new((bits * (50 + random.below(100)) / 100).max(1000)).unwrap();
     let cdvt = Nanos(patience + random.below(patience));
@@ -38,8 +38,8 @@ fn contract(random: &mut Random, bits: u64, patience: u64) -> contract::Cell {
     contract::Cell::new(pcr, cdvt, Some(sustained)).unwrap()
 }
 
-/// Flows whose peaks fit the link together, always with packets to send: no policer speaks, and
-/// each has its rate.
+/// Flows whose peaks fit the link together, always backlogged: every packet conforms, and each flow
+/// gets its rate.
 fn conformance(flows: u64, packets: u64) {
     let mut random = Random(flows + packets);
     let mut link = Scheduler::new(Wire::new(Rate::new(LINK).unwrap())).unwrap();
@@ -48,7 +48,7 @@ fn conformance(flows: u64, packets: u64) {
         .collect();
     let mut judges: Vec<Police> = contracts.iter().map(|one| Police::cell(*one)).collect();
     let mut sent = vec![0_u64; flows as usize];
-    // How late the flow's packets of the second half were, at most.
+    // The greatest lateness of a flow's packets in the second half.
     let mut late = vec![0_u64; flows as usize];
     for one in &contracts {
         let flow = link.insert(Service::Cell(*one), Instant(0)).unwrap();
@@ -71,7 +71,7 @@ fn conformance(flows: u64, packets: u64) {
         judges[flow].handle(seen).unwrap();
         sent[flow] += one.length.0;
         let behind = one.start.0 - one.eligible.0;
-        // Later would cost rate.
+        // A later packet would cost rate.
         assert!(behind < contracts[flow].cdvt().0, "{behind} ns late");
         if count > packets / 2 {
             late[flow] = late[flow].max(behind);
@@ -80,8 +80,9 @@ fn conformance(flows: u64, packets: u64) {
     }
     for ((bytes, late), one) in sent.iter().zip(&late).zip(&contracts) {
         let rate = one.sustained().map_or(one.pcr(), |s| s.scr);
-        // The next one is late too, and its place is up to 1/32 of CDVT wide; but for that it is one packet: also of a dual
-        // bucket, whose pause ends when all that it sent is worth the time.
+        // The next packet is late too, and its bucket is up to 1/32 of CDVT wide. Apart from that
+        // the deviation is one packet, also of a dual bucket, whose pause ends when the time covers
+        // all sent bytes.
         let grain = one.cdvt().0 / 32 + 1000;
         let due = rate.bytes_in(Nanos(now.0 - late - grain)).0;
         assert!(bytes + 1500 >= due, "{bytes} of {due} with {one:?}");
@@ -100,7 +101,8 @@ fn sixty_five_thousand_flows_conform() {
     conformance(65_536, 100_000_000);
 }
 
-/// Steady overload: 1 : 2 : 4 asked for, twice the link in all, below a class that asks for 20 %.
+/// Steady overload: members ask for 1 : 2 : 4, twice the link in all, below a class that asks for
+/// 20 %.
 fn overload(packets: u64) {
     let mut link = Scheduler::new(Wire::new(Rate::new(LINK).unwrap())).unwrap();
     let now = Instant(0);
@@ -128,7 +130,7 @@ fn overload(packets: u64) {
         match link.poll(now, |_| Some(Packet::new(Bytes(1000)))) {
             Some(one) => {
                 count += 1;
-                // The second half: however long it lasts, nothing drifts.
+                // The second half: the ratio does not drift with time.
                 if count > half {
                     sent[one.flow.index()] += 1;
                 }

@@ -1,4 +1,4 @@
-//! A usage form as the command lines that it describes.
+//! Expands a usage form to the command lines that it describes.
 //!
 //! `[…]` is an optional part, ` | ` in it separates alternatives, `a|b` is a word with a choice,
 //! `WORD…` may be repeated. A form becomes one line without optional parts, and one line for each
@@ -10,7 +10,7 @@
 //!  --metrics [ADDR [--open]]      ─▶  --metrics,  --metrics ADDR,  --metrics ADDR --open
 //! ```
 
-/// The lines of a form; of anything else the line itself.
+/// The lines of a form; any other text is returned as it is.
 pub(super) fn lines(text: &str) -> Vec<String> {
     let chars: Vec<char> = text.chars().collect();
     let form = match is_form(text) {
@@ -26,7 +26,7 @@ pub(super) fn lines(text: &str) -> Vec<String> {
     }
 }
 
-/// True if the line says that more may follow: it ends with `…`.
+/// Whether the line ends with `…`: more words may follow.
 pub(super) fn goes_on(text: &str) -> bool {
     text.trim_end().ends_with(" …")
 }
@@ -41,7 +41,7 @@ fn is_form(text: &str) -> bool {
     text.contains(['[', '…'])
 }
 
-/// Parts up to the end or, in a group, up to its `]`, divided into alternatives; nothing where
+/// Parses parts up to the end or, in a group, up to its `]`, divided into alternatives; `None` if
 /// brackets do not match.
 fn parse(chars: &[char], at: &mut usize, in_group: bool) -> Option<Vec<Vec<Part>>> {
     let mut alternatives = vec![Vec::new()];
@@ -103,7 +103,7 @@ fn without_optional(parts: &[Part]) -> String {
     texts.collect()
 }
 
-/// A line for each value of the first word with a choice.
+/// One line for each value of the first word with a choice.
 fn choices(line: &str) -> Vec<String> {
     let is_choice = |word: &&str| {
         let mut values = word.split('|');

@@ -1,8 +1,8 @@
 //! Answers: which command lines the documents show to the reader.
 //! May touch: the documents of this tree, which it reads.
-//! Must never: be in what users run (tests alone use it), or know which lines a program accepts.
+//! Must never: be part of a shipped program (only tests use it), or decide which lines are valid.
 //!
-//! Tests of a program read these lines with the program's real parser ([`judge`]).
+//! Tests of a program parse these lines with the program's real parser ([`judge`]).
 //!
 //! Documents are `README.md`, `CONTRIBUTING.md`, `crates/core/README.md`, every Markdown file below
 //! `docs` and the manual pages `packaging/*.8`. A command line of one of [`PROGRAMS`] is
@@ -13,10 +13,10 @@
 //! - an inline code span that begins with the name of a program and has another word;
 //! - the synopsis, an example or a bold line of a manual page.
 //!
-//! A *usage form* (`netnice top [-d TIME] [--once | -n N]`) becomes several command lines ([`form`]).
-//! A *placeholder* (`PID`, `RATE`) gets an example value ([`EXAMPLES`]). A *mention* is a span of a
-//! program and one word (`netnice inetd`): it must parse, or its word must be a verb of the program.
-//! The parser must refuse a line whose comment begins with `# refused`.
+//! A *usage form* (`netnice top [-d TIME] [--once | -n N]`) becomes several command lines
+//! ([`form`]). A *placeholder* (`PID`, `RATE`) gets an example value ([`EXAMPLES`]). A *mention* is
+//! a span of a program and one word (`netnice inetd`): it must parse, or its word must be a verb of
+//! the program. The parser must refuse a line whose comment begins with `# refused`.
 //!
 //! ```text
 //!  document ─▶ Snippet ─form─▶ lines ─words─▶ commands ─example─▶ Shown ─▶ the program's parser
@@ -32,7 +32,7 @@ mod words;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The programs whose command lines are looked for.
+/// The programs whose command lines are extracted.
 pub const PROGRAMS: [&str; 6] = [
     "netnice",
     "netniced",
@@ -42,31 +42,31 @@ pub const PROGRAMS: [&str; 6] = [
     "make",
 ];
 
-/// One command line as a document shows it, ready to be parsed.
+/// One command line of a document, ready to be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     /// File and line: `docs/manual/share.md:13`.
     pub place: String,
-    /// The text of the document, with its comment.
+    /// The text in the document, with its comment.
     pub text: String,
     /// The program and its arguments, with example values for placeholders.
     pub words: Vec<String>,
-    /// Settings of the environment before the program, as `FOR=60`.
+    /// Environment settings before the program, for example `FOR=60`.
     pub settings: Vec<String>,
-    /// The comment says that the program must refuse this line.
+    /// Whether the comment requires that the program refuses this line.
     pub refused: bool,
-    /// A program and one word, which may be the name of a verb that needs more words.
+    /// A program and one word, which may be a verb that needs more words.
     pub mention: bool,
 }
 
 /// Parses every command line of this program that the documents show. `parses` is the program's own
-/// parser, with all that happens before the program acts; `verbs` are the first words that a
-/// mention may have. `least` says how many places each group of documents has at least: a group is
-/// the beginning of a path, as in `("docs/", 40)`.
+/// parser, with all checks before the program acts; `verbs` are the first words that a mention may
+/// have. `least` gives the least number of places for groups of documents; a group is the beginning
+/// of a path, as in `("docs/", 40)`.
 ///
 /// # Panics
-/// With every complaint at once: a line that the parser refuses, a line that it should refuse and
-/// does not, a group with too few places.
+/// With a list of all errors: a line that the parser refuses, a line that it should refuse and does
+/// not, a group with too few places.
 pub fn judge(
     program: &str,
     least: &[(&str, usize)],
@@ -89,7 +89,7 @@ pub fn judge(
 /// Every command line that the documents show.
 ///
 /// # Panics
-/// Where a document cannot be read, or a line of it is no shell command (a quote is not closed).
+/// If a document cannot be read, or if a line of it is no shell command (a quote is not closed).
 pub fn all() -> Vec<Shown> {
     let root = root();
     let mut found = Vec::new();
@@ -102,13 +102,13 @@ pub fn all() -> Vec<Shown> {
     found
 }
 
-/// A piece of a document that may hold a command line.
+/// A piece of a document that may contain a command line.
 #[derive(Debug, PartialEq, Eq)]
 struct Snippet {
     /// Counted from 1.
     line: usize,
     text: String,
-    /// True for a span of a sentence, false for a line of a block.
+    /// True for an inline code span, false for a line of a block.
     inline: bool,
 }
 
@@ -165,7 +165,7 @@ fn of_snippet(name: &str, snippet: &Snippet) -> Vec<Shown> {
     for typed in form::lines(line) {
         let commands = match words::commands(&typed) {
             Ok(commands) => commands,
-            // Blocks without a language may hold other text than shell commands.
+            // Blocks without a language may contain other text than shell commands.
             Err(_) if !begins_with_a_program(line) => continue,
             Err(error) => panic!("{place}: `{line}`: {error}"),
         };
@@ -189,7 +189,7 @@ fn of_snippet(name: &str, snippet: &Snippet) -> Vec<Shown> {
     found
 }
 
-/// Takes a shell's prompt away: `$ `, or `# ` before one of the programs.
+/// Removes a shell prompt: `$ `, or `# ` before one of the programs.
 fn without_prompt(line: &str) -> &str {
     let line = line.trim();
     match (line.strip_prefix("$ "), line.strip_prefix("# ")) {
@@ -205,8 +205,8 @@ fn begins_with_a_program(line: &str) -> bool {
         .is_some_and(|word| PROGRAMS.contains(&word))
 }
 
-/// Settings before the program, and the program with its arguments; nothing if it is not one of
-/// ours.
+/// Settings before the program, and the program with its arguments; `None` if it is not one of
+/// [`PROGRAMS`].
 fn program_of(command: Vec<String>) -> Option<(Vec<String>, Vec<String>)> {
     let mut settings = Vec::new();
     let mut words = command.into_iter().peekable();
@@ -231,7 +231,7 @@ fn is_setting(word: &str) -> bool {
     })
 }
 
-/// The word with an example for each placeholder in it: `--weight=N`, `@RATE`.
+/// The word with an example value for each placeholder in it: `--weight=N`, `@RATE`.
 fn example(word: &str) -> String {
     let word = word.replace("$$", "PID");
     let inside = |c: char| c.is_alphanumeric() || c == '_';
@@ -249,7 +249,7 @@ fn example(word: &str) -> String {
     whole
 }
 
-/// The folder of the repository.
+/// The root folder of the repository.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.ancestors().nth(2).unwrap_or(here).to_owned()
@@ -280,7 +280,7 @@ fn add_below(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// What a placeholder stands for. Process 1 runs everywhere.
+/// The example value of each placeholder. Process 1 runs everywhere.
 const EXAMPLES: &[(&str, &str)] = &[
     ("ADDR", "127.0.0.1:9469"),
     ("BYTES", "24"),
@@ -303,7 +303,7 @@ const EXAMPLES: &[(&str, &str)] = &[
 /// Words before a program that start it.
 const STARTERS: [&str; 8] = ["sudo", "env", "exec", "time", "eval", "do", "then", "!"];
 
-/// How the comment of a line begins that the program refuses.
+/// The comment of a line that the program must refuse begins with this.
 const REFUSED: &str = "refused";
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Command lines of a manual page in man(7): its synopsis, its examples, and lines in bold.
+//! Extracts the command lines of a manual page in man(7): its synopsis, its examples, and lines in
+//! bold.
 
 use super::{Snippet, begins_with_a_program, markdown};
 
 /// The forms of the synopsis (`.br` ends one), the lines between `.EX` and `.EE` or `.nf` and
-/// `.fi`, and each line in bold that begins with a program and has a word behind it.
+/// `.fi`, and each line in bold that begins with a program and has another word.
 pub(super) fn snippets(page: &str) -> Vec<Snippet> {
     let mut found = Vec::new();
     let mut section = "";
@@ -46,12 +47,12 @@ pub(super) fn snippets(page: &str) -> Vec<Snippet> {
 }
 
 fn snippet(line: usize, text: String, inline: bool) -> Snippet {
-    // Blanks inside brackets are the page's, not the form's.
+    // Spaces inside brackets are the page's, not the form's.
     let text = text.replace("[ ", "[").replace(" ]", "]");
     Snippet { line, text, inline }
 }
 
-/// What a line prints; nothing if it is a request that prints nothing of its own.
+/// The text that a line prints; `None` for a request that prints none.
 fn printed(request: &str, rest: &str) -> Option<String> {
     let between = match request {
         "" | "B" | "I" => " ",
@@ -68,7 +69,7 @@ fn printed(request: &str, rest: &str) -> Option<String> {
     Some(plain)
 }
 
-/// The arguments of a request: words, or what stands in double quotes.
+/// The arguments of a request: words, or text in double quotes.
 fn arguments(rest: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (at, part) in rest.split('"').enumerate() {

@@ -1,10 +1,10 @@
-//! Code of a Markdown document: lines of shell blocks, and inline spans.
+//! Extracts the code of a Markdown document: lines of shell blocks, and inline spans.
 
 use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
 
 use super::{Snippet, begins_with_a_program};
 
-/// Every line of a shell's block, and every span that begins with a program and a word.
+/// Every line of a shell block, and every span that begins with a program and has another word.
 pub(super) fn snippets(text: &str) -> Vec<Snippet> {
     let line_of = |at: usize| 1 + text[..at].matches('\n').count();
     let mut found = Vec::new();
@@ -43,7 +43,7 @@ pub(super) fn snippets(text: &str) -> Vec<Snippet> {
     found
 }
 
-/// Puts lines together that are one: after a `\`, and the indented lines behind a usage form.
+/// Joins lines that are one command: after a `\`, and the indented lines behind a usage form.
 pub(super) fn joined(lines: Vec<(usize, String)>) -> Vec<Snippet> {
     let mut found: Vec<Snippet> = Vec::new();
     for (line, text) in lines {
@@ -67,5 +67,5 @@ pub(super) fn joined(lines: Vec<(usize, String)>) -> Vec<Snippet> {
     found
 }
 
-/// Languages of blocks that may have command lines.
+/// Languages of blocks that may contain command lines.
 const SHELLS: [&str; 5] = ["", "sh", "bash", "zsh", "console"];

@@ -181,7 +181,7 @@ netnice show
     assert_eq!(short, wanted);
 }
 
-/// A parser that knows `show` and `set TARGET`.
+/// A parser that accepts `show` and `set TARGET`.
 fn parses(one: &Shown) -> Result<(), String> {
     match one.words[1..]
         .iter()
@@ -206,7 +206,7 @@ fn a_line_that_does_not_parse_is_told_with_its_place() {
         complained(&block("netnice show\nnetnice shwo PID"), &[]),
         [wanted]
     );
-    // Typed alone it is an error; in a sentence it names the verb.
+    // A line of its own is an error; in a sentence it names the verb.
     assert_eq!(complained(&block("netnice set"), &[]).len(), 1);
     assert_eq!(complained("`netnice set`", &[]), [""; 0]);
     assert_eq!(complained("`netnice sit`", &[]).len(), 1);

@@ -1,8 +1,8 @@
-//! A line of a shell as the simple commands in it, each as its words.
+//! Splits a shell line into its simple commands, each as a list of words.
 //!
 //! Quotes, backslashes, redirections and operators between commands are read by the rules of a
-//! POSIX shell. The commands inside of a `$(…)` are returned too, before the command that contains
-//! it. Variables are not expanded.
+//! POSIX shell. The commands inside `$(…)` are returned too, before the command that contains it.
+//! Variables are not expanded.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -10,7 +10,7 @@ use std::str::Chars;
 /// The simple commands of a line.
 ///
 /// # Errors
-/// A quote or a `$(` that is not closed.
+/// If a quote or a `$(` is not closed.
 pub(super) fn commands(line: &str) -> Result<Vec<Vec<String>>, &'static str> {
     let mut reader = Reader {
         chars: line.chars().peekable(),
@@ -134,7 +134,7 @@ impl Open {
         }
     }
 
-    /// A number right before `>` is a descriptor.
+    /// A number directly before `>` is a descriptor.
     fn redirect(&mut self) {
         let descriptor = |word: &String| word.chars().all(|c| c.is_ascii_digit());
         if self.word.as_ref().is_some_and(descriptor) {

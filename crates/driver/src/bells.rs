@@ -1,19 +1,24 @@
-//! Who rings the programs' doorbells: the packet thread itself, or another thread for those whose rings take long.
+//! Writes the programs' doorbells, in the packet thread or in a second thread.
 //!
-//! To ring is a write to an eventfd, and the kernel goes through all who wait for it before the write returns: less than a microsecond
-//! for one, half a millisecond for a program that polls it 20,000 times at once. In the packet thread that is everybody's time. So each ring
-//! of its own is timed. A user of whom one takes longer than [`DEAR`] is rung for by another thread, of ordinary
-//! priority, for [`MEMORY`]: all their programs, also those that come meanwhile, since who detaches and attaches again is still who they were.
+//! A doorbell is an eventfd. The kernel goes through all waiters before the write returns: less
+//! than a microsecond for one waiter, half a millisecond for a program that polls the doorbell
+//! 20,000 times at once. In the packet thread that time is taken from all flows, so the packet
+//! thread times each of its own writes. A write that takes longer than [`DEAR`] moves the user of
+//! that program to a second thread of ordinary priority for [`MEMORY`]. This covers all programs of
+//! the user, also those that attach meanwhile, so a program cannot avoid it by detaching and
+//! attaching again.
 //! ```text
-//!            a ring took longer than DEAR
-//!   itself ────────────────────────────────▶ by the other thread
-//!     ▲                                            │
-//!     └──── MEMORY is over, and PROOF rings ───────┘
-//!           in a row were short
+//!              a write took longer than DEAR
+//!   packet thread ─────────────────────────▶ second thread
+//!      ▲                                            │
+//!      └─── MEMORY is over, and PROOF writes ───────┘
+//!             in a row were short
 //! ```
-//! The other thread has one queue. Each program stands in it once at most, so it never overflows, and a ring that is asked for while one waits
-//! is that one. It rings for a user whose ring took long no sooner than after nine times as long, so no user has more than a tenth of
-//! its time, and others wait for one ring of each such user at most.
+//! The second thread has one queue. A program has at most one entry in the queue, so the queue does
+//! not overflow while descriptors suffice; a notification that is requested while an entry waits is
+//! covered by that entry. After a write that took long, the second thread serves the same user
+//! again no sooner than after nine times as long. So a user gets at most a tenth of the second
+//! thread's time, and other users wait for at most one write of each such user.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,45 +33,45 @@ use rtrb::{Consumer, Producer, RingBuffer};
 
 use crate::serve::{monotonic, processor_time};
 
-/// The packet thread's end.
+/// The packet thread's side of the doorbells.
 #[derive(Default)]
 pub struct Bells {
     other: Option<Other>,
-    /// Users whose rings take long, and until when that is remembered.
+    /// Users whose writes take long, with the time until which this holds.
     dear: HashMap<u32, Instant>,
 }
 
 struct Other {
-    /// There until it ends.
+    /// `Some` until the drop.
     queue: Option<Producer<Job>>,
     thread: Thread,
 }
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // In this order: it looks whether there is somebody when it wakes.
+        // The order matters: the second thread checks for an abandoned queue when it wakes.
         self.queue = None;
         self.thread.unpark();
     }
 }
 
-/// The other thread. It ends when nobody can ask it any more.
+/// The second thread. It ends when its [`Bells`] are dropped.
 pub struct Belfry(JoinHandle<()>);
 
 /// A program's doorbell.
 pub struct Bell {
     ringer: Ringer,
     mark: Arc<Mark>,
-    /// The packet thread rings it.
+    /// The packet thread writes this doorbell itself.
     itself: bool,
 }
 
-/// What both threads know of it.
+/// State that both threads share.
 struct Mark {
     uid: u32,
-    /// It stands in the queue.
+    /// The program has an entry in the queue.
     waits: AtomicBool,
-    /// How many rings in a row were short.
+    /// Number of short writes in a row.
     short: AtomicU32,
 }
 
@@ -76,11 +81,11 @@ struct Job {
 }
 
 impl Bells {
-    /// With another thread for those that take long, which begins with this; without it ([`Bells::default`]) the packet thread
-    /// rings all.
+    /// Starts the second thread, which calls `begin` first. Without a second thread
+    /// ([`Bells::default`]) the packet thread writes all doorbells.
     ///
     /// # Errors
-    /// If there is no other thread to be had.
+    /// If the thread cannot be started.
     pub fn with_thread(begin: impl FnOnce() + Send + 'static) -> io::Result<(Bells, Belfry)> {
         let (queue, jobs) = RingBuffer::new(LENGTH);
         let builder = thread::Builder::new().name("bells".to_owned());
@@ -98,7 +103,7 @@ impl Bells {
         Ok((bells, Belfry(handle)))
     }
 
-    /// The doorbell of a program of this user.
+    /// The doorbell of a program of the user `uid`.
     pub fn bell(&self, ringer: Ringer, uid: u32) -> Bell {
         Bell {
             ringer,
@@ -111,7 +116,7 @@ impl Bells {
         }
     }
 
-    /// Wakes a program, if it sleeps.
+    /// Notifies a program if it sleeps.
     #[inline]
     pub fn ring(&mut self, bell: &mut Bell) {
         if bell.ringer.claim() {
@@ -119,7 +124,7 @@ impl Bells {
         }
     }
 
-    /// Rings, whether the program sleeps or not.
+    /// Notifies a program, whether it sleeps or not.
     pub fn strike(&mut self, bell: &mut Bell) {
         if self.other.is_none() {
             return bell.ringer.strike();
@@ -143,7 +148,7 @@ impl Bells {
         };
         let queue = other.queue.as_mut();
         if queue.is_none_or(|queue| queue.push(job).is_err()) {
-            // With more programs than there are descriptors for; or the thread is gone.
+            // The queue is full (more programs than descriptors allow) or the thread has ended.
             bell.mark.waits.store(false, Ordering::Release);
             bell.ringer.strike();
         }
@@ -174,19 +179,19 @@ impl Bells {
 }
 
 impl Belfry {
-    /// Waits until it has ended: after the [`Bells`] are dropped.
+    /// Waits for the end of the second thread. The [`Bells`] must be dropped first.
     pub fn join(self) {
-        // It does not panic; and nobody could do anything about it.
+        // The thread does not panic, and an error here has no remedy.
         let _ = self.0.join();
     }
 }
 
-/// The other thread.
+/// The loop of the second thread.
 fn serve(mut jobs: Consumer<Job>) {
     let mut users = Pauses::default();
     let mut held = VecDeque::new();
     loop {
-        // In this order: what was asked before the end is done.
+        // The order matters: requests from before the end are served.
         let ended = jobs.is_abandoned();
         while let Ok(job) = jobs.pop() {
             held.push_back(job);
@@ -212,7 +217,7 @@ fn serve(mut jobs: Consumer<Job>) {
 
 impl Job {
     fn ring(self, users: &mut Pauses) {
-        // First: who has something new from now on asks again.
+        // First: news after this point makes a new request.
         self.mark.waits.store(false, Ordering::Release);
         let began = processor_time();
         self.ringer.strike();
@@ -228,7 +233,7 @@ impl Job {
     }
 }
 
-/// Users whose rings took long, and when the next one may be.
+/// Users whose writes took long, with the earliest time of their next write.
 #[derive(Default)]
 struct Pauses(HashMap<u32, Instant>);
 
@@ -249,7 +254,7 @@ impl Pauses {
         self.0.insert(uid, Instant(now.0.saturating_add(pause)));
     }
 
-    /// When the first of these may be rung for.
+    /// The earliest time at which one of these jobs may run.
     fn first(&self, held: &VecDeque<Job>) -> Option<Instant> {
         let of_one = |job: &Job| self.0.get(&job.mark.uid).copied();
         held.iter()
@@ -258,16 +263,18 @@ impl Pauses {
     }
 }
 
-/// Fifty times what a ring takes. A program with 500 epolls around its doorbell, more than which the kernel allows, takes 30 µs.
+/// Fifty times the duration of an ordinary write. A program with 500 epolls around its doorbell,
+/// more than the kernel allows, takes 30 µs.
 const DEAR: Nanos = Nanos(100_000);
-/// For how long a user is rung for by the other thread at least.
+/// The shortest time for which the second thread serves a user.
 const MEMORY: Nanos = Nanos::from_secs(60);
-/// How many short rings in a row bring a program back.
+/// Number of short writes in a row after which the packet thread serves a program again.
 const PROOF: u32 = 64;
-/// How long the other thread leaves a user alone whose ring took long, at least; and how many times as long as the ring took.
+/// The second thread skips a user whose write took long for at least `PAUSE`, and for `NINE` times
+/// the duration of the write.
 const PAUSE: Nanos = Nanos::from_millis(10);
 const NINE: u64 = 9;
-/// Each program has five descriptors, of 65,536.
+/// A program has five descriptors, of 65,536.
 const LENGTH: usize = 16_384;
 
 #[cfg(test)]

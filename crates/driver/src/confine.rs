@@ -1,19 +1,21 @@
-//! What the driver may do: little while it sets up, and nothing but its work afterwards.
+//! Confines the driver process: few rights during set-up, and only the calls of its work
+//! afterwards.
 //!
-//! It shares memory with strangers, so whoever takes it over shall find nothing to go on with. That holds however it is started, by the
-//! daemon, by a unit or by hand.
+//! The driver shares memory with untrusted programs. The confinement limits the damage by an
+//! attacker inside the driver. It is the same for a start by the daemon, by a unit or by hand.
 //! ```text
 //!   root ─▶ resource limits, the folder of drivers, /dev/cpu_dma_latency
 //!     │  [`become_driver`]: a user of its own, SETUP capabilities, no way back to others
 //!     ▼
 //!   driver ─▶ lock, socket, interface, AF_XDP, eBPF, SCHED_FIFO
-//!     │  [`settle`], in each thread: no capabilities, the calls that its work consists of
+//!     │  [`settle`], in each thread: no capabilities, only the system calls of its work
 //!     ▼
 //!   packets · bells · control
 //! ```
-//! Afterwards no thread can open a file, signal or trace a process, make a process, or make memory executable; such calls fail with EPERM.
-//! What is needed later needs no right any more: the eBPF program is loaded, and to attach it takes its descriptor; a memory file is locked
-//! in memory within a limit that was lifted; lock and socket are in a folder of the driver's own user.
+//! Afterwards no thread can open a file, signal or trace a process, make a process, or make memory
+//! executable; such calls fail with EPERM. Later work needs no further right: the eBPF program is
+//! loaded, and attaching it takes its descriptor; memory files are locked within a limit that was
+//! lifted; lock and socket are in a folder of the driver's user.
 
 mod calls;
 mod tried;
@@ -32,16 +34,16 @@ pub use tried::tried;
 /// How far the driver is confined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Confinement {
-    /// The user that it runs as.
+    /// The user of the process.
     pub user: String,
     /// Threads keep CAP_IPC_LOCK, since the limit on locked memory could not be lifted.
     pub locks: bool,
-    /// What could not be had, for people.
+    /// Steps of the confinement that failed, as text for people.
     pub lacks: Vec<String>,
 }
 
 impl Confinement {
-    /// In one line.
+    /// The confinement in one line.
     pub fn text(&self) -> String {
         let rights = match self.locks {
             false => "no capability",
@@ -55,7 +57,7 @@ impl Confinement {
         format!("user {user}, {rights}, few system calls in each thread{lacks}")
     }
 
-    /// Something could not be had.
+    /// Records a step that failed; does nothing for a step that succeeded.
     pub fn lack<T>(&mut self, what: &str, done: io::Result<T>) {
         if let Err(why) = done {
             tracing::warn!(%why, "{what} cannot be had");
@@ -64,7 +66,7 @@ impl Confinement {
     }
 }
 
-/// A user, and its group.
+/// A user and its group.
 struct User {
     uid: u32,
     gid: u32,
@@ -72,7 +74,7 @@ struct User {
 }
 
 impl User {
-    /// The driver's own, else the one that has nothing.
+    /// The user `netnice-driver`, or `nobody` if there is none.
     fn own() -> User {
         let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
         User::found(&users).unwrap_or(User {
@@ -97,10 +99,11 @@ impl User {
     }
 }
 
-/// The folder in which drivers have their locks and sockets: it is theirs, and nobody else's to write to or to look into.
+/// Makes the folder of the drivers' locks and sockets, with access for the drivers' user only.
 ///
 /// # Errors
-/// If it cannot be made, or is no folder of root's or of the driver's.
+/// If the folder cannot be made, or exists and belongs neither to this process's user nor to the
+/// drivers' user.
 pub fn folder(path: &Path) -> io::Result<()> {
     let user = User::own();
     if let Err(why) = fs::create_dir(path)
@@ -118,23 +121,24 @@ pub fn folder(path: &Path) -> io::Result<()> {
         )));
     }
     if own.is_root() {
-        // Without the right to it stays root's, as the process does.
+        // A process that may not change the owner leaves the folder to root, as the process itself
+        // is root's.
         let _ = chown(path, Some(user.uid), Some(user.gid));
     }
     fs::set_permissions(path, Permissions::from_mode(0o700))
 }
 
-/// Goes on as a user of its own with the rights that set-up takes, in all that this thread and those that it makes do. A process
-/// that is not root's keeps its user.
+/// Switches to the drivers' user with the capabilities that set-up needs, for this thread and the
+/// threads that it starts. A process that is not root's keeps its user.
 pub fn become_driver() -> Confinement {
     let mut confinement = Confinement::default();
     let root = rustix::process::geteuid().is_root();
-    // The limit is the user's, and the next one has less right to lift it.
+    // The limit belongs to the user, and the drivers' user may not lift it.
     let lifted = rustix::process::setrlimit(Resource::Memlock, UNLIMITED);
     let has = rustix::thread::capabilities(None);
     let has = has.map_or(CapabilitySet::empty(), |sets| sets.permitted);
     if root {
-        // Before CAP_SETPCAP is gone. What it does not have it need not give up.
+        // Before CAP_SETPCAP is gone. A capability that the process lacks needs no removal.
         for number in 0..CAPABILITIES {
             if let Some(one) = CapabilitySet::from_bits(1 << number) {
                 let _ = rustix::thread::remove_capability_from_bounding_set(one);
@@ -165,19 +169,20 @@ fn another_user(user: &User) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(user.uid), Gid::from_raw(user.gid));
     rustix::thread::set_keep_capabilities(true)?;
     rustix::thread::set_thread_groups(&[])?;
-    // Of this thread alone, and of those that it makes: there is no other yet.
+    // This affects only this thread and the threads that it starts. No other thread exists yet.
     rustix::thread::set_thread_res_gid(gid, gid, gid)?;
     rustix::thread::set_thread_res_uid(uid, uid, uid)?;
     rustix::thread::set_keep_capabilities(false)?;
     Ok(())
 }
 
-/// Gives up what this thread does not need for its work from now on.
+/// Gives up the rights that this thread does not need for its work.
 ///
 /// # Errors
-/// What cannot be given up; the thread goes on with it.
+/// Names the right that cannot be given up; the thread can go on with it.
 pub fn settle(role: Role) -> io::Result<()> {
-    // Memory that it allocates is locked: without the limit lifted that takes the right to.
+    // The thread locks the memory that it allocates. Without a lifted limit this needs
+    // CAP_IPC_LOCK.
     let limit = rustix::process::getrlimit(Resource::Memlock);
     let kept = match limit.current {
         None => CapabilitySet::empty(),
@@ -199,8 +204,8 @@ fn keep_capabilities(kept: CapabilitySet) -> io::Result<()> {
     )?)
 }
 
-/// What set-up takes: raw and AF_XDP sockets, the interface, eBPF (the verifier believes in pointers only with CAP_PERFMON), SCHED_FIFO,
-/// memory that stays.
+/// Capabilities for set-up: raw and AF_XDP sockets, the interface, eBPF (the verifier accepts
+/// pointers only with CAP_PERFMON), SCHED_FIFO, locked memory.
 const SETUP: CapabilitySet = CapabilitySet::NET_RAW
     .union(CapabilitySet::NET_ADMIN)
     .union(CapabilitySet::BPF)
@@ -211,7 +216,7 @@ const UNLIMITED: Rlimit = Rlimit {
     current: None,
     maximum: None,
 };
-/// Linux has 41 of them, and none has a number above 63.
+/// Linux has 41 capabilities, and no capability has a number above 63.
 const CAPABILITIES: u32 = 64;
 const NAME: &str = "netnice-driver";
 const NOBODY: u32 = 65_534;

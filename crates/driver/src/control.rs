@@ -1,14 +1,16 @@
-//! The control thread: who connects, what they ask, and what happens by itself.
+//! The control thread: serves the daemon's connections and follows programs, interface and signals.
 //!
 //! ```text
-//!  driver-IFACE.sock ─▶ calls ─┐
-//!  pidfds of programs ─────────┤                                ┌─▶ answers, to who asked
-//!  expelled programs ──────────┼─▶ registry ─▶ orders ─▶ turn ──┤
-//!  route netlink ──────────────┤                                └─▶ events, to all
-//!  SIGTERM, SIGINT ────────────┘
+//!  drivers/IFACE.sock ──▶ calls ─┐
+//!  pidfds of programs ───────────┤                                ┌─▶ answers, to the caller
+//!  disconnected programs ────────┼─▶ registry ─▶ orders ─▶ turn ──┤
+//!  route netlink ────────────────┤                                └─▶ events, to all connections
+//!  SIGTERM, SIGINT ──────────────┘
 //! ```
-//! One call after the other, each answered before the next is looked at; while much is unread on a connection, none is taken from it.
-//! The daemon that set flows up may end meanwhile: they go on, and the next daemon asks for them.
+//! The thread answers each call before it reads the next. It takes no call from a connection whose
+//! send queue is nearly full. The driver outlives the daemon that opened its flows: the flows
+//! continue, and the next daemon asks for them. The thread ends with an error if the interface is
+//! lost, waiting fails, or the packet thread ends.
 
 mod connection;
 mod files;
@@ -36,7 +38,7 @@ use connection::{Connection, EndOf, failed};
 use files::Files;
 use registry::{Guest, Registry};
 
-/// What the control thread waits for.
+/// The state of the control thread.
 pub struct Control {
     registry: Registry,
     listener: UnixListener,
@@ -45,39 +47,39 @@ pub struct Control {
     watched: OwnedFd,
     connections: BTreeMap<u64, Connection>,
     next: u64,
-    /// How long it stays without a program. None: for ever.
+    /// How long the driver runs without a program; `None`: without limit.
     linger: Option<Duration>,
     empty_since: Option<Instant>,
-    /// It ends when this round is over.
+    /// The loop ends after this iteration.
     ends: bool,
 }
 
 /// Why the driver ends.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The interface.
+    /// The interface is gone or has become unusable.
     #[error("{0}")]
     Lost(String),
-    /// What it has.
+    /// The registry failed.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// Waiting.
+    /// Waiting failed.
     #[error("the control thread cannot wait: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What the control thread needs from elsewhere.
+/// The sockets of the control thread.
 pub struct Ends {
     /// The listening socket.
     pub listener: UnixListener,
-    /// Hears of changes of interfaces; opened before the interface was looked at.
+    /// Notifications of interface changes, opened before the interface's state was read.
     pub links: Listener,
-    /// Readable when a signal came that ends the process.
+    /// Readable after a signal that ends the process.
     pub signals: UnixStream,
 }
 
 impl Control {
-    /// Waits for nothing yet, on a link of this rate.
+    /// Prepares the thread for a link of `rate` bit/s. [`Control::run`] does the work.
     pub fn new(
         orders: Orders,
         ear: Ear,
@@ -113,7 +115,8 @@ impl Control {
         Ok(control)
     }
 
-    /// Serves until a signal, a call, its loneliness or the interface ends it. XDP is off the interface then.
+    /// Serves until a signal, a stop call, the linger time or the loss of the interface. XDP is
+    /// detached afterwards.
     pub fn run(&mut self) -> Result<(), ControlError> {
         let served = self.serve();
         if let Err(ControlError::Lost(why)) = &served {
@@ -124,12 +127,12 @@ impl Control {
         Ok(stopped?)
     }
 
-    /// How frames pass.
+    /// How frames pass between interface and driver.
     pub fn mode(&self) -> Mode {
         self.registry.ear().mode()
     }
 
-    /// How the process is confined, for who asks.
+    /// Sets the text on the confinement of the process, for the census.
     pub fn confined(&mut self, how: String) {
         self.registry.confined(how);
     }
@@ -172,14 +175,14 @@ impl Control {
                 let _ = self.signals.read(&mut [0; 16]);
                 self.ends = true;
             }
-            // It is looked at after each round.
+            // The loop polls the disconnected programs after each iteration.
             TOLD => {}
             LINKS => self.hear_of_links()?,
             FILES => self.registry.forget_gone(),
             CONNECTIONS.. => self.converse(from, what)?,
             program => {
                 let program = (program - Registry::LIVES) as u32;
-                // It may be gone already.
+                // The program may be detached already.
                 if self.registry.has_ended(program) {
                     self.registry.detach(program)?;
                     self.tell(&DriverEvent::Gone { program })?;
@@ -246,7 +249,7 @@ impl Control {
         Ok(())
     }
 
-    /// Carries a call out. An error of the first kind ends the driver, one of the second kind the connection.
+    /// Executes a call. An outer error ends the driver, an inner error ends the connection.
     fn answer(
         &mut self,
         call: DriverCall,
@@ -290,7 +293,8 @@ impl Control {
                 why: why.to_string(),
             },
         };
-        // What an expelled program's flows are asked for fails; why is said first.
+        // A call for a flow of a disconnected program fails. The event with the reason goes out
+        // before.
         let word = DriverWord::Answer {
             id: call.id,
             answer,
@@ -338,14 +342,14 @@ impl Control {
             match self.links.read() {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return self.look(),
-                // Something was lost, so all is looked at in any case.
+                // The kernel dropped notifications. The interface's state is read in any case.
                 Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Takes over how the interface is now.
+    /// Reads the interface's state and takes it over.
     fn look(&mut self) -> Result<(), ControlError> {
         let was = self.registry.ear().interface().clone();
         let lost = |why: String| ControlError::Lost(why);
@@ -369,7 +373,7 @@ impl Control {
         Ok(())
     }
 
-    /// Says something to everybody.
+    /// Sends an event to all connections.
     fn tell(&mut self, event: &DriverEvent) -> Result<(), ControlError> {
         let word = DriverWord::Event(event.clone());
         for (number, mut connection) in std::mem::take(&mut self.connections) {
@@ -423,10 +427,11 @@ const SIGNALS: u64 = 1;
 const TOLD: u64 = 2;
 const LINKS: u64 = 3;
 const FILES: u64 = 4;
-/// Numbers of connections begin there; those of programs lie below, from [`Registry::LIVES`] on.
+/// The epoll numbers of connections begin here; those of programs lie below, from
+/// [`Registry::LIVES`] on.
 const CONNECTIONS: u64 = 1 << 40;
 const EVENTS: usize = 64;
-/// The daemon, the one before it, and some curious ones.
+/// The daemon, the daemon before it, and some observers.
 const MOST_CONNECTIONS: usize = 16;
-/// So that a full table of descriptors does not make the loop spin.
+/// Keeps the loop from spinning while the table of descriptors is full.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);

@@ -1,22 +1,23 @@
-//! Whose a received frame is.
+//! Classifies received frames to flows.
 //!
-//! [`Demux::handle`] looks at one frame and says to which flow it goes, to which several, that it is nobody's (the
-//! kernel's, then), or why it is discarded. It is asked before anything is copied to a program (VERT 3.1.1), so what is
-//! discarded here costs no more than this look.
+//! [`Demux::handle`] takes one frame and returns a [`Verdict`]: one flow, several flows, held,
+//! unclaimed (the kernel's frame), or discarded with the reason. It runs before anything is copied
+//! to a program (VERT 3.1.1), so a discarded frame costs only the classification.
 //!
-//! In this order:
-//! 1. A frame to another station is nobody's.
-//! 2. What fits a **discard pattern** ends here. Offsets count from the frame's first byte.
-//! 3. Headers are read ([`crate::frame`]); what contradicts itself is discarded.
-//! 4. A **fragment** goes where its datagram's first part went (`demux::fragments`).
-//! 5. UDP and TCP: by both ends; by the own address and port; by the own port at any single address. A group's packets go
-//!    to all flows that joined it, and to no others.
-//! 6. Another IP protocol at an address, another EtherType: by **pattern**, whose offsets count from the payload of the IP or
-//!    of the Ethernet header.
+//! The steps, in this order:
+//! 1. A frame to another Ethernet address is unclaimed.
+//! 2. A frame that matches a **discard pattern** is discarded. Offsets count from the frame's first
+//!    byte.
+//! 3. The headers are read ([`crate::frame`]); a frame with contradictory headers is discarded.
+//! 4. A **fragment** goes to the flow of its datagram's first fragment (`demux::fragments`).
+//! 5. UDP and TCP: by both endpoints; by the local address and port; by the local port at any
+//!    single address. Packets of a group go to all flows that joined it, and to no others.
+//! 6. Another IP protocol at an address, another EtherType: by **pattern**. Offsets count from the
+//!    payload of the IP or Ethernet header.
 //!
-//! A frame costs two look-ups in the ordinary case and never more than a fixed number, whatever is registered
-//! and whatever arrives; memory is bounded by what is registered. Every frame is counted once:
-//! [`Counters`] says what sums to what.
+//! A frame costs two look-ups in the ordinary case and a fixed number at most, whatever is
+//! registered and whatever arrives. Memory is bounded by the registrations. Every frame is counted
+//! once: [`Counters`] states the sums.
 
 mod counters;
 mod fragments;
@@ -35,127 +36,128 @@ use crate::frame::{self, ETHERNET, Family, Frame, Ip, Mac};
 use crate::pattern::{BadPattern, Pattern, Patterns};
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host, number_of};
 
-/// A flow's number in the driver. Numbers are small: they are used as an index, and each again as soon as its flow is closed.
-/// Whoever is outside is told another.
+/// A flow's number in the driver. Numbers are small, since they serve as an index. A number is
+/// reused as soon as its flow is closed, so the daemon gets a different one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowNo(pub u32);
 
-/// Which packets are a flow's. A flow may have several of these.
+/// The packets of a flow. A flow may have several matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Match {
-    /// From one other end alone.
+    /// From one remote endpoint.
     Connected {
         /// UDP or TCP.
         transport: Transport,
-        /// The own end.
+        /// The local endpoint.
         local: SocketAddr,
-        /// The other end.
+        /// The remote endpoint.
         remote: SocketAddr,
     },
-    /// To a port, from anybody.
+    /// To a port, from any sender.
     Port {
         /// UDP or TCP.
         transport: Transport,
-        /// The own end; unspecified (`0.0.0.0`, `::`) is any single address of that family.
+        /// The local endpoint; unspecified (`0.0.0.0`, `::`) stands for any single address of the
+        /// family.
         local: SocketAddr,
     },
     /// To a port of a group. Each flow that has joined gets a copy.
     Group {
         /// UDP or TCP.
         transport: Transport,
-        /// The group, or IPv4's broadcast address, and the port.
+        /// The multicast group, or IPv4's broadcast address, and the port.
         group: SocketAddr,
     },
     /// Of another IP protocol.
     Protocol {
-        /// Which.
+        /// The protocol.
         protocol: IpProtocol,
-        /// To which address.
+        /// The destination address.
         local: IpAddr,
-        /// Which of its packets.
+        /// Selects among its packets.
         pattern: Pattern,
     },
     /// Of another EtherType.
     EtherType {
-        /// Which.
+        /// The EtherType.
         kind: EtherType,
-        /// Which of its packets.
+        /// Selects among its packets.
         pattern: Pattern,
     },
 }
 
-/// What a flow wants of datagrams that come in parts (VERT 4.3 has both).
+/// Which fragments a flow gets (VERT 4.3 has both).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Reassembly {
-    /// Every part, in whatever order they arrive.
+    /// Every fragment, in order of arrival.
     #[default]
     Complete,
-    /// A part only if all before it arrived in order: where order fails, something was lost, and
-    /// the rest is of no use.
+    /// A fragment only if all fragments before it arrived in order. After a gap something was lost,
+    /// and the rest is useless to the flow.
     InOrder,
 }
 
-/// A flow that cannot be registered so.
+/// Why a flow cannot be registered so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// Other packets of a flow that is there, or a flow's number twice.
+    /// Another flow has these packets already, or the flow's number is in use.
     #[error("these packets belong to another flow already")]
     Taken,
-    /// Not an address of a host, or not of a group.
+    /// The address is not a host's, or not a group's.
     #[error("{0} is not an address that such packets come to")]
     Address(IpAddr),
-    /// Both ends differ in version.
+    /// The endpoints differ in IP version.
     #[error("from {remote} to {local}: one is IPv4, the other IPv6")]
     Families {
-        /// The own end.
+        /// The local address.
         local: IpAddr,
-        /// The other.
+        /// The remote address.
         remote: IpAddr,
     },
-    /// A flow has a port.
+    /// The port is 0.
     #[error("port 0 is no port of a flow")]
     Port,
-    /// More flows than a group may have.
+    /// The group is full.
     #[error("{MAX_MEMBERS} flows have joined this group already")]
     Group,
-    /// More ways than one flow may be reached by.
+    /// The flow has too many matches.
     #[error("a flow may have {MAX_MATCHES} kinds of packets, no more")]
     Matches,
-    /// A pattern.
+    /// The pattern is invalid.
     #[error(transparent)]
     Pattern(#[from] BadPattern),
-    /// A number that is too large.
+    /// The flow's number is too large.
     #[error("flow number {0} is above {MAX_FLOWS}")]
     Number(u32),
 }
 
-/// Whose a frame is.
+/// The result of the classification of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
-    /// One flow's; `end` is where it ends (padding comes behind).
+    /// The frame goes to one flow.
     One {
-        /// Whose.
+        /// The flow.
         flow: FlowNo,
-        /// Its length.
+        /// End of the frame in bytes; padding follows.
         end: usize,
     },
-    /// Each of these gets a copy.
+    /// Each of these flows gets a copy.
     Several {
-        /// Whose.
+        /// The flows.
         flows: &'a [FlowNo],
-        /// Its length.
+        /// End of the frame in bytes; padding follows.
         end: usize,
     },
-    /// Nobody knows yet: it is kept until its datagram's first part comes; then
-    /// [`Demux::poll_released`] has it.
+    /// The flow is unknown until the datagram's first fragment arrives. The fragment is kept;
+    /// [`Demux::poll_released`] returns it then.
     Held,
-    /// No flow's.
+    /// No flow's frame.
     Unclaimed,
-    /// It goes to nobody.
+    /// Discarded, with the reason.
     Discarded(Discard),
 }
 
-/// The table of who gets what. See the module.
+/// The classification tables. See the module.
 #[derive(Debug)]
 pub struct Demux {
     mac: Mac,
@@ -181,13 +183,13 @@ struct Flow {
 /// Flows that get the same packets.
 #[derive(Debug, Default)]
 struct Group {
-    /// Those with [`Reassembly::Complete`] first.
+    /// Flows with [`Reassembly::Complete`] first.
     members: Vec<FlowNo>,
-    /// How many those are.
+    /// How many of the members those are.
     complete: usize,
 }
 
-/// Who gets a datagram.
+/// The flows that get a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Owner {
     One(FlowNo),
@@ -196,7 +198,7 @@ enum Owner {
     Nobody,
 }
 
-/// What a packet with ports is known by. Of a match by port the other end is zero.
+/// The key of a packet with ports. For a match by port the remote endpoint is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Ends {
     local: u128,
@@ -206,7 +208,7 @@ struct Ends {
 }
 
 impl Demux {
-    /// A table without flows, for a link with this address.
+    /// A table without flows, for an interface with the Ethernet address `mac`.
     pub fn new(mac: Mac) -> Demux {
         Demux {
             mac,
@@ -222,12 +224,12 @@ impl Demux {
         }
     }
 
-    /// The station has another address.
+    /// Changes the interface's Ethernet address.
     pub fn set_mac(&mut self, mac: Mac) {
         self.mac = mac;
     }
 
-    /// A flow without packets so far.
+    /// Adds a flow that gets no packets yet.
     pub fn insert(&mut self, flow: FlowNo, reassembly: Reassembly) -> Result<(), Refused> {
         if flow.0 > MAX_FLOWS {
             return Err(Refused::Number(flow.0));
@@ -248,7 +250,7 @@ impl Demux {
         Ok(())
     }
 
-    /// These packets are the flow's from now on.
+    /// Assigns packets to the flow.
     pub fn claim(&mut self, flow: FlowNo, what: &Match) -> Result<(), Refused> {
         let reassembly = match self.flow(flow) {
             None => return Err(Refused::Number(flow.0)),
@@ -279,7 +281,7 @@ impl Demux {
         Ok(())
     }
 
-    /// The flow ends: its packets are nobody's. Says what it got.
+    /// Removes a flow; its packets become unclaimed. Returns its counters.
     pub fn remove(&mut self, flow: FlowNo) -> Option<FlowCounters> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
         for what in &known.matches {
@@ -290,12 +292,13 @@ impl Demux {
         Some(known.counters)
     }
 
-    /// Frames that fit one of these are discarded from now on, whoever they are for, and no others.
+    /// Replaces all discard patterns: frames that match any are discarded from now on, for all
+    /// flows.
     pub fn discard(&mut self, patterns: Patterns<()>) {
         self.discards = patterns;
     }
 
-    /// A frame arrived.
+    /// Classifies a received frame.
     #[inline]
     pub fn handle(&mut self, bytes: &[u8], now: Instant) -> Verdict<'_> {
         self.counters.received += 1;
@@ -304,7 +307,7 @@ impl Demux {
         self.settle(route)
     }
 
-    /// A part that was held and is not any more, with its verdict. Ask until there is none.
+    /// A fragment that was held and is released, with its verdict. Call until it returns `None`.
     pub fn poll_released(&mut self) -> Option<(Box<[u8]>, Verdict<'_>)> {
         let (owner, bytes) = self.fragments.poll_released()?;
         let route = Route::To {
@@ -315,7 +318,7 @@ impl Demux {
         Some((bytes, self.settle(route)))
     }
 
-    /// What was counted of all frames.
+    /// The counters over all frames.
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
         counters.discarded[Discard::Forgotten as usize] += self.fragments.forgotten();
@@ -323,12 +326,12 @@ impl Demux {
         counters
     }
 
-    /// What was counted of one flow.
+    /// The counters of one flow.
     pub fn counters_of(&self, flow: FlowNo) -> Option<FlowCounters> {
         Some(self.flow(flow)?.counters)
     }
 
-    /// Panics if the table contradicts itself. For tests; linear in everything.
+    /// Panics if the tables contradict each other. For tests; linear in everything.
     pub fn invariants(&self) {
         let counters = self.counters();
         let to_somebody = counters.delivered + counters.copied;
@@ -395,7 +398,7 @@ impl Demux {
         }
     }
 
-    /// Who gets it, and whether nothing before it is missing; nothing if it is held.
+    /// The owner, and whether no fragment before this one is missing; `None` if the packet is held.
     #[inline]
     fn route_ip(
         &mut self,
@@ -418,7 +421,7 @@ impl Demux {
         }
     }
 
-    /// By what the packet says itself.
+    /// Classifies by the packet's own headers.
     #[inline]
     fn classify(&self, ip: &Ip, bytes: &[u8]) -> Result<Owner, Discard> {
         let payload = &bytes[ip.payload..ip.end];
@@ -462,7 +465,7 @@ impl Demux {
         Ok(*self.ports.get(&ends).unwrap_or(&Owner::Nobody))
     }
 
-    /// Counts a frame where it went.
+    /// Counts a frame by its route.
     #[inline]
     fn settle(&mut self, route: Route) -> Verdict<'_> {
         match route {
@@ -596,7 +599,7 @@ impl Demux {
         Ok(())
     }
 
-    /// These packets are not the flow's any more.
+    /// Takes packets from the flow.
     fn release(&mut self, flow: FlowNo, what: &Match) {
         match (what, what.ends()) {
             (Match::Connected { .. }, Some(ends)) => {
@@ -639,7 +642,7 @@ enum Route {
     To {
         owner: Owner,
         end: usize,
-        /// Nothing of its datagram is missing before it.
+        /// No fragment of its datagram before it is missing.
         in_order: bool,
     },
     Held,
@@ -691,7 +694,7 @@ impl Match {
         }
     }
 
-    /// What its packets are known by, if they have ports.
+    /// The key of its packets, if they have ports.
     fn ends(&self) -> Option<Ends> {
         let nowhere = |local: &SocketAddr| match local {
             SocketAddr::V4(_) => SocketAddr::from(([0_u8; 4], 0)),
@@ -717,7 +720,7 @@ impl Match {
     }
 }
 
-/// Forgets a pattern, and its table if that was the last.
+/// Removes a pattern, and its table if that was the last pattern.
 fn remove_pattern<K: std::hash::Hash + Eq>(
     tables: &mut HashMap<K, Patterns<FlowNo>, RandomState>,
     key: &K,
@@ -731,7 +734,7 @@ fn remove_pattern<K: std::hash::Hash + Eq>(
     }
 }
 
-/// True for what is meant for several hosts: multicast, and IPv4's broadcast.
+/// Whether the address stands for several hosts: multicast, or IPv4's broadcast.
 fn is_group(family: Family, address: u128) -> bool {
     match family {
         Family::V4 => address >> 28 == 0xe || address == u128::from(u32::MAX),
@@ -739,11 +742,11 @@ fn is_group(family: Family, address: u128) -> bool {
     }
 }
 
-/// The largest number of a flow: what the scheduler can tell apart.
+/// The largest number of a flow; the scheduler's limit.
 pub const MAX_FLOWS: u32 = (1 << 20) - 1;
 /// How many flows one frame can be copied to.
 pub const MAX_MEMBERS: usize = 64;
-/// How many kinds of packets one flow may have: its port and the groups that it has joined.
+/// How many matches one flow may have: its port and the groups that it joined.
 pub const MAX_MATCHES: usize = 64;
 
 #[cfg(any(test, fuzzing))]

@@ -1,17 +1,18 @@
-//! What the headers of one received frame say, read once and strictly.
+//! Reads the headers of one received frame, strictly and in one pass.
 //!
-//! A [`Frame`] is either an IP packet whose headers are whole and agree with each other, or a frame of another
-//! EtherType. Whatever contradicts itself is [`Malformed`], with the reason, and never half a `Frame`.
+//! A [`Frame`] is either an IP packet whose headers are complete and consistent, or a frame of
+//! another EtherType. A frame with inconsistent headers is [`Malformed`], with the reason.
 //!
 //! # What is read
-//! - IPv4 with options, whose meaning is for the receiver; the header's checksum must be right.
-//! - IPv6, and behind its fixed header a fragment header. Other extension headers are not walked: the packet's
-//!   protocol is then that header's number, which no flow can be registered for, so it is the kernel's.
+//! - IPv4 with options, which the receiver interprets; the header's checksum must be right.
+//! - IPv6, and behind its fixed header a fragment header. Other extension headers are not walked:
+//!   the packet's protocol is then the number of that header. No flow can be registered for it, so
+//!   the packet is the kernel's.
 //! - Bytes after the IP packet are padding and not part of it ([`Ip::end`]).
 //! - A VLAN tag is an EtherType as any other: tagged frames belong to the kernel's VLAN devices.
 //!
-//! What is not read: the checksum of UDP or TCP. It is the receiver's to check, and frames of a virtual cable carry
-//! none yet.
+//! The checksum of UDP or TCP is not read. The receiver checks it, and frames on a virtual cable
+//! carry none yet.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -21,7 +22,7 @@ use std::net::IpAddr;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// True for what is meant for several, broadcast included.
+    /// Whether the address stands for several receivers, broadcast included.
     pub fn is_group(self) -> bool {
         self.0[0] & 1 != 0
     }
@@ -44,7 +45,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Of an address.
+    /// The version of an address.
     pub fn of(address: IpAddr) -> Family {
         match address {
             IpAddr::V4(_) => Family::V4,
@@ -53,7 +54,7 @@ impl Family {
     }
 }
 
-/// A frame whose headers are whole.
+/// A frame with complete headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// An IP packet.
@@ -65,54 +66,55 @@ pub enum Frame {
 /// An IP packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Which version.
+    /// The IP version.
     pub family: Family,
-    /// Who sent it, as the packet says: the number of the address, of 32 or of 128 bits.
+    /// The source address as a number of 32 or 128 bits. The sender can forge it.
     pub source: u128,
-    /// For whom it is.
+    /// The destination address, likewise.
     pub destination: u128,
-    /// What the payload is, by the last header that was read.
+    /// The payload's protocol, from the last header that was read.
     pub protocol: u8,
     /// Where the payload begins in the frame.
     pub payload: usize,
     /// Where the packet ends in the frame; at least `payload`.
     pub end: usize,
-    /// If it is a part of a datagram.
+    /// `Some` for a fragment.
     pub fragment: Option<Fragment>,
 }
 
-/// Which part of its datagram a packet is.
+/// The place of a fragment in its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
-    /// The datagram's number; its sender gives it.
+    /// The datagram's identification, chosen by its sender.
     pub id: u32,
-    /// Where its payload belongs in the datagram's.
+    /// Offset of this fragment's payload in the datagram's, in bytes.
     pub offset: u32,
-    /// Whether parts come behind it. All but the last are multiples of eight bytes long.
+    /// Whether fragments follow. All but the last are multiples of eight bytes long.
     pub more: bool,
 }
 
 /// Why a frame cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Malformed {
-    /// It ends inside of its headers.
+    /// The frame ends inside its headers.
     #[error("the frame ends inside its headers")]
     Short,
-    /// Its EtherType and its version of IP differ.
+    /// EtherType and IP version differ.
     #[error("the IP version contradicts the EtherType")]
     Version,
-    /// Its lengths contradict each other or the frame's.
+    /// The lengths contradict each other or the frame's length.
     #[error("the lengths of the IP packet contradict each other")]
     Length,
-    /// The checksum of the IPv4 header.
+    /// The checksum of the IPv4 header is wrong.
     #[error("the checksum of the IPv4 header is wrong")]
     Checksum,
-    /// An empty part, one that is no multiple of eight and not the last, or one that ends beyond 65,535.
+    /// An empty fragment, one that is no multiple of eight bytes and not the last, or one that ends
+    /// beyond 65,535.
     #[error("an impossible fragment")]
     Fragment,
 }
 
-/// Reads a frame.
+/// Reads the headers of a frame.
 #[inline]
 pub fn read(frame: &[u8]) -> Result<Frame, Malformed> {
     if frame.len() < ETHERNET {
@@ -125,7 +127,7 @@ pub fn read(frame: &[u8]) -> Result<Frame, Malformed> {
     }
 }
 
-/// The two addresses of the frame's first header, or nothing if it has none.
+/// (destination, source) of the Ethernet header, or `None` if the frame is too short.
 pub fn macs(frame: &[u8]) -> Option<(Mac, Mac)> {
     let destination = frame.first_chunk()?;
     let source = frame.get(6..)?.first_chunk()?;
@@ -211,8 +213,8 @@ fn read_v6(frame: &[u8]) -> Result<Ip, Malformed> {
 }
 
 impl Fragment {
-    /// Nothing if it is the whole datagram. `length` is the payload's, `header` what counts into
-    /// the datagram's 65,535 bytes beside it.
+    /// `None` for a whole datagram. `length` is the payload's; `header` is the header's share of
+    /// the datagram's 65,535 bytes.
     fn checked(self, length: usize, header: usize) -> Result<Option<Fragment>, Malformed> {
         if self.offset == 0 && !self.more {
             return Ok(None);
@@ -226,8 +228,8 @@ impl Fragment {
     }
 }
 
-/// The sum of RFC 1071 over a header: zero if the one inside is right, else what belongs there if
-/// that field is zero.
+/// The checksum of RFC 1071 over a header: zero if the checksum field is right; if that field is
+/// zero, the value that belongs there.
 #[inline]
 pub(crate) fn checksum(header: &[u8]) -> u16 {
     let (words, rest) = header.as_chunks::<2>();
@@ -258,19 +260,19 @@ fn be128(bytes: &[u8], at: usize) -> u128 {
     })
 }
 
-/// The length of the Ethernet header, which has no tag.
+/// Length of an Ethernet header without a tag, in bytes.
 pub const ETHERNET: usize = 14;
-/// Where the EtherType stands.
+/// Offset of the EtherType in a frame.
 pub const ETHERTYPE_AT: usize = 12;
 /// The EtherType of IPv4.
 pub const IPV4: u16 = 0x0800;
 /// The EtherType of IPv6.
 pub const IPV6: u16 = 0x86dd;
-/// The number of TCP.
+/// IP's protocol number of TCP.
 pub const TCP: u8 = 6;
-/// The number of UDP.
+/// IP's protocol number of UDP.
 pub const UDP: u8 = 17;
-/// IPv6's fragment header.
+/// IP's protocol number of IPv6's fragment header.
 pub(crate) const FRAGMENT_HEADER: u8 = 44;
 pub(crate) const V4_HEADER: usize = 20;
 pub(crate) const V6_HEADER: usize = 40;

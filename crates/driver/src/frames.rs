@@ -1,4 +1,5 @@
-//! Who holds each frame of the driver's memory: nobody, the driver, or the kernel, to fill or to send.
+//! Tracks the holder of each frame in the driver's packet memory: free, the driver, or the kernel
+//! (to fill or to send).
 //!
 //! ```text
 //!          take                 sending               completed
@@ -6,10 +7,10 @@
 //!    ▲               │    ▲  ▲
 //!    └──── give ─────┘    │  └── received ── being filled ◀── filling ── the driver's
 //! ```
-//! The kernel says by *address* what it has done with, and it is believed only about what it was given: a frame that comes
-//! back from where it is not is [`Strange`] and changes nothing. Numbers of completions are never counted on, since
-//! kernels differ in what they complete (a frame that was refused may never be). So
-//! free + driver's + filling + sending is always all.
+//! The kernel returns frames by *address*, and an address is checked against what the kernel was
+//! given: a frame that returns from a state that it is not in is [`Strange`] and changes nothing.
+//! The number of completions is not used, since kernels differ in what they complete (a refused
+//! frame may never be completed). So free + driver's + filling + sending is always the total.
 
 /// Frames of one size, side by side from address 0.
 #[derive(Debug)]
@@ -20,12 +21,12 @@ pub struct Frames {
     counts: [u32; 4],
 }
 
-/// Who holds a frame.
+/// The holder of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {
-    /// Nobody.
+    /// No holder.
     Free,
-    /// The driver, who reads or writes it.
+    /// The driver, which reads or writes it.
     Driver,
     /// The kernel, which will write a received frame there.
     Filling,
@@ -33,33 +34,33 @@ pub enum Holder {
     Sending,
 }
 
-/// Who has how many. The four sum to `total` at every moment.
+/// Number of frames per holder. The four sum to `total` at every moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tally {
-    /// All.
+    /// All frames.
     pub total: u32,
-    /// Those that are there to be taken.
+    /// Free frames.
     pub free: u32,
-    /// The driver.
+    /// Frames of the driver.
     pub driver: u32,
-    /// The kernel, to fill.
+    /// Frames of the kernel, to fill.
     pub filling: u32,
-    /// The kernel, to send.
+    /// Frames of the kernel, to send.
     pub sending: u32,
 }
 
-/// A frame that was not where it came from.
+/// An address that is no frame of the expected holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("address {address:#x} is no frame that was {expected:?}")]
 pub struct Strange {
     /// The address.
     pub address: u64,
-    /// Where it would have been.
+    /// The expected holder.
     pub expected: Holder,
 }
 
 impl Frames {
-    /// So many, all free.
+    /// `count` frames of `size` bytes, all free.
     pub fn new(count: u32, size: u32) -> Frames {
         Frames {
             size,
@@ -69,7 +70,7 @@ impl Frames {
         }
     }
 
-    /// A free frame's address; it is the driver's now.
+    /// Takes a free frame for the driver and returns its address; `None` if no frame is free.
     #[inline]
     pub fn take(&mut self) -> Option<u64> {
         let number = self.free.pop()?;
@@ -77,7 +78,8 @@ impl Frames {
         Some(u64::from(number) * u64::from(self.size))
     }
 
-    /// A frame changes hands. `address` may be any inside of it; says where it begins.
+    /// Changes the holder of a frame. `address` may be any address inside the frame. Returns the
+    /// address of the frame's first byte.
     #[inline]
     pub fn pass(&mut self, address: u64, from: Holder, to: Holder) -> Result<u64, Strange> {
         let number = address / u64::from(self.size);
@@ -96,18 +98,18 @@ impl Frames {
         }
     }
 
-    /// How many this holder has.
+    /// Number of frames of this holder.
     pub fn count(&self, holder: Holder) -> u32 {
         self.counts[holder as usize]
     }
 
-    /// How many there are.
+    /// Number of all frames.
     pub fn total(&self) -> u32 {
         self.held.len() as u32
     }
 
-    /// Who has how many. Those that are free are counted where they are taken from, the others as they change hands: the sum
-    /// says something.
+    /// Number of frames per holder. Free frames are counted from the free list and the others from
+    /// their transitions, so the sum is a check.
     pub fn tally(&self) -> Tally {
         Tally {
             total: self.total(),
@@ -118,7 +120,7 @@ impl Frames {
         }
     }
 
-    /// Panics if the ledger does not balance. For tests; linear.
+    /// Panics if the counts do not match the frames. For tests; linear.
     pub fn invariants(&self) {
         assert_eq!(self.counts.iter().sum::<u32>(), self.total(), "all frames");
         for holder in [

@@ -1,20 +1,20 @@
-//! Frames that went wrong on their way.
+//! Damages well-formed frames, for tests.
 
 use proptest::prelude::*;
 
-/// What a wrong frame was made from a right one by.
+/// One change to a well-formed frame.
 #[derive(Clone, Debug)]
 pub(crate) enum Damage {
-    /// One byte has another value.
+    /// Sets one byte to a value.
     Byte(prop::sample::Index, u8),
-    /// It ends early.
+    /// Cuts the frame's end off.
     Cut(prop::sample::Index),
-    /// Something follows it.
+    /// Appends bytes.
     Tail(Vec<u8>),
 }
 
 impl Damage {
-    /// Mostly in the headers, where it matters.
+    /// Any damage; changes of bytes hit the headers.
     pub(crate) fn any() -> impl Strategy<Value = Damage> {
         prop_oneof![
             8 => (any::<prop::sample::Index>(), any::<u8>()).prop_map(|(at, to)| Damage::Byte(at, to)),

@@ -1,28 +1,33 @@
-//! Answers: which packet of which flow a network card sends next, and to which flow a received one belongs.
-//! May touch: a network card's packet sockets, the memory that it shares with programs, and the eBPF programs of the kernel room.
-//! Must never: send what a flow's template forbids, let one flow's traffic cost another, or believe what a program wrote twice.
+//! Answers: which packet of which flow a NIC sends next, and to which flow a received one belongs.
+//! May touch: packet sockets, memory shared with programs, the eBPF programs of `netnice_kernel`.
+//! Must never: send what a template forbids, charge one flow for another, or read ring data twice.
 //!
 //! # The pure parts
-//! They do no input or output and read no clock: a caller passes bytes and the time.
+//! They do no input or output and read no clock: the caller passes bytes and the time.
 //!
 //! - [`frame`] reads the headers of a received frame, strictly and once.
-//! - [`template`] is what a flow may send: a compare and a mask over the headers of the driver's own copy.
-//! - [`demux`] finds the flow of a received frame: exactly, by port, by fragment, by group, by the pattern of another
-//!   protocol; and says why a frame is nobody's or is discarded.
-//! - [`protocol`]: what a flow can be of.
-//! - [`pattern`] is the description of another protocol's packets, compiled into few masks and looked up by hash.
-//! - [`share`] is how much of the driver's time one flow's received packets may take.
-//! - [`turn`] puts these together: rings, scheduler, copy and check, card; and back.
-//! - [`frames`] knows who holds each frame of the driver's memory.
+//! - [`template`] restricts what a flow may send: a compare and a mask over the headers of the
+//!   driver's own copy.
+//! - [`demux`] finds the flow of a received frame by endpoints, port, fragment, group, or the
+//!   pattern of another protocol; for other frames it returns the reason.
+//! - [`protocol`] lists the protocols that a flow can be of.
+//! - [`pattern`] compiles the descriptions of another protocol's packets into few masks, which are
+//!   looked up by hash.
+//! - [`share`] limits the driver's time for one flow's received packets.
+//! - [`turn`] is the datapath, which combines these: rings, scheduler, copy and check, NIC; and
+//!   back.
+//! - [`frames`] tracks the holder of each frame of the driver's memory.
 //!
 //! # The interface
-//! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET where that is refused; [`serve`] is the loop around the
-//! turn and the link.
+//! [`link`] sends and receives frames by AF_XDP, or by AF_PACKET where AF_XDP is refused. [`serve`]
+//! is the event loop around the datapath and the link.
 //!
 //! # The process
-//! `netnice-driver` has three threads: the one that runs the loop; [`control`], which hears the daemon, knows the programs and
-//! prepares what takes long ([`setup`] reads what flows are to be); and one that wakes programs to wake whom takes long ([`bells`]). [`orders`] is what passes between them, and [`run`]
-//! starts all. [`confine`] is what they may do.
+//! `netnice-driver` has three threads: the packet thread runs the event loop; the control thread
+//! ([`control`]) serves the daemon, keeps the list of programs and does the slow work ([`setup`]
+//! parses the daemon's requests); a third thread writes the doorbells that take long ([`bells`]).
+//! [`orders`] carries commands and reports between the first two, [`run`] starts all, and
+//! [`confine`] restricts their rights.
 
 pub mod bells;
 pub mod confine;
@@ -49,7 +54,7 @@ mod story;
 pub mod template;
 pub mod turn;
 
-/// What the targets of `fuzz/` call.
+/// Entry points of the fuzz targets.
 #[cfg(fuzzing)]
 pub mod hostile {
     pub use crate::control::hostile as connection;

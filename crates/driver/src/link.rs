@@ -1,18 +1,22 @@
-//! A network interface as the driver has it: frames of its own go out, received ones come in.
+//! Sends and receives Ethernet frames on one network interface.
 //!
 //! | mode | sends | receives |
 //! |---|---|---|
-//! | [`Mode::Native`] | AF_XDP, past the queue of the interface | XDP in the interface's driver hands over what is registered, everything else passes to the kernel |
-//! | [`Mode::Generic`] | the same | the same behind the interface's driver |
-//! | [`Mode::Fallback`] | AF_PACKET, past the queue | AF_PACKET: a copy of every frame; the kernel gets each too |
+//! | [`Mode::Native`] | AF_XDP | XDP in the NIC driver |
+//! | [`Mode::Generic`] | AF_XDP | XDP behind the NIC driver |
+//! | [`Mode::Fallback`] | AF_PACKET | AF_PACKET: a copy of every frame; the kernel gets each too |
 //!
-//! [`Link::open`] takes the first that works. It returns two parts, so that two threads can have them: the [`Link`], through which
-//! frames pass, and the [`Ear`], which decides what comes and says by [`Ear::mode`] which mode it is. XDP is attached by
-//! [`Ear::listen`], with the first flow that receives, and detached by [`Ear::deafen`]; also when the process is killed, since
-//! the kernel ends it with the process. Attaching takes some tens of milliseconds.
+//! All modes send past the interface's qdisc. The XDP program passes frames of registered flows to
+//! the driver and all other frames to the kernel.
 //!
-//! What is sent passes through [`Link::send`]: the caller writes into a free frame and hands back the
-//! [`Checked`] bytes that a template made of it, so nothing unchecked can leave.
+//! [`Link::open`] takes the first mode that works. It returns two parts for two threads: the
+//! [`Link`], which transfers frames, and the [`Ear`], which controls what is received and reports
+//! the mode ([`Ear::mode`]). [`Ear::listen`] attaches XDP with the first flow that receives, and
+//! [`Ear::deafen`] detaches it; the kernel detaches it when the process ends, even by a kill.
+//! Attaching takes some tens of milliseconds.
+//!
+//! All frames leave through [`Link::send`]: the caller writes into a free frame and returns the
+//! [`Checked`] bytes from a template, so an unchecked frame cannot leave.
 
 mod ear;
 mod packet;
@@ -42,16 +46,16 @@ use xdp::XdpLink;
 /// How frames pass between the interface and the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
-    /// AF_XDP with XDP in the interface's driver.
+    /// AF_XDP with XDP in the NIC driver.
     Native,
-    /// AF_XDP with XDP behind it.
+    /// AF_XDP with XDP behind the NIC driver.
     Generic,
     /// AF_PACKET.
     Fallback,
 }
 
 impl Mode {
-    /// Its name, for people and machines.
+    /// The mode's name, for people and machines.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Native => "native",
@@ -61,28 +65,29 @@ impl Mode {
     }
 }
 
-/// An interface.
+/// The state of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Its name.
     pub name: String,
     /// Its index.
     pub index: u32,
-    /// Its address.
+    /// Its Ethernet address.
     pub mac: Mac,
-    /// The longest packet behind the Ethernet header.
+    /// Its MTU in bytes: the longest packet behind the Ethernet header.
     pub mtu: u32,
-    /// It is up and has a carrier.
+    /// Whether it is up and has a carrier.
     pub is_up: bool,
 }
 
 impl Interface {
-    /// Looks an interface up.
+    /// Reads the state of the interface with this name. Fails if there is none, or if it is no
+    /// Ethernet interface.
     pub fn look(name: &str) -> Result<Interface, LinkError> {
         socket::interface(name)
     }
 
-    /// Refuses one whose packets do not fit into frames.
+    /// Fails with [`LinkError::Mtu`] if the interface's packets do not fit into frames.
     pub fn fits(&self) -> Result<(), LinkError> {
         match self.mtu > MAX_MTU {
             true => Err(LinkError::Mtu {
@@ -98,71 +103,72 @@ impl Interface {
 /// Why an interface cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
-    /// There is none of this name.
+    /// No interface has this name.
     #[error("there is no interface {0} in this network namespace; `ip link` lists them")]
     NoInterface(String),
-    /// It has no Ethernet header.
+    /// The interface has no Ethernet header.
     #[error("{0} is no Ethernet interface: direct flows need one")]
     NotEthernet(String),
-    /// Its packets do not fit into frames.
+    /// The interface's packets do not fit into frames.
     #[error("the MTU of {name} is {mtu}; direct flows have room for {most}")]
     Mtu {
         /// The interface.
         name: String,
         /// Its MTU.
         mtu: u32,
-        /// The largest.
+        /// The largest allowed MTU.
         most: u32,
     },
-    /// A receive queue that could not be had.
+    /// Binding to a receive queue failed.
     #[error(
         "cannot bind to receive queue {number} of {name}: {source}; `ethtool -L {name} combined 1` leaves it one queue"
     )]
     Queue {
         /// The interface.
         name: String,
-        /// Which.
+        /// The queue's number.
         number: u32,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// More receive queues than sockets.
+    /// The interface has more receive queues than there are sockets for.
     #[error(
         "{name} has {count} receive queues, and direct flows have sockets for {MAX_QUEUES}; `ethtool -L {name} combined {MAX_QUEUES}` leaves it so many"
     )]
     Queues {
         /// The interface.
         name: String,
-        /// Its queues.
+        /// Number of its queues.
         count: u32,
     },
-    /// The same, where ethtool does not tell how many there are.
+    /// The same, for an interface whose number of queues ethtool does not report.
     #[error(
         "{0} has more than the {MAX_QUEUES} receive queues that direct flows have sockets for; a tap has one for each descriptor that its program attached to it"
     )]
     Crowded(String),
-    /// Another interface has its name now, or it is in another network namespace than the caller.
+    /// Another interface has this name now, or this interface is in another network namespace than
+    /// the caller.
     #[error("{0} is not the interface that was opened; open it again")]
     Another(String),
     /// The kernel refused a step.
     #[error("{what} {interface}: {source}")]
     System {
-        /// Which step.
+        /// The step.
         what: &'static str,
-        /// On which interface.
+        /// The interface.
         interface: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The XDP program.
+    /// The XDP program failed.
     #[error(transparent)]
     Kernel(#[from] KernelError),
 }
 
 impl LinkError {
-    /// There is no such receive queue.
+    /// Whether the receive queue does not exist.
     fn is_no_queue(&self) -> bool {
         match self {
             LinkError::Queue { source, .. } => source.raw_os_error() == Some(libc::EINVAL),
@@ -171,31 +177,31 @@ impl LinkError {
     }
 }
 
-/// What became of a flush.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
-    /// The kernel has everything.
+    /// The kernel has taken all frames.
     All,
-    /// It has no room for the rest now; the next flush goes on.
+    /// The kernel has taken some frames; the next flush continues.
     Partly,
 }
 
-/// What was counted on the link itself.
+/// Counters of the link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Frames that were handed to the kernel.
     pub sent: u64,
-    /// Frames that the kernel would not have: the link carries no such long ones any more, say.
+    /// Frames that the kernel refused for good, for example because the MTU has shrunk.
     pub refused: u64,
-    /// Frames that came in.
+    /// Received frames.
     pub received: u64,
-    /// Frames that the kernel lost because it had no empty frame.
+    /// Received frames that the kernel dropped for want of an empty frame or of room.
     pub missed: u64,
-    /// Frames that came back from where they were not.
+    /// Frames that the kernel returned from a state that they were not in.
     pub strange: u64,
 }
 
-/// An open interface, as frames pass through it. See the module.
+/// The data path of an open interface. See the module.
 #[derive(Debug)]
 pub struct Link {
     interface: Interface,
@@ -209,7 +215,7 @@ enum Kind {
 }
 
 impl Link {
-    /// Opens all receive queues of an interface, in the given mode or in the best that works.
+    /// Opens all receive queues of an interface, in the given mode or in the first that works.
     pub fn open(name: &str, wanted: Option<Mode>) -> Result<(Link, Ear), LinkError> {
         let interface = socket::interface(name)?;
         interface.fits()?;
@@ -222,15 +228,14 @@ impl Link {
                 Ok(link) => Ok(Link::by_xdp(&interface, link, Mode::Native)),
                 Err(why) => match packet() {
                     Ok(link) => Link::by_packets(&interface, link, Some(why)),
-                    // The better way's reason says more.
+                    // The error of the better mode says more.
                     Err(_) => Err(why),
                 },
             },
         }
     }
 
-    /// In the place of an interface: what is sent comes out of the other end of this socket, and what is written there
-    /// comes in.
+    /// A fake link: sent frames arrive at the socket's peer, and frames from the peer are received.
     #[cfg(test)]
     pub(crate) fn on_paper(interface: &Interface, socket: OwnedFd) -> (Link, Ear) {
         let ear = socket.try_clone().expect("a descriptor");
@@ -268,12 +273,12 @@ impl Link {
         Ok((link, Ear::of_packets(interface, socket, why)))
     }
 
-    /// Which interface it is.
+    /// The interface's state when it was opened.
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
 
-    /// How many frames can be sent before the kernel is done with others.
+    /// How many frames can be sent before the kernel completes others.
     #[inline]
     pub fn room(&mut self) -> usize {
         match &mut self.kind {
@@ -282,8 +287,8 @@ impl Link {
         }
     }
 
-    /// One frame: `write` fills it, and what it returns is sent with the next flush. Nothing if
-    /// there is no room.
+    /// Sends one frame: `write` fills a free frame, and the bytes that it returns leave with the
+    /// next flush. `None` if no frame is free.
     #[inline]
     pub fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
     where
@@ -295,8 +300,9 @@ impl Link {
         }
     }
 
-    /// Hands what was sent to the kernel. An error is the interface's (it is down, say); frames
-    /// are not lost by it, and the next flush tries again. A frame that the kernel will never have is given up and counted.
+    /// Hands the queued frames to the kernel. An error concerns the interface (it is down, for
+    /// example); the frames stay queued, and the next flush tries again. A frame that the kernel
+    /// refuses for good is dropped and counted.
     #[inline]
     pub fn flush(&mut self) -> io::Result<Flushed> {
         match &mut self.kind {
@@ -305,7 +311,7 @@ impl Link {
         }
     }
 
-    /// Received frames, at most `most` of them; how many there were.
+    /// Passes at most `most` received frames to `each` and returns their number.
     #[inline]
     pub fn receive(&mut self, most: usize, each: impl FnMut(&[u8])) -> usize {
         match &mut self.kind {
@@ -314,14 +320,14 @@ impl Link {
         }
     }
 
-    /// Frames of this flow are dropped before they come to the driver, until then. Nothing in the fallback.
+    /// Drops the frames of this flow in XDP until `until`. No effect in the fallback mode.
     pub fn shut(&mut self, flow: FlowNo, until: Instant) {
         if let Kind::Xdp(link) = &mut self.kind {
             link.gates().shut(flow, until);
         }
     }
 
-    /// How many frames of this flow were dropped since the last time.
+    /// How many frames of this flow XDP has dropped since the last call.
     pub fn dropped(&mut self, flow: FlowNo) -> u64 {
         match &mut self.kind {
             Kind::Xdp(link) => link.gates().dropped(flow),
@@ -329,7 +335,7 @@ impl Link {
         }
     }
 
-    /// How many frames were handed to the kernel. Cheaper than all counters.
+    /// How many frames were handed to the kernel. Cheaper than [`Link::counters`].
     #[inline]
     pub fn sent(&self) -> u64 {
         match &self.kind {
@@ -338,7 +344,7 @@ impl Link {
         }
     }
 
-    /// What was counted.
+    /// The counters of the link.
     pub fn counters(&self) -> Counters {
         match &self.kind {
             Kind::Xdp(link) => link.counters(),
@@ -346,7 +352,7 @@ impl Link {
         }
     }
 
-    /// Who holds the frames, where they are shared with the kernel.
+    /// The holders of the frames, if the frames are shared with the kernel (AF_XDP).
     pub fn frames(&self) -> Option<&Frames> {
         match &self.kind {
             Kind::Xdp(link) => Some(link.frames()),
@@ -354,8 +360,9 @@ impl Link {
         }
     }
 
-    /// How many frames each has, where they are shared with the kernel. What it has sent meanwhile is taken back first: else
-    /// frames would look lent until the next one leaves.
+    /// Number of frames per holder, if the frames are shared with the kernel (AF_XDP). Collects
+    /// completions first; otherwise completed frames would count as the kernel's until the next
+    /// frame leaves.
     pub fn tally(&mut self) -> Option<Tally> {
         match &mut self.kind {
             Kind::Xdp(link) => Some(link.tally()),
@@ -363,7 +370,7 @@ impl Link {
         }
     }
 
-    /// Readable when a frame came in.
+    /// Readable when a frame was received.
     pub fn fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
             Kind::Xdp(link) => link.fd().as_fd(),
@@ -387,7 +394,9 @@ impl Card for Link {
     }
 }
 
-/// A frame holds the longest packet of common Ethernet. Twice as much would take twice the memory for all.
+/// Size of a frame in bytes; it holds the longest packet of common Ethernet. Twice the size would
+/// take twice the memory for all frames.
 pub const FRAME: usize = 2048;
-/// What fits into a frame, with the room that the kernel wants before a received packet.
+/// The largest MTU that fits into a frame, beside the headroom that the kernel takes before a
+/// received packet.
 pub const MAX_MTU: u32 = 1700;

@@ -1,4 +1,5 @@
-//! The driver's command line.
+//! The command line of `netnice-driver`: parses the arguments, runs the driver, and prints an error
+//! if it fails.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,32 +13,35 @@ use netnice_driver::run::{Options, run};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
-/// Serves direct flows on one interface: programs hand it packets through shared memory, and it sends each when its contract says.
+/// Serves direct flows on one interface: programs submit packets through shared memory, and the
+/// driver sends each at the time that its contract gives.
 ///
-/// netniced starts it when a program asks for the first direct flow on a managed link, and tells it over DIR/driver-IFACE.sock which
-/// flows there are. It ends when nobody has needed it for a while.
+/// netniced starts it when a program asks for the first direct flow on a managed link, and sends it
+/// the flows over DIR/drivers/IFACE.sock. It ends some time after its last program (see --linger).
 #[derive(Parser)]
 #[command(name = "netnice-driver", version)]
 struct Arguments {
     /// Folder of its socket and its lock [default: $NETNICE_RUNTIME_DIR, else /run/netnice]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
-    /// What direct flows may use of the link, as in 100mbit
+    /// Rate of the link for direct flows, for example 100mbit
     #[arg(long, value_name = "RATE")]
     rate: Rate,
     /// Bytes that the wire adds to each packet
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     overhead: u64,
-    /// How frames pass between the interface and the driver [default: the first of these that works]
+    /// How frames pass between the interface and the driver [default: the first of these that
+    /// works]
     #[arg(long)]
     mode: Option<How>,
     /// The processor of the thread that sends and receives [default: any]
     #[arg(long, value_name = "N")]
     processor: Option<usize>,
-    /// Processors may fall asleep between packets of `cell` contracts, which saves power and costs their exactness
+    /// Let processors sleep between packets of `cell` contracts, which saves power and makes
+    /// departures less exact
     #[arg(long)]
     may_sleep: bool,
-    /// How long it stays without a program
+    /// How long it runs without a program
     #[arg(
         long,
         value_name = "TIME",
@@ -45,10 +49,10 @@ struct Arguments {
         conflicts_with = "stay"
     )]
     linger: Nanos,
-    /// Stay without a program too
+    /// Run without a program, with no limit
     #[arg(long)]
     stay: bool,
-    /// Each thread tries, when it is set up, what it must not be able to do, and says what came of it
+    /// Each thread tries after set-up the calls that must be refused, and logs the results
     #[arg(long, hide = true)]
     self_check: bool,
     /// The interface
@@ -58,9 +62,9 @@ struct Arguments {
 /// [`Mode`], on the command line.
 #[derive(Clone, Copy, ValueEnum)]
 enum How {
-    /// AF_XDP, with XDP in the interface's driver
+    /// AF_XDP, with XDP in the NIC driver
     Native,
-    /// AF_XDP, with XDP behind it
+    /// AF_XDP, with XDP behind the NIC driver
     Generic,
     /// AF_PACKET
     Fallback,

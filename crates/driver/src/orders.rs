@@ -1,15 +1,17 @@
-//! What the control thread has the packet thread do: orders one way, reports the other.
+//! Commands from the control thread to the packet thread, and reports back.
 //!
-//! The packet thread must never wait for the other one: it has a priority under which the other does not run. So the queues
-//! between them have a fixed length and one user at each end, and nobody holds a lock. Each order is answered by one report, in their
-//! order; the packet thread takes an order only if there is room for its report. Expelled programs are reported
-//! between the answers.
+//! The packet thread must not wait for the control thread, since the control thread cannot run
+//! under its priority. So two queues of fixed length connect them, each with one producer and one
+//! consumer and no lock. The packet thread answers each command by one report, in order. It takes a
+//! command only if there is room for the report. Reports on disconnected programs come between the
+//! answers. A call fails with [`Ended`] when the packet thread has ended.
 //!
 //! ```text
-//!   control ──▶ Order  ──▶ [LENGTH] ──▶ Inbox::work, once a round     eventfd: the loop does not sleep on
-//!           ◀── Report ◀── [LENGTH] ◀──                               eventfd: control waits for it
+//!   control ──▶ Order  ──▶ [LENGTH] ──▶ Inbox::work, once an iteration   eventfd: wakes the loop
+//!           ◀── Report ◀── [LENGTH] ◀──                                  eventfd: wakes control
 //! ```
-//! What takes long the control thread has done before (making memory), or does afterwards (dropping it).
+//! The control thread does slow work before a command (making memory) or after it (dropping
+//! memory).
 
 use std::collections::VecDeque;
 use std::io;
@@ -30,82 +32,83 @@ use crate::pattern::Patterns;
 use crate::serve::{Server, Spent, monotonic};
 use crate::turn::{Closed, Counters, Expelled, Open, Opened, ProgramNo, Totals};
 
-/// What the packet thread is to do.
+/// A command to the packet thread.
 pub enum Order {
-    /// Another rate of the link.
+    /// Sets the link's parameters.
     Wire(Wire),
-    /// A number for a program that may be attached later.
+    /// Reserves a number for a program that is attached later.
     Expect,
-    /// The program with this number, whose memory this is, and of which user.
+    /// Attaches a program: the reserved number, its memory, its user.
     Attach(ProgramNo, Box<Client>, u32),
-    /// A program ends, and its flows.
+    /// Detaches a program and closes its flows.
     Detach(ProgramNo),
-    /// A place for another flow.
+    /// Reserves a place for a new flow in the program's memory.
     Reserve(ProgramNo, Shape),
-    /// Another flow, in that place.
+    /// Opens a flow in the reserved place.
     Open(ProgramNo, Box<Open>, Box<Result<Prepared, Unprepared>>),
-    /// Another contract.
+    /// Changes a flow's contract.
     Change(FlowNo, Service),
-    /// Frames go to another station (none: to nobody), come from another one, or may be of another length.
+    /// Sets a flow's source address, next hop and longest frame; see
+    /// [`Turn::readdress`](crate::turn::Turn::readdress).
     Readdress(FlowNo, Mac, Option<Mac>, usize),
-    /// A flow ends.
+    /// Closes a flow.
     Close(FlowNo),
-    /// Flows of a program end that ends with them.
+    /// Closes flows of a program that is about to be detached.
     Shed(Vec<FlowNo>),
-    /// The place of a closed flow may be another's.
+    /// Releases the place of a closed flow for reuse.
     Reuse(ProgramNo, Cleared),
-    /// What fits these is discarded, and nothing else.
+    /// Replaces all discard patterns.
     Discard(Patterns<()>),
-    /// The link is up, or is not.
+    /// Sets whether the link is up.
     Link(bool),
-    /// The link has another address.
+    /// Sets the link's Ethernet address.
     Mac(Mac),
-    /// Counters of these flows, and who has their chunks.
+    /// Reads the counters of these flows and the balance of their chunks.
     Counts(Vec<FlowNo>),
-    /// What was counted of everything.
+    /// Reads the sums.
     Sums,
-    /// The packet thread ends.
+    /// Ends the packet thread.
     Stop,
 }
 
-/// What became of an order.
+/// The result of a command.
 pub enum Report {
-    /// It is done.
+    /// Done.
     Done,
-    /// A program has this number, or will have it.
+    /// The number that was reserved for a program.
     Expected(ProgramNo),
-    /// What is left of a program; nothing if it was gone already.
+    /// The memory of a detached program; `None` if the program was detached before.
     Detached(Option<Box<Client>>),
-    /// A place for a flow; its pages are not there.
+    /// A place for a flow, without pages.
     Reserved(Box<Reserved>),
-    /// A flow is open.
+    /// The flow is open.
     Opened(Opened),
-    /// A flow is closed; nothing if it was already.
+    /// The flow is closed; `None` if it was closed before.
     Closed(Option<Box<Closed>>),
-    /// Of each flow that was named, in their order, if it is there.
+    /// One entry per requested flow, in order; `None` for a flow that is closed.
     Counts(Vec<Option<(Counters, Balance)>>),
-    /// Of everything.
+    /// The sums.
     Sums(Box<Sums>),
-    /// It cannot be done, and nothing has changed.
+    /// The command failed and changed nothing.
     Failed(String),
-    /// A program was expelled; no answer to anything.
+    /// A program was disconnected; this answers no command.
     Expelled(Expelled),
 }
 
-/// What was counted of everything.
+/// Sums and counters over the whole packet thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Sums {
-    /// Of all flows, also of those that are closed.
+    /// Over all flows, also closed ones.
     pub totals: Totals,
-    /// Of received frames.
+    /// Received frames.
     pub received: demux::Counters,
-    /// Of the link.
+    /// The link's counters.
     pub link: link::Counters,
-    /// Of the loop.
+    /// The event loop's time accounting.
     pub spent: Spent,
-    /// Processors are kept awake.
+    /// Whether processors are kept awake.
     pub awake: bool,
-    /// Frames, where they are shared with the kernel.
+    /// Number of frames per holder, if the frames are shared with the kernel.
     pub frames: Option<Tally>,
 }
 
@@ -114,7 +117,7 @@ pub struct Sums {
 #[error("the driver's packet thread has ended")]
 pub struct Ended;
 
-/// The control thread's end.
+/// The control thread's side.
 pub struct Orders {
     orders: Producer<Order>,
     reports: Consumer<Report>,
@@ -123,7 +126,7 @@ pub struct Orders {
     expelled: VecDeque<Expelled>,
 }
 
-/// The packet thread's end.
+/// The packet thread's side.
 pub struct Inbox {
     orders: Consumer<Order>,
     reports: Producer<Report>,
@@ -131,7 +134,7 @@ pub struct Inbox {
     told: OwnedFd,
 }
 
-/// Both ends.
+/// Makes both sides.
 pub fn pair() -> io::Result<(Orders, Inbox)> {
     let eventfd = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let (wake, told) = (eventfd()?, eventfd()?);
@@ -154,9 +157,9 @@ pub fn pair() -> io::Result<(Orders, Inbox)> {
 }
 
 impl Orders {
-    /// Has something done, and waits until it is: some microseconds.
+    /// Sends a command and waits for its report: some microseconds.
     pub fn give(&mut self, order: Order) -> Result<Report, Ended> {
-        // One order at a time, so there is room.
+        // One command at a time, so there is room.
         self.orders.push(order).map_err(|_| Ended)?;
         ring(&self.wake);
         loop {
@@ -168,10 +171,11 @@ impl Orders {
         }
     }
 
-    /// Has a program's memory attached, as one of root's: its number.
+    /// Attaches a program's memory as user 0 and returns the program's number.
     ///
     /// # Errors
-    /// If the packet thread has ended. Inside of it: why the program is not attached.
+    /// If the packet thread has ended. The inner error is the reason why the program is not
+    /// attached.
     pub fn attach(&mut self, client: Client) -> Result<Result<ProgramNo, String>, Ended> {
         let Report::Expected(program) = self.give(Order::Expect)? else {
             return Ok(Err(OTHERWISE.to_owned()));
@@ -179,7 +183,8 @@ impl Orders {
         Ok(self.attach_as(program, client, 0)?.map(|()| program))
     }
 
-    /// The same, of a program of this user that is expected by this number. It is expected no more where this fails.
+    /// Attaches the memory of a program with a reserved number, for the user `uid`. A failure
+    /// releases the number.
     ///
     /// # Errors
     /// As [`Orders::attach`].
@@ -199,7 +204,7 @@ impl Orders {
         }
     }
 
-    /// Has a flow of an attached program opened, in pages that are there.
+    /// Opens a flow of an attached program; its pages are made before.
     ///
     /// # Errors
     /// As [`Orders::attach`].
@@ -221,7 +226,7 @@ impl Orders {
         }
     }
 
-    /// Has a program detached, and forgets that it was expelled.
+    /// Detaches a program and drops pending reports that it was disconnected.
     pub fn detach(&mut self, program: ProgramNo) -> Result<Option<Box<Client>>, Ended> {
         let report = self.give(Order::Detach(program))?;
         self.expelled.retain(|expelled| expelled.program != program);
@@ -231,7 +236,7 @@ impl Orders {
         }
     }
 
-    /// A program that was expelled meanwhile; it is to be detached.
+    /// The next program that was disconnected; the caller detaches it.
     pub fn poll_expelled(&mut self) -> Result<Option<Expelled>, Ended> {
         if let Some(expelled) = self.expelled.pop_front() {
             return Ok(Some(expelled));
@@ -239,18 +244,19 @@ impl Orders {
         self.hush();
         Ok(self.next()?.and_then(|report| match report {
             Report::Expelled(expelled) => Some(expelled),
-            // Nothing was asked.
+            // No command is pending.
             _ => None,
         }))
     }
 
-    /// Readable when there may be something to poll, or the packet thread has ended.
+    /// Readable when [`Orders::poll_expelled`] may return a program, or when the packet thread has
+    /// ended.
     pub fn told(&self) -> BorrowedFd<'_> {
         self.told.as_fd()
     }
 
     fn next(&mut self) -> Result<Option<Report>, Ended> {
-        // In this order: what was said before the end is heard.
+        // The order matters: reports from before the end are read.
         let ended = self.reports.is_abandoned();
         match self.reports.pop() {
             Ok(report) => Ok(Some(report)),
@@ -261,7 +267,7 @@ impl Orders {
 
     fn wait(&mut self) {
         let mut fds = [PollFd::new(&self.told, PollFlags::IN)];
-        // It is not waited for forever: a thread that panics rings no bell.
+        // With a timeout: a thread that panics sends no notification.
         let moment = Timespec {
             tv_sec: 0,
             tv_nsec: 100_000_000,
@@ -276,7 +282,7 @@ impl Orders {
 }
 
 impl Drop for Orders {
-    /// Nobody else could end the other thread.
+    /// Only this side can end the packet thread.
     fn drop(&mut self) {
         let _ = self.orders.push(Order::Stop);
         ring(&self.wake);
@@ -284,16 +290,16 @@ impl Drop for Orders {
 }
 
 impl Inbox {
-    /// Readable when there is an order, see [`Server::also`].
+    /// Readable when a command is pending; see [`Server::also`].
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Does what was ordered, a little of it at a time. False: the thread is to end.
+    /// Executes some of the pending commands. False: the thread is to end.
     pub fn work(&mut self, server: &mut Server) -> bool {
         let mut said = false;
         let mut goes_on = true;
-        // First, so that nothing is said of a program after it is detached.
+        // First, so that no report on a program follows its detachment.
         while !self.reports.is_full()
             && let Some(expelled) = server.poll_expelled()
         {
@@ -398,7 +404,7 @@ fn ring(eventfd: &OwnedFd) {
 }
 
 const OTHERWISE: &str = "the packet thread answered something else";
-/// Orders, and reports, that can wait.
+/// Capacity of each queue.
 const LENGTH: usize = 64;
-/// Orders of one round of the loop.
+/// Commands per iteration of the loop.
 const AT_ONCE: usize = 4;

@@ -1,77 +1,80 @@
-//! Packets described by what stands where: offset, mask and value.
+//! Matches packets by offset, mask and value.
 //!
-//! For protocols that no built-in code knows a flow says which packets are its own by a list of [`Term`]s ("the two bytes at 4, under
-//! this mask, are that"). VERT 4.3 lets such descriptions be compiled and flattens the tree of comparisons that several of
-//! them make; here a list becomes a few masked words of eight bytes, once, and [`Patterns`] keeps all patterns that look at the same
-//! bits (one *shape*) in one hash table. So finding the pattern of a packet takes as many look-ups as there are
-//! shapes, at most [`MAX_SHAPES`], however many patterns there are.
+//! For a protocol without built-in support, a flow describes its packets by a list of [`Term`]s
+//! ("the two bytes at 4, under this mask, equal this"). VERT 4.3 allows compiling such
+//! descriptions, and flattens the tree of comparisons of several. Here a list is compiled once into
+//! a few masked words of eight bytes. [`Patterns`] keeps all patterns over the same bits (one
+//! *shape*) in one hash table. So finding the pattern of a packet takes one look-up per shape, at
+//! most [`MAX_SHAPES`], however many patterns there are. A contradictory description fails with
+//! [`BadPattern`].
 //!
-//! Of several patterns that a packet fits the one wins that fixes the most bits; between two shapes of as many bits,
-//! the one that looks at the later bytes. The order in which they were told does not matter.
+//! If a packet matches several patterns, the pattern with the most bits wins; between two shapes
+//! with equally many bits, the shape with the later bytes wins. The order of insertion does not
+//! matter.
 
 use std::collections::HashMap;
 
 use foldhash::quality::RandomState;
 use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS};
 
-/// So many bytes from an offset on, under a mask, have a value.
+/// Compares `width` bytes from an offset on, under a mask, with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// Where the bytes begin. What it counts from is said where patterns are used.
+    /// Offset of the first byte, from an origin that depends on the use of the pattern.
     pub offset: u16,
-    /// How many: 1, 2, 4 or 8, most significant first.
+    /// Number of bytes: 1, 2, 4 or 8, most significant first.
     pub width: u8,
-    /// Which bits count.
+    /// The bits that are compared.
     pub mask: u64,
-    /// What they are.
+    /// Their value.
     pub value: u64,
 }
 
-/// A description, compiled.
+/// A compiled description.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
     shape: Shape,
     values: [u64; MAX_WORDS],
 }
 
-/// A description that cannot be.
+/// Why a description is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadPattern {
-    /// A width.
+    /// The width is not 1, 2, 4 or 8.
     #[error("a term looks at 1, 2, 4 or 8 bytes, not at {0}")]
     Width(u8),
-    /// A term that looks too far.
+    /// The term ends beyond [`MAX_REACH`].
     #[error("a term ends at byte {end}; patterns look at the first {MAX_REACH}")]
     Reach {
-        /// Where it ends.
+        /// Where the term ends.
         end: usize,
     },
-    /// A value or a mask that does not go into the bytes or the mask.
+    /// The value or the mask has bits outside of the mask or the bytes.
     #[error("value {value:#x} under mask {mask:#x} can never be in {width} byte(s)")]
     Value {
         /// The value.
         value: u64,
         /// The mask.
         mask: u64,
-        /// In so many bytes.
+        /// The number of bytes.
         width: u8,
     },
-    /// Two terms want different values of one bit.
+    /// Two terms require different values of one bit.
     #[error("two terms contradict each other at byte {0}")]
     Contradiction(usize),
-    /// Terms that lie too far apart.
+    /// The terms are too far apart.
     #[error("the terms lie in {0} separate words of 8 bytes; at most {MAX_WORDS}")]
     Words(usize),
-    /// The same packets belong to somebody already.
+    /// The same pattern is in the table already.
     #[error("this pattern is taken")]
     Taken,
-    /// Too many ways of looking at a packet.
+    /// The table has too many shapes.
     #[error("patterns that look at {MAX_SHAPES} different sets of bits are there already")]
     Shapes,
 }
 
 impl Pattern {
-    /// Compiles a description. Without terms it fits every packet.
+    /// Compiles a description. Without terms it matches every packet.
     pub fn new(terms: &[Term]) -> Result<Pattern, BadPattern> {
         let mut mask = [0; MAX_REACH];
         let mut value = [0; MAX_REACH];
@@ -81,12 +84,12 @@ impl Pattern {
         Pattern::of(&mask, &value)
     }
 
-    /// Whether a packet fits.
+    /// Whether a packet matches.
     pub fn fits(&self, bytes: &[u8]) -> bool {
         self.shape.of(bytes) == Some(self.values)
     }
 
-    /// Takes the bits eight bytes at a time, each word where the next bit is.
+    /// Collects the bits in words of eight bytes, each word from the next set bit's byte on.
     fn of(mask: &[u8; MAX_REACH], value: &[u8; MAX_REACH]) -> Result<Pattern, BadPattern> {
         let mut pattern = Pattern {
             shape: Shape::default(),
@@ -115,7 +118,7 @@ impl Pattern {
 }
 
 impl Term {
-    /// Puts its bits where they are looked for.
+    /// Writes the term's bits to their places.
     fn spread(
         &self,
         mask: &mut [u8; MAX_REACH],
@@ -151,14 +154,14 @@ impl Term {
     }
 }
 
-/// Which bits a pattern looks at.
+/// The bits that a pattern compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Shape {
-    /// How many.
+    /// Number of bits.
     bits: u32,
-    /// Where each word begins, and its bits; those that are not used have none.
+    /// Offset and mask of each word; the mask of an unused word is 0.
     words: [(u16, u64); MAX_WORDS],
-    /// How long a packet must be.
+    /// Least length of a packet.
     reach: u16,
 }
 
@@ -176,10 +179,10 @@ impl Shape {
     }
 }
 
-/// Patterns, each with what it means.
+/// Patterns, each with a meaning.
 #[derive(Clone, Debug)]
 pub struct Patterns<T> {
-    /// The one with the most bits first.
+    /// Sorted, the shape with the most bits first.
     shapes: Vec<(Shape, Table<T>)>,
 }
 
@@ -193,7 +196,7 @@ impl<T> Default for Patterns<T> {
 }
 
 impl<T> Patterns<T> {
-    /// One more pattern.
+    /// Adds a pattern. Fails if it is in the table already or if there are too many shapes.
     pub fn insert(&mut self, pattern: &Pattern, meaning: T) -> Result<(), BadPattern> {
         let place = self.place(&pattern.shape);
         let place = match place {
@@ -213,7 +216,7 @@ impl<T> Patterns<T> {
         Ok(())
     }
 
-    /// One less; what it meant.
+    /// Removes a pattern and returns its meaning.
     pub fn remove(&mut self, pattern: &Pattern) -> Option<T> {
         let place = self.place(&pattern.shape).ok()?;
         let meaning = self.shapes[place].1.remove(&pattern.values);
@@ -223,7 +226,7 @@ impl<T> Patterns<T> {
         meaning
     }
 
-    /// What the pattern means that a packet fits best.
+    /// The meaning of the best pattern that the packet matches.
     #[inline]
     pub fn find(&self, bytes: &[u8]) -> Option<&T> {
         self.shapes
@@ -231,7 +234,7 @@ impl<T> Patterns<T> {
             .find_map(|(shape, table)| table.get(&shape.of(bytes)?))
     }
 
-    /// True if there is none.
+    /// Whether there is no pattern.
     pub fn is_empty(&self) -> bool {
         self.shapes.is_empty()
     }
@@ -241,7 +244,7 @@ impl<T> Patterns<T> {
     }
 }
 
-/// Eight bytes from a place on, as if zeros came behind the last.
+/// Eight bytes from an offset on, filled with zeros beyond the end.
 #[inline]
 fn word_at(bytes: &[u8], at: usize) -> u64 {
     match bytes.get(at..).and_then(|rest| rest.first_chunk()) {
@@ -255,11 +258,11 @@ fn word_at(bytes: &[u8], at: usize) -> u64 {
     }
 }
 
-/// How far patterns look: behind the headers of whatever is inside of a packet's first header.
+/// How far patterns reach: behind the inner headers of a packet.
 pub const MAX_REACH: usize = PATTERN_REACH as usize;
 /// Enough for two IPv6 addresses.
 pub const MAX_WORDS: usize = PATTERN_WORDS as usize;
-/// How many look-ups a packet may cost.
+/// Most look-ups per packet.
 pub const MAX_SHAPES: usize = PATTERN_SHAPES as usize;
 const WORD: usize = 8;
 

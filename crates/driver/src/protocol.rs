@@ -1,9 +1,10 @@
-//! Which protocols a flow can be of, and which it never can.
+//! The protocols that a flow can use, and those that are refused.
 //!
-//! UDP and TCP have ports, and a flow of them is known by these. A flow can also be of another IP protocol or of
-//! another EtherType, whole or by a [`crate::pattern`]. What speaks for the host or carries other packets inside is
-//! refused: with ICMPv6 or ARP a program could take over its neighbours' addresses, with a tunnel or a VLAN tag it
-//! could write headers that no template looks at.
+//! UDP and TCP have ports, which identify a flow. A flow can also use another IP protocol or
+//! another EtherType, entirely or by a [`crate::pattern`]. Protocols of the host itself and
+//! protocols that carry other packets are refused: with ICMPv6 or ARP a program could take over its
+//! neighbours' addresses, and with a tunnel or a VLAN tag it could write headers that no template
+//! checks.
 
 use std::net::IpAddr;
 
@@ -19,7 +20,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Its number in the IP header.
+    /// The protocol's number in the IP header.
     pub fn number(self) -> u8 {
         match self {
             Transport::Udp => frame::UDP,
@@ -27,7 +28,7 @@ impl Transport {
         }
     }
 
-    /// How long its header is at least.
+    /// The least length of its header, in bytes.
     pub fn header(self) -> usize {
         match self {
             Transport::Udp => 8,
@@ -52,7 +53,7 @@ pub struct IpProtocol(u8);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EtherType(u16);
 
-/// A protocol that no flow can be of.
+/// The protocol is refused for flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotForFlows {
     /// An IP protocol.
@@ -64,7 +65,7 @@ pub enum NotForFlows {
 }
 
 impl IpProtocol {
-    /// Checks a number.
+    /// Checks a protocol number.
     pub fn new(number: u8) -> Result<IpProtocol, NotForFlows> {
         match HOSTS_PROTOCOLS.contains(&number) {
             true => Err(NotForFlows::Protocol(number)),
@@ -79,7 +80,7 @@ impl IpProtocol {
 }
 
 impl EtherType {
-    /// Checks a number.
+    /// Checks an EtherType.
     pub fn new(number: u16) -> Result<EtherType, NotForFlows> {
         match number < FIRST_ETHERTYPE || HOSTS_ETHERTYPES.contains(&number) {
             true => Err(NotForFlows::EtherType(number)),
@@ -93,7 +94,7 @@ impl EtherType {
     }
 }
 
-/// The number of an address, as [`crate::frame::Ip`] has it.
+/// An address as a number, in the form of [`crate::frame::Ip`].
 pub(crate) fn number_of(address: IpAddr) -> (Family, u128) {
     match address {
         IpAddr::V4(v4) => (Family::V4, u128::from(v4.to_bits())),
@@ -101,14 +102,16 @@ pub(crate) fn number_of(address: IpAddr) -> (Family, u128) {
     }
 }
 
-/// True for what one host answers for on a link: not unspecified, loopback, multicast, reserved or broadcast, and not an
-/// IPv4 address in the clothes of IPv6. (A network's own broadcast address does not look like one; nobody is told it here.)
+/// Whether the address can be that of one host on a link: not unspecified, loopback, multicast,
+/// reserved or broadcast, and no IPv4 address in IPv6 form. (A network's own broadcast address
+/// cannot be recognised here, since the prefix is unknown.)
 #[inline(always)]
 pub(crate) fn is_one_host(address: IpAddr) -> bool {
     match address {
         // 0/8, 127/8, 224/4, 240/4.
         IpAddr::V4(v4) => !matches!(v4.octets()[0], 0 | 127 | 224..),
-        // ::/96 has ::, ::1 and IPv4 addresses as they once were written, ::ffff:0:0/96 those that are written so now.
+        // ::/96 contains ::, ::1 and the old form of IPv4 addresses; ::ffff:0:0/96 is their present
+        // form.
         IpAddr::V6(v6) => match v6.segments() {
             [0, 0, 0, 0, 0, 0 | 0xffff, ..] => false,
             [first, ..] => first >> 8 != 0xff,
@@ -116,17 +119,18 @@ pub(crate) fn is_one_host(address: IpAddr) -> bool {
     }
 }
 
-/// Lengths stand below (IEEE 802.3).
+/// Smaller numbers are lengths (IEEE 802.3).
 const FIRST_ETHERTYPE: u16 = 0x600;
 
-/// Hop-by-hop, ICMP, IGMP, IP in IP, TCP and UDP (they have ports), IPv6 in IP, routing, fragment, GRE, ESP, AH,
-/// ICMPv6, no next header, destination options, PIM, IPComp, EtherIP, mobility, HIP, shim6, Ethernet in IPv6.
+/// Hop-by-hop, ICMP, IGMP, IP in IP, TCP and UDP (they have ports), IPv6 in IP, routing, fragment,
+/// GRE, ESP, AH, ICMPv6, no next header, destination options, PIM, IPComp, EtherIP, mobility, HIP,
+/// shim6, Ethernet in IPv6.
 const HOSTS_PROTOCOLS: [u8; 21] = [
     0, 1, 2, 4, 6, 17, 41, 43, 44, 47, 50, 51, 58, 59, 60, 103, 108, 135, 139, 140, 143,
 ];
 
-/// IPv4, ARP, reverse ARP, VLAN tags, IPv6, flow control, slow protocols, MPLS, PPPoE, EAPOL, provider
-/// tags, MACsec, LLDP, time synchronisation, old tags.
+/// IPv4, ARP, reverse ARP, VLAN tags, IPv6, flow control, slow protocols, MPLS, PPPoE, EAPOL,
+/// provider tags, MACsec, LLDP, time synchronisation, old tags.
 const HOSTS_ETHERTYPES: [u16; 17] = [
     0x0800, 0x0806, 0x8035, 0x8100, 0x86dd, 0x8808, 0x8809, 0x8847, 0x8848, 0x8863, 0x8864, 0x888e,
     0x88a8, 0x88cc, 0x88e5, 0x88f7, 0x9100,

@@ -1,4 +1,6 @@
-//! The driver as a process: it takes an interface, starts its two threads, and leaves nothing behind.
+//! Runs the driver process: opens the interface, starts the packet thread and the doorbell thread,
+//! runs the control thread, and removes lock and socket at the end. Fails with [`RunError`] if
+//! set-up fails or the control thread ends with an error.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -24,76 +26,76 @@ use crate::orders::{self, Inbox};
 use crate::serve::{self, Pace, Server, pace};
 use crate::turn::Turn;
 
-/// What a driver is started with.
+/// The options of a driver.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where its socket and its lock are.
+    /// The runtime folder, for socket and lock.
     pub runtime: RuntimeDir,
     /// The interface.
     pub iface: String,
-    /// What the direct path may use of the link, in bit/s.
+    /// The link's rate for the direct path, in bit/s.
     pub rate: u64,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
-    /// How frames pass; None: the best way that works.
+    /// How frames pass; `None`: the first mode that works.
     pub mode: Option<Mode>,
-    /// The processor of the packet thread.
+    /// The processor of the packet thread; `None`: any.
     pub processor: Option<usize>,
-    /// Processors are kept awake while packets of `cell` contracts leave.
+    /// Whether processors are kept awake while packets of `cell` contracts leave.
     pub keep_awake: bool,
-    /// How long it stays without a program. None: for ever.
+    /// How long the driver runs without a program; `None`: without limit.
     pub linger: Option<Duration>,
-    /// Each thread tries what it must not be able to do, and says what came of it.
+    /// Each thread tries after set-up the calls that must be refused, and logs the results.
     pub self_check: bool,
 }
 
 /// Why a driver cannot start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Another driver has the interface.
+    /// Another driver serves the interface.
     #[error("another netnice-driver (process {holder}) has {iface} in {}", folder.display())]
     Taken {
         /// The interface.
         iface: String,
-        /// The folder.
+        /// The folder of locks.
         folder: PathBuf,
-        /// Who has it, as they said.
+        /// The other driver's process number, from its lock file.
         holder: String,
     },
-    /// The runtime folder.
+    /// The runtime folder cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     Unusable {
-        /// What cannot be used.
+        /// The path.
         path: PathBuf,
-        /// What the system says.
+        /// The cause.
         source: io::Error,
     },
-    /// The interface.
+    /// The interface cannot be used.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// What it was started with.
+    /// An option is out of range.
     #[error(transparent)]
     Registry(#[from] RegistryError),
-    /// The packet thread cannot be where it was asked to be.
+    /// The packet thread cannot run on the requested processor.
     #[error("the packet thread cannot run on processor {processor}: {source}")]
     Processor {
-        /// Which.
+        /// The processor.
         processor: usize,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Something that every process can have.
+    /// A resource that every process can have is missing.
     #[error("cannot start: {0}")]
     Io(#[from] io::Error),
-    /// It ended.
+    /// The control thread ended with an error.
     #[error(transparent)]
     Control(#[from] ControlError),
 }
 
-/// Serves an interface until it is told to end, or nobody has needed it for a while.
+/// Serves an interface until a signal, a stop call, the linger time or an error.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let wire = wire(options.rate, options.overhead)?;
-    // The last that root does.
+    // The last steps as root.
     let folder = folder(&options.runtime)?;
     have_what_it_takes();
     let wish = options.keep_awake.then(serve::wish);
@@ -162,16 +164,16 @@ pub fn run(options: &Options) -> Result<(), RunError> {
         tracing::info!(iface = %name, mode, rate = options.rate, confined, "serves");
         control.confined(confined);
         let served = control.run();
-        // Without its orders the packet thread ends too.
+        // The packet thread ends when the control side of its queues is dropped.
         drop(control);
         Ok(served?)
     })?;
-    // The packet thread had its other end.
+    // The packet thread has dropped its [`Bells`].
     belfry.join();
     Ok(())
 }
 
-/// How each thread gives up what it does not need, and what came of it.
+/// Lets each thread give up its rights, and collects the results.
 struct Settles {
     tell: Sender<(Role, io::Result<()>)>,
     told: Receiver<(Role, io::Result<()>)>,
@@ -184,7 +186,7 @@ impl Settles {
         Settles { tell, told, tries }
     }
 
-    /// What a thread is to call when it is set up.
+    /// The closure that a thread calls after set-up.
     fn of(&self, role: Role) -> impl FnOnce() + Send + use<> {
         let (tell, tries) = (self.tell.clone(), self.tries);
         move || {
@@ -192,7 +194,7 @@ impl Settles {
             if tries {
                 tracing::info!(thread = ?role, tried = confine::tried(), "self-check");
             }
-            // Whoever asks waits for it.
+            // The receiver lives until all threads have sent.
             let _ = tell.send((role, done));
         }
     }
@@ -203,14 +205,14 @@ impl Settles {
     }
 }
 
-/// The packet thread.
+/// The packet thread's loop.
 fn forward(mut server: Server, mut inbox: Inbox) {
     while inbox.work(&mut server) {
         server.round(LONGEST_SLEEP);
     }
 }
 
-/// Descriptors for many programs, and memory that is not taken away meanwhile. What is refused is done without.
+/// Raises the limit of descriptors and locks memory. A refused step is skipped.
 fn have_what_it_takes() {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let more = Rlimit {
@@ -226,19 +228,20 @@ fn have_what_it_takes() {
         };
         let _ = rustix::process::setrlimit(Resource::Nofile, most);
     }
-    // Where huge pages are `always` made (Debian's default), khugepaged puts pages together behind the back of the packet
-    // thread, which waits while 2 MiB are copied; and what was never touched takes memory then.
+    // With huge pages set to `always` (Debian's default), khugepaged merges pages in the
+    // background: the packet thread waits while 2 MiB are copied, and untouched memory gets
+    // allocated.
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
         tracing::debug!(%error, "huge pages may be made meanwhile");
     }
-    // What is touched stays; what is never touched takes nothing.
+    // Touched pages stay; untouched pages take no memory.
     let what = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE | MlockAllFlags::ONFAULT;
     if let Err(error) = rustix::mm::mlockall(what) {
         tracing::warn!(%error, "memory may be swapped out (keeping it needs CAP_IPC_LOCK)");
     }
 }
 
-/// The folder of the drivers of a runtime folder; see [`confine::folder`].
+/// Makes the folder of the drivers in a runtime folder; see [`confine::folder`].
 fn folder(runtime: &RuntimeDir) -> Result<PathBuf, RunError> {
     let whole = runtime.path();
     if !whole.exists() {
@@ -251,7 +254,7 @@ fn folder(runtime: &RuntimeDir) -> Result<PathBuf, RunError> {
     Ok(folder)
 }
 
-/// The lock and the socket of one interface in a runtime folder; both are removed with it.
+/// The lock and the socket of one interface in a runtime folder; both are removed on drop.
 struct Place {
     socket: PathBuf,
     lock_path: PathBuf,
@@ -262,7 +265,8 @@ impl Place {
     fn take(runtime: &RuntimeDir, folder: &Path, iface: &str) -> Result<Place, RunError> {
         let lock_path = folder.join(format!("{iface}.lock"));
         let socket = runtime.driver_socket(iface);
-        // A driver that leaves removes the file: then what was locked is no longer what has the name.
+        // A driver that ends removes the lock file. So the locked file may no longer be the one
+        // with this name.
         let lock = loop {
             let mut options = File::options();
             let file = options.create(true).truncate(false).read(true).write(true);
@@ -293,7 +297,7 @@ impl Place {
         })
     }
 
-    /// Listens; a socket that a killed driver has left there is replaced.
+    /// Listens; replaces a socket that a killed driver has left.
     fn listen(&self) -> Result<UnixListener, RunError> {
         let beside = self.socket.with_extension("new");
         let _ = fs::remove_file(&beside);
@@ -319,7 +323,7 @@ fn unusable(path: &Path) -> impl FnOnce(io::Error) -> RunError {
 
 /// `RTNLGRP_LINK`.
 const GROUP_LINK: u32 = 1;
-/// Orders, frames and doorbells end a sleep.
+/// Commands, frames and doorbells end a sleep earlier.
 const LONGEST_SLEEP: Nanos = Nanos(10_000_000_000);
 /// Five for each of thousands of programs.
 const DESCRIPTORS: u64 = 65_536;

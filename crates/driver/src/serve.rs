@@ -1,20 +1,22 @@
-//! The driver's loop around the turn: it waits for frames, doorbells, orders and the next departure, and spins the last
-//! microseconds.
+//! The event loop around the datapath: it waits for frames, doorbells, commands and the next
+//! departure, and spins for the last microseconds.
 //!
 //! ```text
 //!      ┌──▶ orders ──▶ received frames ──▶ turn ──▶ flush ──┬─▶ more to do ─────────────┐
 //!      │                                                    └─▶ doze ─▶ wait ─▶ spin ──┤
 //!      └───────────────────────────────────────────────────────────────────────────────┘
 //! ```
-//! A thread that only spins is stopped by the kernel for 50 ms of each second when somebody else wants the processor; one that
-//! only sleeps is 3 µs late or more. So it sleeps until a [`lead`] before the departure, which it learns from how late its sleeps end,
-//! goes round then, and does nothing else the last [`NEAR`], as long as it sleeps a twelfth of its time ([`duty`]). It does not doze
-//! while a program has news, and a program that sees it awake rings no bell.
+//! If another thread needs the processor, the kernel stops a thread that only spins, for 50 ms of
+//! each second. A thread that only sleeps is 3 µs late or more. So the loop sleeps until a [`lead`]
+//! before the departure, which it learns from the lateness of its sleeps. It runs one iteration
+//! then, and spins during the last [`NEAR`], as long as it sleeps a twelfth of its time ([`duty`]).
+//! It does not sleep while a program has news, and a program that sees it awake writes no doorbell.
 //!
-//! While packets leave that have a moment to leave at, no processor sleeps at all ([`awake`]).
+//! While packets with a departure time leave, no processor sleeps at all ([`awake`]).
 //!
-//! What is due is flushed before any program is told of it: a ring of a doorbell takes longer than to send a packet. Behind the
-//! flush the clock is read once more, since the thread may have been stopped meanwhile ([`Turn::left`]).
+//! Due packets are flushed before any program is notified, since writing a doorbell takes longer
+//! than sending a packet. After the flush the loop reads the clock again, since the thread may have
+//! been stopped meanwhile ([`Turn::left`]).
 
 mod awake;
 mod duty;
@@ -41,21 +43,21 @@ pub use crate::serve::spent::Spent;
 use crate::serve::spent::{Round, Waking, Woken};
 use crate::turn::{Counters, Expelled, Next, ProgramNo, Turn};
 
-/// A turn, its link, and how its time was spent.
+/// A datapath, its link, and the accounting of its time.
 pub struct Server {
     turn: Turn,
     link: Link,
-    /// The interface, the doorbells, and what else wakes it.
+    /// The interface, the doorbells, and further descriptors.
     watched: OwnedFd,
-    /// Until when frames are left to gather; no frame ends a sleep before.
+    /// Until when received frames gather; no frame ends a sleep before.
     gather: Instant,
-    /// A frame ends a sleep.
+    /// A received frame ends a sleep.
     hears: bool,
-    /// Whose doorbells end none.
+    /// The programs whose doorbells end no sleep.
     muted: Muted,
-    /// What ended the sleep before this round, if it slept.
+    /// What ended the sleep before this iteration, if there was one.
     woken: Woken,
-    /// Until when its time is accounted for.
+    /// Time is accounted for until this moment.
     since: Instant,
     duty: Duty,
     lead: Lead,
@@ -64,17 +66,17 @@ pub struct Server {
     spent: Spent,
 }
 
-/// How exactly a thread is woken.
+/// How precisely a thread is woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
     /// By SCHED_FIFO: within some microseconds, also beside other programs.
     Fifo,
-    /// As other programs, with the finest timers that these have.
+    /// As ordinary programs, with the finest timers that they can have.
     Ordinary,
 }
 
 impl Server {
-    /// Around a turn and its link.
+    /// Makes the loop of a datapath and its link.
     pub fn new(turn: Turn, link: Link) -> io::Result<Server> {
         let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let server = Server {
@@ -100,7 +102,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The program that is expected by this number. It is expected no more where this fails.
+    /// Attaches a program under its reserved number. A failure releases the number.
     pub fn attach_as(&mut self, program: ProgramNo, client: Client, uid: u32) -> io::Result<()> {
         if !self.turn.attach_as(program, client, uid) {
             return Err(io::ErrorKind::NotFound.into());
@@ -112,15 +114,16 @@ impl Server {
         done
     }
 
-    /// A program ends, and with it its flows. To drop what is left of it takes long.
+    /// Detaches a program and closes its flows. Returns the program's memory, which takes long to
+    /// drop.
     pub fn detach(&mut self, program: ProgramNo) -> Option<Client> {
         let client = self.turn.detach(program, monotonic())?;
-        // The program has a copy of its doorbell, which it could go on ringing.
+        // The program has a copy of its doorbell, which it could go on writing.
         let _ = epoll::delete(&self.watched, client.bell());
         Some(client)
     }
 
-    /// A program that was expelled; it is to be detached.
+    /// The next program that was disconnected for a protocol violation; the caller detaches it.
     pub fn poll_expelled(&mut self) -> Option<Expelled> {
         let expelled = self.turn.poll_expelled()?;
         if let Some(bell) = self.turn.bell(expelled.program) {
@@ -129,8 +132,8 @@ impl Server {
         Some(expelled)
     }
 
-    /// The loop does not sleep on after this became readable; it is for the caller to look at. Only a change is heard
-    /// of, so it need not be read.
+    /// Adds a descriptor that wakes the loop when it becomes readable; the caller handles it. The
+    /// wake-up is edge-triggered, so the descriptor need not be read.
     pub fn also(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
         let what = epoll::EventFlags::IN | epoll::EventFlags::ET;
         Ok(epoll::add(
@@ -156,28 +159,29 @@ impl Server {
         }
     }
 
-    /// Keeps processors awake while packets leave that have a moment to leave at. Only root may.
+    /// Keeps processors awake while packets with a departure time leave. Needs root.
     pub fn keep_awake(&mut self) -> io::Result<()> {
         self.keep_awake_by(wish()?)
     }
 
-    /// The same, by what [`wish`] gave to a thread that was still root's.
+    /// The same, by a file that [`wish`] opened while the thread was root's.
     pub fn keep_awake_by(&mut self, wish: File) -> io::Result<()> {
         self.awake.allow(wish)
     }
 
-    /// The turn, to open and close flows between two rounds.
+    /// The datapath, to open and close flows between two iterations.
     pub fn turn(&mut self) -> &mut Turn {
         &mut self.turn
     }
 
-    /// A flow was opened: whatever flow had its number before, it is not shut, and nothing of it was dropped.
+    /// Resets the XDP gate and drop counter of a newly opened flow, which may reuse the number of a
+    /// closed one.
     pub fn begin(&mut self, flow: FlowNo) {
         self.link.shut(flow, Instant(0));
         self.link.dropped(flow);
     }
 
-    /// What was counted of a flow, with what was dropped while it was shut.
+    /// A flow's counters, including frames that XDP dropped.
     pub fn counters(&mut self, flow: FlowNo) -> Option<Counters> {
         let dropped = self.link.dropped(flow);
         self.turn.shut_out(flow, dropped);
@@ -194,12 +198,12 @@ impl Server {
         self.awake.is_asked()
     }
 
-    /// What the loop did so far.
+    /// The loop's time accounting so far.
     pub fn spent(&self) -> Spent {
         self.spent
     }
 
-    /// One round, and then a sleep for as long as nothing is to be done, at most `longest`.
+    /// Runs one iteration, and then sleeps until there is work, at most `longest`.
     pub fn round(&mut self, longest: Nanos) {
         let next = self.work();
         let now = self.since;
@@ -265,7 +269,7 @@ impl Server {
             Err(why) => {
                 self.spent.refusals += 1;
                 if why.raw_os_error() == Some(libc::ENETDOWN) {
-                    // Whoever watches the interface says when it is up.
+                    // The control thread follows the interface and reports when it is up.
                     self.turn.set_link(false);
                 }
                 Next::Wait(Instant(monotonic().0 + RETRY))
@@ -273,7 +277,7 @@ impl Server {
         }
     }
 
-    /// A round is over: whom its time was for.
+    /// Accounts for the time of an iteration.
     fn account(&mut self, round: &Round, received: usize) {
         let now = monotonic();
         let awake = Nanos(now.0.saturating_sub(self.since.0));
@@ -288,8 +292,9 @@ impl Server {
         }
     }
 
-    /// Sleeps until then, or until something happens. To a departure it is there in time: it returns a lead before, to look
-    /// at what else there is, and at last when the time has come.
+    /// Sleeps until `until`, or until an event. With `exactly`, `until` is a departure: the sleep
+    /// ends a lead earlier, for one more iteration; close to the departure the thread spins until
+    /// the time has come.
     fn rest(&mut self, until: Instant, exactly: bool) {
         let spins = exactly && self.duty.may_spin();
         let early = if spins { self.lead.nanos() } else { 0 };
@@ -320,7 +325,7 @@ impl Server {
         self.since = now;
     }
 
-    /// True if it was not the time that ended the sleep.
+    /// Sleeps. True if an event and not the time ended the sleep.
     fn sleep(&mut self, until: u64) -> bool {
         let now = monotonic().0;
         let gathers = now < self.gather.0;
@@ -363,14 +368,14 @@ impl Server {
         woken
     }
 
-    /// A program rang.
+    /// A program wrote its doorbell.
     fn hear(&mut self, program: ProgramNo) {
         let unasked = self.turn.hear(program, self.since);
         self.spent.rung(unasked);
         self.mute();
     }
 
-    /// Those who called for nothing are left alone for a while.
+    /// Stops polling the doorbells of programs that wrote them without need.
     fn mute(&mut self) {
         while let Some((program, until)) = self.turn.poll_muted() {
             self.listen(program, epoll::EventFlags::empty());
@@ -378,25 +383,26 @@ impl Server {
         }
     }
 
-    /// Those who were left alone for long enough. The turn goes by the same moment: whom it listens to has a doorbell that is heard.
+    /// Polls doorbells again whose pause is over. The datapath uses the same moment, so a program
+    /// that it polls has a doorbell that is polled.
     fn hear_muted(&mut self, now: Instant) {
         while let Some(program) = self.muted.poll(now) {
-            // What it rang before is heard once more by this.
+            // Enabling the events again reports earlier writes once more.
             self.turn.unmute(program);
             self.listen(program, RINGS);
         }
     }
 
-    /// Whether a program's doorbell ends a sleep.
+    /// Sets whether a program's doorbell ends a sleep.
     fn listen(&self, program: ProgramNo, what: epoll::EventFlags) {
         let data = epoll::EventData::new_u64(program.0.into());
         if let Some(bell) = self.turn.bell(program) {
-            // It fails for one that was expelled, whose doorbell ends none any more.
+            // Fails for a disconnected program, whose doorbell is no longer polled.
             let _ = epoll::modify(&self.watched, bell, data, what);
         }
     }
 
-    /// Whether a frame ends a sleep.
+    /// Sets whether a received frame ends a sleep.
     fn hear_frames(&mut self, hears: bool) {
         if self.hears == hears {
             return;
@@ -406,19 +412,19 @@ impl Server {
             false => epoll::EventFlags::empty(),
         };
         let data = epoll::EventData::new_u64(LINK);
-        // Where this fails frames end sleeps as ever.
+        // If this fails, frames go on ending sleeps.
         if epoll::modify(&self.watched, self.link.fd(), data, what).is_ok() {
             self.hears = hears;
         }
     }
 }
 
-/// CLOCK_MONOTONIC.
+/// The time of CLOCK_MONOTONIC.
 #[inline]
 pub fn monotonic() -> Instant {
     // SAFETY: all bits zero are a value of this plain structure.
     let mut now: libc::timespec = unsafe { mem::zeroed() };
-    // SAFETY: it is written by the call, which cannot fail for this clock.
+    // SAFETY: the call writes the structure and cannot fail for this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     Instant(now.tv_sec as u64 * SECOND + now.tv_nsec as u64)
 }
@@ -427,12 +433,12 @@ pub fn monotonic() -> Instant {
 pub(crate) fn processor_time() -> u64 {
     // SAFETY: all bits zero are a value of this plain structure.
     let mut now: libc::timespec = unsafe { mem::zeroed() };
-    // SAFETY: it is written by the call, which cannot fail for this clock.
+    // SAFETY: the call writes the structure and cannot fail for this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut now) };
     now.tv_sec as u64 * SECOND + now.tv_nsec as u64
 }
 
-/// Makes the calling thread one that is woken exactly, on the given processor if one is named.
+/// Gives the calling thread precise wake-ups, on the given processor if there is one.
 pub fn pace(processor: Option<usize>) -> io::Result<Pace> {
     if let Some(processor) = processor {
         // SAFETY: all bits zero are the empty set.
@@ -455,28 +461,31 @@ pub fn pace(processor: Option<usize>) -> io::Result<Pace> {
     if unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &priority) } == 0 {
         return Ok(Pace::Fifo);
     }
-    // SAFETY: no memory is passed.
+    // SAFETY: the call passes no memory.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64) };
     Ok(Pace::Ordinary)
 }
 
-/// To look at what a program has to say, and to wake it, takes less.
+/// Reading a program's news and notifying the program take less than this, in ns.
 const NEAR: u64 = 15_000;
-/// How long it leaves an interface alone that takes nothing.
+/// Pause after the interface refused frames, in ns.
 const RETRY: u64 = 1_000_000;
-/// When it tries again to hand over what the kernel had no room for: some packets of 1500 bytes at 1 Gbit/s have left by then.
+/// When the loop retries frames that the kernel had no room for, in ns: at 1 Gbit/s some packets of
+/// 1500 bytes have left by then.
 const SOON: u64 = 50_000;
-/// Frames of a round, before those that wait to be sent are looked at.
+/// Most received frames per iteration, before waiting packets are sent.
 const RECEIVE: usize = 64;
-/// While a flow is sent about as much as it may take of the driver's time, or more, frames gather for so long: a flood then
-/// wakes the driver 10,000 times a second and not for each of its frames. Others wait so much longer for what they receive.
+/// How long received frames gather, in ns, while a flow's receive load is near or above its share
+/// of the driver's time. So a flood wakes the driver 10,000 times a second and not for each frame.
+/// Other flows' received frames are delayed by as much.
 const GATHER: u64 = 100_000;
-/// What is heard of a doorbell: each ring once. It is never read, see [`netnice_ring::bell`].
+/// Each write of a doorbell is reported once. The doorbell is never read, see
+/// [`netnice_ring::bell`].
 const RINGS: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
-/// What wakes it, beside the numbers of programs.
+/// Event numbers other than those of programs.
 const LINK: u64 = u64::MAX;
 const OTHERS: u64 = u64::MAX - 1;
-/// What one sleep can hear of; the rest ends the next one.
+/// Events per sleep; further ones end the next sleep.
 const EVENTS: usize = 64;
 const PRIORITY: i32 = 50;
 const SECOND: u64 = 1_000_000_000;

@@ -1,4 +1,5 @@
-//! What the daemon has set up, in the driver's own terms: pure, and refused as a whole where it makes no sense.
+//! Converts the daemon's requests to the driver's types. Pure; an invalid request fails as a whole
+//! with [`SetupError`].
 
 use std::net::SocketAddr;
 
@@ -19,33 +20,33 @@ use crate::share::Share;
 use crate::template::{Sender, Sends};
 use crate::turn::{Counters, Open};
 
-/// Why a flow cannot be set up so.
+/// Why a request is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
     /// The contract does not parse.
     #[error("contract \"{text}\": {why}")]
     Contract {
-        /// The text.
+        /// Its text.
         text: String,
-        /// Why.
+        /// The cause.
         #[source]
         why: ContractError,
     },
-    /// It asks for two things at once.
+    /// The contract combines two services.
     #[error(transparent)]
     NotServed(#[from] NotServed),
-    /// Its protocol.
+    /// The protocol is refused for flows.
     #[error(transparent)]
     Protocol(#[from] NotForFlows),
-    /// The description of what it receives.
+    /// A pattern is invalid.
     #[error("pattern: {0}")]
     Pattern(#[from] BadPattern),
-    /// Its share of the driver's time.
+    /// The receive share is above one.
     #[error("a receive share of {0} millionths is more than all of them")]
     Share(u32),
 }
 
-/// A flow's setup, for the turn, and what is to come to the driver for it.
+/// A flow's parameters for the datapath, and its claim on received frames.
 pub fn flow(asked: &DriverFlow, mac: Mac, mtu: u32) -> Result<(Open, Claim), SetupError> {
     let (sends, what, claim) = speaks(&asked.speaks)?;
     let share = match asked.receive_share {
@@ -71,7 +72,7 @@ pub fn flow(asked: &DriverFlow, mac: Mac, mtu: u32) -> Result<(Open, Claim), Set
     Ok((open, claim))
 }
 
-/// How a flow with this contract is served.
+/// The scheduler's service for a contract.
 pub fn service(text: &str) -> Result<Service, SetupError> {
     let contract = text
         .parse::<Contract>()
@@ -82,7 +83,7 @@ pub fn service(text: &str) -> Result<Service, SetupError> {
     Ok(Service::of(&contract)?)
 }
 
-/// Patterns of frames that are nobody's. One that is told twice is there once.
+/// Compiles the discard patterns. A repeated pattern counts once.
 pub fn discards(asked: &[Vec<netnice_api::direct::Term>]) -> Result<Patterns<()>, SetupError> {
     let mut patterns = Patterns::default();
     for terms in asked {
@@ -94,12 +95,12 @@ pub fn discards(asked: &[Vec<netnice_api::direct::Term>]) -> Result<Patterns<()>
     Ok(patterns)
 }
 
-/// The longest frame of a flow: as the way to the other end has it, and the interface.
+/// The longest frame of a flow in bytes, from the MTUs of its path and of the interface.
 pub fn longest(flow: u32, interface: u32) -> usize {
     ETHERNET + flow.min(interface) as usize
 }
 
-/// The counters in the words of the messages.
+/// A flow's counters as a message.
 pub fn counts(counters: &Counters) -> FlowCounts {
     let used = counters.lateness.iter().rposition(|count| *count > 0);
     FlowCounts {
@@ -122,7 +123,7 @@ pub fn counts(counters: &Counters) -> FlowCounts {
     }
 }
 
-/// The frames in the words of the messages.
+/// The numbers of frames as a message.
 pub fn frames(tally: Tally) -> FramesDoc {
     let Tally {
         total,
@@ -229,7 +230,7 @@ fn compiled(terms: &[netnice_api::direct::Term]) -> Result<Pattern, BadPattern> 
 }
 
 const MILLION: u32 = 1_000_000;
-/// What a flow may save up of its share: a burst that fills its rings.
+/// How much a flow can save of its receive share: a burst that fills its rings.
 const SHARE_BURST: Nanos = Nanos(1_000_000);
 
 #[cfg(test)]

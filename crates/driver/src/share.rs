@@ -1,19 +1,22 @@
-//! How much of the driver's time one flow's received packets may take.
+//! Limits the driver's time for one flow's received packets.
 //!
-//! VERT 3.5 asks who pays for the copy of a received packet: its call-privs let the program copy, on its own time. Here the driver
-//! copies, and charges the flow. A [`Share`] is a bucket of nanoseconds that fills at a part of real time; a packet
-//! that it cannot pay for is cut before the copy, and only the look that found this out is charged. So a flow that is
-//! flooded costs no more than its share and that look.
+//! VERT 3.5 asks which side pays for the copy of a received packet: its call-privs let the program
+//! copy, on its own time. Here the driver copies, and charges the flow. A [`Share`] is a bucket of
+//! nanoseconds that fills at a part of real time. A packet that the flow cannot pay for is dropped
+//! before the copy, and only the look-up that found this out is charged. So a flooded flow costs no
+//! more than its share and these look-ups.
 //!
-//! What a round of the driver takes is known only when it is over, and most of it is not any one frame's: to be woken, to look
-//! round, to tell a program. So the first frame of a round pays for the round ([`Cost::begin`]), each pays for the look at it, and both
-//! prices are learnt ([`Cost::saw`]): who comes alone, and wakes the driver, pays for that, and who comes behind
-//! others pays little. While a flow has less than half of its bucket left the driver lets frames gather
-//! ([`crate::serve`]), so that many come in one round, and cost little, before any is cut. Where XDP is, the flow is shut until half
-//! of its bucket is there again ([`pool::Member::admit`] says when):
-//! its frames are dropped before they come to the driver at all.
+//! The duration of an iteration is known only at its end, and most of it belongs to no single
+//! frame: waking up, polling, notifying a program. So the first frame of an iteration pays for the
+//! iteration ([`Cost::begin`]), each frame pays for its own look-up, and both prices are learnt
+//! ([`Cost::saw`]). A flow whose lone frame wakes the driver pays for the wake-up, and a frame
+//! behind others costs little. While a flow has less than half of its bucket left, the driver lets
+//! frames gather ([`crate::serve`]), so that many frames share one iteration before any frame is
+//! dropped. With XDP, the gate of the flow is then shut until half of its bucket is full again
+//! ([`pool::Member::admit`] returns the time), and XDP drops its frames before they reach the
+//! driver.
 //!
-//! What one flow may use, all together may use too, and no more: see [`pool`].
+//! All flows together may use as much as one flow: see [`pool`].
 
 pub mod pool;
 
@@ -21,37 +24,37 @@ use netnice_core::units::{Instant, Nanos};
 
 use crate::link::FRAME;
 
-/// What one flow may use, and has used.
+/// The receive budget of one flow, and its present level.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// Of real time, in units of which it has [`WHOLE`]: it can be divided among millions.
+    /// Part of real time, in units of 1/[`WHOLE`], so that it can be divided among millions.
     part: u64,
-    /// The most that can be saved up.
+    /// The largest level, in ns.
     burst: u64,
-    /// What is there, in such units of a nanosecond; below zero by no more than `burst`.
+    /// The present level in units of 1/[`WHOLE`] ns; at least `-burst`.
     level: i128,
     at: u64,
 }
 
-/// What the driver's work takes on this machine.
+/// The prices of the driver's work on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
-    /// A round in which frames came, whatever their number. Learnt, from what it begins with.
+    /// One iteration with received frames, whatever their number. Learnt, from the default.
     pub round: Nanos,
-    /// To look at a frame and find its flow. Learnt too.
+    /// Classifying one frame. Learnt, from the default.
     pub look: Nanos,
-    /// To hand a packet over, whatever its length.
+    /// Delivering a packet, whatever its length.
     pub hand: Nanos,
-    /// To copy 1,024 bytes.
+    /// Copying 1,024 bytes.
     pub kibibyte: Nanos,
-    /// What the next frame pays beside the look at it.
+    /// What the next frame pays beside its own look-up.
     begun: Nanos,
-    /// What it took to wake up for frames the last time.
+    /// The cost of the last wake-up for frames.
     woke: Nanos,
 }
 
 impl Cost {
-    /// A round begins, and to wake up for it took so long: its first frame pays for both.
+    /// Begins an iteration; waking up for it cost `woke`. The first frame pays for both.
     pub fn begin(&mut self, woke: Nanos) {
         self.begun = Nanos(self.round.0 + woke.0);
         if woke > Nanos(0) {
@@ -59,20 +62,20 @@ impl Cost {
         }
     }
 
-    /// What a packet takes that comes alone and wakes the driver, whatever its length.
+    /// The most that one packet costs if it arrives alone and wakes the driver, for any length.
     pub fn alone(&self) -> Nanos {
         Nanos(self.round.0 + self.woke.0 + self.look.0 + self.of(FRAME).0)
     }
 
-    /// What is to be charged for the look at a frame.
+    /// The charge for looking up the next frame.
     #[inline]
     pub fn look(&mut self) -> Nanos {
         Nanos(self.look.0 + std::mem::take(&mut self.begun).0)
     }
 
-    /// A round took so long to receive so many frames and to tell their programs, without what it took to wake up. Few frames say
-    /// what a round takes, many what a look takes. A round that is much longer than was thought was interrupted, perhaps: it says no
-    /// more than one that is a little longer.
+    /// Learns from an iteration that received `frames` frames and notified their programs in
+    /// `took`, without the wake-up. Few frames tell the price of an iteration, many the price of a
+    /// look-up. An unexpectedly long iteration may have been interrupted, so the excess is capped.
     pub fn saw(&mut self, frames: u32, took: Nanos) {
         if frames == 0 {
             return;
@@ -90,7 +93,7 @@ impl Cost {
         }
     }
 
-    /// Of a packet that is handed over, without the look.
+    /// The price of delivering a packet of this length, without the look-up.
     #[inline]
     pub fn of(&self, length: usize) -> Nanos {
         Nanos(self.hand.0 + (length as u64 * self.kibibyte.0).div_ceil(1024))
@@ -98,7 +101,7 @@ impl Cost {
 }
 
 impl Default for Cost {
-    /// Measured on a virtual machine of 2026, and rounded up.
+    /// Measured on a virtual machine in 2026, and rounded up.
     fn default() -> Cost {
         Cost {
             round: Nanos(2_000),
@@ -112,7 +115,7 @@ impl Default for Cost {
 }
 
 impl Share {
-    /// A part of real time in millionths, of which at most `burst` is saved up. It begins full.
+    /// A share of `part` millionths of real time, with a largest level of `burst`. It begins full.
     pub fn new(part: u32, burst: Nanos) -> Share {
         Share {
             part: u64::from(part) * MILLIONTH,
@@ -122,7 +125,7 @@ impl Share {
         }
     }
 
-    /// What time brings until now.
+    /// Adds the earnings until `now`.
     fn earn(&mut self, now: Instant) {
         let passed = now.0.saturating_sub(self.at);
         self.at = self.at.max(now.0);
@@ -139,18 +142,18 @@ impl Share {
         self.level = (self.level - i128::from(time.0) * WHOLE).max(least);
     }
 
-    /// Less than half of what can be saved up is left.
+    /// Less than half of the largest level is left.
     #[inline]
     fn is_low(&self) -> bool {
         self.level < i128::from(self.burst) * (WHOLE / 2)
     }
 
-    /// When half of what can be saved up will be there.
+    /// When half of the largest level will be reached.
     fn recovers(&self) -> Instant {
         self.reaches(self.burst / 2)
     }
 
-    /// When all of it will be.
+    /// When the largest level will be reached.
     fn fills(&self) -> Instant {
         self.reaches(self.burst)
     }
@@ -163,14 +166,15 @@ impl Share {
     }
 }
 
-/// A second of it fits into 64 bits, by which it is divided for each packet that is cut.
+/// A second of it fits into 64 bits; the division for each dropped packet is by this.
 const WHOLE: i128 = 1_000_000_000;
 const MILLIONTH: u64 = 1_000;
-/// From so many frames on a round is for its frames.
+/// From this number of frames on, an iteration's time counts for its frames.
 const MANY: i64 = 8;
-/// How much longer than was thought a round may be for it to be believed, in ns: to ring a program's bell takes half of that.
+/// The largest credible excess of an iteration over its expected duration, in ns; writing a
+/// program's doorbell takes half of that.
 const SURPRISE: i64 = 20_000;
-/// Between what the prices stay: what no machine is faster than, and what is not the driver's own doing, in ns.
+/// Ranges of the prices in ns: no machine is faster, and slower is not the driver's doing.
 const ROUND: (u64, u64) = (200, 50_000);
 const LOOK: (u64, u64) = (50, 5_000);
 

@@ -1,4 +1,4 @@
-//! The words that tests tell frames in. The frames are written by etherparse, whose code is not ours.
+//! Builds well-formed frames for tests, by etherparse, an implementation independent of this crate.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,7 +13,7 @@ use crate::protocol::Transport;
 pub(crate) const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 pub(crate) const PEER: Mac = Mac([2, 0, 0, 0, 0, 2]);
 
-/// A datagram on its way, right in everything.
+/// A well-formed datagram on the wire.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
     pub macs: (Mac, Mac),
@@ -28,7 +28,7 @@ pub(crate) fn end(text: &str) -> SocketAddr {
     text.parse().expect("an address and a port")
 }
 
-/// One UDP datagram from us, `from` to `to`.
+/// A UDP datagram that this host sends, from `from` to `to`.
 pub(crate) fn udp(from: &str, to: &str) -> Datagram {
     Datagram {
         macs: (OWN, PEER),
@@ -41,7 +41,7 @@ pub(crate) fn udp(from: &str, to: &str) -> Datagram {
 }
 
 impl Datagram {
-    /// As it arrives here.
+    /// The same datagram as received by this host.
     pub(crate) fn received(mut self) -> Datagram {
         self.macs = (PEER, OWN);
         self
@@ -63,7 +63,7 @@ impl Datagram {
         self.part(0, false, &packet, false)
     }
 
-    /// In parts with this much payload each (a multiple of eight).
+    /// The datagram in fragments of `room` payload bytes each (a multiple of eight).
     pub(crate) fn parts(&self, room: usize) -> Vec<Vec<u8>> {
         let packet = self.ip_payload();
         let count = packet.len().div_ceil(room);
@@ -144,7 +144,7 @@ impl Datagram {
     }
 }
 
-/// Writes the IPv4 header's checksum anew, if there is such a header.
+/// Corrects the IPv4 header's checksum, if there is such a header.
 pub(crate) fn mend_checksum(frame: &mut [u8]) {
     let Some(header) = frame.get(14..) else {
         return;
@@ -160,7 +160,7 @@ pub(crate) fn mend_checksum(frame: &mut [u8]) {
     }
 }
 
-/// Writes the lengths of a frame's headers anew: IP's, and that of UDP behind it where the packet is no part of another one.
+/// Corrects the lengths in a frame's headers: IP's, and UDP's if the packet is no fragment.
 pub(crate) fn mend_lengths(frame: &mut [u8]) {
     let all = frame.len();
     let (at, behind_ip, is_udp) = match frame.get(12..14) {

@@ -1,160 +1,164 @@
-//! What one flow may send: nothing leaves that its template forbids.
+//! Restricts the packets that one flow may send.
 //!
-//! A [`Template`] is made once, when the flow is set up, from what was granted ([`Sender`]). For each packet it compares
-//! the first 64 bytes under a mask (VERT 3.1.2: "a simple compare and mask"), then the lengths, which differ from packet
-//! to packet. It is asked about the driver's own copy of the bytes, since the program may write its memory meanwhile; the
-//! answer is a [`Checked`], and only that can be sent.
+//! A [`Template`] is made once, when the flow is opened, from the grant ([`Sender`]). For each
+//! packet it compares the first 64 bytes under a mask (VERT 3.1.2: "a simple compare and mask"),
+//! and then the lengths, which differ from packet to packet. The check runs on the driver's own
+//! copy, since the program may write its memory meanwhile. A packet that passes becomes a
+//! [`Checked`], the only type that can be sent; any other is [`Forbidden`], with the reason.
 //!
-//! | headers | must be | free |
-//! |---|---|---|
-//! | Ethernet | EtherType; where the next hop is any, a single station | |
-//! | IPv4 | no options, no fragment, the lengths those of the frame, the checksum, own source, protocol, the peer (or any single host), a hop left | type of service, identification, don't-fragment |
-//! | IPv6 | the same; no extension headers | traffic class, flow label |
-//! | UDP | own port, peer's port (or any), the length that of the packet | checksum |
-//! | TCP | own port, peer's port (or any) | the rest |
+//! The headers, with the fields that a flow chooses freely in parentheses:
+//! - Ethernet: the EtherType; if the next hop is not fixed, a single destination.
+//! - IPv4 (type of service, identification, don't-fragment): no options, no fragment, the frame's
+//!   lengths, a right checksum, the own source, the protocol, the peer (or any single host), a hop
+//!   limit above 0.
+//! - IPv6 (traffic class, flow label): the same; no extension headers.
+//! - UDP (checksum): the own port, the peer's port (or any), the packet's length.
+//! - TCP (the rest): the own port, the peer's port (or any).
 //!
-//! The Ethernet addresses are written by the template behind the check: the link's own as the source, and the flow's next hop if it
-//! has one. So a neighbour or an address that changes is nothing that the program needs to know of.
+//! After the check the template writes the Ethernet addresses: the link's as the source, and the
+//! flow's next hop as the destination if it is fixed. So the program does not depend on changes of
+//! neighbours or addresses.
 //!
-//! Frames end where the IP packet ends: padding is refused, since nobody looks at what it says. VLAN tags, options and
-//! extension headers are refused as they are not what the mask wants. A flow of another protocol may send what it likes behind the
-//! header that names the protocol; [`crate::protocol`] says which these can be.
+//! A frame ends where its IP packet ends: padding is refused, since no header check covers it. The
+//! mask refuses VLAN tags, options and extension headers. A flow of another protocol may send any
+//! bytes behind the header that names the protocol; [`crate::protocol`] lists the allowed
+//! protocols.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::frame::{self, ETHERNET, ETHERTYPE_AT, Family, IPV4, IPV6, Mac, be16, checksum};
 use crate::protocol::{EtherType, IpProtocol, Transport, is_one_host};
 
-/// What was granted to a flow.
+/// The grant of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// The address of the link.
+    /// The Ethernet address of the link.
     pub mac: Mac,
-    /// To which station frames go. Nothing: to any single one.
+    /// The next hop of the flow's frames; `None`: any single address.
     pub next_hop: Option<Mac>,
-    /// The longest frame, the Ethernet header counted: 14 and the MTU.
+    /// The longest frame in bytes, with the Ethernet header: 14 and the MTU.
     pub longest: usize,
-    /// What they say.
+    /// The allowed headers.
     pub sends: Sends,
 }
 
-/// As what a flow speaks.
+/// The protocol and endpoints that a flow sends with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sends {
     /// UDP or TCP from one port.
     Ports {
-        /// Which of them.
+        /// UDP or TCP.
         transport: Transport,
-        /// Its own end.
+        /// The local endpoint.
         local: SocketAddr,
-        /// The other end. Nothing: any single host.
+        /// The remote endpoint; `None`: any single host.
         remote: Option<SocketAddr>,
     },
     /// Another protocol over IP.
     Protocol {
-        /// Which.
+        /// The protocol.
         protocol: IpProtocol,
-        /// Its own end.
+        /// The local address.
         local: IpAddr,
-        /// The other end. Nothing: any single host.
+        /// The remote address; `None`: any single host.
         remote: Option<IpAddr>,
     },
     /// Another protocol over Ethernet.
     EtherType(EtherType),
 }
 
-/// A grant from which no template can be made.
+/// Why no template can be made from a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadSender {
-    /// The source would not be one station.
+    /// The source is not a single Ethernet address.
     #[error("{0} is no address that a link sends from")]
     Mac(Mac),
-    /// The source would not be one host.
+    /// The source is not the address of one host.
     #[error("{0} is no address that a host sends from")]
     Local(IpAddr),
-    /// The destination would not be a host or a group.
+    /// The destination is neither a host nor a group.
     #[error("{0} is no address that a host is reached by")]
     Remote(IpAddr),
-    /// A flow has a port.
+    /// The port is 0.
     #[error("port 0 is no port of a flow")]
     Port,
-    /// The ends speak different versions of IP.
+    /// The endpoints differ in IP version.
     #[error("from {local} to {remote}: one is IPv4, the other IPv6")]
     Families {
-        /// From.
+        /// The local address.
         local: IpAddr,
-        /// To.
+        /// The remote address.
         remote: IpAddr,
     },
-    /// To a group through one station, or to one host through a group of stations.
+    /// A group with a single next hop, or one host with a group as its next hop.
     #[error("{remote} is not reached through {next_hop}")]
     NextHop {
-        /// To whom.
+        /// The remote address.
         remote: IpAddr,
-        /// Through whom.
+        /// The next hop.
         next_hop: Mac,
     },
-    /// A group is reached by its own Ethernet address, which has to be named.
+    /// A group has no fixed next hop; it needs its own Ethernet address.
     #[error("the group {0} needs the Ethernet address that it is reached by")]
     Group(IpAddr),
-    /// No frame of this length holds the headers.
+    /// The longest frame cannot hold the headers.
     #[error("frames of at most {longest} bytes have no room for {headers} bytes of headers")]
     Longest {
-        /// What was asked.
+        /// The requested length.
         longest: usize,
-        /// What it takes.
+        /// The length of the headers.
         headers: usize,
     },
 }
 
-/// Why a packet does not leave. The order is that of the headers.
+/// Why a packet must not leave, in the order of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Forbidden {
-    /// No room for the flow's headers.
+    /// Shorter than the flow's headers.
     #[error("shorter than the flow's headers")]
     Short,
-    /// Longer than the link carries.
+    /// Longer than the flow's longest frame.
     #[error("longer than the link's MTU")]
     Long,
-    /// To a group of stations.
+    /// To a group of Ethernet addresses.
     #[error("to a group of stations, and not to one")]
     NextHop,
-    /// Of another EtherType, a VLAN tag among them.
+    /// Of another EtherType, for example a VLAN tag.
     #[error("of another EtherType than the flow's (a VLAN tag is one)")]
     EtherType,
-    /// Another version of IP, or options.
+    /// Another IP version, or options.
     #[error("with another version of IP, or with options")]
     Version,
     /// A length that is not the frame's.
     #[error("with a length in its headers that is not the packet's")]
     Length,
-    /// A part of a datagram.
+    /// A fragment.
     #[error("a fragment")]
     Fragment,
-    /// It would die at once.
+    /// A hop limit of 0.
     #[error("without a hop to go")]
     Hops,
-    /// Of another protocol, extension headers among them.
+    /// Another IP protocol, for example an extension header.
     #[error("of another IP protocol than the flow's (an extension header is one)")]
     Protocol,
     /// A wrong IPv4 header checksum.
     #[error("with a wrong checksum of its IPv4 header")]
     Checksum,
-    /// From another host's address.
+    /// Another source address.
     #[error("with another source address than the flow's")]
     Source,
-    /// To another host, or to a group.
+    /// Another destination address, or a group.
     #[error("to another address than the flow's")]
     Destination,
-    /// From another port.
+    /// Another source port.
     #[error("from another port than the flow's")]
     SourcePort,
-    /// To another port.
+    /// Another destination port.
     #[error("to another port than the flow's")]
     DestinationPort,
 }
 
-/// A packet that may leave: bytes of the driver's own that a template has seen.
+/// A packet that may leave: bytes of the driver's own that a template has checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked<'a>(&'a [u8]);
 
@@ -165,13 +169,13 @@ impl<'a> Checked<'a> {
     }
 }
 
-/// What a flow may send, ready to compare.
+/// A compiled template.
 #[derive(Clone, Debug)]
 pub struct Template {
     want: [u8; HEAD],
     mask: [u8; HEAD],
     layout: Layout,
-    /// All headers that are looked at.
+    /// Length of all checked headers.
     headers: usize,
     longest: usize,
     /// It may send to any single host.
@@ -179,15 +183,15 @@ pub struct Template {
     station: Station,
 }
 
-/// Which Ethernet addresses are written.
+/// The Ethernet addresses that are written into frames.
 #[derive(Clone, Copy, Debug)]
 struct Station {
     mac: Mac,
-    /// None: the program names it.
+    /// `None`: the program sets it.
     next_hop: Option<Mac>,
 }
 
-/// Which lengths there are.
+/// The lengths that are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Ip(Family, Option<Transport>),
@@ -195,7 +199,7 @@ enum Layout {
 }
 
 impl Template {
-    /// Of what was granted.
+    /// Compiles a template from a grant. Fails with [`BadSender`] if the grant is contradictory.
     pub fn new(sender: &Sender) -> Result<Template, BadSender> {
         if sender.mac.is_group() || sender.mac == Mac::default() {
             return Err(BadSender::Mac(sender.mac));
@@ -242,8 +246,8 @@ impl Template {
         }
     }
 
-    /// Whether these bytes may leave; if so, they are given their Ethernet addresses. They must be the driver's own: nobody
-    /// else may write them until they are sent.
+    /// Checks a packet and writes its Ethernet addresses. `own` must be the driver's own memory,
+    /// which no program can write until the packet is sent.
     #[inline]
     pub fn check<'a>(&self, own: &'a mut [u8]) -> Result<Checked<'a>, Forbidden> {
         match self.allows(own) {
@@ -258,8 +262,7 @@ impl Template {
         }
     }
 
-    /// The link has another address, or the flow another next hop (where it has one at all), or the link carries frames
-    /// of another length.
+    /// Changes the link's address, the flow's next hop (if it is fixed), and the longest frame.
     pub fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
         self.station.mac = mac;
         if self.station.next_hop.is_some() && next_hop.is_some() {
@@ -268,17 +271,17 @@ impl Template {
         self.longest = longest.max(self.headers);
     }
 
-    /// Whether the program names the station that its frames go to.
+    /// Whether the program sets the next hop of its frames.
     pub fn names_station(&self) -> bool {
         self.station.next_hop.is_none()
     }
 
-    /// How many bytes of headers it looks at; no shorter packet leaves.
+    /// Length of all checked headers; shorter packets are forbidden.
     pub fn headers(&self) -> usize {
         self.headers
     }
 
-    /// The longest packet that may leave.
+    /// The longest allowed packet.
     pub fn longest(&self) -> usize {
         self.longest
     }
@@ -302,7 +305,7 @@ impl Template {
         differs == 0 && self.lengths_agree(head, own.len()) && self.destination_is_single(head)
     }
 
-    /// What no mask can say.
+    /// The checks that a mask cannot express.
     #[inline(always)]
     fn lengths_agree(&self, head: &[u8; HEAD], length: usize) -> bool {
         let is = |at, from: usize| usize::from(be16(head, at)) == length - from;
@@ -409,7 +412,7 @@ impl Template {
         Ok(())
     }
 
-    /// The first thing that is wrong, by the headers' order.
+    /// The first violation, in the order of the headers.
     #[cold]
     fn explain(&self, own: &[u8]) -> Forbidden {
         if own.len() < self.headers {
@@ -437,11 +440,11 @@ impl Template {
             (!self.destination_is_single(&head)).then_some(Forbidden::Destination),
         ];
         let named = others.into_iter().flatten().chain(compared).min();
-        // What is left are the lengths.
+        // Only the lengths are left.
         named.unwrap_or(Forbidden::Length)
     }
 
-    /// What the byte at this place says.
+    /// The field at this offset.
     fn meaning(&self, at: usize) -> Forbidden {
         let behind_ip = |end: usize| match at - end {
             0 | 1 => Forbidden::SourcePort,
@@ -470,7 +473,7 @@ impl Layout {
     }
 }
 
-/// A group is reached through stations that listen to it, one host through one station.
+/// A group needs a group's next hop, one host a single next hop.
 fn reachable(local: IpAddr, remote: IpAddr, next_hop: Option<Mac>) -> Result<(), BadSender> {
     if Family::of(local) != Family::of(remote) {
         return Err(BadSender::Families { local, remote });
@@ -479,7 +482,7 @@ fn reachable(local: IpAddr, remote: IpAddr, next_hop: Option<Mac>) -> Result<(),
     let is_group = remote.is_multicast() || is_broadcast;
     match next_hop {
         None if is_group => Err(BadSender::Group(remote)),
-        // A network's broadcast address does not look like one.
+        // A network's broadcast address cannot be recognised, since the prefix is unknown.
         Some(next_hop) if is_group && !next_hop.is_group() => {
             Err(BadSender::NextHop { remote, next_hop })
         }
@@ -488,8 +491,8 @@ fn reachable(local: IpAddr, remote: IpAddr, next_hop: Option<Mac>) -> Result<(),
     }
 }
 
-/// All headers of UDP over IPv6, in whole cache words. TCP's ports are inside too; what it has
-/// behind 64 bytes is free.
+/// All headers of UDP over IPv6, in whole cache words. TCP's ports are inside too; TCP's fields
+/// beyond 64 bytes are free.
 const HEAD: usize = 64;
 const DONT_FRAGMENT: u8 = 0x40;
 const V4_LENGTH: usize = ETHERNET + 2;

@@ -1,25 +1,29 @@
-//! The driver's turn: rings → schedule → copy and check → transmit; and received frames → flow → charge → copy.
+//! The datapath: rings → schedule → copy and check → transmit; and received frames → flow → charge
+//! → copy.
 //!
-//! A [`Turn`] owns everything between the programs' rings and the card, and is a function of these and of the time that the caller
-//! passes: it sleeps nowhere and asks no clock, so tests drive it without a card.
+//! A [`Turn`] owns everything between the programs' rings and the NIC. Its result depends only on
+//! these and on the time that the caller passes: it does not sleep and reads no clock, so tests run
+//! it without a NIC.
 //!
 //! ```text
-//!  notices ─▶ the head of a flow without one ─▶ scheduler ─▶ the head that leaves ─▶ the card's frame ─▶ template ─▶ sent
-//!                        ▲                          │                                                      └──────▶ forbidden
-//!                        └── what stands behind it ─┘
+//!  notices ─▶ head of a flow ─▶ scheduler ─▶ departing head ─▶ NIC's frame ─▶ template ─▶ sent
+//!                   ▲               │                                            └────▶ forbidden
+//!                   └─ next record ─┘
 //! ```
-//! - Of each flow one record is known to the scheduler, its head; the others stay in the ring.
-//! - The head is copied when it leaves, and judged in the copy.
-//! - A record comes back with what became of it, in the same turn. What was forbidden has used its time on the link all the
-//!   same: it is the flow's own loss.
-//! - A program that breaks a rule of the ring is expelled with all its flows: from then on nothing of it is looked at.
-//!   [`Turn::poll_expelled`] says which, and why; to close its flows and detach it is left to the caller, since it may have many.
-//! - What is decided to leave now leaves a moment later, and if the caller was stopped in between, much later. [`Turn::left`] says when
-//!   it did, so that what comes after it does not follow too soon.
-//! - Work is bounded: [`BATCH`] packets a turn, and [`NEWS`] flows that are looked at. A record that can never be sent (it is too long) waits
-//!   for its time on the link as one that is forbidden does, so a program has no more of them looked at than it may send.
-//! - With tens of thousands of flows nearly all of the time would be waiting for memory. So which flows are looked at next, and which
-//!   packets leave in this turn, is known before it is done, and what it takes is fetched.
+//! - The scheduler holds one record of each flow, its head; the others stay in the ring.
+//! - The head is copied when it leaves, and the copy is checked.
+//! - A record returns with its status in the same iteration. A forbidden record has used its time
+//!   on the link, at its own flow's expense.
+//! - A program that violates the ring protocol is disconnected with all its flows: none of its
+//!   memory is read afterwards. [`Turn::poll_expelled`] returns the program and the violation. The
+//!   caller closes the flows and detaches the program, since there may be many flows.
+//! - A chosen packet leaves a moment later, or much later if the thread was stopped in between. The
+//!   caller reports the time by [`Turn::left`], so that the next packet does not follow too soon.
+//! - Work is bounded: [`BATCH`] packets and [`NEWS`] flows per iteration. A record that can never
+//!   be sent (too long) waits for its time on the link as a forbidden one does, so a program cannot
+//!   have more of them read than it may send.
+//! - With tens of thousands of flows, memory latency would take nearly all of the time. So the next
+//!   flows and packets are known in advance, and their memory is prefetched.
 
 mod calls;
 mod flow;
@@ -49,12 +53,13 @@ use crate::share::pool::{Crowd, Pool};
 use crate::share::{Cost, Share};
 use crate::template::{BadSender, Checked, Forbidden, Template};
 
-/// Where packets leave: an interface, or what a test has in its place.
+/// The output for packets: an interface, or a fake.
 pub trait Card {
-    /// How many frames it takes now.
+    /// How many frames can be sent now.
     fn room(&mut self) -> usize;
 
-    /// One frame: `write` fills it, and what it returns is sent. Nothing if there is no room.
+    /// Sends one frame: `write` fills it, and the bytes that it returns are sent. `None` without
+    /// room.
     fn send<F>(&mut self, write: F) -> Option<Result<(), Forbidden>>
     where
         F: for<'a> FnOnce(&'a mut [u8]) -> Result<Checked<'a>, Forbidden>;
@@ -63,38 +68,38 @@ pub trait Card {
 /// Why a flow cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No such program.
+    /// No such program, or it was disconnected.
     #[error("program {} is gone", .0.0)]
     Gone(ProgramNo),
-    /// Its memory.
+    /// The program's memory cannot hold the flow.
     #[error(transparent)]
     Memory(#[from] SetupError),
-    /// Its contract.
+    /// The contract is not valid for the scheduler.
     #[error(transparent)]
     Contract(#[from] Misuse),
-    /// What it is to send.
+    /// The flow's sender is invalid.
     #[error(transparent)]
     Sender(#[from] BadSender),
-    /// What it is to receive.
+    /// The flow's matches are invalid or taken.
     #[error(transparent)]
     Match(#[from] Refused),
 }
 
-/// What the caller does next.
+/// When the caller runs the next iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// There may be more to do at once.
+    /// At once: there may be more work.
     Again,
-    /// The same, but the card has no room for it now.
+    /// When the NIC has room again.
     Full,
-    /// Nothing until then, unless a program submits something.
+    /// At this time, or when a program submits something.
     Wait(Instant),
-    /// Nothing until a program submits something.
+    /// When a program submits something.
     Idle,
 }
 
 impl Next {
-    /// The same, but the card has not taken all that it was given, and is to be asked again then.
+    /// Adjusts for a NIC that has not taken all frames and is tried again at `then`.
     #[must_use]
     pub fn or_full(self, then: Instant) -> Next {
         match self {
@@ -105,7 +110,7 @@ impl Next {
     }
 }
 
-/// The driver between rings and card. See the module.
+/// The datapath between rings and NIC. See the module.
 pub struct Turn {
     scheduler: Scheduler,
     programs: Programs,
@@ -114,93 +119,94 @@ pub struct Turn {
     demux: Demux,
     cost: Cost,
     pool: Pool,
-    /// A flow that received has little left of its share, since somebody asked.
+    /// A receiving flow runs low on its receive budget; reset by [`Turn::charge`].
     short: bool,
-    /// Flows that can pay for nothing until then.
+    /// Flows that cannot pay for received packets, with the end of that time.
     shut: Vec<(FlowNo, Instant)>,
-    /// Flows whose rings moved in this turn.
+    /// Flows whose rings moved in this iteration.
     touched: Vec<u32>,
-    /// Programs that are to be rung.
+    /// Programs to notify.
     to_ring: Vec<ProgramNo>,
-    /// Flows that are to be looked at.
+    /// Flows with news.
     news: Vec<u32>,
-    /// How many of them were.
+    /// How many of `news` were handled.
     looked: usize,
-    /// What leaves in this turn, in order.
+    /// Packets that leave in this iteration, in order.
     departures: Vec<Leaves>,
     broken: Vec<(ProgramNo, Breach)>,
-    /// Whose doorbells are not to be heard until then.
+    /// Programs whose doorbells to ignore, with the end of that time.
     muted: Vec<(ProgramNo, Instant)>,
     expelled: Vec<Expelled>,
-    /// What was given to the card and has not left as far as is known, of flows that care, in order: whose, and how many bytes. A card
-    /// that is never done with all is believed about all but the last [`HELD`].
+    /// Frames handed to the NIC and not yet completed, oldest first, for flows that track departure
+    /// times: (flow, bytes). If the NIC never completes all, all but the last [`HELD`] count as
+    /// sent.
     leaving: Vec<(FlowId, u64)>,
-    /// By when all of it must have left for no contract to be broken by the delay.
+    /// The latest time for all of `leaving` to leave without a violated contract.
     leaves: Instant,
-    /// Packets go nowhere while it is false.
+    /// Packets are returned unsent while this is false.
     link_is_up: bool,
     totals: Totals,
 }
 
-/// What all flows have done together, those that are closed too.
+/// Sums over all flows, also closed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Packets that were handed to the card.
+    /// Packets handed to the NIC.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Packets that programs got.
+    /// Packets delivered to programs.
     pub delivered: u64,
     /// Their bytes.
     pub delivered_bytes: u64,
 }
 
-/// A flow that was closed.
+/// The result of closing a flow.
 pub struct Closed {
-    /// What was counted of it.
+    /// Its counters.
     pub counters: Counters,
-    /// Its pages, if its program is still there. They are its program's again by [`Turn::reuse`].
+    /// Its pages, if its program is still attached. [`Turn::reuse`] returns them to the program.
     pub retired: Option<Retired>,
 }
 
-/// A program that broke a rule. It is there, deaf and mute, until it is detached.
+/// A program that violated the ring protocol. It is ignored until it is detached.
 #[derive(Clone, Copy, Debug)]
 pub struct Expelled {
-    /// Which.
+    /// The program.
     pub program: ProgramNo,
-    /// The rule, and how.
+    /// The violation.
     pub breach: Breach,
 }
 
-/// A packet that leaves in this turn.
+/// A packet that leaves in this iteration.
 struct Leaves {
     departure: Departure,
     head: Record,
-    /// When the scheduler was told of it.
+    /// When the scheduler got it.
     since: Instant,
 }
 
-/// A program, and which of its slots is which flow.
+/// A program; `slots` has the flow of each of its slots.
 struct Program {
     client: Client,
     bell: Bell,
     slots: Vec<Option<u32>>,
-    /// Flows of it that received something lately.
+    /// Its flows that received something recently.
     receivers: Crowd,
-    /// Those for nothing.
+    /// Its needless wakeups.
     calls: Calls,
-    /// It has rung once, so its doorbell is full from then on.
+    /// It has written its doorbell, which stays readable from then on.
     rang: bool,
-    /// The next ring of it may be an old one.
+    /// Its next doorbell event may report an old write.
     echoes: bool,
-    /// It is to be rung at the end of the turn.
+    /// It is in `to_ring`.
     news: bool,
-    /// It broke a rule.
+    /// It violated the protocol.
     expelled: bool,
 }
 
 impl Turn {
-    /// A turn without programs, for a link of this rate and address.
+    /// A datapath without programs, for a link with these parameters and this address.
     pub fn new(wire: Wire, mac: Mac) -> Result<Turn, Misuse> {
         Ok(Turn {
             scheduler: Scheduler::with_capacity(wire, UNMOVED)?,
@@ -227,24 +233,25 @@ impl Turn {
         })
     }
 
-    /// Rings so from now on, for programs that come later.
+    /// Sets the doorbell writer for programs that attach later.
     pub fn ring_by(&mut self, bells: Bells) {
         self.bells = bells;
     }
 
-    /// A number for a program whose memory may not be touched yet.
+    /// Reserves a number for a program whose memory is not ready.
     pub fn expect(&mut self) -> ProgramNo {
         self.programs.reserve()
     }
 
-    /// Another program, whose memory this is.
+    /// Attaches a program with this memory.
     pub fn attach(&mut self, client: Client) -> ProgramNo {
         let number = self.expect();
         self.attach_as(number, client, 0);
         number
     }
 
-    /// The program that was expected by this number, of this user. False if it is not expected (any more).
+    /// Attaches the program with this reserved number, for the user `uid`. False if the number is
+    /// not reserved (any more).
     pub fn attach_as(&mut self, number: ProgramNo, client: Client, uid: u32) -> bool {
         let program = Program {
             bell: self.bells.bell(client.ringer(), uid),
@@ -266,19 +273,19 @@ impl Turn {
         Some(&mut known.client)
     }
 
-    /// A program ends, and with it its flows. To drop what is left of it takes long, and is the caller's to do.
+    /// Detaches a program and closes its flows. Returns its memory, which takes long to drop.
     pub fn detach(&mut self, program: ProgramNo, now: Instant) -> Option<Client> {
         let theirs: Vec<FlowNo> = self.flows_of(program).collect();
         for flow in theirs {
             self.close(flow, now);
         }
         let mut known = self.programs.remove(program)?;
-        // It sees that its flows have ended.
+        // The notification lets the program see that its flows have ended.
         self.bells.ring(&mut known.bell);
         Some(known.client)
     }
 
-    /// An overbooked slice of the link, whose members share it by class and contract.
+    /// Adds an overbooked slice of the link; its members share it by class and contract.
     pub fn insert_server(
         &mut self,
         slice: Slice,
@@ -288,7 +295,7 @@ impl Turn {
         self.scheduler.insert_server(slice, classes, now)
     }
 
-    /// A flow of a program. Nothing is left of it where this fails.
+    /// Opens a flow of a program. A failure leaves nothing behind.
     pub fn open(
         &mut self,
         program: ProgramNo,
@@ -299,8 +306,9 @@ impl Turn {
         self.open_in(program, open, room.prepare(), now)
     }
 
-    /// The first part of it: a place in the program's memory. To [`Reserved::prepare`] it takes long, and is not for the thread
-    /// that sends; [`Turn::open_in`] follows.
+    /// First step of opening a flow: reserves a place in the program's memory.
+    /// [`Reserved::prepare`] follows; it takes long and must not run in the packet thread.
+    /// [`Turn::open_in`] completes.
     pub fn reserve(&mut self, program: ProgramNo, shape: Shape) -> Result<Reserved, OpenError> {
         let known = self.programs.get_mut(program);
         let known = known.filter(|known| !known.expelled);
@@ -308,7 +316,7 @@ impl Turn {
         Ok(known.client.reserve(shape)?)
     }
 
-    /// The last part of it. The place is free again where this fails.
+    /// Last step of opening a flow. A failure releases the place.
     pub fn open_in(
         &mut self,
         program: ProgramNo,
@@ -321,7 +329,7 @@ impl Turn {
         })
     }
 
-    /// A flow in a class of an overbooked slice; its contract is a cell's.
+    /// Opens a flow in a class of an overbooked slice; its contract must be a cell contract.
     pub fn open_member(
         &mut self,
         program: ProgramNo,
@@ -401,11 +409,11 @@ impl Turn {
             .try_for_each(|what| self.demux.claim(flow, what))
     }
 
-    /// A flow ends; what it has not sent is not sent.
+    /// Closes a flow and drops its unsent packets.
     pub fn close(&mut self, flow: FlowNo, now: Instant) -> Option<Closed> {
         let known = self.flows.get_mut(flow.0 as usize)?.take()?;
         let received = self.demux.remove(flow);
-        // It is there, so the scheduler knows it.
+        // The flow exists, so the scheduler has it.
         let _ = self.scheduler.remove(known.id, now);
         let program = self.programs.get_mut(known.program);
         let retired = program.map(|program| {
@@ -418,36 +426,38 @@ impl Turn {
         })
     }
 
-    /// The place of a closed flow may be another's.
+    /// Releases the place of a closed flow for reuse.
     pub fn reuse(&mut self, program: ProgramNo, cleared: Cleared) {
         if let Some(client) = self.client(program) {
             client.reuse(cleared);
         }
     }
 
-    /// Frames of a flow go to another station (none: to nobody), come from another one, or may be of another length.
+    /// Sets a flow's source address, next hop and longest frame. Without a next hop, packets of a
+    /// flow that does not set its own come back unsent.
     pub fn readdress(&mut self, flow: FlowNo, mac: Mac, next_hop: Option<Mac>, longest: usize) {
         if let Some(Some(flow)) = self.flows.get_mut(flow.0 as usize) {
             flow.readdress(mac, next_hop, longest);
         }
     }
 
-    /// The link has another address.
+    /// Sets the link's Ethernet address.
     pub fn set_mac(&mut self, mac: Mac) {
         self.demux.set_mac(mac);
     }
 
-    /// Whether the link is up. While it is not, packets come back unsent, at the pace of their contracts.
+    /// Sets whether the link is up. While it is down, packets come back unsent, at the pace of
+    /// their contracts.
     pub fn set_link(&mut self, is_up: bool) {
         self.link_is_up = is_up;
     }
 
-    /// What all flows have done together.
+    /// The sums over all flows.
     pub fn totals(&self) -> Totals {
         self.totals
     }
 
-    /// Another contract for a flow.
+    /// Changes a flow's contract.
     pub fn change(&mut self, flow: FlowNo, service: Service, now: Instant) -> Result<(), Misuse> {
         let Some(Some(known)) = self.flows.get_mut(flow.0 as usize) else {
             return Ok(());
@@ -458,40 +468,41 @@ impl Turn {
         Ok(())
     }
 
-    /// Another rate of the link.
+    /// Changes the link's parameters.
     pub fn rewire(&mut self, wire: Wire) -> Result<(), Misuse> {
         self.scheduler.rewire(wire)
     }
 
-    /// What was counted of a flow.
+    /// A flow's counters.
     pub fn counters(&self, flow: FlowNo) -> Option<Counters> {
         let known = self.flows.get(flow.0 as usize)?.as_ref()?;
         Some(known.counters.beside(self.demux.counters_of(flow)))
     }
 
-    /// How many chunks of a flow the driver has, and how many its program.
+    /// How many chunks of a flow the driver holds, and how many its program.
     pub fn balance(&self, flow: FlowNo) -> Option<Balance> {
         let known = self.flows.get(flow.0 as usize)?.as_ref()?;
         Some(known.ring.balance())
     }
 
-    /// The table of who receives what.
+    /// The classifier of received frames.
     pub fn demux(&mut self) -> &mut Demux {
         &mut self.demux
     }
 
-    /// Whether there is somebody to [`Turn::poll_expelled`].
+    /// Whether [`Turn::poll_expelled`] would return a program.
     pub fn has_expelled(&self) -> bool {
         !self.expelled.is_empty()
     }
 
-    /// A program that was expelled, and the rule that it broke.
+    /// The next program that violated the protocol, with the violation.
     pub fn poll_expelled(&mut self) -> Option<Expelled> {
         self.expelled.pop()
     }
 
-    /// Looks at what the programs submitted, and gives the card what is due: at most [`BATCH`] packets. The caller flushes the card,
-    /// calls [`Turn::left`], and then [`Turn::publish`], which wakes programs: that takes long.
+    /// Reads the programs' submissions and sends due packets, at most [`BATCH`]. The caller then
+    /// flushes the NIC, calls [`Turn::left`], and calls [`Turn::publish`], which notifies programs
+    /// and takes long.
     pub fn transmit(&mut self, card: &mut impl Card, now: Instant) -> Next {
         if self.leaving.len() > 2 * HELD {
             self.have_left(self.leaving.len() - HELD, now);
@@ -517,8 +528,9 @@ impl Turn {
         }
     }
 
-    /// The card has sent all that it was given, and `at` says when. Where that was later than a contract tolerates, its flow goes on from
-    /// then, and not from when it was to leave. True if there was a packet that was to leave at a moment.
+    /// The NIC has sent all frames; `at` returns the time. If that is later than a contract
+    /// tolerates, its flow continues from then and not from the planned time. True if a packet with
+    /// a departure time was among them.
     #[inline]
     pub fn left(&mut self, at: impl FnOnce() -> Instant) -> bool {
         if self.leaving.is_empty() {
@@ -528,7 +540,7 @@ impl Turn {
         true
     }
 
-    /// The first of those that are leaving have left by then.
+    /// The first `count` packets of `leaving` have left by `at`.
     #[inline]
     fn have_left(&mut self, count: usize, at: Instant) {
         if at > self.leaves {
@@ -543,12 +555,13 @@ impl Turn {
         left.sort_unstable_by_key(|(flow, _)| flow.index());
         for of_one in left.chunk_by(|one, next| one.0 == next.0) {
             let bytes = Bytes(of_one.iter().map(|(_, bytes)| bytes).sum());
-            // A flow that is closed meanwhile sends nothing more.
+            // A flow that was closed meanwhile sends nothing more.
             let _ = self.scheduler.delayed(of_one[0].0, bytes, at);
         }
     }
 
-    /// Shows the programs what moved. While it is at hand: behind the flush, of many flows, all of it would come from memory once more.
+    /// Publishes moved ring indices, while they are in the cache: after the flush, with many flows,
+    /// all of them would come from memory again.
     fn show(&mut self) {
         while let Some(number) = self.touched.pop() {
             if let Some(Some(flow)) = self.flows.get_mut(number as usize)
@@ -565,10 +578,11 @@ impl Turn {
         }
     }
 
-    /// Shows the programs what moved, wakes those that sleep, and expels those that broke a rule: after sending and receiving.
+    /// Publishes moved ring indices, notifies programs that sleep, and disconnects those that
+    /// violated the protocol. Call this after sending and receiving.
     pub fn publish(&mut self) {
         self.show();
-        // Once for each program: to look whether it sleeps takes longer than to publish.
+        // Once per program: checking whether a program sleeps takes longer than publishing.
         while let Some(number) = self.to_ring.pop() {
             if let Some(program) = self.programs.get_mut(number) {
                 program.news = false;
@@ -592,18 +606,18 @@ impl Turn {
         }
     }
 
-    /// The programs.
+    /// The attached programs.
     pub fn programs(&self) -> impl Iterator<Item = ProgramNo> {
         self.programs.numbers()
     }
 
-    /// How many packets of flows that care are not known to have left.
+    /// How many packets of flows that track departure times are not known to have left.
     #[cfg(test)]
     pub(crate) fn under_way(&self) -> usize {
         self.leaving.len()
     }
 
-    /// Panics if it contradicts itself. For tests; linear in everything.
+    /// Panics if the state contradicts itself. For tests; linear in everything.
     pub fn invariants(&self) {
         self.scheduler.invariants();
         self.demux.invariants();
@@ -620,7 +634,7 @@ impl Turn {
         }
     }
 
-    /// Flows that have something new and had no head: their heads become known.
+    /// Finds a head for each flow with news and without a head.
     fn look(&mut self, now: Instant) {
         if self.looked == self.news.len() {
             self.looked = 0;
@@ -654,7 +668,7 @@ impl Turn {
         (self.news, self.looked) = (news, until);
     }
 
-    /// Which flows are to be looked at.
+    /// Collects the flows with news.
     fn ask(&mut self, now: Instant) {
         let Turn { news, programs, .. } = self;
         news.clear();
@@ -665,7 +679,8 @@ impl Turn {
         }
     }
 
-    /// Takes the head whose turn it is, and puts what stands behind it in its place. False if it is nobody's turn.
+    /// Chooses the next departing head, and makes the record behind it the new head. False if no
+    /// head is due.
     fn choose(&mut self, now: Instant) -> bool {
         let Turn {
             scheduler,
@@ -687,7 +702,8 @@ impl Turn {
                 Ok(record) => behind = record,
                 Err(breach) => broken.push((flow.program, breach)),
             }
-            // It came while the one before it waited, nobody saw when: its message may not count as later than that.
+            // The record arrived while the one before it waited, at an unknown time: its message
+            // must not count as later than that.
             behind
                 .as_ref()
                 .map(|record| flow.packet(record, Instant(0)))
@@ -719,7 +735,7 @@ impl Turn {
         true
     }
 
-    /// Sends what was chosen.
+    /// Sends the chosen packets.
     fn send(&mut self, card: &mut impl Card, now: Instant) {
         for Leaves {
             departure,
@@ -744,7 +760,7 @@ impl Turn {
                         true => by,
                         false => by.min(self.leaves),
                     };
-                    // As the scheduler was told: what is short counts as the shortest packet.
+                    // The scheduler's length: a short packet counts as the shortest.
                     self.leaving.push((departure.flow, departure.length.0));
                 }
             }
@@ -761,20 +777,21 @@ impl Turn {
     }
 }
 
-/// The one that comes so many places after this one.
+/// The flow `places` entries ahead.
 fn ahead(flows: &[u32], at: usize, places: usize) -> Option<usize> {
     flows.get(at + places).map(|number| *number as usize)
 }
 
-/// No card holds more frames than this at once.
+/// No NIC holds more frames at once.
 pub const HELD: usize = 2048;
-/// How far ahead a flow's rings are fetched, and how far it is itself, which says where they are.
+/// How far ahead a flow's rings are prefetched, and how far the flow, which has their addresses.
 const NEAR: usize = 4;
 const FAR: usize = 8;
-/// How many packets leave in one turn, where so many are due. After a turn the kernel's own memory has to be fetched again: with twice
-/// what it sends at once a packet takes it 10 % less time, with four times no less, and all others would wait longer.
+/// Most packets per iteration. Between iterations the kernel's memory falls out of the cache: with
+/// twice the kernel's batch a packet takes 10 % less time, with four times no less than that, and
+/// all other flows would wait longer.
 pub const BATCH: usize = 64;
-/// How many flows that have something new are looked at in one turn. The others' notices stay, or what was taken of them does.
+/// Most flows with news per iteration. Later iterations handle the others.
 pub const NEWS: usize = 128;
 
 #[cfg(test)]

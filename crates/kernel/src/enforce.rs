@@ -22,6 +22,7 @@ use std::{
 
 use crate::{
     abi,
+    again::Forget,
     device::{self, Device},
     error::KernelError,
     executable::Executables,
@@ -291,13 +292,13 @@ impl Kernel {
             .copied()
             .collect();
         for id in &gone {
-            let _ = map.remove(id);
+            map.forget(id)?;
             self.written.remove(id);
         }
         let mut counters = programs.counters()?;
         for id in gone {
             for dir in [abi::DIR_UP, abi::DIR_DOWN] {
-                let _ = counters.remove(&abi::CounterKey { target: id, dir });
+                counters.forget(&abi::CounterKey { target: id, dir })?;
             }
         }
         Ok(())

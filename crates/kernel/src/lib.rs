@@ -3,6 +3,7 @@
 //! Must never: decide who may have what, or keep a ledger of its own beside the kernel's state.
 
 pub mod abi;
+mod again;
 mod bpf;
 pub mod card;
 pub mod cgroup;

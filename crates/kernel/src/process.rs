@@ -18,6 +18,8 @@ use std::{
     path::Path,
 };
 
+use crate::again::insist;
+
 pub mod copies;
 #[cfg(test)]
 mod tests;
@@ -129,12 +131,18 @@ pub struct Facts {
 
 /// A file of /proc as text. What is no text in it is replaced by U+FFFD, which none of its fields but names can hold.
 pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
-    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
+    let bytes = insist(|| fs::read(path.as_ref()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Whether an error of /proc says that the process or thread is gone.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
+}
+
+/// Whether it is an error of a process that has ended, or of one that may not be looked at.
+pub(crate) fn is_closed(error: &io::Error) -> bool {
+    is_gone(error) || error.kind() == io::ErrorKind::PermissionDenied
 }
 
 /// Reads what /proc says of a process.
@@ -173,12 +181,12 @@ pub fn thread_group(pid: u32) -> Option<u32> {
 /// Whether any thread of a process has not begun to end. One that is on its way out is still there for a while, but its
 /// end may have been told already. What cannot be read, but is there, goes on.
 pub fn goes_on(pid: u32) -> bool {
-    let threads = match fs::read_dir(format!("/proc/{pid}/task")) {
+    let threads = match read_folder(format!("/proc/{pid}/task")) {
         Ok(threads) => threads,
         Err(error) => return !is_gone(&error),
     };
     threads
-        .flatten()
+        .iter()
         .any(|thread| match read_text(thread.path().join("stat")) {
             Ok(stat) => thread_flags(&stat).is_none_or(|flags| flags & PF_EXITING == 0),
             Err(error) => !is_gone(&error),
@@ -196,13 +204,19 @@ const PF_EXITING: u32 = 0x4;
 
 /// All processes.
 pub fn all() -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .flatten()
-        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+    folder("/proc")
+        .iter()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect()
+}
+
+/// What is in a folder of /proc; nothing of a process that has ended.
+fn folder(path: impl AsRef<Path>) -> Vec<fs::DirEntry> {
+    read_folder(path).unwrap_or_default()
+}
+
+fn read_folder(path: impl AsRef<Path>) -> io::Result<Vec<fs::DirEntry>> {
+    insist(|| fs::read_dir(path.as_ref())?.collect())
 }
 
 /// A process and its living descendants, parents first.
@@ -231,12 +245,9 @@ fn family_by(pid: u32, children: impl Fn(u32) -> Vec<u32>) -> Vec<u32> {
 }
 
 fn children(pid: u32) -> Vec<u32> {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
-        return Vec::new();
-    };
-    tasks
-        .flatten()
-        .filter_map(|task| fs::read_to_string(task.path().join("children")).ok())
+    folder(format!("/proc/{pid}/task"))
+        .into_iter()
+        .filter_map(|task| insist(|| fs::read_to_string(task.path().join("children"))).ok())
         .flat_map(|text| {
             text.split_whitespace()
                 .filter_map(|c| c.parse().ok())
@@ -276,17 +287,14 @@ pub fn boot() -> io::Result<String> {
 
 /// The sockets of a process: descriptor and inode.
 pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return Vec::new();
-    };
-    let sockets = entries.flatten().filter_map(|entry| socket_at(&entry));
-    sockets.collect()
+    let descriptors = folder(format!("/proc/{pid}/fd"));
+    descriptors.iter().filter_map(socket_at).collect()
 }
 
 /// Descriptor and inode, if a descriptor in /proc is a socket.
 pub fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
     let number = entry.file_name().to_str()?.parse().ok()?;
-    let link = fs::read_link(entry.path()).ok()?;
+    let link = insist(|| fs::read_link(entry.path())).ok()?;
     let inode = link.to_str()?.strip_prefix("socket:[")?;
     Some((number, inode.strip_suffix(']')?.parse().ok()?))
 }

@@ -9,7 +9,7 @@
 //! as a filter of clsact with the lowest preference that is free.
 
 use std::{
-    fs,
+    fs, io,
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
 };
@@ -27,6 +27,7 @@ use aya::{
 
 use crate::{
     abi,
+    again::{self, insist},
     bpf::{self, detach_pinned},
     cgroup,
     device::Device,
@@ -176,11 +177,11 @@ impl Programs {
         let path = self.link_path(name);
         let new = self.folder.join(format!("new_{name}"));
         let link = link.map_err(|e| KernelError::bpf(format!("keep the link of {name}"), e))?;
-        let _ = fs::remove_file(&new); // of a daemon that was killed here
+        again::remove_file(&new); // of a daemon that was killed here
         link.pin(&new)
             .map_err(|e| KernelError::bpf(format!("pin {}", new.display()), e))?;
         fs::rename(&new, &path).map_err(|source| {
-            let _ = fs::remove_file(&new);
+            again::remove_file(&new);
             KernelError::file("take the place of the pin", path)(source)
         })
     }
@@ -226,7 +227,7 @@ impl Programs {
                 drop(FdLink::try_from(link));
                 return Ok(());
             }
-            let _ = fs::remove_file(&path); // of an interface that is gone: its index came back
+            again::remove_file(&path); // of an interface that is gone: its index came back
         }
         let options = TcAttachOptions::TcxOrder(LinkOrder::first());
         let id = program
@@ -328,7 +329,7 @@ impl Programs {
             // Removing the pin alone detaches it some time later, and attaching it again before then fails.
             let _ = detach_pinned(&pin);
         }
-        let _ = fs::remove_file(pin);
+        again::remove_file(pin);
         if !self.tcx {
             take_filters_off(&self.folder, route, index, name, hook);
         }
@@ -352,7 +353,7 @@ impl Programs {
 
     /// Stops watching a cgroup.
     pub fn forget_cgroup(&mut self, id: u64) {
-        let _ = fs::remove_file(self.link_path(&format!("cgroup_{id}")));
+        again::remove_file(self.link_path(&format!("cgroup_{id}")));
     }
 
     /// Interfaces that have a pinned program, as (index, hook name).
@@ -377,9 +378,9 @@ impl Programs {
     /// Forgets the pins of an interface that is gone.
     pub fn forget_interface(&mut self, index: u32) {
         for hook in Hook::ALL {
-            let _ = fs::remove_file(self.link_path(&hook.key(index)));
+            again::remove_file(self.link_path(&hook.key(index)));
         }
-        let _ = fs::remove_file(made_clsact(&self.folder, index));
+        again::remove_file(made_clsact(&self.folder, index));
     }
 
     /// Takes everything off the kernel: links, maps, programs, the bpffs.
@@ -409,7 +410,7 @@ impl Programs {
         // Fails if the keys or values have another size than these types.
         HashMap::<_, K, V>::try_from(found)
             .map_err(|e| KernelError::bpf(format!("map {name}"), e))?;
-        let read = bpf::read_all(map.fd().as_fd(), 1);
+        let read = insist(|| bpf::read_all(map.fd().as_fd(), 1));
         let read = read.map_err(|e| KernelError::bpf(format!("read map {name}"), e))?;
         Ok(read
             .into_iter()
@@ -437,7 +438,7 @@ impl Programs {
             .map_err(|e| KernelError::bpf("map counters", e))?;
         let processors =
             aya::util::nr_cpus().map_err(|(_, e)| KernelError::bpf("count processors", e))?;
-        bpf::read_all(map.fd().as_fd(), processors)
+        insist(|| bpf::read_all(map.fd().as_fd(), processors))
             .map_err(|e| KernelError::bpf("read the counters", e))
     }
 
@@ -561,7 +562,7 @@ fn take_filters_off(folder: &Path, route: &mut Route, index: u32, name: &str, ho
     let made = made_clsact(folder, index);
     if made.exists() && tc::has_no_filters(route, index).unwrap_or(false) {
         let _ = tc::remove_clsact(route, index);
-        let _ = fs::remove_file(made);
+        again::remove_file(made);
     }
 }
 
@@ -666,16 +667,21 @@ fn mount(folder: &Path) -> Result<(), KernelError> {
 /// Removes all pins of a runtime folder, and the bpffs.
 pub fn remove_pins(folder: &Path) {
     // First: what is left if this is not finished is known to be no whole.
-    let _ = fs::remove_file(layout_file(folder));
+    again::remove_file(layout_file(folder));
     if let Ok(entries) = fs::read_dir(folder) {
         for entry in entries.flatten() {
-            let _ = fs::remove_file(entry.path());
+            again::remove_file(entry.path());
         }
     }
     let target = cgroup::c_path(folder);
     // SAFETY: the string is terminated and outlives the call.
-    unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
-    let _ = fs::remove_dir(folder);
+    let unmount = || match unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // Nothing may be mounted there.
+    let _ = insist(unmount);
+    let _ = insist(|| fs::remove_dir(folder));
 }
 
 /// For how many processes there is room in the table of members: as many as can run, so that no user can fill it. Both of

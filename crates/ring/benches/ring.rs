@@ -1,11 +1,12 @@
-//! What a record costs: `cargo bench -p netnice-ring --bench ring`.
+//! The cost of a record: `cargo bench -p netnice-ring --bench ring`.
 //!
-//! One program and one driver, over a real memory file with real doorbells, each on a processor of its own where there are
-//! two. Every figure is the median of [`RUNS`] runs, with the least and the most beside it; `--quick` measures less.
+//! The benchmark runs one program and one driver over a real memory file with real doorbells, each
+//! on its own processor where there are two. Every figure is the median of [`RUNS`] runs, with the
+//! minimum and the maximum beside it. `--quick` measures less.
 //!
-//! *One thread* is both sides in turns, so nothing but the work itself: handing over, judging, copying, giving back,
-//! collecting. *One way* is a thread that sends as fast as the other takes. A *round trip* is a packet that the driver
-//! copies back into a primed buffer.
+//! *One thread* runs both sides alternately, so it measures only the work itself: submitting,
+//! validating, copying, giving back and collecting. *One way* is a thread that sends as fast as the
+//! other takes. A *round trip* is a packet that the driver copies back into a primed buffer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -115,7 +116,7 @@ fn collect(flow: &mut program::Flow) -> usize {
     count
 }
 
-/// Takes, copies and gives back what is there, at most so many.
+/// Takes, copies and gives back at most `most` records.
 fn drain(flow: &mut driver::Flow, frame: &mut [u8], most: usize) -> usize {
     for count in 0..most {
         match flow.take().expect("a program that keeps to the rules") {
@@ -148,7 +149,7 @@ fn one_thread(bytes: u32, batch: usize, records: usize) -> f64 {
     begin.elapsed().as_nanos() as f64 / records as f64
 }
 
-/// Waits for the program as a driver does that has nothing else to do.
+/// Waits for the program like a driver that has no other work.
 fn sleep(client: &mut Client) {
     if client.doze() {
         let longest = Timespec {
@@ -281,7 +282,7 @@ fn whole(chunk: Chunk) -> Piece {
     }
 }
 
-/// Keeps the calling thread on one processor; where there is only one, it stays where it is.
+/// Pins the calling thread to one processor. If there is only one, nothing changes.
 fn pin(processor: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);

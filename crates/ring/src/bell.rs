@@ -1,56 +1,63 @@
-//! Sleeping and waking without losing a wake-up, and without a system call while the other side is awake.
+//! Sleeping and waking without a lost wake-up, and without a system call while the other side is
+//! awake.
 //!
-//! Each side of a memory file has a flag that says that it sleeps, a bit for each flow in which the other side moved
-//! an index (a *notice*), and a doorbell.
+//! Each side of a memory file has a flag that is 1 while it sleeps, one bit for each flow in which
+//! the other side moved an index (a *notice*), and a doorbell.
 //!
 //! ```text
-//!  who moves an index                              who sleeps
-//!  1  store the index           (release)          1  flag = 1
-//!  2  fence                     (seq. consistent)  2  fence                   (seq. consistent)
-//!  3  set the notice's bit                         3  any notice? then flag = 0, and do not sleep
-//!  4  fence                     (seq. consistent)  4  sleep until the doorbell rings
-//!  5  flag = 1? take it (swap 0), ring             5  flag = 0, take the notices (swap 0, then a fence)
+//!  side that moves an index                      side that sleeps
+//!  1  store the index         (release)          1  flag = 1
+//!  2  fence                   (seq. consistent)  2  fence                  (seq. consistent)
+//!  3  set the notice's bit                       3  any notice? then flag = 0, no sleep
+//!  4  fence                   (seq. consistent)  4  sleep until the doorbell is notified
+//!  5  flag = 1? take it (swap 0), notify         5  flag = 0, take the notices (swap 0, fence)
 //! ```
-//! Of two fences one is first. If the mover's (4) is, the sleeper sees the notice; if the sleeper's (2) is, the mover
-//! sees the flag. A notice that is set already need not be set again: whoever takes it looks at the indices after its
-//! fence, and so sees an index that was stored before (2). loom tries all of it (`cargo xtask loom`).
+//! One of the two fences (mover's step 4, sleeper's step 2) is first in the total order. If the
+//! mover's fence is first, the sleeper sees the notice. If the sleeper's fence is first, the mover
+//! sees the flag. A mover need not set a notice that is already set: the side that takes the notice
+//! reads the indices after its fence, and so it sees an index that was stored before step 2. loom
+//! checks all interleavings (`cargo xtask loom`).
 //!
-//! **The doorbell towards the driver** is an eventfd that the program writes to. The driver watches it edge-triggered and
-//! never reads it: a read wakes all who wait until it can be written to, and the program can have tens of thousands of
-//! these (3 ms for 20,000 epolls). Who reads it all the same, in tests, does so with `RWF_NOWAIT`: whether
-//! reading blocks is a property of the open file, which the program has too and can change.
-//! **The one towards the program** is an eventfd that only the driver has. What the program gets is an epoll
-//! descriptor that watches it, edge-triggered. With the eventfd itself a program could fill its counter and make it
-//! blocking, and the driver would stand still in its next ring.
+//! **The doorbell to the driver** is an eventfd that the program writes to. The driver polls it
+//! edge-triggered and never reads it. A read would wake all waiters for writability, and the
+//! program can have tens of thousands of them (3 ms for 20,000 epolls). Tests that read it do so
+//! with `RWF_NOWAIT`, because the blocking mode is a property of the open file, which the program
+//! shares and can change.
 //!
-//! One thread of each side sleeps at a time: a second one would lose its wake-up to the first.
+//! **The doorbell to the program** is an eventfd that only the driver has. The program gets an
+//! epoll descriptor that polls it edge-triggered. A program with the eventfd itself could fill its
+//! counter and make it blocking, and the driver would block in its next notification.
+//!
+//! Only one thread of each side sleeps at a time. A second thread would lose its wake-up to the
+//! first.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use crate::words::{Ordering, Word, Words, fence};
 
-/// The flag of one side that says that it sleeps.
+/// The sleeping flag of one side.
 #[derive(Clone)]
 pub(crate) struct Nap {
     pub(crate) flag: Word,
 }
 
 impl Nap {
-    /// Says that this side sleeps. What happened before is to be looked at after this, once more. True if the flag
-    /// was down before, so that somebody may take it from now on.
+    /// Sets the flag. The caller must look for work once more after this call. True if the flag was
+    /// 0 before, so that the other side may take it from now on.
     pub(crate) fn begin(&self) -> bool {
         let new = self.flag.swap(1, Ordering::Relaxed) == 0;
         fence(Ordering::SeqCst);
         new
     }
 
-    /// Says that it is awake. True if it was still thought asleep: nobody rang for it.
+    /// Clears the flag. True if it was still set, which means that the other side sent no
+    /// notification.
     pub(crate) fn end(&self) -> bool {
         self.flag.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// True if the other side sleeps, and it is this caller who has to wake it.
+    /// True if the other side sleeps and this caller took its flag: the caller must notify it.
     #[inline]
     pub(crate) fn must_ring(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -58,14 +65,14 @@ impl Nap {
     }
 }
 
-/// A bit for each flow in which the other side is to look.
+/// One bit for each flow in which the other side moved an index.
 #[derive(Clone)]
 pub(crate) struct Notices {
     pub(crate) words: Words,
 }
 
 impl Notices {
-    /// Says that something is new in this flow; it was stored before.
+    /// Sets the notice of a flow. The caller stored the index before.
     #[inline]
     pub(crate) fn raise(&self, slot: u32) {
         fence(Ordering::SeqCst);
@@ -75,14 +82,14 @@ impl Notices {
         }
     }
 
-    /// True if a notice is there.
+    /// True if at least one notice is set.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         let set = |word: &crate::words::AtomicU64| word.load(Ordering::Relaxed) != 0;
         self.words.iter().any(set)
     }
 
-    /// The flows of which a notice is there. They stay.
+    /// The flows whose notices are set. The notices stay set.
     pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
         (0..).zip(self.words.iter()).flat_map(|(index, word)| {
             let mut bits = word.load(Ordering::Relaxed);
@@ -97,7 +104,8 @@ impl Notices {
         })
     }
 
-    /// Takes all notices, each word once.
+    /// Clears all notices and calls `each` for every flow whose notice was set. Swaps each word
+    /// once.
     #[inline]
     pub(crate) fn take(&self, mut each: impl FnMut(u32)) {
         for (index, word) in (0..).zip(self.words.iter()) {
@@ -105,7 +113,7 @@ impl Notices {
                 continue;
             }
             let mut bits = word.swap(0, Ordering::Relaxed);
-            // The indices are read after this, see the essay.
+            // The caller reads the indices after this fence; see the module documentation.
             fence(Ordering::SeqCst);
             while bits != 0 {
                 each(64 * index + bits.trailing_zeros());
@@ -115,7 +123,7 @@ impl Notices {
     }
 }
 
-/// Rings for the other side, if it sleeps. Cheap to clone; any thread may have one.
+/// Notifies the other side if it sleeps. It is cheap to clone and can be used by any thread.
 #[derive(Clone)]
 pub struct Ringer {
     nap: Nap,
@@ -130,7 +138,8 @@ impl Ringer {
         }
     }
 
-    /// Wakes the other side if it sleeps: to be called after what was published. True if it slept.
+    /// Notifies the other side if it sleeps. Call it after publishing. True if the other side
+    /// slept.
     #[inline]
     pub fn ring(&self) -> bool {
         let sleeps = self.claim();
@@ -140,15 +149,17 @@ impl Ringer {
         sleeps
     }
 
-    /// The first half of [`Ringer::ring`]: true if the other side sleeps, and the caller is to [`Ringer::strike`].
+    /// The first half of [`Ringer::ring`]. True if the other side sleeps: the caller must then call
+    /// [`Ringer::strike`].
     #[inline]
     pub fn claim(&self) -> bool {
         self.nap.must_ring()
     }
 
-    /// The other half: a system call, which goes through all who wait for the doorbell. It takes as long as there are many.
+    /// The second half of [`Ringer::ring`]: a system call. The kernel visits every waiter of the
+    /// doorbell, so the time is proportional to their number.
     pub fn strike(&self) {
-        // A full counter refuses: then it has rung, and nobody has heard yet.
+        // The write fails if the counter is full. The doorbell is then already signalled.
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
     }
 
@@ -159,11 +170,12 @@ impl Ringer {
     }
 }
 
-/// What a doorbell had to tell.
+/// The notifications that a poll of the doorbell found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// How often it was rung since the last time.
+    /// Notifications since the last poll.
     pub rings: u64,
-    /// So many of them without having taken the flag first (R52): 0 with a program that keeps to the rules.
+    /// Notifications that were sent without taking the flag, which breaks R52. 0 for a program that
+    /// keeps the rules.
     pub unasked: u64,
 }

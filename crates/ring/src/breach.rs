@@ -1,95 +1,96 @@
-//! The rules that a side can break in a way that the other side sees. Each is a MUST of `docs/reference/ring.md`, with its
-//! number; breaking one ends the relation: the driver expels the program, a program gives up its flow.
+//! Protocol violations that the other side can detect. Each [`Rule`] is a MUST of
+//! `docs/reference/ring.md`, with its number. A violation ends the connection: the driver
+//! disconnects the program, and a program gives up its flow.
 
 use crate::layout::Ring;
 
-/// A broken rule, and in which ring.
+/// A protocol violation: the rule that was broken, and the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{ring} ring: {rule}")]
 pub struct Breach {
-    /// The ring in which it was seen.
+    /// The ring in which the violation was detected.
     pub ring: Ring,
-    /// What was broken.
+    /// The rule that was broken.
     pub rule: Rule,
 }
 
 impl Breach {
-    /// The number of the MUST in `docs/reference/ring.md`.
+    /// The number of the rule in `docs/reference/ring.md`.
     pub fn must(&self) -> u32 {
         self.rule.must()
     }
 }
 
-/// A rule of `docs/reference/ring.md`, with what was seen and what is allowed.
+/// A rule of `docs/reference/ring.md`, with the value that was found and the allowed value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rule {
-    /// A producer index moved against its direction.
+    /// A producer index moved back (R20).
     #[error("R{must}: the producer index went back from {last} to {seen}", must = self.must())]
     ProducerBack {
-        /// The value before.
+        /// The previous value.
         last: u32,
-        /// The value now.
+        /// The new value.
         seen: u32,
     },
-    /// A producer index moved further than the ring has room.
+    /// A producer index advanced by more entries than were free (R21).
     #[error("R{must}: the producer index advanced by {advance}, and only {room} entries were free", must = self.must())]
     ProducerPast {
-        /// By how many entries.
+        /// The advance, in entries.
         advance: u32,
-        /// How many were free.
+        /// The free entries.
         room: u32,
     },
-    /// A consumer index moved against its direction.
+    /// A consumer index moved back (R22).
     #[error("R{must}: the consumer index went back from {last} to {seen}", must = self.must())]
     ConsumerBack {
-        /// The value before.
+        /// The previous value.
         last: u32,
-        /// The value now.
+        /// The new value.
         seen: u32,
     },
-    /// A consumer index moved past what was produced.
+    /// A consumer index moved past the published producer index (R23).
     #[error("R{must}: the consumer index advanced by {advance}, and only {waiting} entries were waiting", must = self.must())]
     ConsumerPast {
-        /// By how many entries.
+        /// The advance, in entries.
         advance: u32,
-        /// How many were waiting.
+        /// The entries that were waiting.
         waiting: u32,
     },
-    /// A record with no pair, or with too many.
+    /// A record with no pair or with more than 8 pairs (R30).
     #[error("R{must}: a record of {count} pairs, 1 to {most} are allowed", must = self.must(), most = crate::record::MAX_PAIRS)]
     Count {
-        /// The count in its header.
+        /// The count in the record's head.
         count: u32,
     },
-    /// A record of which only a part was published.
+    /// A record that was only partly published (R31).
     #[error("R{must}: a record of {entries} entries, of which {published} were published", must = self.must())]
     Partial {
-        /// How many entries it has by its header.
+        /// Entries of the record according to its head.
         entries: u32,
-        /// How many there are.
+        /// Entries that were published.
         published: u32,
     },
-    /// A bit that means nothing is set in a record from the program.
+    /// A reserved field or bit is not 0 (R32).
     #[error("R{must}: the reserved field {field} holds {seen:#x}, not 0", must = self.must())]
     Reserved {
-        /// Which field.
+        /// The field.
         field: &'static str,
-        /// What is in it.
+        /// The value of the field.
         seen: u64,
     },
-    /// A base that is not aligned.
+    /// A base that is not aligned (R40).
     #[error("R{must}: base {base:#x} is not a multiple of {align}", must = self.must(), align = crate::layout::ALIGN)]
     Alignment {
         /// The base.
         base: u64,
     },
-    /// A pair of no bytes, from the program.
+    /// A pair of length 0 from the program (R41).
     #[error("R{must}: the pair at base {base:#x} has length 0", must = self.must())]
     Empty {
         /// The base.
         base: u64,
     },
-    /// A pair that is not inside the flow's data area.
+    /// A pair that is not inside the flow's data area (R42).
     #[error("R{must}: base {base:#x} and length {length} are not inside the data area of {area} bytes", must = self.must())]
     Foreign {
         /// The base.
@@ -99,7 +100,7 @@ pub enum Rule {
         /// Bytes of the flow's data area.
         area: u64,
     },
-    /// A pair that crosses from one chunk into the next.
+    /// A pair that crosses a chunk boundary (R43).
     #[error("R{must}: base {base:#x} and length {length} cross the end of a chunk of {chunk} bytes", must = self.must())]
     Crossing {
         /// The base.
@@ -109,7 +110,7 @@ pub enum Rule {
         /// Bytes of a chunk.
         chunk: u32,
     },
-    /// A chunk that was handed over while it was the other side's already.
+    /// A side handed over a chunk that it does not own (R44).
     #[error("R{must}: chunk {chunk} was handed over, and was not the sender's to give", must = self.must())]
     NotYours {
         /// The chunk's number in the flow's data area.
@@ -118,7 +119,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The number of the MUST in `docs/reference/ring.md`.
+    /// The number of the rule in `docs/reference/ring.md`.
     pub fn must(&self) -> u32 {
         match self {
             Rule::ProducerBack { .. } => 20,

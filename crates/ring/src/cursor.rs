@@ -1,22 +1,25 @@
-//! The two ends of a ring: one side puts records in, the other takes them out.
+//! The two ends of a ring: a [`Producer`] writes records, a [`Consumer`] reads them. Both report a
+//! [`Breach`] if the other side's index or a record breaks a rule of `docs/reference/ring.md`.
 //!
 //! ```text
 //!        consumer index          producer index
 //!              │                       │
 //!   ───────────▼───────────────────────▼──────────────  indices count entries and wrap at 2^32
-//!     free     │  waiting              │   free          entry i lies at i modulo the ring's entries
+//!     free     │  waiting              │   free       entry i lies at i modulo the ring's entries
 //! ```
-//! Each end has three numbers in private memory: `next`, where it is; `shown`, what it last wrote to shared memory; and
-//! `seen`, what it last read of the other's index and found right. The ring's own numbers are never read back, so
-//! the other side cannot change them. A number of the other side's is read once, judged against what is known, and
-//! becomes `seen` or a [`Breach`].
+//! Each end has three numbers in private memory: `next` is its own index; `shown` is the value of
+//! that index which it last wrote to shared memory; `seen` is the last valid value of the other
+//! side's index. An end never reads its own index back from shared memory, so the other side cannot
+//! change it. An end reads the other side's index once, validates it, and then stores it in `seen`
+//! or returns a [`Breach`].
 //!
-//! **Orderings.** An index is stored with release after its entries are written (or read), and loaded with acquire
-//! before the entries are read (or written). Nothing else is needed: entries are relaxed atomics, and no entry is
-//! used by both ends at once.
+//! **Memory ordering.** An end stores an index with release after it wrote (or read) the entries.
+//! The other end loads the index with acquire before it reads (or writes) the entries. No other
+//! ordering is necessary: entries are relaxed atomics, and both ends never use an entry at the same
+//! time.
 //!
-//! The other's index is loaded only when what was seen of it is used up, so in a busy ring its cache line moves once
-//! a batch and not once a record.
+//! An end loads the other side's index only when `seen` allows no further progress. So in a busy
+//! ring the cache line of the index moves once per batch and not once per record.
 
 #[cfg(not(loom))]
 use std::sync::Arc;
@@ -30,7 +33,7 @@ use crate::record::{Head, Judge, MAX_PAIRS, Pair, Record, Slot};
 use crate::region::Region;
 use crate::words::{Ordering, Slots, Word};
 
-/// What both ends are made of.
+/// The shared memory of one ring, as each end uses it.
 pub(crate) struct Ends {
     pub ring: Ring,
     pub producer: Word,
@@ -43,12 +46,12 @@ pub(crate) struct Producer {
     ends: Ends,
     next: u32,
     shown: u32,
-    /// The consumer's index.
+    /// The last valid value of the consumer index.
     seen: u32,
 }
 
 impl Producer {
-    /// The producing end of a ring that stands at this index: 0, but in tests.
+    /// The producer end of a ring whose indices are `at`: 0 except in tests.
     pub(crate) fn new(ends: Ends, at: u32) -> Producer {
         Producer {
             ends,
@@ -58,7 +61,7 @@ impl Producer {
         }
     }
 
-    /// True if so many entries are free. Looks at the consumer's index only if they were not.
+    /// True if `entries` entries are free. Loads the consumer index only if `seen` allows too few.
     #[inline]
     pub(crate) fn has_room(&mut self, entries: u32) -> Result<bool, Breach> {
         if self.free() < entries {
@@ -67,24 +70,24 @@ impl Producer {
         Ok(self.free() >= entries)
     }
 
-    /// True if the consumer has moved since it was last looked at.
+    /// Loads the consumer index. True if it has moved since the last load.
     pub(crate) fn moved(&mut self) -> Result<bool, Breach> {
         let before = self.seen;
         self.look()?;
         Ok(self.seen != before)
     }
 
-    /// Something is pushed and shown soon.
+    /// Prefetches what the next `push` and `show` use.
     #[inline]
     pub(crate) fn soon(&self) {
         self.ends.slots.soon(self.next);
         self.ends.producer.soon();
     }
 
-    /// Writes a record, which is shown by the next [`Producer::show`].
+    /// Writes a record. The next [`Producer::show`] publishes it.
     ///
     /// # Panics
-    /// If there is no room: ask [`Producer::has_room`] first.
+    /// If the ring has no room: call [`Producer::has_room`] first.
     #[inline]
     pub(crate) fn push(&mut self, note: u32, stamp: u64, pairs: &[Pair]) {
         let count = pairs.len() as u32;
@@ -107,7 +110,7 @@ impl Producer {
         self.next = self.next.wrapping_add(1 + count);
     }
 
-    /// Shows the other side what was written. True if there was something.
+    /// Publishes the records written since the last call. True if there were any.
     #[inline]
     pub(crate) fn show(&mut self) -> bool {
         let moved = self.shown != self.next;
@@ -122,7 +125,7 @@ impl Producer {
         self.ends.slots.entries() - self.next.wrapping_sub(self.seen)
     }
 
-    /// Reads how far the consumer is. Only what was shown to it can have been consumed.
+    /// Loads the consumer index. It may only advance to `shown`.
     fn look(&mut self) -> Result<(), Breach> {
         let now = self.ends.consumer.load(Ordering::Acquire);
         let advance = now.wrapping_sub(self.seen);
@@ -148,21 +151,21 @@ pub(crate) struct Consumer {
     judge: Judge,
     next: u32,
     shown: u32,
-    /// The producer's index.
+    /// The last valid value of the producer index.
     seen: u32,
 }
 
-/// What [`Consumer::pop`] found.
+/// The result of [`Consumer::pop`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Popped {
     Record(Record),
     Empty,
-    /// There is a record, and the caller did not want it now.
+    /// There is a record, and the caller rejected it for now.
     Left,
 }
 
 impl Consumer {
-    /// The consuming end of a ring that stands at this index: 0, but in tests.
+    /// The consumer end of a ring whose indices are `at`: 0 except in tests.
     pub(crate) fn new(ends: Ends, judge: Judge, at: u32) -> Consumer {
         Consumer {
             ends,
@@ -173,14 +176,14 @@ impl Consumer {
         }
     }
 
-    /// True if the producer has moved since it was last looked at.
+    /// Loads the producer index. True if it has moved since the last load.
     pub(crate) fn moved(&mut self) -> Result<bool, Breach> {
         let before = self.seen;
         self.look()?;
         Ok(self.seen != before)
     }
 
-    /// Something is popped and shown soon.
+    /// Prefetches what the next `pop` and `show` use.
     #[inline]
     pub(crate) fn soon(&self) {
         if self.waiting() == 0 {
@@ -190,8 +193,8 @@ impl Consumer {
         self.ends.consumer.soon();
     }
 
-    /// Takes the next record out, if the caller wants one of so many entries. Its entries are the producer's again
-    /// with the next [`Consumer::show`].
+    /// Takes the next record out if `wanted` accepts its number of entries. The next
+    /// [`Consumer::show`] returns the entries to the producer.
     #[inline]
     pub(crate) fn pop(
         &mut self,
@@ -208,7 +211,7 @@ impl Consumer {
             .head(&head)
             .map_err(|rule| self.ends.breach(rule))?;
         let entries = 1 + head.count;
-        // A producer shows whole records: what was seen ends where a record ends.
+        // A producer publishes whole records, so the published entries end at the end of a record.
         let published = self.waiting();
         if entries > published {
             return Err(self.ends.breach(Rule::Partial { entries, published }));
@@ -233,7 +236,7 @@ impl Consumer {
         }))
     }
 
-    /// Shows the other side what was taken out. True if there was something.
+    /// Publishes that the records taken since the last call are consumed. True if there were any.
     #[inline]
     pub(crate) fn show(&mut self) -> bool {
         let moved = self.shown != self.next;
@@ -248,7 +251,7 @@ impl Consumer {
         &self.judge
     }
 
-    /// A breach seen in this ring.
+    /// A protocol violation in this ring.
     pub(crate) fn breach(&self, rule: Rule) -> Breach {
         self.ends.breach(rule)
     }
@@ -257,7 +260,7 @@ impl Consumer {
         self.seen.wrapping_sub(self.next)
     }
 
-    /// Reads how far the producer is. It can have filled only what was shown to be free.
+    /// Loads the producer index. It may only advance into entries that `shown` released.
     fn look(&mut self) -> Result<(), Breach> {
         let now = self.ends.producer.load(Ordering::Acquire);
         let advance = now.wrapping_sub(self.seen);
@@ -278,7 +281,7 @@ impl Consumer {
 }
 
 impl Ends {
-    /// The ring of a flow, where its plan says that it lies.
+    /// The ring of a flow, at the offsets of the flow's plan.
     #[cfg(not(loom))]
     pub(crate) fn of(region: &Arc<Region>, place: &Place, plan: &Plan, ring: Ring) -> Ends {
         let word = |offset: u64| Word::new(region, place.offset + offset);
@@ -302,7 +305,8 @@ impl Ends {
     }
 }
 
-/// An advance of more than half of all numbers is a step back; only the name of the breach depends on it.
+/// An advance of more than half of the index range counts as a step back. Only the reported rule
+/// depends on it.
 fn is_back(advance: u32) -> bool {
     advance > u32::MAX / 2
 }

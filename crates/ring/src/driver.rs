@@ -1,15 +1,19 @@
-//! The driver's side: it makes the memory file, opens flows in it, and believes nothing that it reads there.
+//! The driver's side of the rings. A [`Client`] creates a program's memory file and opens flows in
+//! it. A [`Flow`] takes validated records from the program and gives them back. A call fails with a
+//! [`Breach`] when the program breaks a rule of `docs/reference/ring.md`; the caller must then
+//! disconnect the program.
 //!
 //! ```text
-//!                    ┌─ take ──▶ Record ── read ──▶ the driver's frame ──▶ give_back ─┐
-//!  submit ring ──────┘                                                                └──▶ reclaim ring
-//!                    ┌─ take_empty ──▶ Record ◀── write ── a received frame, deliver ─┐
-//!  prime ring  ──────┘                                                                └──▶ deliver ring
+//!              ┌─ take ──▶ Record ── read ──▶ the driver's frame ──▶ give_back ─┐
+//!  submit ring ┘                                                                └─▶ reclaim ring
+//!              ┌─ take_empty ──▶ Record ◀── write ── a received frame, deliver ─┐
+//!  prime ring ─┘                                                                └─▶ deliver ring
 //! ```
-//! A record is taken only if there is room for its way back, so giving back never fails and never waits; a program
-//! that does not collect stops itself alone. Between taking and giving back its chunks are the driver's, by a
-//! ledger in private memory. Every call does work for one record of at most [`MAX_PAIRS`](crate::record::MAX_PAIRS)
-//! pairs, whatever lies in the rings.
+//! The driver takes a record only if the return ring has room for it. So giving a record back never
+//! fails and never waits, and a program that does not collect returned records stops only itself.
+//! Between taking and giving back, the driver owns the record's chunks, according to a ledger in
+//! private memory. Every call does work for one record of at most
+//! [`MAX_PAIRS`](crate::record::MAX_PAIRS) pairs, whatever the rings contain.
 
 mod gaps;
 
@@ -33,25 +37,25 @@ use crate::region::{MemoryFile, Region, system};
 use crate::words::{Ordering, Word, Words};
 use gaps::Gaps;
 
-/// One program, as the driver holds it: its memory file, its doorbells, its notices.
+/// The driver's side of one program: its memory file, its doorbells and its notices.
 pub struct Client {
     file: MemoryFile,
     region: Arc<Region>,
     gaps: Gaps,
-    /// Slots that are open are out.
+    /// The slots of open and reserved flows are taken from this pool.
     slots: Pool,
     flows: u32,
     notices: Notices,
     to_program: Notices,
     nap: Nap,
-    /// Rings that the program may still make: one for each time that it was seen to take the flag.
+    /// Notifications that the program may still send: one for each time that it took the flag.
     granted: u64,
     ringer: Ringer,
     bell: OwnedFd,
-    /// What the program waits on: it watches the ringer's eventfd.
+    /// The program waits on this epoll descriptor, which polls the ringer's eventfd.
     ear: OwnedFd,
     ended: Word,
-    /// Pages that the kernel is to leave where they are, once it is sealed.
+    /// References to pages that keep the kernel from moving them; set by `seal`.
     held: Option<OwnedFd>,
 }
 
@@ -60,14 +64,18 @@ pub struct Client {
 pub struct Handles<'a> {
     /// The memory file.
     pub memory: BorrowedFd<'a>,
-    /// An eventfd: the program writes to it to wake the driver.
+    /// An eventfd. The program writes to it to wake the driver.
     pub to_driver: BorrowedFd<'a>,
-    /// An epoll descriptor: readable when the driver rang; a wait on it takes the ring.
+    /// An epoll descriptor. It is readable after the driver sent a notification; a wait on it
+    /// consumes the notification.
     pub to_program: BorrowedFd<'a>,
 }
 
 impl Handles<'_> {
-    /// The program's side, in this process, with copies of the descriptors.
+    /// Creates the program's side in this process, with duplicates of the descriptors.
+    ///
+    /// # Errors
+    /// If a descriptor cannot be duplicated, and as [`Attachment::new`].
     pub fn attach(&self) -> Result<Attachment, SetupError> {
         let copy = |fd: BorrowedFd| {
             rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(system("cannot copy a descriptor"))
@@ -81,10 +89,14 @@ impl Handles<'_> {
 }
 
 impl Client {
-    /// Makes the memory file of a program, which cannot change its size, and its doorbells.
+    /// Creates a program's memory file, whose size is fixed, and its doorbells.
     ///
-    /// The program maps it then; before any other call than [`Client::handles`], [`Client::bytes`] and a drop the driver is
-    /// to [`Client::seal`] it. (One that trusts its program can do without.)
+    /// The program maps the file after this call. The driver must [`Client::seal`] the file before
+    /// it calls anything but [`Client::handles`], [`Client::bytes`] and drop. (A driver that trusts
+    /// its program can omit the seal.)
+    ///
+    /// # Errors
+    /// If a number of the budget is out of range, or a system call fails.
     pub fn create(budget: Budget) -> Result<Client, SetupError> {
         let file = MemoryFile::create(budget.file_bytes()?)?;
         let region = Arc::new(file.map()?);
@@ -119,7 +131,7 @@ impl Client {
         })
     }
 
-    /// What the program gets.
+    /// The descriptors to pass to the program.
     pub fn handles(&self) -> Handles<'_> {
         Handles {
             memory: self.file.fd(),
@@ -128,17 +140,18 @@ impl Client {
         }
     }
 
-    /// Readable when the program rang. Wait for it, and empty it by [`Client::hear`]; or watch it edge-triggered, and say so
-    /// by [`Client::rang`].
+    /// Becomes readable when the program sends a notification. Poll it level-triggered and clear it
+    /// by [`Client::hear`], or poll it edge-triggered and call [`Client::rang`] after each event.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// The program has mapped the file: from now on neither it nor anybody else can take pages out of it, and the first page
-    /// is there. It takes long, and is not for the packet thread.
+    /// Seals the file after the program has mapped it, and allocates its first page. No process can
+    /// remove pages from the file after this call. The call can block for long and must not run on
+    /// the packet thread.
     ///
     /// # Errors
-    /// If the program has sealed the file in a way that makes this impossible, or there is no memory.
+    /// If the program sealed the file in another way, or there is not enough memory.
     pub fn seal(&mut self) -> Result<(), SetupError> {
         self.file.seal()?;
         self.region.populate(0, PAGE)?;
@@ -149,7 +162,7 @@ impl Client {
     /// Opens a flow.
     ///
     /// # Errors
-    /// If there is no room or no memory for it.
+    /// If the shape is invalid, no slot or no gap is free, or there is not enough memory.
     pub fn open(&mut self, shape: Shape) -> Result<Flow, SetupError> {
         match self.reserve(shape)?.prepare() {
             Ok(prepared) => Ok(self.open_at(prepared)),
@@ -160,11 +173,12 @@ impl Client {
         }
     }
 
-    /// The first part of [`Client::open`], which touches no shared memory: a place is set aside. [`Reserved::prepare`], which
-    /// another thread can call, and [`Client::open_at`] follow; or [`Client::vacate`].
+    /// The first part of [`Client::open`]: reserves a place for a flow without touching shared
+    /// memory. The caller continues with [`Reserved::prepare`], which any thread can call, and
+    /// [`Client::open_at`]; or with [`Client::vacate`].
     ///
     /// # Errors
-    /// If there is no room for it.
+    /// If the shape is invalid, or no slot or no gap is free.
     pub fn reserve(&mut self, shape: Shape) -> Result<Reserved, SetupError> {
         let plan = shape.plan()?;
         let Some(slot) = self.slots.take() else {
@@ -175,7 +189,7 @@ impl Client {
             return Err(self.gaps.refusal(plan.bytes()));
         };
         let place = Place {
-            // There are at most MAX_FLOWS.
+            // There are at most MAX_FLOWS slots.
             slot: slot as u32,
             offset,
             shape,
@@ -196,7 +210,7 @@ impl Client {
         Flow::open(&self.region, prepared.place, &self.to_program, 0)
     }
 
-    /// A place that was reserved is not used: it may be another's.
+    /// Releases a reserved place that is not used. Another flow can get it.
     pub fn vacate(&mut self, place: Place) {
         let bytes = place.shape.plan().map_or(0, |plan| plan.bytes());
         self.slots
@@ -205,8 +219,9 @@ impl Client {
         self.gaps.give(place.offset, bytes);
     }
 
-    /// Ends a flow: its region reads as zeros, and its place may be another's. The balance says how many chunks the
-    /// driver still had; records of it that are still held are void.
+    /// Closes a flow and fills its region with zeros. Another flow can get its place. The returned
+    /// balance counts the chunks that the driver still owned. Records of the flow are invalid after
+    /// this call.
     pub fn close(&mut self, flow: Flow) -> Balance {
         let retired = self.retire(flow);
         let balance = retired.balance();
@@ -214,8 +229,8 @@ impl Client {
         balance
     }
 
-    /// The first half of [`Client::close`], which takes no time to speak of: the flow has ended, and its bytes are there
-    /// until [`Retired::clear`], which another thread can call.
+    /// The first part of [`Client::close`]; it takes constant time. The flow is closed. Its bytes
+    /// stay until [`Retired::clear`], which any thread can call.
     pub fn retire(&mut self, flow: Flow) -> Retired {
         let place = flow.place;
         let balance = flow.balance();
@@ -232,16 +247,16 @@ impl Client {
         }
     }
 
-    /// The last half: its place may be another's.
+    /// The last part of [`Client::close`]: another flow can get the place.
     pub fn reuse(&mut self, cleared: Cleared) {
-        // Another program's pages are no business of this one.
+        // A region of another client's file is ignored.
         if Arc::ptr_eq(&self.region, &cleared.region) {
             self.gaps.give(cleared.offset, cleared.bytes);
         }
     }
 
-    /// Names the flows in which the program moved an index since the last time; each at most once, and only those
-    /// that are open. It is the program's word, and it is only where to look.
+    /// Clears the notices and calls `each` for every open flow in which the program reported a
+    /// moved index since the last call. A notice can be wrong: it only says where to look.
     pub fn take_notices(&self, mut each: impl FnMut(u32)) {
         self.notices.take(|slot| {
             if self.slots.is_out(slot.into()) {
@@ -250,23 +265,26 @@ impl Client {
         });
     }
 
-    /// The same flows, but their notices stay.
+    /// The open flows whose notices are set. The notices stay set.
     pub fn noticed(&self) -> impl Iterator<Item = u32> {
         let is_open = |slot: &u32| self.slots.is_out((*slot).into());
         self.notices.iter().filter(is_open)
     }
 
-    /// Wakes the program if it sleeps: once a turn, after [`Flow::publish`]. True if it slept.
+    /// Notifies the program if it sleeps. Call it once per iteration of the event loop, after
+    /// [`Flow::publish`]. True if the program slept.
     pub fn ring(&self) -> bool {
         self.ringer.ring()
     }
 
-    /// The same, for another thread: a ring is a system call, and takes longer where many wait for it.
+    /// A handle for notifying the program from another thread. A notification is a system call,
+    /// which takes longer the more waiters the doorbell has.
     pub fn ringer(&self) -> Ringer {
         self.ringer.clone()
     }
 
-    /// Before sleeping. True: the program rings if something happens. False: something has happened already.
+    /// Call this before sleeping. True: the driver may sleep, and the program will notify it.
+    /// False: a notice is already set.
     pub fn doze(&mut self) -> bool {
         self.granted += u64::from(self.nap.begin());
         let quiet = !self.notices.any();
@@ -276,13 +294,14 @@ impl Client {
         quiet
     }
 
-    /// After sleeping, whatever woke the driver.
+    /// Clears the sleeping flag. Call this after sleeping, whatever the reason for waking.
     pub fn wake(&mut self) {
-        // If the flag still stands, nobody took it, and nobody may ring.
+        // If the flag is still set, the program did not take it and has no permission to notify.
         self.granted = self.granted.saturating_sub(self.nap.end().into());
     }
 
-    /// Empties the doorbell, and says that the driver is awake.
+    /// Resets the doorbell and clears the sleeping flag. Returns the number of notifications since
+    /// the last call.
     pub fn hear(&mut self) -> Heard {
         self.wake();
         let mut count = [0; 8];
@@ -301,8 +320,8 @@ impl Client {
         Heard { rings, unasked }
     }
 
-    /// For who watches the doorbell edge-triggered and leaves it full: it rang at least once. Says that the driver is awake;
-    /// true if nobody asked for the ring.
+    /// Clears the sleeping flag after an edge-triggered event of the doorbell, which stays full.
+    /// True if the program sent the notification without taking the flag.
     pub fn rang(&mut self) -> bool {
         self.wake();
         let unasked = self.granted == 0;
@@ -310,14 +329,16 @@ impl Client {
         unasked
     }
 
-    /// Tells the program for which rule it is expelled, and wakes it. The client and its flows are to be dropped
-    /// then; what the program does with its memory no longer matters to anybody.
+    /// Disconnects the program: writes the number of the broken rule to shared memory and wakes the
+    /// program. The caller must then drop the client and its flows.
     pub fn expel(&self, breach: &Breach) {
         self.condemn(breach);
         self.ringer.strike();
     }
 
-    /// The same without waking it. Its doorbell is to be struck ([`Client::ringer`]), flag or not: that is the program's to break.
+    /// As [`Client::expel`], but without waking the program. The caller must call
+    /// [`Ringer::strike`] on [`Client::ringer`] whether the flag is set or not, because the program
+    /// can corrupt the flag.
     pub fn condemn(&self, breach: &Breach) {
         self.ended.store(breach.must(), Ordering::Release);
         for slot in 0..self.flows {
@@ -334,40 +355,40 @@ impl Client {
     }
 }
 
-/// A place that was set aside for a flow. Its pages may not be there yet.
+/// A place that is reserved for a flow. Its pages may not be allocated yet.
 pub struct Reserved {
     place: Place,
     bytes: u64,
     region: Arc<Region>,
 }
 
-/// The same, with its pages.
+/// A reserved place whose pages are allocated.
 pub struct Prepared {
     place: Place,
     region: Arc<Region>,
 }
 
-/// A place that was set aside, and there is no memory for it. It is to be [`Client::vacate`]d.
+/// A reserved place whose pages could not be allocated. The caller must [`Client::vacate`] it.
 pub struct Unprepared {
-    /// Where.
+    /// The place.
     pub place: Place,
-    /// Why.
+    /// The reason.
     pub why: SetupError,
 }
 
 impl Prepared {
-    /// Where it is.
+    /// The place of the flow.
     pub fn place(&self) -> Place {
         self.place
     }
 }
 
 impl Reserved {
-    /// Makes all its pages be there, so that who serves the flow never waits for one. It takes about a millisecond for
-    /// each 2 MiB that are new.
+    /// Allocates all pages of the region, so that the packet thread never waits for one. The call
+    /// takes about a millisecond for each 2 MiB of new pages.
     ///
     /// # Errors
-    /// If there is no memory for them.
+    /// If there is not enough memory.
     pub fn prepare(self) -> Result<Prepared, Unprepared> {
         let Reserved {
             place,
@@ -381,7 +402,7 @@ impl Reserved {
     }
 }
 
-/// The region of a flow that has ended.
+/// The region of a closed flow.
 pub struct Retired {
     offset: u64,
     bytes: u64,
@@ -389,7 +410,7 @@ pub struct Retired {
     region: Arc<Region>,
 }
 
-/// The same, which reads as zeros.
+/// The region of a closed flow, filled with zeros.
 pub struct Cleared {
     offset: u64,
     bytes: u64,
@@ -397,12 +418,13 @@ pub struct Cleared {
 }
 
 impl Retired {
-    /// How many chunks the driver still had.
+    /// The number of chunks that the driver still owned when the flow was closed.
     pub fn balance(&self) -> Balance {
         self.balance
     }
 
-    /// Writes zeros over it. (The pages stay: to take them out of the file is forbidden to everybody, see [`Client::seal`].)
+    /// Fills the region with zeros. The pages stay allocated, because the seals forbid removing
+    /// them from the file (see [`Client::seal`]).
     pub fn clear(self) -> Cleared {
         self.region.clear(self.offset, self.bytes);
         Cleared {
@@ -413,11 +435,11 @@ impl Retired {
     }
 }
 
-/// A flow, as the driver has it.
+/// The driver's side of a flow.
 pub struct Flow {
     place: Place,
     region: Arc<Region>,
-    /// Where the data area begins in the region.
+    /// Offset of the data area in the memory file.
     area: u64,
     transmit: Channel,
     receive: Channel,
@@ -428,34 +450,35 @@ pub struct Flow {
     notices: Notices,
 }
 
-/// One direction: records come in by one ring, and leave by the other.
+/// One direction: records arrive in one ring and return in the other.
 struct Channel {
     requests: Consumer,
     answers: Producer,
-    /// Entries that the records held now will take on their way back.
+    /// Entries that the held records will use in the return ring.
     promised: u32,
 }
 
-/// What [`Flow::take`] and [`Flow::take_empty`] found.
+/// The result of [`Flow::take`] and [`Flow::take_empty`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// A record; its chunks are the driver's until it is given back.
+    /// A record. The driver owns its chunks until it gives the record back.
     Record(Record),
-    /// Nothing is there.
+    /// The ring is empty.
     Empty,
-    /// The program does not collect what it got back, and there is no room for more.
+    /// The return ring has no room, because the program does not collect returned records.
     NoRoom,
 }
 
-/// Why a packet did not reach its flow; a counter of the flow in shared memory, for the program to read.
+/// Why a flow lost a received packet. Each reason is the index of a counter of the flow in shared
+/// memory, which the program reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Loss {
-    /// No empty record was there, or no room to deliver it.
+    /// The flow had no empty record, or no room in its deliver ring.
     NoBuffer,
-    /// The flow had used its share of the driver's time.
+    /// The flow had used its share of the driver's processor time.
     OverShare,
-    /// It fitted no record.
+    /// The packet was longer than the record.
     TooLong,
 }
 
@@ -495,12 +518,12 @@ impl Flow {
         flow
     }
 
-    /// Its number among the program's flows.
+    /// The number of the flow among the program's flows.
     pub fn slot(&self) -> u32 {
         self.place.slot
     }
 
-    /// Where it lies: what the program must be told.
+    /// The location of the flow. The program needs it to use the flow.
     pub fn place(&self) -> Place {
         self.place
     }
@@ -508,13 +531,14 @@ impl Flow {
     /// Takes the next record that is to be sent.
     ///
     /// # Errors
-    /// If the program broke a rule: expel it.
+    /// If the program broke a rule: disconnect it.
     #[inline]
     pub fn take(&mut self) -> Result<Taken, Breach> {
         self.transmit.take(&mut self.owned)
     }
 
-    /// The next call is [`Flow::take`], [`Flow::give_back`] or both, and then [`Flow::publish`]: what they read and write is fetched.
+    /// Prefetches what the next [`Flow::take`], [`Flow::give_back`] and [`Flow::publish`] read and
+    /// write.
     #[inline]
     pub fn soon(&self) {
         self.transmit.requests.soon();
@@ -524,23 +548,24 @@ impl Flow {
     /// Takes the next empty record.
     ///
     /// # Errors
-    /// If the program broke a rule: expel it.
+    /// If the program broke a rule: disconnect it.
     #[inline]
     pub fn take_empty(&mut self) -> Result<Taken, Breach> {
         self.receive.take(&mut self.owned)
     }
 
-    /// Looks at the program's indices, up to the first that has moved since it was last looked at; false if none has. It is for who wants
-    /// to know whether a call was for nothing, and too dear for each packet.
+    /// Loads the program's indices until one has moved since the last load. False if none has. A
+    /// caller uses it to find out whether a notification was useless. It is too expensive for each
+    /// packet.
     ///
     /// # Errors
-    /// If the program broke a rule: expel it.
+    /// If the program broke a rule: disconnect it.
     pub fn moved(&mut self) -> Result<bool, Breach> {
         Ok(self.transmit.moved()? || self.receive.moved()?)
     }
 
-    /// The next call for this record is [`Flow::read`]: the first bytes of it are fetched, which are those that the processor does not
-    /// foresee itself.
+    /// Prefetches the first bytes of a record for the next [`Flow::read`]. The hardware prefetcher
+    /// does not foresee these bytes.
     #[inline]
     pub fn soon_read(&self, record: &Record) {
         if let Some(pair) = record.pairs().first() {
@@ -549,8 +574,9 @@ impl Flow {
         }
     }
 
-    /// Copies the bytes of a record, one pair after the other, to the begin of `into`; says how many. The program may
-    /// write them meanwhile: what is judged must be this copy.
+    /// Copies the bytes of a record's pairs, in order, to the start of `into`. Returns the number
+    /// of copied bytes. The program may write the pairs at the same time, so validate only this
+    /// copy.
     #[inline]
     pub fn read(&self, record: &Record, into: &mut [u8]) -> usize {
         let mut rest = into;
@@ -564,7 +590,8 @@ impl Flow {
         whole - rest.len()
     }
 
-    /// Copies bytes into a record's buffers, from byte `at` of it on; says how many had room.
+    /// Copies `bytes` into a record's buffers, starting at byte `at` of the record. Returns the
+    /// number of copied bytes.
     #[inline]
     pub fn write(&mut self, record: &Record, at: usize, bytes: &[u8]) -> usize {
         let (mut skip, mut rest) = (at, bytes);
@@ -580,13 +607,16 @@ impl Flow {
         bytes.len() - rest.len()
     }
 
-    /// Gives a record of [`Flow::take`] back, with what became of it and when.
+    /// Gives a record of [`Flow::take`] back to the program. `stamp` is the time of sending in ns
+    /// of `CLOCK_MONOTONIC`, or 0.
     #[inline]
     pub fn give_back(&mut self, record: Record, status: Status, stamp: u64) {
         self.transmit.give(&mut self.owned, &record, status, stamp);
     }
 
-    /// Gives a record of [`Flow::take_empty`] back, with its first `length` bytes filled. (0: it comes back unused.)
+    /// Gives a record of [`Flow::take_empty`] back to the program, with its first `length` bytes
+    /// filled. With `length` 0 the record returns unused. `stamp` is the time of reception in ns of
+    /// `CLOCK_MONOTONIC`, or 0.
     #[inline]
     pub fn deliver(&mut self, mut record: Record, length: usize, status: Status, stamp: u64) {
         let mut rest = length.min(record.bytes());
@@ -598,12 +628,12 @@ impl Flow {
         self.receive.give(&mut self.owned, &record, status, stamp);
     }
 
-    /// Counts a packet that the flow did not get.
+    /// Counts one lost packet of the flow.
     pub fn lost(&mut self, why: Loss) {
         self.lost_many(why, 1);
     }
 
-    /// The same, of several.
+    /// Counts `number` lost packets of the flow.
     #[inline]
     pub fn lost_many(&mut self, why: Loss, number: u64) {
         let count = &mut self.lost[why as usize];
@@ -611,8 +641,8 @@ impl Flow {
         self.label[why as usize].store(*count, Ordering::Relaxed);
     }
 
-    /// Shows the program what was taken and given since the last time. True if there was something: then the client
-    /// is to [`ring`](Client::ring).
+    /// Publishes the records that were taken and given back since the last call. True if there were
+    /// any: the caller must then notify the program ([`Client::ring`]).
     #[inline]
     pub fn publish(&mut self) -> bool {
         let moved = self.transmit.show() | self.receive.show();
@@ -622,15 +652,16 @@ impl Flow {
         moved
     }
 
-    /// The chunks that the driver has now, in records or not yet published, and those that the program has.
+    /// The chunks of the records that the driver holds (`in_use`), and all other chunks of the
+    /// flow. A record counts as given back even before [`Flow::publish`].
     pub fn balance(&self) -> Balance {
         self.owned.balance()
     }
 
-    /// What must hold at every moment.
+    /// Checks the ledger.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the ledger is inconsistent.
     pub fn invariants(&self) {
         self.owned.invariants();
     }
@@ -640,7 +671,8 @@ impl Flow {
         self.notices.raise(self.place.slot);
     }
 
-    /// Writes the label, which the program may compare with what it was told; nobody reads it back.
+    /// Writes the label. The program may compare it with the place that it was given. The driver
+    /// does not read it back.
     fn write_label(&self, area: u64) {
         let Place {
             slot,
@@ -683,7 +715,7 @@ impl Channel {
         for (claimed, pair) in record.pairs().iter().enumerate() {
             let chunk = self.requests.judge().chunk(pair);
             if !owned.claim(chunk) {
-                // A record that is not accepted claims nothing.
+                // A rejected record claims no chunk.
                 for pair in &record.pairs()[..claimed] {
                     owned.release(self.requests.judge().chunk(pair));
                 }
@@ -734,7 +766,7 @@ impl<'a> Header<'a> {
             .store(VERSION, Ordering::Release);
     }
 
-    /// Magic, version, bytes and flows, as they stand there.
+    /// Magic, version, bytes and flows, as read from shared memory.
     pub(crate) fn read(&self) -> (u64, u32, u64, u32) {
         let version = self.word(offset_of!(FileHeader, version));
         (
@@ -785,7 +817,7 @@ impl<'a> Header<'a> {
     }
 }
 
-/// Bytes of a packet that are fetched ahead.
+/// Bytes of a packet that `soon_read` prefetches.
 const FORESEEN: u32 = 256;
 const LOST: u64 = field(offset_of!(FlowHeader, lost));
 

@@ -1,41 +1,52 @@
-//! Where everything lies in a memory file, and the shape of a flow, which is checked in one function.
+//! Offsets of everything in a memory file, and the shape of a flow with its validation.
 //!
-//! The structures here are never made: their fields' offsets are what is used, by [`std::mem::offset_of`], and the
-//! assertions at the end hold them to the numbers that `docs/reference/ring.md` gives to programs in other languages. All
-//! integers have the machine's own byte order: both sides run on the same machine.
+//! [`Shape::plan`] takes a flow's shape and returns the offsets of its parts. It fails if a number
+//! is out of range.
 //!
-//! Fields that one side writes share no cache line with those that the other side writes, and the lines of one
-//! writer stand together, so that the processor's fetching of neighbouring lines never takes one from its writer.
+//! The structures in this module are never constructed. The crate uses the offsets of their fields
+//! ([`std::mem::offset_of`]). The assertions at the end compare the offsets with the numbers that
+//! `docs/reference/ring.md` gives to programs in other languages. All integers have the machine's
+//! byte order, because both sides run on the same machine.
+//!
+//! Fields that the program writes share no cache line with fields that the driver writes. The cache
+//! lines of one writer are adjacent, so the adjacent-line prefetcher of the processor does not take
+//! a line from its writer.
 
 use std::fmt;
 use std::mem::{offset_of, size_of};
 
 use crate::record::{Head, Slot};
 
-/// What a program may have at most; the driver (or who asks it) decides.
+/// The resources that one program may use. The driver or the driver's caller sets them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// How many flows at a time, 1 to [`MAX_FLOWS`].
+    /// Largest number of open flows, 1 to [`MAX_FLOWS`].
     pub flows: u32,
-    /// Bytes for the regions of all of them, at most [`MAX_BYTES`]; rounded up to pages.
+    /// Bytes for the regions of all flows, [`PAGE`] to [`MAX_BYTES`]; rounded up to whole pages.
     pub bytes: u64,
 }
 
-/// What one flow asks for.
+/// The sizes that a program requests for one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// Bytes of a chunk (a buffer): a power of two, 64 to 65,536. Each pair of a record lies inside one chunk.
+    /// Bytes of a chunk (a buffer): a power of two, 64 to 65,536. Each pair of a record lies inside
+    /// one chunk.
     pub chunk_bytes: u32,
-    /// How many chunks the data area has, 1 to 65,536.
+    /// Number of chunks in the data area, 1 to 65,536.
     pub chunks: u32,
-    /// Entries of the submit and of the reclaim ring: a power of two, 16 to 32,768. A record of n pairs takes n + 1.
+    /// Entries of the submit ring and of the reclaim ring: a power of two, 16 to 32,768. A record
+    /// of n pairs takes n + 1 entries.
     pub transmit_entries: u32,
-    /// Entries of the prime and of the deliver ring, likewise.
+    /// Entries of the prime ring and of the deliver ring, with the same limits.
     pub receive_entries: u32,
 }
 
 impl Shape {
-    /// Checks the shape, and computes where its parts lie. Nothing else ever judges a shape.
+    /// Validates the shape and computes the offsets of its parts. No other function validates a
+    /// shape.
+    ///
+    /// # Errors
+    /// If a number is out of its range or is not a power of two where the field requires one.
     pub fn plan(&self) -> Result<Plan, ShapeError> {
         let power = |what, value: u32, least, most| match value.is_power_of_two() {
             true => within(what, value, least, most),
@@ -56,7 +67,7 @@ impl Shape {
         Ok(Plan { rings, area, bytes })
     }
 
-    /// Entries of a ring.
+    /// The number of entries of `ring`.
     pub fn entries(&self, ring: Ring) -> u32 {
         match ring {
             Ring::Submit | Ring::Reclaim => self.transmit_entries,
@@ -70,7 +81,7 @@ impl Shape {
     }
 }
 
-/// Where the parts of a flow's region lie, from its begin.
+/// Offsets of the parts of a flow's region, in bytes from the start of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     rings: [u64; 4],
@@ -79,30 +90,30 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Bytes of the whole region, whole pages.
+    /// Bytes of the region; a multiple of [`PAGE`].
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Where the data area begins.
+    /// Offset of the data area.
     pub fn area(&self) -> u64 {
         self.area
     }
 
-    /// Where a ring's entries begin.
+    /// Offset of the first entry of `ring`.
     pub fn ring(&self, ring: Ring) -> u64 {
         self.rings[ring as usize]
     }
 }
 
-/// Where a flow lies in its program's memory file: what the program must know to use it.
+/// The location of a flow in its program's memory file. A program needs it to use the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its number, and its bit among the notices.
+    /// Number of the flow and index of its notice bit.
     pub slot: u32,
-    /// Where its region begins, in bytes from the begin of the file; whole pages.
+    /// Offset of its region in bytes from the start of the file; a multiple of [`PAGE`].
     pub offset: u64,
-    /// What it asked for.
+    /// The shape that the program requested.
     pub shape: Shape,
 }
 
@@ -112,7 +123,7 @@ pub struct Place {
 pub enum Ring {
     /// Transmit channel, program to driver: records to send.
     Submit,
-    /// Transmit channel, driver to program: records whose chunks may be used again.
+    /// Transmit channel, driver to program: records whose chunks the program may use again.
     Reclaim,
     /// Receive channel, program to driver: empty records.
     Prime,
@@ -121,10 +132,10 @@ pub enum Ring {
 }
 
 impl Ring {
-    /// In the order in which they lie.
+    /// All rings in the order of their offsets in a region.
     pub const ALL: [Ring; 4] = [Ring::Submit, Ring::Reclaim, Ring::Prime, Ring::Deliver];
 
-    /// Where the producer index lies, from the begin of the region.
+    /// Offset of the producer index from the start of the region.
     pub(crate) fn producer(self) -> u64 {
         let at = match self {
             Ring::Submit => offset_of!(FlowHeader, submit_producer),
@@ -135,7 +146,7 @@ impl Ring {
         at as u64
     }
 
-    /// Where the consumer index lies.
+    /// Offset of the consumer index from the start of the region.
     pub(crate) fn consumer(self) -> u64 {
         let at = match self {
             Ring::Submit => offset_of!(FlowHeader, submit_consumer),
@@ -158,86 +169,86 @@ impl fmt::Display for Ring {
     }
 }
 
-/// Why a shape cannot be.
+/// Why a shape or a budget is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
-    /// Out of its bounds.
+    /// The value is out of its range.
     #[error("{what}: {value}, and {least} to {most} are allowed")]
     Bounds {
         /// Which number.
         what: &'static str,
-        /// Its value.
+        /// The value.
         value: u64,
-        /// The least that is allowed.
+        /// The smallest allowed value.
         least: u64,
-        /// The most that is allowed.
+        /// The largest allowed value.
         most: u64,
     },
-    /// Must be a power of two.
+    /// The value must be a power of two.
     #[error("{what}: {value} is no power of two")]
     NoPowerOfTwo {
         /// Which number.
         what: &'static str,
-        /// Its value.
+        /// The value.
         value: u32,
     },
 }
 
-/// Why a memory file, a flow or an attachment could not be made.
+/// Why a memory file, a flow or an attachment could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// The numbers make no sense.
+    /// A shape or a budget is invalid.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// As many flows as the budget allows are open.
+    /// The program has as many open flows as its budget allows.
     #[error("all {0} flows of the program are open")]
     NoSlot(u32),
-    /// No gap of the memory file is large enough.
+    /// No gap in the memory file is large enough for the region.
     #[error(
         "no room for a region of {wanted} bytes: of {total} bytes {free} are free, the largest gap has {gap}"
     )]
     NoRoom {
         /// Bytes of the region.
         wanted: u64,
-        /// Bytes for regions.
+        /// Bytes of the file that are available to regions.
         total: u64,
-        /// Bytes that no region takes.
+        /// Bytes that no region uses.
         free: u64,
-        /// The longest run of them.
+        /// Bytes of the largest gap.
         gap: u64,
     },
-    /// The kernel refuses.
+    /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// What was tried.
+        /// What the call was for.
         what: &'static str,
-        /// The kernel's answer.
+        /// The error of the system call.
         error: std::io::Error,
     },
-    /// The program put seals on its memory file that keep the driver from putting its own.
+    /// The program put seals on its memory file that prevent the driver from adding its own.
     #[error(
         "the program has sealed its memory file: its seals are {seen:#x}, and {wanted:#x} are needed"
     )]
     OtherSeals {
-        /// Which it has.
+        /// The seals that the file has.
         seen: u32,
-        /// Which it must have.
+        /// The seals that the file must have.
         wanted: u32,
     },
-    /// What came from the driver is no memory file of a version that this program speaks.
+    /// The file from the driver is not a memory file of a version that this program supports.
     #[error("not a memory file of version {VERSION}: {what} is {seen:#x}, not {wanted:#x}")]
     NotOurs {
-        /// Which field.
+        /// Which field differs.
         what: &'static str,
-        /// What is there.
+        /// The value of the field.
         seen: u64,
-        /// What should be.
+        /// The value that this program requires.
         wanted: u64,
     },
-    /// Another flow of this program has the region, or a part of it.
+    /// Another open flow of this program uses the region or a part of it.
     #[error("the region at {offset} is another flow's, which is still in use")]
     InUse {
-        /// Where it begins.
+        /// Offset of the region.
         offset: u64,
     },
     /// The flow's region is not inside the memory file.
@@ -245,9 +256,9 @@ pub enum SetupError {
         "the region at {offset} of {wanted} bytes is not inside the memory file of {total} bytes"
     )]
     Outside {
-        /// Where it is said to begin.
+        /// Offset of the region.
         offset: u64,
-        /// Its bytes.
+        /// Bytes of the region.
         wanted: u64,
         /// Bytes of the file.
         total: u64,
@@ -261,27 +272,28 @@ pub(crate) struct FileHeader {
     pub magic: u64,
     /// [`VERSION`].
     pub version: u32,
-    /// Flows at most.
+    /// Largest number of open flows; slots are below it.
     pub flows: u32,
     /// Bytes of the file.
     pub bytes: u64,
-    /// 0, or the number of the MUST for which the program was expelled. Written by the driver.
+    /// 0, or the number of the rule for which the driver disconnected the program. The driver
+    /// writes it.
     pub ended: u32,
     _rest: [u32; 9],
-    /// 1 while the driver sleeps. Set by the driver, cleared by who takes it.
+    /// 1 while the driver sleeps. The driver sets it. The side that takes the flag clears it.
     pub driver_sleeps: u32,
     _line: [u32; 15],
-    /// 1 while the program sleeps, likewise.
+    /// 1 while the program sleeps. The program sets it. The side that takes the flag clears it.
     pub program_sleeps: u32,
     _line2: [u32; 15],
     _room: [u64; 40],
-    /// A bit for each flow in which the program moved an index.
+    /// One bit for each flow in which the program moved an index.
     pub to_driver: [u64; WORDS],
-    /// A bit for each flow in which the driver moved an index.
+    /// One bit for each flow in which the driver moved an index.
     pub to_program: [u64; WORDS],
 }
 
-/// The begin of a flow's region.
+/// The header of a flow's region.
 #[repr(C)]
 pub(crate) struct FlowHeader {
     /// 1 while the flow is open.
@@ -291,49 +303,50 @@ pub(crate) struct FlowHeader {
     pub chunks: u32,
     pub transmit_entries: u32,
     pub receive_entries: u32,
-    /// Where the data area begins, from the begin of the region.
+    /// Offset of the data area from the start of the region.
     pub area: u64,
     _label: [u64; 4],
-    /// Counters of what the flow did not get, by `driver::Loss`. Written by the driver, never read.
+    /// Lost packets of the flow, indexed by `driver::Loss`. The driver writes them and never reads
+    /// them.
     pub lost: [u64; 8],
-    // The lines that the program writes.
+    // The program writes the next four lines.
     pub submit_producer: Line,
     pub reclaim_consumer: Line,
     pub prime_producer: Line,
     pub deliver_consumer: Line,
-    // The lines that the driver writes.
+    // The driver writes the next four lines.
     pub submit_consumer: Line,
     pub reclaim_producer: Line,
     pub prime_consumer: Line,
     pub deliver_producer: Line,
 }
 
-/// An index on a cache line of its own.
+/// An index on its own cache line.
 #[repr(C)]
 pub(crate) struct Line {
     pub index: u32,
     _rest: [u32; 15],
 }
 
-/// Bytes of a page: regions and data areas begin on one.
+/// Bytes of a page. Regions and data areas start at multiples of it.
 pub const PAGE: u64 = 4096;
-/// What a base is a multiple of.
+/// A base is a multiple of this number.
 pub const ALIGN: u64 = 8;
-/// Flows of a program at most.
+/// Largest number of flows of a program.
 pub const MAX_FLOWS: u32 = 4096;
-/// Bytes of a memory file's regions at most: 64 GiB. The file is sparse.
+/// Largest number of bytes for the regions of a memory file: 64 GiB. The file is sparse.
 pub const MAX_BYTES: u64 = 1 << 36;
-/// Entries of a ring at most.
+/// Largest number of entries of a ring.
 pub const MAX_ENTRIES: u64 = 32_768;
 /// Bytes of an entry of a ring.
 pub const ENTRY: u64 = size_of::<Slot>() as u64;
 /// "netnring" in the byte order of x86.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"netnring");
-/// Of the layout and its rules.
+/// Version of the layout and of the rules in `docs/reference/ring.md`.
 pub const VERSION: u32 = 1;
-/// Words of notices in each direction.
+/// Words of notice bits in each direction.
 pub(crate) const WORDS: usize = MAX_FLOWS as usize / 64;
-/// Bytes of a flow's header; its first ring follows.
+/// Bytes of a flow's header. The first ring follows it.
 pub(crate) const FLOW_HEADER: u64 = size_of::<FlowHeader>() as u64;
 
 /// Rounds up to whole pages.
@@ -342,7 +355,7 @@ pub(crate) fn pages(bytes: u64) -> u64 {
 }
 
 impl Budget {
-    /// Bytes of the memory file: the header's page, then room for the regions.
+    /// Bytes of the memory file: one page for the header, then the regions.
     pub(crate) fn file_bytes(&self) -> Result<u64, ShapeError> {
         within("flows", self.flows, 1, MAX_FLOWS.into())?;
         within("bytes", self.bytes, PAGE, MAX_BYTES)?;
@@ -368,7 +381,7 @@ fn within(
     }
 }
 
-// The numbers of docs/reference/ring.md.
+// The offsets that docs/reference/ring.md specifies.
 const _: () = {
     assert!(size_of::<FileHeader>() == 0x600);
     assert!(offset_of!(FileHeader, magic) == 0x00);

@@ -1,24 +1,27 @@
-//! Who has which buffer, by address. In use + free = total holds at every moment, and giving twice, or what is
-//! not ours, is refused: a frame that is counted and not named gets lost where kernels count differently.
+//! Ownership of buffers, by address. `in_use + free == total` holds after every call.
+//! [`Pool::give`] fails for an address that is not in the pool and for a frame that is already
+//! free. The ledger names each frame, because a plain count of frames loses frames when kernels
+//! count differently.
 
-/// How many buffers there are, and with whom.
+/// The number of buffers of a set, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Balance {
-    /// Handed out.
+    /// Buffers that are handed out.
     pub in_use: u32,
-    /// Not handed out.
+    /// Buffers that are not handed out.
     pub free: u32,
-    /// The sum of the two.
+    /// `in_use + free`.
     pub total: u32,
 }
 
-/// A set of chunks: those that one side has at the moment.
+/// The set of chunks that one side owns at the moment.
 ///
-/// Counting is behind a branch, and not `in_use += u32::from(was_new)`: that is lost in optimised builds of Rust 1.95
-/// (LLVM 22) where the call is inlined in a loop. The tests of this crate in release mode see it.
+/// `claim` and `release` count inside a branch, and do not compute `in_use += u32::from(was_new)`.
+/// Optimised builds of Rust 1.95 (LLVM 22) lose that addition where the call is inlined in a loop.
+/// The tests of this crate in release mode detect the loss.
 #[derive(Clone, Debug)]
 pub(crate) struct Owned {
-    /// The first 64 chunks, which are all that most flows have: at hand where the rest of the flow is.
+    /// The first 64 chunks, stored inline. Most flows have no more.
     first: u64,
     more: Box<[u64]>,
     in_use: u32,
@@ -26,7 +29,7 @@ pub(crate) struct Owned {
 }
 
 impl Owned {
-    /// None of so many.
+    /// An empty set; chunk numbers are below `total`.
     pub(crate) fn none_of(total: u32) -> Owned {
         Owned {
             first: 0,
@@ -36,7 +39,7 @@ impl Owned {
         }
     }
 
-    /// Puts one in; false if it was there.
+    /// Adds a chunk. Returns false if the set already contains it.
     #[inline]
     pub(crate) fn claim(&mut self, chunk: u32) -> bool {
         let (word, bit) = self.place(chunk);
@@ -48,7 +51,7 @@ impl Owned {
         true
     }
 
-    /// Takes one out; false if it was not there.
+    /// Removes a chunk. Returns false if the set does not contain it.
     #[inline]
     pub(crate) fn release(&mut self, chunk: u32) -> bool {
         let (word, bit) = self.place(chunk);
@@ -77,7 +80,7 @@ impl Owned {
         }
     }
 
-    /// What must hold at every moment.
+    /// Checks that the count matches the set.
     ///
     /// # Panics
     /// If it does not.
@@ -99,8 +102,8 @@ impl Owned {
     }
 }
 
-/// Frames of equal size in one piece of memory, handed out by address; the one given back last goes out first,
-/// while it is still in the cache.
+/// Frames of equal size in one piece of memory, handed out by address. [`Pool::take`] returns the
+/// frame that was given back last, because it is most likely still in the cache.
 #[derive(Clone, Debug)]
 pub struct Pool {
     free: Vec<u32>,
@@ -109,7 +112,10 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// So many frames of so many bytes, from address 0 on; all are free.
+    /// A pool of `frames` free frames of `frame_bytes` bytes each, starting at address 0.
+    ///
+    /// # Panics
+    /// If `frame_bytes` is 0.
     pub fn new(frames: u32, frame_bytes: u32) -> Pool {
         assert!(frame_bytes > 0, "a frame of no bytes");
         Pool {
@@ -119,17 +125,18 @@ impl Pool {
         }
     }
 
-    /// Takes a free frame: the address at which it begins.
+    /// Takes a free frame and returns the address of its first byte. Returns `None` if no frame is
+    /// free.
     #[inline]
     pub fn take(&mut self) -> Option<u64> {
         let frame = self.take_number()?;
         Some(u64::from(frame) * u64::from(self.frame_bytes))
     }
 
-    /// Gives a frame back by any address inside it.
+    /// Gives a frame back, by any address inside it.
     ///
     /// # Errors
-    /// If no frame is there, or it is not out; nothing changes then.
+    /// If the address is in no frame or the frame is not handed out. The pool does not change then.
     #[inline]
     pub fn give(&mut self, address: u64) -> Result<(), PoolError> {
         let total = self.out.total;
@@ -144,13 +151,13 @@ impl Pool {
         }
     }
 
-    /// True if the frame with this address is out.
+    /// True if the frame that contains `address` is handed out.
     pub fn is_out(&self, address: u64) -> bool {
         let frame = address / u64::from(self.frame_bytes);
         u32::try_from(frame).is_ok_and(|frame| self.is_out_number(frame))
     }
 
-    /// Takes a free frame, by its number.
+    /// Takes a free frame and returns its number.
     #[inline]
     pub(crate) fn take_number(&mut self) -> Option<u32> {
         let frame = self.free.pop()?;
@@ -158,7 +165,7 @@ impl Pool {
         Some(frame)
     }
 
-    /// Gives a frame back by its number; false if there is none, or it is not out.
+    /// Gives a frame back by its number. Returns false if it does not exist or is not handed out.
     #[inline]
     pub(crate) fn give_number(&mut self, frame: u32) -> bool {
         let was = self.is_out_number(frame) && self.out.release(frame);
@@ -168,26 +175,26 @@ impl Pool {
         was
     }
 
-    /// True if the frame with this number is out.
+    /// True if the frame with this number is handed out.
     #[inline]
     pub(crate) fn is_out_number(&self, frame: u32) -> bool {
         frame < self.out.total && self.out.has(frame)
     }
 
-    /// Bytes of a frame.
+    /// Bytes of one frame.
     pub fn frame_bytes(&self) -> u32 {
         self.frame_bytes
     }
 
-    /// How many frames are out, and how many are free.
+    /// The number of frames that are handed out, and of those that are free.
     pub fn balance(&self) -> Balance {
         self.out.balance()
     }
 
-    /// What must hold at every moment: in use + free = total, and no frame is both.
+    /// Checks that in_use + free = total, and that no frame is both.
     ///
     /// # Panics
-    /// If it does not.
+    /// If one of the two does not hold.
     pub fn invariants(&self) {
         self.out.invariants();
         assert_eq!(self.free.len(), self.out.balance().free as usize);
@@ -198,10 +205,10 @@ impl Pool {
     }
 }
 
-/// Why a frame cannot be given back.
+/// Why a pool does not take a frame back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PoolError {
-    /// No frame is there.
+    /// The address is in no frame.
     #[error("address {address:#x} is in no frame: they have {bytes} bytes together")]
     Foreign {
         /// The address.
@@ -209,7 +216,7 @@ pub enum PoolError {
         /// Bytes of all frames.
         bytes: u64,
     },
-    /// The frame is free already.
+    /// The frame is already free.
     #[error("the frame at address {address:#x} is not out")]
     NotOut {
         /// The address.

@@ -1,8 +1,8 @@
-//! Answers: how packets pass between a program and the driver process through shared memory (rings, frame pools, doorbells).
-//! May touch: memfd, mmap, eventfd, epoll, and the memory that it mapped; it is the only cross-process unsafe.
-//! Must never: know a contract or a header, read a shared field twice, or trust a value that the other side can write.
+//! Answers: how packets pass between a program and the driver process through shared memory.
+//! May touch: memfd, mmap, eventfd, epoll, mapped memory; the only cross-process unsafe code.
+//! Must never: know a contract or header, read a shared field twice, or trust a peer's value.
 //!
-//! # The shape of it
+//! # Layout
 //! ```text
 //!  memory file of one program (sealed)                    doorbells, one per direction
 //!  ┌────────┬──────────────────────────┬───────────────┬───
@@ -10,35 +10,39 @@
 //!  │ notices│ indices, 4 rings │ chunks│               │        program ◀──epoll──── driver
 //!  └────────┴──────────────────────────┴───────────────┴───
 //!
-//!  transmit channel:  program ──submit──▶ driver ──reclaim──▶ program     full buffers, then used ones
-//!  receive channel:   program ──prime───▶ driver ──deliver──▶ program     empty buffers, then filled ones
+//!  transmit channel:  program ──submit──▶ driver ──reclaim──▶ program   full buffers, then used
+//!  receive channel:   program ──prime───▶ driver ──deliver──▶ program   empty buffers, then filled
 //! ```
-//! This is the Rbuf channel of paper VERT, section 2.2: a *data area* of buffers, and two *control areas* for each
-//! simplex channel, which are single-producer single-consumer rings of *I/O records* (a count, then pairs of
-//! base and length). On both channels it is the program that chooses the addresses. Everything has a fixed size, so a
-//! full ring pushes back, and nobody waits for a buffer of somebody else.
+//! This is the Rbuf channel of paper VERT, section 2.2. It has a *data area* of buffers. Each
+//! simplex channel has two *control areas*, which are single-producer single-consumer rings of *I/O
+//! records* (a count, then pairs of base and length). The program chooses the buffer addresses on
+//! both channels. Every ring and every data area has a fixed size, so a full ring applies
+//! back-pressure to its own flow only, and no flow waits for a buffer of another flow.
 //!
-//! `docs/reference/ring.md` is the specification of every byte, with numbered rules for both sides; a program in another
-//! language needs nothing else. [`Breach`] names the rule that was broken.
+//! `docs/reference/ring.md` specifies every byte, with numbered rules for both sides. A program in
+//! another language needs no other document. [`Breach`] is a protocol violation; it holds the rule
+//! that was broken.
 //!
-//! # Who believes whom
-//! The program's side is hostile until shown otherwise. So `driver` reads each shared field once, into private
-//! state, judges it there, and never looks again; indices of its own live in private memory and are only *shown* to
-//! the program. The side of the `program` is built of the same cursors and judges the driver alike.
+//! # Trust
+//! The driver treats the program's side as hostile. The `driver` module reads each shared field
+//! once, copies it into private memory, validates the copy and does not read the field again. The
+//! driver keeps its own indices in private memory and only writes them to shared memory. The
+//! `program` module uses the same cursors and validates the driver's values in the same way.
 //!
-//! | module | what |
+//! | module | contents |
 //! |---|---|
-//! | [`layout`] | where everything lies; the shape of a flow, checked once |
-//! | [`breach`] | the rules that can be broken, by number |
-//! | [`record`] | I/O records, outside and inside |
-//! | `cursor` | the two ends of a ring |
-//! | [`ledger`] | who has which buffer; frame pools |
-//! | [`bell`] | sleeping, notices and doorbells |
-//! | `words` | atomics in shared memory, which loom can take the place of |
+//! | [`layout`] | offsets in the memory file; the shape of a flow and its validation |
+//! | [`breach`] | the numbered rules whose violation a side can detect |
+//! | [`record`] | I/O records, in shared memory and validated |
+//! | `cursor` | the producer end and the consumer end of a ring |
+//! | [`ledger`] | ownership of buffers; frame pools |
+//! | [`bell`] | sleeping flags, notices and doorbells |
+//! | `words` | atomics in shared memory, which loom can replace |
 //! | `region` | memory files and their mappings |
 //! | `driver`, `program` | the two sides |
 
-// Under loom only what loom tries: the cursors, the sleeping flag and the notices.
+// Under loom the crate contains only what loom tests: the cursors, the sleeping flag and the
+// notices.
 #![cfg_attr(loom, allow(dead_code))]
 
 pub mod bell;
@@ -68,6 +72,6 @@ pub use layout::{Budget, Place, Ring, SetupError, Shape, ShapeError};
 pub use ledger::{Balance, Pool, PoolError};
 pub use record::{Pair, Record, Status};
 
-/// What the target `ring` of `fuzz/` calls.
+/// The fuzz target `ring` of `fuzz/` calls this module.
 #[cfg(fuzzing)]
 pub use story::hostile;

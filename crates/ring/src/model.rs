@@ -1,8 +1,9 @@
-//! What loom tries: every order in which two threads may run, and every value that each may see under the memory
-//! model, for the cursors and for going to sleep. `cargo xtask loom` runs it.
+//! Tests with loom for the cursors and for going to sleep. loom tries every order in which two
+//! threads may run, and every value that each thread may see under the memory model. `cargo xtask
+//! loom` runs them.
 //!
-//! The rings are the smallest that there can be (4 entries, which are two records of one pair), so that both the
-//! full and the empty one are met, and indices begin just before they wrap.
+//! The rings have the smallest possible size (4 entries, which are two records of one pair), so
+//! that full and empty rings both occur. The indices start just before they wrap.
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Notify};
@@ -107,7 +108,7 @@ fn two_at_once_and_one_view() {
     });
 }
 
-/// What two sides share besides a ring.
+/// What the two sides share besides a ring.
 struct Bells {
     nap: Nap,
     notices: Notices,
@@ -134,7 +135,8 @@ impl Bells {
         }
     }
 
-    /// Sleeps until there are notices, and takes them. A lost wake-up would be a deadlock, which loom reports.
+    /// Sleeps until there are notices, and takes them. A lost wake-up would be a deadlock, which
+    /// loom reports.
     fn slept(&self) -> u64 {
         let mut slots = 0;
         while slots == 0 {
@@ -173,8 +175,9 @@ fn no_wake_up_is_lost() {
     });
 }
 
-/// Two threads of a program, each with a flow of its own, and one driver that sleeps. Three threads have too many orders
-/// for all of them; those with at most two switches that nobody asked for are tried.
+/// Two threads of a program, each with a flow of its own, and one driver that sleeps. Three threads
+/// have too many interleavings to try all of them, so loom tries those with at most two
+/// preemptions.
 #[test]
 fn nor_with_two_who_ring() {
     let mut builder = loom::model::Builder::new();
@@ -197,7 +200,7 @@ fn nor_with_two_who_ring() {
             let slots = bells.slept();
             for slot in [0, 1] {
                 if slots & 1 << slot != 0 {
-                    // Who is named has done what the notice is about.
+                    // A thread whose flow is noticed has stored its data before.
                     assert!(done[slot].load(Ordering::Relaxed));
                 }
             }

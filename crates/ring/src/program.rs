@@ -1,4 +1,7 @@
-//! The program's side: it chooses the buffers, fills and empties them, and collects what comes back.
+//! The program's side of the rings. An [`Attachment`] maps the memory file that the driver passed.
+//! A [`Flow`] hands records of chosen buffers to the driver and takes back what the driver returns.
+//! A call fails with [`Fault`] when the driver closed the flow or broke a rule of
+//! `docs/reference/ring.md`.
 //!
 //! ```text
 //!            chunk()                submit / prime                       publish + ring
@@ -6,13 +9,14 @@
 //!    ▲                  │    ▲                                                  │
 //!    └───── free() ─────┘    └──────────── reclaim / receive ───────────────────┘
 //! ```
-//! A [`Chunk`] is a number; whose it is stands in the flow's ledger, and every call looks there. So bytes of a
-//! chunk can be borrowed only while it is held, nothing can be sent twice, and what the driver returns must be
-//! what it was given. Calls change private memory alone until [`Flow::publish`], so many records cost one look of
-//! the other side, and at most one ring ([`Attachment::ring`]).
+//! A [`Chunk`] is a number. The flow's ledger stores the state of each chunk, and every call checks
+//! it. So a program can borrow the bytes of a chunk only while the chunk is held, it cannot send a
+//! chunk twice, and the driver can return only chunks that it was given. Calls change only private
+//! memory until [`Flow::publish`]. So the driver loads the indices once for many records, and the
+//! program sends at most one notification ([`Attachment::ring`]).
 //!
-//! A closed flow's memory reads as zeros, which no rule allows; so after a breach the label is looked at, and the
-//! answer is [`Fault::Closed`] where the driver closed it.
+//! The memory of a closed flow reads as zeros, which violate the rules. So after a violation the
+//! flow reads its label, and returns [`Fault::Closed`] if the driver closed it.
 
 use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,7 +36,8 @@ use crate::record::{From, GOES_ON, Judge, MAX_PAIRS, Pair, Record};
 use crate::region::{MemoryFile, Region};
 use crate::words::{Ordering, Word, Words};
 
-/// The program's hold on its memory file and doorbells. One thread waits at a time; flows can be with others.
+/// The program's mapping of its memory file, and its doorbells. Only one thread may wait at a time.
+/// The flows can be used by other threads.
 pub struct Attachment {
     region: Arc<Region>,
     notices: Notices,
@@ -44,11 +49,15 @@ pub struct Attachment {
     taken: Taken,
 }
 
-/// The regions of the flows that are in use, from where to where: no two may overlap.
+/// The start and the end of the regions that flows use. No two of them overlap.
 type Taken = Arc<Mutex<Vec<(u64, u64)>>>;
 
 impl Attachment {
-    /// Takes what the driver passed: memory file, doorbell to the driver, doorbell to the program.
+    /// Takes the three descriptors that the driver passed: the memory file, the doorbell to the
+    /// driver, and the doorbell to the program.
+    ///
+    /// # Errors
+    /// If the file is not a sealed memory file of version [`VERSION`], or a system call fails.
     pub fn new(
         memory: OwnedFd,
         to_driver: OwnedFd,
@@ -77,6 +86,10 @@ impl Attachment {
     }
 
     /// Takes up a flow that the driver opened.
+    ///
+    /// # Errors
+    /// If the shape is invalid, the region is not inside the memory file, another flow uses the
+    /// region, or the slot does not exist.
     pub fn flow(&self, place: Place) -> Result<Flow, SetupError> {
         let wanted = place.shape.plan()?.bytes();
         let end = place.offset.checked_add(wanted);
@@ -101,28 +114,31 @@ impl Attachment {
         ))
     }
 
-    /// Wakes the driver if it sleeps: after [`Flow::publish`]. True if it slept.
+    /// Notifies the driver if it sleeps. Call it after [`Flow::publish`]. True if the driver slept.
     pub fn ring(&self) -> bool {
         self.ringer.ring()
     }
 
-    /// The same, for another thread.
+    /// A handle for notifying the driver from another thread.
     pub fn ringer(&self) -> Ringer {
         self.ringer.clone()
     }
 
-    /// Readable when the driver rang; for a loop that waits for other things too: [`Attachment::doze`] before, and
-    /// [`Attachment::wake`] after.
+    /// Becomes readable when the driver sends a notification. An event loop that also waits for
+    /// other descriptors calls [`Attachment::doze`] before it waits and [`Attachment::wake`]
+    /// afterwards.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.ear.as_fd()
     }
 
-    /// Names the flows in which the driver moved an index since the last time, each once.
+    /// Clears the notices and calls `each` once for every flow in which the driver moved an index
+    /// since the last call.
     pub fn take_notices(&self, each: impl FnMut(u32)) {
         self.notices.take(each);
     }
 
-    /// Before sleeping. True: the driver rings if something happens. False: something has happened already.
+    /// Call this before sleeping. True: the program may sleep, and the driver will notify it.
+    /// False: a notice is already set.
     pub fn doze(&self) -> bool {
         self.nap.begin();
         let quiet = !self.notices.any();
@@ -132,18 +148,19 @@ impl Attachment {
         quiet
     }
 
-    /// After sleeping: takes the ring, if there was one.
+    /// Clears the sleeping flag and consumes the notification, if there is one. Call this after
+    /// sleeping.
     pub fn wake(&self) {
         self.nap.end();
-        // Nothing there is no failure, and there is no other.
+        // The wait fails only if no notification is there, which is no error.
         let _ = self.take_ring(Some(Duration::ZERO));
     }
 
-    /// Waits until there is a notice: true; or until the time is over: false. Looks for some microseconds first,
-    /// which is cheaper than sleeping where the answer comes soon.
+    /// Waits until a notice is set (true) or the timeout expires (false). The call spins for some
+    /// microseconds first, because that costs less than sleeping if the notice comes soon.
     ///
     /// # Errors
-    /// If the doorbell cannot be waited for.
+    /// If waiting for the doorbell fails.
     pub fn wait(&self, timeout: Option<Duration>) -> std::io::Result<bool> {
         let begin = Instant::now();
         if self.look() {
@@ -169,7 +186,8 @@ impl Attachment {
         }
     }
 
-    /// Looks for some microseconds whether there is a notice: what to do before sleeping, since waking takes longer.
+    /// Spins for some microseconds. True as soon as a notice is set. Call it before sleeping,
+    /// because waking takes longer.
     pub fn look(&self) -> bool {
         let begin = Instant::now();
         while begin.elapsed() < SPIN {
@@ -183,7 +201,8 @@ impl Attachment {
         false
     }
 
-    /// The number of the rule of `docs/reference/ring.md` for which the driver expelled this program, if it did.
+    /// The number of the rule of `docs/reference/ring.md` for which the driver disconnected this
+    /// program, if it did.
     pub fn ended(&self) -> Option<u32> {
         match self.ended.load(Ordering::Acquire) {
             0 => None,
@@ -204,27 +223,27 @@ impl Attachment {
     }
 }
 
-/// A buffer of a flow, by its number; whose it is says the flow's ledger.
+/// A buffer of a flow, by its number. The flow's ledger stores its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Chunk(pub u32);
 
 /// A part of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Which chunk.
+    /// The chunk.
     pub chunk: Chunk,
-    /// Where in it the part begins: a multiple of [`ALIGN`].
+    /// Offset of the part in the chunk, in bytes: a multiple of [`ALIGN`].
     pub start: u32,
-    /// Its bytes, at least 1.
+    /// Length in bytes, at least 1.
     pub length: u32,
 }
 
-/// A flow, as the program has it.
+/// The program's side of a flow.
 pub struct Flow {
     place: Place,
     region: Arc<Region>,
     area: u64,
-    /// The bytes of a chunk are a power of two: this one.
+    /// Binary logarithm of the bytes of a chunk.
     chunk_shift: u32,
     transmit: Channel,
     receive: Channel,
@@ -236,7 +255,7 @@ pub struct Flow {
     _hold: Option<Hold>,
 }
 
-/// The claim of a flow to its region; ends with it.
+/// The reservation of a region by a flow. It ends when it is dropped.
 pub(crate) struct Hold {
     taken: Taken,
     begin: u64,
@@ -263,48 +282,48 @@ impl Drop for Hold {
     }
 }
 
-/// One direction: records go out by one ring, and come back by the other.
+/// One direction: records leave by one ring and return in the other.
 struct Channel {
     requests: Producer,
     answers: Consumer,
 }
 
-/// Why a record was not taken.
+/// Why a record was not accepted. The flow has not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The ring has no room: collect what came back, or wait for the driver.
+    /// The ring is full: collect returned records, or wait for the driver.
     #[error("the ring is full")]
     Full,
-    /// Not a record: no piece, or too many.
+    /// The number of pieces is 0 or more than [`MAX_PAIRS`].
     #[error("a record of {0} pieces, 1 to {MAX_PAIRS} are allowed")]
     Count(usize),
-    /// The chunk is not held: free, or with the driver, or named twice in one record.
+    /// The chunk is not held: it is free, the driver has it, or the record names it twice.
     #[error("chunk {} is not held", .0.0)]
     NotHeld(Chunk),
-    /// Not inside its chunk, empty, or not aligned.
+    /// The part is empty, not aligned or not inside its chunk.
     #[error(
         "bytes {start} to {start} + {length} are no part of a chunk of {chunk_bytes} bytes that begins at a multiple of {ALIGN}"
     )]
     Part {
-        /// Where it begins.
+        /// Offset of the part in its chunk, in bytes.
         start: u32,
-        /// Its bytes.
+        /// Length in bytes.
         length: u32,
         /// Bytes of a chunk.
         chunk_bytes: u32,
     },
-    /// The flow is over.
+    /// The flow has ended.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
-/// Why a flow is over.
+/// Why a flow has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The driver closed it.
     #[error("the flow is closed")]
     Closed,
-    /// The driver broke a rule.
+    /// The driver broke a rule of `docs/reference/ring.md`.
     #[error("the driver broke a rule of the ring: {0}")]
     Breach(#[from] Breach),
 }
@@ -350,26 +369,26 @@ impl Flow {
         }
     }
 
-    /// Where it lies.
+    /// The location of the flow in the memory file.
     pub fn place(&self) -> Place {
         self.place
     }
 
-    /// False once the driver has closed it.
+    /// False after the driver has closed the flow.
     pub fn is_open(&self) -> bool {
         self.open.load(Ordering::Acquire) == 1
     }
 
-    /// Takes a free chunk, which is held then.
+    /// Takes a free chunk. The caller then holds it. Returns `None` if no chunk is free.
     #[inline]
     pub fn chunk(&mut self) -> Option<Chunk> {
         self.pool.take_number().map(Chunk)
     }
 
-    /// Gives a held chunk back to the free ones.
+    /// Returns a held chunk to the free chunks.
     ///
     /// # Errors
-    /// If it is not held.
+    /// If the chunk is not held.
     #[inline]
     pub fn free(&mut self, chunk: Chunk) -> Result<(), Refused> {
         self.held(chunk)?;
@@ -380,32 +399,35 @@ impl Flow {
     /// The bytes of a held chunk.
     ///
     /// # Errors
-    /// If it is not held.
+    /// If the chunk is not held.
     #[inline]
     pub fn bytes(&self, chunk: Chunk) -> Result<&[u8], Refused> {
         self.held(chunk)?;
         let (at, length) = (self.area + self.offset(chunk), self.place.shape.chunk_bytes);
-        // SAFETY: the chunk is held, so the driver does not write it; whoever else could borrows this flow
-        // exclusively, which nobody can while this borrow lives.
+        // SAFETY: the chunk is held, so the driver does not write it. Any writer in this process
+        // needs an exclusive borrow of this flow, which cannot exist while this borrow lives.
         Ok(unsafe { self.region.bytes_of(at, length as usize) })
     }
 
-    /// The bytes of a held chunk, to write.
+    /// The bytes of a held chunk, for writing.
     ///
     /// # Errors
-    /// If it is not held.
+    /// If the chunk is not held.
     #[inline]
     pub fn bytes_mut(&mut self, chunk: Chunk) -> Result<&mut [u8], Refused> {
         self.held(chunk)?;
         let (at, length) = (self.area + self.offset(chunk), self.place.shape.chunk_bytes);
-        // SAFETY: as above, and the borrow is exclusive: no other reference into this flow's chunks is alive.
+        // SAFETY: as above, and the borrow is exclusive: no other reference into this flow's chunks
+        // is alive.
         Ok(unsafe { self.region.bytes_of_mut(at, length as usize) })
     }
 
-    /// Hands a record over to be sent. It begins a message of a real-time channel, unless it `goes_on` with one.
+    /// Hands a record over to be sent. The record begins a message of a real-time channel, or
+    /// continues the message before if `goes_on` is true.
     ///
     /// # Errors
-    /// If it is no record, or there is no room for it; nothing has changed then.
+    /// If the pieces are not a valid record, the ring is full, or the flow has ended. Nothing
+    /// changes then.
     #[inline]
     pub fn submit(&mut self, pieces: &[Piece], goes_on: bool) -> Result<(), Refused> {
         let note = if goes_on { GOES_ON } else { 0 };
@@ -413,7 +435,7 @@ impl Flow {
         self.hand_over(Ring::Submit, &pairs[..count], note)
     }
 
-    /// Hands an empty record over, to be filled with a packet.
+    /// Hands an empty record over. The driver fills it with a received packet.
     ///
     /// # Errors
     /// As [`Flow::submit`].
@@ -423,25 +445,27 @@ impl Flow {
         self.hand_over(Ring::Prime, &pairs[..count], 0)
     }
 
-    /// Takes back a record that was sent, or not ([`Record::status`]). Its chunks are held again.
+    /// Takes back a record that the driver has sent or refused to send ([`Record::status`]). The
+    /// program then holds its chunks. Returns `None` if the driver has returned no record.
     ///
     /// # Errors
-    /// If the flow is over.
+    /// If the flow has ended.
     #[inline]
     pub fn reclaim(&mut self) -> Result<Option<Record>, Fault> {
         self.take_back(Ring::Reclaim)
     }
 
-    /// Takes a received packet. Its chunks are held again, those that it did not need (length 0) too.
+    /// Takes a record with a received packet. The program then holds its chunks, including those
+    /// that the packet did not need (length 0). Returns `None` if there is no record.
     ///
     /// # Errors
-    /// If the flow is over.
+    /// If the flow has ended.
     #[inline]
     pub fn receive(&mut self) -> Result<Option<Record>, Fault> {
         self.take_back(Ring::Deliver)
     }
 
-    /// The chunk in which a pair lies, and the part that it is.
+    /// The piece of a chunk that a pair describes.
     #[inline]
     pub fn piece(&self, pair: &Pair) -> Piece {
         Piece {
@@ -451,10 +475,10 @@ impl Flow {
         }
     }
 
-    /// Frees all chunks of a record that came back.
+    /// Frees all chunks of a returned record.
     ///
     /// # Errors
-    /// If one of them is not held any more.
+    /// If one of them is not held.
     #[inline]
     pub fn free_all(&mut self, record: &Record) -> Result<(), Refused> {
         for pair in record.pairs() {
@@ -464,9 +488,11 @@ impl Flow {
         Ok(())
     }
 
-    /// Shows the driver what was handed over and taken since the last time. True if something of it is to be sent, or was: then
-    /// [`ring`](Attachment::ring). Of empty buffers the driver need not be told before it has a packet for them. Who sees
-    /// a record to send sees what was primed for its answer too.
+    /// Publishes the records that were handed over and taken since the last call. True if the
+    /// transmit channel moved: the caller must then notify the driver ([`Attachment::ring`]). A
+    /// change of the receive channel alone needs no notification, because the driver reads the
+    /// empty records when it has a packet. A driver that sees a record to send also sees the empty
+    /// records that were primed before it.
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.receive.show();
@@ -477,25 +503,26 @@ impl Flow {
         moved
     }
 
-    /// How many packets of this flow the driver could not deliver, by reason. It is what the driver says.
+    /// The number of packets of this flow that the driver did not deliver for the reason `why`. The
+    /// driver writes the number.
     pub fn lost(&self, why: Loss) -> u64 {
         self.lost[why as usize].load(Ordering::Relaxed)
     }
 
-    /// Chunks that are held or with the driver, and those that are free.
+    /// The chunks that are held or with the driver (`in_use`), and the free chunks.
     pub fn balance(&self) -> Balance {
         self.pool.balance()
     }
 
-    /// Chunks that are with the driver.
+    /// The number of chunks that are with the driver.
     pub fn given(&self) -> u32 {
         self.given.balance().in_use
     }
 
-    /// What must hold at every moment.
+    /// Checks the ledger.
     ///
     /// # Panics
-    /// If it does not.
+    /// If the ledger is inconsistent.
     pub fn invariants(&self) {
         self.pool.invariants();
         self.given.invariants();
@@ -538,7 +565,7 @@ impl Flow {
                     chunk_bytes,
                 });
             }
-            // The area has at most 2^32 bytes.
+            // The area has at most 2^32 bytes, so the base fits in a `u32`.
             let base = (self.offset(chunk) + u64::from(start)) as u32;
             pairs[index] = Pair { base, length };
         }
@@ -613,7 +640,8 @@ fn not_less(what: &'static str, seen: u64, wanted: u64) -> Result<(), SetupError
     }
 }
 
-/// How long to look before sleeping: about what a wake-up costs, so waiting never costs more than twice the least.
+/// Time to spin before sleeping. It is about the cost of a wake-up, so waiting costs at most twice
+/// the minimum.
 const SPIN: Duration = Duration::from_micros(3);
 
 #[cfg(test)]

@@ -1,35 +1,36 @@
-//! I/O records: what lies in a ring, and what was made of it.
+//! I/O records: their format in shared memory, and their validated form.
 //!
-//! Outside, in shared memory, a record is a run of entries of 16 bytes: a [`Head`] with the count, then so many
-//! [`Slot`]s of base and length. (VERT: "an iorec includes a header indicating the number of such pairs which follow
-//! it; the header is padded to make it the same size as a pair". The padding carries a note and a time here.)
-//! Inside is [`Record`], a private copy whose every pair was judged by [`Judge`]; there is no way from outside to
-//! inside but through it.
+//! In shared memory a record is a run of entries of 16 bytes: a [`Head`] with the count, then that
+//! many [`Slot`]s of base and length. (VERT: "an iorec includes a header indicating the number of
+//! such pairs which follow it; the header is padded to make it the same size as a pair". Here the
+//! padding carries a note and a time.) A [`Record`] is a private copy. [`Judge`] validates the head
+//! and every pair of it, and fails with the [`Rule`] that the record breaks. A record from shared
+//! memory becomes a [`Record`] only through [`Judge`].
 
 use crate::breach::Rule;
 use crate::layout::{ALIGN, Shape};
 
-/// A record outside: its first entry.
+/// The first entry of a record in shared memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
-    /// How many slots follow, 1 to [`MAX_PAIRS`].
+    /// Number of slots that follow, 1 to [`MAX_PAIRS`].
     pub count: u32,
-    /// To the driver [`GOES_ON`] or 0, to the program a [`Status`].
+    /// From the program: [`GOES_ON`] or 0. From the driver: a [`Status`].
     pub note: u32,
-    /// To the driver 0, to the program a time in ns.
+    /// From the program: 0. From the driver: a time in ns of `CLOCK_MONOTONIC`.
     pub stamp: u64,
 }
 
-/// A record outside: one pair.
+/// One pair of a record in shared memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slot {
-    /// Bytes from the begin of the flow's data area.
+    /// Bytes from the start of the flow's data area.
     pub base: u64,
-    /// Bytes of the buffer, or that it holds.
+    /// Bytes of the buffer, or bytes that it contains.
     pub length: u32,
-    /// 0.
+    /// Must be 0.
     pub reserved: u32,
 }
 
@@ -63,7 +64,7 @@ impl Slot {
     }
 }
 
-/// The two halves of a word of memory, the one at the lower address first.
+/// The two halves of a word in memory, the half at the lower address first.
 fn halves(word: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
     (
@@ -77,16 +78,16 @@ fn word(low: u32, high: u32) -> u64 {
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// A part of one chunk, in bytes from the begin of the flow's data area. Inside the area, where it was judged.
+/// A part of one chunk. In a validated record it lies inside the data area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pair {
-    /// Where it begins.
+    /// Bytes from the start of the flow's data area.
     pub base: u32,
-    /// How long it is.
+    /// Bytes.
     pub length: u32,
 }
 
-/// A record, judged, in private memory.
+/// A validated record in private memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     pub(crate) count: u8,
@@ -96,28 +97,29 @@ pub struct Record {
 }
 
 impl Record {
-    /// Its parts, in order.
+    /// The pairs of the record, in order.
     pub fn pairs(&self) -> &[Pair] {
         &self.pairs[..usize::from(self.count)]
     }
 
-    /// The sum of their lengths.
+    /// The sum of the lengths of the pairs.
     pub fn bytes(&self) -> usize {
         self.pairs().iter().map(|pair| pair.length as usize).sum()
     }
 
-    /// Of a record from the program: a message of a real-time channel begins with it, which is so unless the
-    /// program says that it goes on with the one before.
+    /// True if a record from the program begins a message of a real-time channel. False if the
+    /// program marked the record as a continuation of the message before.
     pub fn begins_message(&self) -> bool {
         self.note & GOES_ON == 0
     }
 
-    /// Of a record from the driver: what became of it.
+    /// The status of a record from the driver.
     pub fn status(&self) -> Status {
         Status(self.note)
     }
 
-    /// Of a record from the driver: when it was sent or came, in ns of `CLOCK_MONOTONIC`; 0 if neither.
+    /// The time at which the driver sent or received the packet, in ns of `CLOCK_MONOTONIC`; 0 if
+    /// it did neither. Only records from the driver have it.
     pub fn stamp(&self) -> u64 {
         self.stamp
     }
@@ -127,25 +129,25 @@ impl Record {
     }
 }
 
-/// What became of a record, as a number in shared memory. Numbers that are not named here mean that it was not
-/// sent, or that it holds nothing.
+/// The result for a record, as a number in shared memory. A number without a name here means that
+/// the record was not sent or contains nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Status(pub u32);
 
 impl Status {
-    /// Sent, or holds a whole packet.
+    /// Sent, or contains a whole packet.
     pub const DONE: Status = Status(0);
-    /// Not sent: the flow may not send such a packet.
+    /// Not sent: the flow is not permitted to send such a packet.
     pub const FORBIDDEN: Status = Status(1);
-    /// Not sent: longer than the link carries.
+    /// Not sent: the packet is longer than the link carries.
     pub const TOO_LONG: Status = Status(2);
     /// Not sent: the link is down, or the flow's next hop does not answer.
     pub const NO_LINK: Status = Status(3);
-    /// Returned as it came, empty: the packet was longer.
+    /// Returned empty: the received packet was longer than the record.
     pub const UNUSED: Status = Status(5);
 }
 
-/// What a record from outside is judged by.
+/// Validates records from shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Judge {
     area: u64,
@@ -153,7 +155,7 @@ pub(crate) struct Judge {
     from: From,
 }
 
-/// Who wrote the record.
+/// The side that wrote the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum From {
     Program,
@@ -169,7 +171,7 @@ impl Judge {
         }
     }
 
-    /// Judges a header. What follows it is not looked at.
+    /// Validates a head. Does not read the pairs.
     #[inline]
     pub(crate) fn head(&self, head: &Head) -> Result<(), Rule> {
         if head.count == 0 || head.count as usize > MAX_PAIRS {
@@ -186,7 +188,7 @@ impl Judge {
         Ok(())
     }
 
-    /// Judges a pair.
+    /// Validates a pair.
     #[inline]
     pub(crate) fn pair(&self, slot: &Slot) -> Result<Pair, Rule> {
         let Slot { base, length, .. } = *slot;
@@ -199,7 +201,8 @@ impl Judge {
         if length == 0 && self.from == From::Program {
             return Err(Rule::Empty { base });
         }
-        // A pair of no bytes (from the driver) must have a base inside too: it names a chunk.
+        // A pair of length 0 (from the driver) must have a base inside the area too, because it
+        // names a chunk.
         let end = base.checked_add(u64::from(length.max(1)));
         let area = self.area;
         let Some(end) = end.filter(|end| *end <= area) else {
@@ -213,14 +216,15 @@ impl Judge {
                 chunk,
             });
         }
-        // The area has at most 2^32 bytes, and the base is below its end.
+        // The area has at most 2^32 bytes, and the base is below its end, so the base fits in a
+        // `u32`.
         Ok(Pair {
             base: base as u32,
             length,
         })
     }
 
-    /// The chunk in which a judged pair lies.
+    /// The number of the chunk that contains a validated pair.
     #[inline]
     pub(crate) fn chunk(&self, pair: &Pair) -> u32 {
         pair.base >> self.chunk_shift
@@ -231,9 +235,9 @@ fn reserved(field: &'static str, seen: u64) -> Rule {
     Rule::Reserved { field, seen }
 }
 
-/// Pairs of a record at most.
+/// Largest number of pairs of a record.
 pub const MAX_PAIRS: usize = 8;
-/// The only bit of a note to the driver: the message goes on.
+/// The only defined bit of a note to the driver: the record continues a message.
 pub(crate) const GOES_ON: u32 = 1;
 
 #[cfg(all(test, not(loom)))]

@@ -1,18 +1,20 @@
-//! Memory files and their mappings: the one place that maps memory, and that copies bytes out of and into what
-//! another process writes at the same time.
+//! Memory files and their mappings. This module maps memory, and copies bytes out of and into
+//! memory that another process writes at the same time. No other module of the crate does either.
+//! It fails when a system call fails, and when the other side sealed the file in another way.
 //!
-//! Rules of this room, on which every `unsafe` block here rests:
+//! Every `unsafe` block in this module relies on these rules:
 //!
-//! 1. A [`Region`] is mapped from its making to its drop, at one address and with one length. The file behind it
-//!    cannot shrink: the driver seals it before anybody else has it, and a program refuses one that is not sealed.
-//!    Nor can pages be taken out of it once it is [`MemoryFile::seal`]ed for the second time, which the driver does
-//!    before its packet thread touches it.
-//! 2. Every way in takes an offset and a length and checks both against the region.
-//! 3. Words that both sides use are reached as atomics alone (`words`), bytes of chunks by [`Region::copy_out`] and
-//!    [`Region::copy_in`], which make no reference to them. Only the program gets references into chunks, and only
-//!    into those that its ledger says are its own.
-//! 4. What is copied out may be torn, if the other side writes meanwhile. It is bytes, every pattern of which is
-//!    valid, and whoever judges them judges the copy.
+//! 1. A [`Region`] stays mapped at one address with one length from its construction to its drop.
+//!    The file behind it cannot shrink: the driver seals it before it passes the file on, and a
+//!    program refuses a file that is not sealed. After the second seal ([`MemoryFile::seal`]) no
+//!    process can remove pages from the file. The driver adds that seal before its packet thread
+//!    touches the memory.
+//! 2. Every access takes an offset and a length and checks both against the region.
+//! 3. Words that both sides use are accessed only as atomics (`words`). The bytes of chunks are
+//!    accessed by [`Region::copy_out`] and [`Region::copy_in`], which create no reference to them.
+//!    Only the program creates references into chunks, and only into chunks that its ledger holds.
+//! 4. A copy can be torn if the other side writes at the same time. The copy consists of bytes,
+//!    every bit pattern of a byte is valid, and the caller validates the copy.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -26,15 +28,17 @@ use rustix::pipe::PipeFlags;
 use crate::layout::{PAGE, SetupError};
 use crate::words::soon;
 
-/// A memory file that cannot change its size any more.
+/// A memory file whose size is fixed by seals.
 ///
-/// It is sealed in two steps, since a seal against holes (`F_SEAL_FUTURE_WRITE`) is one against new writable mappings
-/// too, and the program has to make one:
+/// The driver seals it in two steps. The seal against holes (`F_SEAL_FUTURE_WRITE`) also forbids
+/// new writable mappings, and the program must create one first:
 /// ```text
-///   create: SHRINK, GROW ──▶ the program maps it ──▶ seal: FUTURE_WRITE, SEAL ──▶ the packet thread may touch it
+/// create: SHRINK, GROW ─▶ the program maps the file ─▶ seal: FUTURE_WRITE, SEAL
+///                                                     ─▶ the packet thread may touch it
 /// ```
-/// Mappings that were there before go on writing. A hole would have the next who touches the page wait for whoever
-/// punches it, for as long as that process gets no processor (`shmem_fault` and `shmem_fallocate` in Linux).
+/// Existing mappings stay writable. Without the second seal another process could punch a hole. The
+/// next thread that touches the page would then wait for that process, even while that process is
+/// not scheduled (`shmem_fault` and `shmem_fallocate` in Linux).
 #[derive(Debug)]
 pub(crate) struct MemoryFile {
     fd: OwnedFd,
@@ -42,10 +46,11 @@ pub(crate) struct MemoryFile {
 }
 
 impl MemoryFile {
-    /// Makes one, empty, and sealed against another size.
+    /// Creates an empty memory file of `bytes` bytes and seals it against resizing.
     pub(crate) fn create(bytes: u64) -> Result<MemoryFile, SetupError> {
         let plain = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Nobody shall run what a program wrote there; Linux before 6.3 does not know the flag.
+        // NOEXEC_SEAL: no process may execute what a program wrote. Linux before 6.3 rejects the
+        // flag.
         let fd = match rustix::fs::memfd_create(NAME, plain | MemfdFlags::NOEXEC_SEAL) {
             Err(Errno::INVAL) => rustix::fs::memfd_create(NAME, plain),
             other => other,
@@ -56,10 +61,11 @@ impl MemoryFile {
         Ok(MemoryFile { fd, bytes })
     }
 
-    /// Seals it against holes, new writable mappings and other seals. Once more is no error.
+    /// Seals the file against holes, new writable mappings and further seals. A second call
+    /// succeeds.
     ///
     /// # Errors
-    /// If the program has sealed it in another way, so that this cannot be done any more.
+    /// If the program added other seals that make this impossible.
     pub(crate) fn seal(&self) -> Result<(), SetupError> {
         match rustix::fs::fcntl_add_seals(&self.fd, KEPT) {
             Ok(()) => return Ok(()),
@@ -71,14 +77,14 @@ impl MemoryFile {
         match seals.contains(SIZE | KEPT) {
             true => Ok(()),
             false => Err(SetupError::OtherSeals {
-                // Of those that matter.
+                // Only the seals that this crate requires.
                 seen: (seals & (SIZE | KEPT)).bits(),
                 wanted: (SIZE | KEPT).bits(),
             }),
         }
     }
 
-    /// Takes one that came from the driver.
+    /// Takes a memory file from the driver and checks that it is sealed against resizing.
     pub(crate) fn receive(fd: OwnedFd) -> Result<MemoryFile, SetupError> {
         let seals = rustix::fs::fcntl_get_seals(&fd)
             .map_err(system("the memory file cannot say how it is sealed"))?;
@@ -107,7 +113,8 @@ impl MemoryFile {
             what: "cannot map the memory file",
             error: std::io::ErrorKind::OutOfMemory.into(),
         })?;
-        // SAFETY: a fresh mapping at an address that the kernel chooses, so no memory of ours is replaced.
+        // SAFETY: a new mapping at an address that the kernel chooses replaces no memory of this
+        // process.
         let base = unsafe {
             rustix::mm::mmap(
                 std::ptr::null_mut(),
@@ -139,22 +146,24 @@ pub(crate) struct Region {
 #[derive(Debug)]
 enum Of {
     File,
-    /// Memory of this process alone, for tests: where there are no files (Miri), and where the address sanitizer sees its ends (`fuzz/`).
+    /// Memory of this process alone, for tests: Miri has no files, and the address sanitizer sees
+    /// the bounds of heap memory (`fuzz/`).
     #[cfg(any(test, fuzzing))]
     Heap,
 }
 
-// SAFETY: the memory is reached as atomics or by copies (rule 3); moving or sharing the handle changes nothing.
+// SAFETY: the memory is accessed as atomics or by copies (rule 3); moving or sharing the handle
+// changes nothing.
 unsafe impl Send for Region {}
-// SAFETY: likewise.
+// SAFETY: as for Send.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Memory of this process alone, all zeros.
+    /// Allocates memory of this process alone, filled with zeros.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn private(bytes: u64) -> Region {
         let length = bytes as usize;
-        // SAFETY: the layout has a size that is not 0.
+        // SAFETY: the size of the layout is not 0.
         let base = unsafe { std::alloc::alloc_zeroed(Region::heap_layout(length)) };
         Region {
             base: NonNull::new(base).expect("memory for a test"),
@@ -176,7 +185,8 @@ impl Region {
     /// The address of `length` bytes at `offset`, aligned to `align`.
     ///
     /// # Panics
-    /// If they are not inside the region, or not aligned: whoever calls checked what came from outside before.
+    /// If the range is not inside the region or not aligned. The caller validates foreign values
+    /// first.
     #[inline]
     pub(crate) fn at(&self, offset: u64, length: u64, align: u64) -> NonNull<u8> {
         let end = offset.checked_add(length);
@@ -185,11 +195,11 @@ impl Region {
             "{length} bytes at {offset} of a region of {}",
             self.length
         );
-        // SAFETY: the offset is at most the length of the mapping, checked above.
+        // SAFETY: the offset is at most the length of the mapping, as checked above.
         unsafe { self.base.add(offset as usize) }
     }
 
-    /// So many bytes at `offset` are read soon.
+    /// Prefetches `length` bytes at `offset`.
     #[inline]
     pub(crate) fn soon(&self, offset: u64, length: u32) {
         let from = self.at(offset, length.into(), 1).as_ptr();
@@ -198,32 +208,35 @@ impl Region {
         }
     }
 
-    /// Copies bytes out. They may change meanwhile: judge the copy (rule 4).
+    /// Copies bytes out of the region. The other side may write them at the same time: validate the
+    /// copy (rule 4).
     #[inline]
     pub(crate) fn copy_out(&self, offset: u64, into: &mut [u8]) {
         let from = self.at(offset, into.len() as u64, 1);
-        // SAFETY: both have that many bytes, and a private slice does not overlap the mapping.
+        // SAFETY: both ranges have that many bytes, and a private slice does not overlap the
+        // mapping.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), into.as_mut_ptr(), into.len()) }
     }
 
-    /// Copies bytes in.
+    /// Copies `bytes` into the region.
     #[inline]
     pub(crate) fn copy_in(&self, offset: u64, bytes: &[u8]) {
         let to = self.at(offset, bytes.len() as u64, 1);
-        // SAFETY: both have that many bytes, and a private slice does not overlap the mapping.
+        // SAFETY: both ranges have that many bytes, and a private slice does not overlap the
+        // mapping.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.as_ptr(), bytes.len()) }
     }
 
-    /// Makes the pages of a range be there, each written to by this process at least once as far as the kernel knows: no
-    /// access to them waits for memory from now on. `offset` is a multiple of a page.
+    /// Allocates the pages of a range and faults them in for writing (`MADV_POPULATE_WRITE`). Later
+    /// accesses do not wait for memory. `offset` is a multiple of [`PAGE`].
     ///
     /// # Errors
-    /// If there is no memory for them.
+    /// If there is not enough memory.
     pub(crate) fn populate(&self, offset: u64, bytes: u64) -> Result<(), SetupError> {
         let begin = self.at(offset, bytes, PAGE);
         match self.of {
             Of::File => {
-                // SAFETY: the range is inside of the mapping, and to populate it changes no byte of it.
+                // SAFETY: the range is inside the mapping, and populating it changes no byte.
                 let done = unsafe {
                     rustix::mm::madvise(
                         begin.as_ptr().cast(),
@@ -238,22 +251,25 @@ impl Region {
         }
     }
 
-    /// Keeps the kernel from making large pages of small ones, which takes these away from all mappings meanwhile, on behalf of
-    /// whoever asks for it (`MADV_COLLAPSE`): it leaves alone what somebody holds a page of. So one page of each 2 MiB of
-    /// the file is held in a pipe that nobody reads, as far as pipes go (512 MiB). What comes back holds them.
+    /// Prevents the kernel from collapsing small pages into huge pages (`MADV_COLLAPSE`), which any
+    /// process with a mapping can request. A collapse unmaps the pages from all mappings while it
+    /// runs. The kernel does not collapse a range in which a page has an extra reference. So this
+    /// function puts one page of each 2 MiB of the file into a pipe that is never read, up to the
+    /// capacity of the pipe (512 MiB of file). The returned descriptor keeps the references.
     ///
     /// # Errors
-    /// If there is no pipe.
+    /// If the pipe cannot be created.
     pub(crate) fn hold(&self) -> Result<OwnedFd, SetupError> {
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
         let (held, into) = rustix::pipe::pipe_with(flags).map_err(system("cannot make a pipe"))?;
         let count = self.length / LARGE;
-        // It has 16 places, and gets no more than the kernel lets it have.
+        // A new pipe has 16 slots. If the kernel grants no more, the pages in those slots are held.
         let _ = rustix::pipe::fcntl_setpipe_size(&into, (count * PAGE as usize).max(PAGE as usize));
         for number in 0..count {
             let page = self.at((number * LARGE) as u64, PAGE, PAGE);
-            // SAFETY: the page is inside of the mapping. Nobody reads it by this reference, which ends with the call, nor through
-            // the pipe; so that others write to it is no matter.
+            // SAFETY: the page is inside the mapping. No code reads it through this reference,
+            // which ends with the call, or through the pipe. Concurrent writes to the page
+            // therefore do no harm.
             let done = unsafe {
                 let page = std::slice::from_raw_parts(page.as_ptr(), PAGE as usize);
                 let pieces = [rustix::pipe::IoSliceRaw::from_slice(page)];
@@ -269,31 +285,34 @@ impl Region {
     /// Writes zeros over a range.
     pub(crate) fn clear(&self, offset: u64, bytes: u64) {
         let begin = self.at(offset, bytes, 1);
-        // SAFETY: so many bytes are inside of the mapping; they are written as `copy_in` writes them.
+        // SAFETY: the range is inside the mapping; the bytes are written as `copy_in` writes them.
         unsafe { std::ptr::write_bytes(begin.as_ptr(), 0, bytes as usize) }
-        // To the compiler nobody reads them here; they must be there before the place is another flow's.
+        // This function does not read the zeros, so the fence keeps the compiler from removing or
+        // delaying the writes: the region must be zero before another flow gets it.
         fence(Ordering::SeqCst);
     }
 
-    /// The bytes themselves.
+    /// The bytes of a range.
     ///
     /// # Safety
-    /// Nobody may write them while the reference lives: they are of a chunk that the program's ledger holds, the
-    /// caller's borrow keeps it held, and the driver does not touch what it was not given.
+    /// No thread or process may write the bytes while the reference lives. They belong to a chunk
+    /// that the program's ledger holds, the caller's borrow keeps the chunk held, and the driver
+    /// does not touch chunks that it was not given.
     pub(crate) unsafe fn bytes_of(&self, offset: u64, length: usize) -> &[u8] {
         let at = self.at(offset, length as u64, 1);
-        // SAFETY: inside the mapping, which `self` keeps; the caller answers for writers.
+        // SAFETY: the range is inside the mapping, which `self` keeps; the caller excludes writers.
         unsafe { std::slice::from_raw_parts(at.as_ptr(), length) }
     }
 
-    /// The bytes themselves, to write.
+    /// The bytes of a range, for writing.
     ///
     /// # Safety
-    /// As [`Region::bytes_of`], and nobody else may read them either.
+    /// As for [`Region::bytes_of`]. In addition no other thread or process may read the bytes.
     #[allow(clippy::mut_from_ref)]
     pub(crate) unsafe fn bytes_of_mut(&self, offset: u64, length: usize) -> &mut [u8] {
         let at = self.at(offset, length as u64, 1);
-        // SAFETY: inside the mapping, which `self` keeps; the caller answers for everybody else.
+        // SAFETY: the range is inside the mapping, which `self` keeps; the caller excludes all
+        // others.
         unsafe { std::slice::from_raw_parts_mut(at.as_ptr(), length) }
     }
 }
@@ -301,12 +320,13 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         match self.of {
-            // SAFETY: the mapping was made with this address and length, and nothing refers to it any more: all
-            // that does holds the region alive. That it cannot fail for a whole mapping leaves nothing to say.
+            // SAFETY: the mapping was made with this address and length. Everything that refers to
+            // it keeps the region alive, so no reference is left. Unmapping a whole mapping cannot
+            // fail.
             Of::File => unsafe {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.length);
             },
-            // SAFETY: allocated with the same layout.
+            // SAFETY: the memory was allocated with the same layout.
             #[cfg(any(test, fuzzing))]
             Of::Heap => unsafe {
                 std::alloc::dealloc(self.base.as_ptr(), Region::heap_layout(self.length));
@@ -315,7 +335,7 @@ impl Drop for Region {
     }
 }
 
-/// Names a failed system call.
+/// Converts the errno of a failed system call to an error that names its purpose.
 pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
     move |error| SetupError::System {
         what,
@@ -323,14 +343,14 @@ pub(crate) fn system(what: &'static str) -> impl Fn(Errno) -> SetupError {
     }
 }
 
-/// Bytes of a large page, which begins at a multiple of them.
+/// Bytes of a huge page. A huge page starts at a multiple of them.
 const LARGE: usize = 2 << 20;
-/// Bytes that the processor fetches at a time.
+/// Bytes of a cache line.
 const LINE: usize = 64;
 const NAME: &str = "netnice-ring";
-/// From the begin on.
+/// Seals from the creation of the file on.
 const SIZE: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
-/// From when the program has mapped it. In Linux before 5.1 there is none against holes.
+/// Seals from the time the program has mapped the file. Linux before 5.1 has no seal against holes.
 const KEPT: SealFlags = SealFlags::FUTURE_WRITE.union(SealFlags::SEAL);
 
 #[cfg(test)]

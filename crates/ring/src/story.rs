@@ -1,5 +1,5 @@
-//! What the tests of this crate are told in: one flow with both its sides over the same memory, and a hand that
-//! writes there what it likes.
+//! The fixture of this crate's tests: one flow with both sides over the same memory, and functions
+//! that write any value to the shared memory.
 
 #[cfg(test)]
 mod fuzz;
@@ -33,7 +33,7 @@ pub(crate) const SMALL: Shape = Shape {
 };
 
 impl Both {
-    /// A flow whose rings stand at index `at`.
+    /// A flow whose ring indices are `at`.
     pub(crate) fn new(shape: Shape, at: u32) -> Both {
         let bytes = shape.plan().expect("a shape").bytes();
         let region = Arc::new(Region::private(PAGE + bytes));
@@ -55,14 +55,14 @@ impl Both {
         }
     }
 
-    /// A held chunk that begins with these bytes.
+    /// A held chunk that begins with `bytes`.
     pub(crate) fn filled(&mut self, bytes: &[u8]) -> Chunk {
         let chunk = self.program.chunk().expect("a free chunk");
         self.program.bytes_mut(chunk).expect("held")[..bytes.len()].copy_from_slice(bytes);
         chunk
     }
 
-    /// The program hands over these bytes, in one chunk.
+    /// The program submits `bytes` in one chunk and publishes.
     pub(crate) fn submit(&mut self, bytes: &[u8]) {
         let chunk = self.filled(bytes);
         let piece = piece(chunk, 0, bytes.len() as u32);
@@ -70,29 +70,29 @@ impl Both {
         self.program.publish();
     }
 
-    /// The driver takes the next record, which is there.
+    /// The driver takes the next record, which must be there.
     pub(crate) fn taken(&mut self) -> Record {
         record(self.driver.take().expect("by the rules"))
     }
 
-    /// Its bytes.
+    /// The bytes of a record that the driver holds.
     pub(crate) fn read(&self, record: &Record) -> Vec<u8> {
         let mut bytes = vec![0; record.bytes()];
         assert_eq!(self.driver.read(record, &mut bytes), bytes.len());
         bytes
     }
 
-    /// Writes an index behind everybody's back.
+    /// Overwrites a producer index in shared memory.
     pub(crate) fn set_producer(&self, ring: Ring, index: u32) {
         self.word(ring.producer()).store(index, Ordering::Relaxed);
     }
 
-    /// Writes an index behind everybody's back.
+    /// Overwrites a consumer index in shared memory.
     pub(crate) fn set_consumer(&self, ring: Ring, index: u32) {
         self.word(ring.consumer()).store(index, Ordering::Relaxed);
     }
 
-    /// Writes an entry behind everybody's back.
+    /// Overwrites an entry in shared memory.
     pub(crate) fn set_entry(&self, ring: Ring, index: u32, words: [u64; 2]) {
         let plan = self.place.shape.plan().expect("a shape");
         let at = self.place.offset + plan.ring(ring);

@@ -1,12 +1,13 @@
-//! Words of shared memory that both sides use at the same time. The only way to them is an atomic operation, so a
-//! value that changes under the reader is a value like any other and never undefined.
+//! Words of shared memory that both sides access at the same time. All access is by atomic
+//! operations, so a value that changes during a read is never undefined behaviour.
 //!
-//! Under `cfg(loom)` the words are loom's, in memory of their own: loom then tries every order in which two threads
-//! may see them. The cursors and the sleeping flag are the same code either way.
+//! Under `cfg(loom)` the words are loom's and lie in memory of their own. loom then tries every
+//! order in which two threads may see them. The cursors and the sleeping flag are the same code in
+//! both cases.
 //!
-//! Rules of this room: a [`Word`] or [`Slots`] is made with bounds and alignment checked against its region, and
-//! keeps the region mapped; the memory is only ever reached as an atomic; the other side's process uses
-//! atomics as well, or harms itself.
+//! Rules of this module: the constructors of [`Word`] and [`Slots`] check bounds and alignment
+//! against the region, and keep the region mapped. The memory is accessed only as atomics. If the
+//! other side's process uses anything but atomics, it harms only itself.
 
 #[cfg(not(loom))]
 pub(crate) use mapped::{Slots, Word, Words};
@@ -18,15 +19,16 @@ pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// Asks the processor to bring the line of `at` near. With many flows most of the driver's time is waiting for memory, and which
-/// flows come next it knows before. A hint changes nothing that a program can see.
+/// Prefetches the cache line of `at`. With many flows the driver spends most of its time waiting
+/// for memory, and it knows in advance which flows come next. A program cannot observe a prefetch.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn soon(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: SSE, which the instruction needs, is part of x86-64. It takes any address and never faults.
+        // SAFETY: the instruction needs SSE, which is part of x86-64. It takes any address and
+        // never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -42,20 +44,21 @@ mod mapped {
     use super::{AtomicU32, AtomicU64, Ordering, soon};
     use crate::region::Region;
 
-    /// One word of 32 bits.
+    /// A word of 32 bits.
     #[derive(Clone)]
     pub(crate) struct Word {
         at: NonNull<AtomicU32>,
         _keeps: Arc<Region>,
     }
 
-    // SAFETY: it is a shared reference to an atomic in memory that lives as long as it does.
+    // SAFETY: a `Word` is a shared reference to an atomic, and it keeps the memory of that atomic
+    // mapped.
     unsafe impl Send for Word {}
-    // SAFETY: likewise.
+    // SAFETY: as for Send.
     unsafe impl Sync for Word {}
 
     impl Word {
-        /// The word at `offset` of the region.
+        /// The word at `offset` bytes from the start of the region.
         pub(crate) fn new(region: &Arc<Region>, offset: u64) -> Word {
             Word {
                 at: region.at(offset, 4, 4).cast(),
@@ -65,7 +68,7 @@ mod mapped {
     }
 
     impl Word {
-        /// It is read or written soon.
+        /// Prefetches the word.
         #[inline]
         pub(crate) fn soon(&self) {
             soon(self.at.as_ptr().cast());
@@ -77,12 +80,13 @@ mod mapped {
 
         #[inline]
         fn deref(&self) -> &AtomicU32 {
-            // SAFETY: `Region::at` checked that four aligned bytes are there; `_keeps` keeps them mapped.
+            // SAFETY: `Region::at` checked that four aligned bytes are there; `_keeps` keeps them
+            // mapped.
             unsafe { self.at.as_ref() }
         }
     }
 
-    /// A run of words of 64 bits.
+    /// Consecutive words of 64 bits.
     #[derive(Clone)]
     pub(crate) struct Words {
         at: NonNull<AtomicU64>,
@@ -90,13 +94,13 @@ mod mapped {
         _keeps: Arc<Region>,
     }
 
-    // SAFETY: it is a shared reference to atomics in memory that lives as long as it does.
+    // SAFETY: a `Words` is a shared reference to atomics, and it keeps their memory mapped.
     unsafe impl Send for Words {}
-    // SAFETY: likewise.
+    // SAFETY: as for Send.
     unsafe impl Sync for Words {}
 
     impl Words {
-        /// `len` words from `offset` of the region on.
+        /// `len` words, starting at `offset` bytes from the start of the region.
         pub(crate) fn new(region: &Arc<Region>, offset: u64, len: usize) -> Words {
             Words {
                 at: region.at(offset, len as u64 * 8, 8).cast(),
@@ -111,13 +115,13 @@ mod mapped {
 
         #[inline]
         fn deref(&self) -> &[AtomicU64] {
-            // SAFETY: `Region::at` checked that so many aligned bytes are there; `_keeps` keeps them mapped. The
-            // memory is never reached but as atomics.
+            // SAFETY: `Region::at` checked that this many aligned bytes are there; `_keeps` keeps
+            // them mapped. The memory is accessed only as atomics.
             unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
         }
     }
 
-    /// The entries of a ring, two words each; as many as a power of two.
+    /// The entries of a ring, two words each. Their number is a power of two.
     #[derive(Clone)]
     pub(crate) struct Slots {
         words: Words,
@@ -125,7 +129,7 @@ mod mapped {
     }
 
     impl Slots {
-        /// `entries` entries from `offset` of the region on.
+        /// `entries` entries, starting at `offset` bytes from the start of the region.
         pub(crate) fn new(region: &Arc<Region>, offset: u64, entries: u32) -> Slots {
             assert!(entries.is_power_of_two());
             Slots {
@@ -138,14 +142,15 @@ mod mapped {
             self.mask + 1
         }
 
-        /// The slot and those behind it are read or written soon.
+        /// Prefetches the cache line of the entry at `index`.
         #[inline]
         pub(crate) fn soon(&self, index: u32) {
             let at = 2 * (index & self.mask) as usize;
             soon(std::ptr::from_ref(&self.words[at]).cast());
         }
 
-        /// Reads an entry, each half once. The index may be any: it counts around.
+        /// Reads an entry, each half once. `index` may be any number; the ring's size is its
+        /// modulus.
         #[inline]
         pub(crate) fn read(&self, index: u32) -> [u64; 2] {
             let at = 2 * (index & self.mask) as usize;
@@ -155,7 +160,7 @@ mod mapped {
             ]
         }
 
-        /// Writes an entry.
+        /// Writes an entry; `index` as for `read`.
         #[inline]
         pub(crate) fn write(&self, index: u32, [first, second]: [u64; 2]) {
             let at = 2 * (index & self.mask) as usize;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * A program that speaks the ring, written from docs/reference/ring.md and nothing else: it sends numbered packets on one flow,
- * of one and of two pairs in turns, and expects each of them back.
+ * A program that exchanges packets with the driver, written from docs/reference/ring.md alone. It
+ * sends numbered packets with one pair and with two pairs alternately on one flow, and expects each
+ * packet back.
  *
  *     echoed MEMORY TO_DRIVER TO_PROGRAM OFFSET SLOT PACKETS
  */
@@ -44,7 +45,7 @@ static struct ring ring(unsigned producer, unsigned consumer, uint64_t entries, 
     return made;
 }
 
-/* R10, R11: how many entries this end may use. */
+/* R10, R11: the number of entries that this end may use. */
 static uint32_t room(struct ring *r) {
     r->seen = atomic_load_explicit(r->consumer, memory_order_acquire);
     return r->size - (r->next - r->seen);
@@ -66,7 +67,7 @@ static void put(struct ring *r, const struct pair *pairs, uint32_t count) {
     atomic_store_explicit(r->producer, r->next, memory_order_release);
 }
 
-/* R50: after an index was moved. */
+/* R50: the steps after a side moved an index. */
 static void moved(void) {
     _Atomic uint64_t *notices = (_Atomic uint64_t *)(file + 0x200) + slot / 64;
     _Atomic uint32_t *sleeps = word(file + 0x40);

@@ -1,7 +1,9 @@
-//! A driver and a program in two processes, over a real memory file and real doorbells: what one sends the other gets,
-//! both sleep in between, and the end of the program is no event for the driver.
+//! A driver and a program in two processes, over a real memory file and real doorbells. Each side
+//! receives what the other sends, both sleep in between, and the end of the program does not
+//! disturb the driver.
 //!
-//! The program is this test's own executable, started again for the test named `program`, which does nothing else.
+//! The program is this test's own executable, started again with the test named `program` as its
+//! only test.
 #![cfg(not(any(miri, loom)))]
 
 use std::collections::VecDeque;
@@ -25,11 +27,11 @@ const FLOWS: u32 = 3;
 const PACKETS: u32 = 3000;
 const PLAN: &str = "NETNICE_RING_TEST";
 
-/// The driver's side of an echo: what a flow sends comes back to it.
+/// The driver's side of an echo: it sends each packet of a flow back to the flow.
 struct Echo {
     client: Client,
     flows: Vec<Flow>,
-    /// Taken and not yet echoed, for want of an empty record.
+    /// Records that were taken and not yet echoed, because no empty record was there.
     waiting: Vec<VecDeque<Record>>,
     echoed: u32,
 }
@@ -50,7 +52,8 @@ impl Echo {
         }
     }
 
-    /// The descriptors for a program that is to be started: it inherits what a plain dup makes.
+    /// The descriptors for a program that is started later. It inherits them, because dup clears
+    /// close-on-exec.
     fn fds(&self) -> Vec<OwnedFd> {
         let handles = self.client.handles();
         let all = [handles.memory, handles.to_driver, handles.to_program];
@@ -74,7 +77,7 @@ impl Echo {
             .unwrap()
     }
 
-    /// Sleeps until the program rings.
+    /// Sleeps until the program sends a notification.
     fn sleep(&mut self, longest: Duration) {
         if self.client.doze() {
             let timeout = Timespec {
@@ -131,7 +134,8 @@ fn every_packet_comes_back() {
         assert!(ended.is_none_or(|status| status.success()), "{ended:?}");
     }
     assert!(child.wait().unwrap().success());
-    // What the program did not get back at the end is with the driver; here it collected all.
+    // At the end the driver still owns the chunks that the program did not get back. Here the
+    // program collected all.
     for flow in &echo.flows {
         let balance = flow.balance();
         assert_eq!(balance.in_use + balance.free, balance.total);
@@ -186,7 +190,7 @@ fn a_killed_program_is_no_event_for_the_driver() {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        // Whatever it had begun.
+        // The program was killed in any state.
         echo.turn();
         for slot in 0..FLOWS as usize {
             let flow = echo.flows.remove(0);
@@ -194,11 +198,12 @@ fn a_killed_program_is_no_event_for_the_driver() {
             assert_eq!(echo.client.close(flow).in_use as usize, held);
         }
     }
-    // The other test of this process has some of its own.
+    // The other test of this process opens descriptors too.
     assert!(files() < before + 40, "descriptors are given back");
 }
 
-/// The program: each flow sends numbered packets of one and two pieces, and expects them back.
+/// The program: each flow sends numbered packets of one piece and of two pieces, and expects them
+/// back.
 #[test]
 fn program() {
     let Ok(plan) = std::env::var(PLAN) else {
@@ -211,10 +216,10 @@ fn program() {
         .collect();
     let fd = |index: usize| {
         let fd = numbers[index] as RawFd;
-        // SAFETY: the number is of a descriptor that was made for this process, and nobody else here has it.
+        // SAFETY: the descriptor was created for this process, and no other code here uses it.
         let fd: BorrowedFd = unsafe { BorrowedFd::borrow_raw(fd) };
         assert!(rustix::io::fcntl_getfd(fd).is_ok());
-        // SAFETY: likewise.
+        // SAFETY: as above.
         unsafe { OwnedFd::from_raw_fd(fd.as_raw_fd()) }
     };
     let driver = Attachment::new(fd(0), fd(1), fd(2)).unwrap();

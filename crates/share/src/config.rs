@@ -1,4 +1,5 @@
-//! What is to be served: TOML with `inetd.conf` lines in it, or such lines alone.
+//! The configuration of the super-server: TOML that contains `inetd.conf` lines, or such lines
+//! alone.
 //!
 //! ```toml
 //! total = "512Kbyte/s"          # divided among sessions without a rate
@@ -15,7 +16,7 @@
 //! weight = 300
 //! ```
 //!
-//! Whatever is wrong ends as one [`ConfigError`]: the file, the line, and the reason.
+//! An invalid configuration results in one [`ConfigError`] with the file, the line and the reason.
 
 mod line;
 mod names;
@@ -33,20 +34,21 @@ use toml::Spanned;
 pub use names::User;
 pub(crate) use names::user;
 
-/// What is to be served, all of it possible as far as can be seen beforehand.
+/// A validated configuration. What can be checked without binding ports has been checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// What all sessions without a rate of their own have together with those that have one.
+    /// The total of all sessions, including those with a rate of their own.
     pub total: Option<Rate>,
-    /// The least share.
+    /// The smallest share.
     pub floor: Rate,
-    /// Whether idle sessions lend.
+    /// True if idle sessions lend.
     pub lend: bool,
-    /// The most that all sessions of one client address use together.
+    /// The limit on all sessions of one client together.
     pub per_client: Option<Rate>,
-    /// Sessions at once, of all services.
+    /// Largest number of concurrent sessions of all services.
     pub sessions: usize,
-    /// Sessions at once of one client: an IPv4 address, or the 64 bits that all addresses of one IPv6 network begin with.
+    /// Largest number of concurrent sessions of one client: an IPv4 address, or an IPv6 network of
+    /// 64 bits.
     pub sessions_per_client: usize,
     /// The services.
     pub services: Vec<Service>,
@@ -55,56 +57,57 @@ pub struct Config {
 /// One service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Its name, for people.
+    /// Its name, for display.
     pub name: String,
-    /// Where it was written.
+    /// Its place in the configuration.
     pub place: Place,
-    /// The address it listens at; none: all.
+    /// The address to listen at; `None`: all addresses.
     pub address: Option<IpAddr>,
-    /// The port it listens at.
+    /// The port to listen at.
     pub port: u16,
-    /// How it is spoken to.
+    /// Protocol and address family.
     pub protocol: Protocol,
-    /// The program serves the listening socket itself, and nobody else does until it ends.
+    /// The program serves the listening socket itself, and the super-server does not accept until
+    /// the program ends.
     pub wait: bool,
-    /// Whose rights the program has.
+    /// The user whose rights the program gets.
     pub user: User,
-    /// The program.
+    /// The program's file.
     pub program: PathBuf,
-    /// Its name for itself.
+    /// Its argv[0].
     pub argv0: String,
-    /// Its arguments.
+    /// Its further arguments.
     pub args: Vec<String>,
-    /// The rate of each session; none: a share.
+    /// The rate of each session; `None`: a share.
     pub rate: Option<Rate>,
-    /// Weight of each session's share.
+    /// The weight of each session's share.
     pub weight: u16,
-    /// Sessions of this service at once.
+    /// Largest number of concurrent sessions of this service.
     pub sessions: usize,
 }
 
-/// How a service is spoken to.
+/// Protocol and address family of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Protocol {
-    /// Datagrams (UDP), not a stream (TCP).
+    /// True for datagrams (UDP), false for a stream (TCP).
     pub datagram: bool,
-    /// Which internet.
+    /// The address family.
     pub family: Family,
 }
 
-/// Which internet a service is on.
+/// The address family of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
-    /// IPv4 and, where there is one, IPv6.
+    /// IPv4 and, if the kernel has it, IPv6.
     Any,
-    /// IPv4 alone.
+    /// IPv4 only.
     V4,
-    /// IPv6 alone.
+    /// IPv6 only.
     V6,
 }
 
 impl Protocol {
-    /// Reads `tcp`, `tcp4`, `tcp6`, `udp`, `udp4`, `udp6`.
+    /// Parses `tcp`, `tcp4`, `tcp6`, `udp`, `udp4`, `udp6`.
     fn read(text: &str) -> Option<Protocol> {
         let (kind, family) = match text.strip_suffix('4') {
             Some(kind) => (kind, Family::V4),
@@ -126,12 +129,12 @@ impl Protocol {
     }
 }
 
-/// Where something was written.
+/// A place in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file.
     pub file: PathBuf,
-    /// The line, the first is 1; none where it is about the file as a whole.
+    /// The line, counted from 1; `None` for the file as a whole.
     pub line: Option<usize>,
 }
 
@@ -144,108 +147,111 @@ impl fmt::Display for Place {
     }
 }
 
-/// A configuration that is refused.
+/// An invalid configuration.
 #[derive(Debug, thiserror::Error)]
 #[error("{place}: {fault}")]
 pub struct ConfigError {
-    /// Where.
+    /// The place of the error.
     pub place: Place,
-    /// Why.
+    /// The reason.
     pub fault: Fault,
 }
 
-/// What is wrong.
+/// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(std::io::Error),
-    /// Not TOML, or a key that nobody knows.
+    /// Not valid TOML, or an unknown key.
     #[error("{0}")]
     Toml(String),
     /// Not a rate.
     #[error(transparent)]
     Rate(#[from] UnitError),
-    /// Too few words.
+    /// Too few words in a line.
     #[error(
         "a line needs: service stream|dgram protocol wait|nowait user program arguments … [@rate], \
          or in short: service program [arguments …] [@rate]"
     )]
     Short,
-    /// A word that means nothing in its place.
+    /// A word that is invalid in its position.
     #[error("{what} {word:?} is unknown; write {instead}")]
     Word {
-        /// What the word should be.
+        /// The kind of word.
         what: &'static str,
         /// The word.
         word: String,
-        /// What is known.
+        /// The valid words.
         instead: &'static str,
     },
-    /// No such service.
+    /// The service has no known port.
     #[error(
         "service {0:?} is not in /etc/services; write its port number, or give `port` in [[service]]"
     )]
     NoService(String),
-    /// No such user or group.
+    /// The user or group does not exist.
     #[error("there is no {0} on this machine")]
     Nobody(String),
-    /// No such program.
+    /// The program does not exist or is not executable.
     #[error("program {0:?} does not exist or cannot be executed")]
     NoProgram(String),
-    /// A service that netnice does not have.
+    /// A built-in service of inetd, which netnice does not have.
     #[error("built-in services are not offered; name a program")]
     BuiltIn,
-    /// Datagrams without wait.
+    /// A datagram service without `wait`.
     #[error("a datagram service must be `wait`: its program reads the socket itself")]
     Datagram,
-    /// The same port twice.
+    /// Two services have the same port.
     #[error("{protocol} port {port} is served already, by {other}")]
     Twice {
-        /// tcp or udp.
+        /// `tcp` or `udp`.
         protocol: &'static str,
         /// The port.
         port: u16,
-        /// Where the other is written.
+        /// The place of the other service.
         other: Place,
     },
-    /// Nothing to do.
+    /// There is no service.
     #[error("no service is named")]
     Nothing,
-    /// A number out of its range.
+    /// A number is out of its range.
     #[error("{what} is {value}; write {range}")]
     Range {
-        /// What.
+        /// Which number.
         what: &'static str,
-        /// Its value.
+        /// The value.
         value: u64,
-        /// What is allowed.
+        /// The allowed range.
         range: &'static str,
     },
-    /// More than there is.
+    /// A rate exceeds the total.
     #[error("{what} of {asked} is more than the total of {total}")]
     TooMuch {
-        /// What.
+        /// Which rate.
         what: &'static str,
         /// The rate.
         asked: Rate,
         /// The total.
         total: Rate,
     },
-    /// The port cannot be had.
+    /// The port cannot be bound.
     #[error("{protocol} port {port} cannot be served: {error}")]
     Port {
-        /// tcp or udp.
+        /// `tcp` or `udp`.
         protocol: &'static str,
         /// The port.
         port: u16,
-        /// What the kernel says.
+        /// The error of the system call.
         error: std::io::Error,
     },
 }
 
 impl Config {
-    /// Reads a file. `total` is one that was given beside it and wins.
+    /// Reads a file. `total` overrides the total in the file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or the configuration is invalid.
     pub fn read(file: &Path, total: Option<Rate>) -> Result<Config, ConfigError> {
         let text = std::fs::read_to_string(file).map_err(|error| ConfigError {
             place: Place {
@@ -257,7 +263,10 @@ impl Config {
         Config::parse(file, &text, total)
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file. `total` overrides the total in the text.
+    ///
+    /// # Errors
+    /// If the configuration is invalid.
     pub fn parse(file: &Path, text: &str, total: Option<Rate>) -> Result<Config, ConfigError> {
         let source = Source { file, text };
         let mut config = match is_toml(file, text) {
@@ -272,7 +281,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What can be seen to be impossible.
+    /// Checks the configuration as a whole.
     fn check(&self, source: &Source<'_>) -> Result<(), ConfigError> {
         if self.services.is_empty() {
             return Err(source.whole(Fault::Nothing));
@@ -321,7 +330,7 @@ impl Default for Config {
 }
 
 impl Service {
-    /// An error at the place where the service was written.
+    /// An error at the place of the service.
     pub fn refuse(&self, fault: Fault) -> ConfigError {
         ConfigError {
             place: self.place.clone(),
@@ -390,7 +399,7 @@ impl Source<'_> {
         }
     }
 
-    /// All lines of a text that begins at a line of the file.
+    /// Parses all lines of a text that begins at line `first` of the file.
     fn lines(&self, text: &str, first: usize) -> Result<Vec<Service>, ConfigError> {
         let mut services = Vec::new();
         for (number, line) in text.lines().enumerate() {
@@ -413,7 +422,8 @@ impl Source<'_> {
         })?;
         let mut services = Vec::new();
         if let Some(lines) = &file.lines {
-            // The text of a string that begins with a line end begins on the next line.
+            // A multi-line string that starts with a newline has its first line on the next line of
+            // the file.
             let span = lines.span();
             let opens = self.text.get(span.clone()).unwrap_or_default();
             let skips = usize::from(opens.starts_with("\"\"\"\n") || opens.starts_with("'''\n"));
@@ -481,12 +491,14 @@ impl Source<'_> {
     }
 }
 
-/// How many of all sessions one client may have where nothing is said of it: one client cannot keep all others out.
+/// Default number of concurrent sessions of one client, so that one client cannot exclude all
+/// others.
 fn of_one_client(sessions: usize) -> usize {
     (sessions / 4).max(sessions.min(FEW))
 }
 
-/// A file of `inetd.conf` lines has neither a table nor a key with a value; one called `.toml` has.
+/// True if a file is TOML: its name ends in `.toml`, or its first line is a table or a key with a
+/// value. A file of `inetd.conf` lines has neither.
 fn is_toml(file: &Path, text: &str) -> bool {
     let first = text
         .lines()
@@ -497,7 +509,7 @@ fn is_toml(file: &Path, text: &str) -> bool {
         || first.is_some_and(|line| {
             let key = line.split(['=', ' ', '\t']).next().unwrap_or_default();
             let rest = line[key.len()..].trim_start();
-            // `[::1]:ftp …` is a service.
+            // `[::1]:ftp …` is a service, not a table.
             let plain = line.split('#').next().unwrap_or_default().trim_end();
             (plain.starts_with('[') && plain.ends_with(']')) || rest.starts_with('=')
         })
@@ -534,17 +546,17 @@ struct RawService {
     sessions: Option<Spanned<u64>>,
 }
 
-/// The least share unless another is named, in bit/s: enough for a key stroke and its echo each 150 ms.
+/// Default of the floor, in bit/s: enough for a key stroke and its echo every 150 ms.
 pub const FLOOR: u64 = 8_000;
 
-/// Sessions at once unless another number is named, and the most that may be: well below the daemon's number of
-/// targets.
+/// Default and largest number of concurrent sessions: well below the daemon's number of targets.
 const SESSIONS: usize = 4096;
 
-/// So few sessions one client may have in any case: a browser opens no more at once.
+/// Sessions that one client may have in any case: the number of connections that a browser opens at
+/// most.
 const FEW: usize = 16;
 
-/// The weight that has no need to be named, and the largest, as on a link.
+/// The default weight and the largest one, as on a link.
 pub(crate) const WEIGHT: u16 = 100;
 pub(crate) const MOST_WEIGHT: usize = 1000;
 

@@ -1,4 +1,4 @@
-//! The daemon, asked over one connection that is renewed when it breaks.
+//! Requests to the daemon over one connection, which is renewed when it breaks.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
@@ -9,20 +9,21 @@ use netnice_api::{
 };
 use netnice_core::units::{Nanos, Rate};
 
-/// A connection to it.
+/// A connection to the daemon.
 pub(crate) struct Daemon {
     dir: RuntimeDir,
     client: Option<Client>,
-    /// Limits are set until this process ends, and then what was there before comes back; none: they last.
+    /// If set, limits last until this process ends, and then the previous limits return. `None`:
+    /// limits are permanent.
     until: Option<Until>,
 }
 
-/// Why something was not done.
+/// Why the daemon did not carry out a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
-    /// In words.
+    /// The message.
     pub text: String,
-    /// How a process ends that can do nothing without it.
+    /// The exit status of a process that cannot continue without the request.
     pub exit: Exit,
 }
 
@@ -32,12 +33,12 @@ impl fmt::Display for Denial {
     }
 }
 
-/// A target that is limited, with its process where it is one.
+/// A target to limit, with its process if it is one.
 #[derive(Clone, Copy)]
 pub(crate) struct Whom<'a> {
-    /// The target.
+    /// The target as text.
     pub target: &'a str,
-    /// A pidfd of its process.
+    /// A pidfd of the target's process.
     pub pidfd: Option<BorrowedFd<'a>>,
 }
 
@@ -48,20 +49,22 @@ impl Daemon {
         Ok(Daemon { dir, client, until })
     }
 
-    /// Limits a target, in the short form's way; `rate` is text, and other clauses may follow it.
+    /// Limits a target as the short form does. `rate` is text, and other clauses may follow the
+    /// rate.
     pub(crate) fn limit(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
         let until = self.until;
         self.set(whom, rate, |set| set.until = until)
     }
 
-    /// Only asks whether it could be limited.
+    /// Asks the daemon whether the target could be limited (dry run).
     pub(crate) fn try_limit(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
         self.set(whom, rate, |set| set.dry_run = true)
     }
 
-    /// Brings back what was there before the first limit that was set until an end. `rate` is that of the last.
+    /// Restores the limits from before the first temporary limit. `rate` is that of the last limit.
     pub(crate) fn lift(&mut self, whom: Whom<'_>, rate: &str) -> Result<(), Denial> {
-        // Whatever is set for a time gives way, when its time is over, to what was there before the first such change.
+        // When a temporary change expires, the state from before the first temporary change
+        // returns. So set a change that expires at once.
         self.set(whom, rate, |set| set.for_ns = Some(1))
     }
 
@@ -84,7 +87,8 @@ impl Daemon {
         }
     }
 
-    /// Takes back what was set for a target. If that fails, it is shown as it is.
+    /// Removes the claim on a target. A failure is ignored; `netnice show` then still shows the
+    /// target.
     pub(crate) fn clear(&mut self, target: String) {
         let clear = Request::Clear(Clear {
             what: ClearWhat::Target(target),
@@ -96,7 +100,7 @@ impl Daemon {
         let _ = self.call(&clear, None);
     }
 
-    /// The state.
+    /// The state of the daemon.
     pub(crate) fn show(&mut self) -> Result<ShowDoc, ClientError> {
         match self.call(&Request::Show(Show { target: None }), None)? {
             Response::Shown(doc) => Ok(doc),
@@ -104,7 +108,7 @@ impl Daemon {
         }
     }
 
-    /// What a target is made of.
+    /// The composition of a target.
     pub(crate) fn find(&mut self, target: &str) -> Result<Found, Denial> {
         let target = target.to_string();
         match self.call(&Request::Find(Find { target }), None) {
@@ -113,7 +117,8 @@ impl Daemon {
         }
     }
 
-    /// Asks; once more where the connection was closed meanwhile (an idle one may be).
+    /// Sends a request. Repeats it once if an existing connection turns out to be closed, as the
+    /// daemon may close idle connections.
     fn call(
         &mut self,
         request: &Request,
@@ -141,9 +146,10 @@ impl Daemon {
     }
 }
 
-/// What a total is limited to, as [`Daemon::limit`] takes it. Where a packet takes longer than a millisecond, the packets of
-/// all sessions leave one after another, however long some of them were silent before: a slow wire carries others too, and
-/// two packets together are twice as long a wait.
+/// The limit for a total, as [`Daemon::limit`] takes it. If a full packet takes longer than a
+/// millisecond, the limit has a burst of a millisecond. The packets of all sessions then leave one
+/// after another, even after a session was silent. A slow wire carries other traffic too, and two
+/// packets in succession double its waiting time.
 pub(crate) fn evenly(rate: Rate) -> String {
     let text = rate.compact();
     match rate.bits_per_second() < EVENLY_BELOW {
@@ -152,13 +158,14 @@ pub(crate) fn evenly(rate: Rate) -> String {
     }
 }
 
-/// A full packet takes a millisecond at this rate, in bit/s.
+/// The rate at which a full packet takes a millisecond, in bit/s.
 const EVENLY_BELOW: u64 = 12_000_000;
 
-/// How early a packet may be: less than it takes, and more than a timer is late.
+/// How much earlier than scheduled a packet may leave: less than a packet takes, and more than the
+/// timer error.
 const EVENLY: Nanos = Nanos::from_millis(1);
 
-/// Why an answer is not the one that was asked for.
+/// The reason in a response that the request did not expect.
 fn denial(answer: Result<Response, ClientError>) -> Denial {
     let exit = answer.as_ref().map_or_else(Exit::from, Exit::from);
     let text = match answer {

@@ -1,7 +1,7 @@
-//! Who gets how much of a total. Pure: rates in bit/s in, rates out.
+//! Divides a total among sessions. It does no I/O: rates in bit/s go in, rates go out.
 //!
-//! The three configurations of NICE Fig 2 are one rule. A session of a service with a rate has that rate. What is left of the
-//! total is divided among the others, in proportion to their weights:
+//! The three configurations of NICE Fig 2 are one rule. A session of a service with a rate has that
+//! rate. The other sessions divide the rest of the total in proportion to their weights:
 //!
 //! ```text
 //!   [A] every session has a rate                 128, 32, 32 Kbyte/s
@@ -9,66 +9,72 @@
 //!   [C] some have                                (total − Σ rates) / n: (512 − 2 × 32) / 4 = 112
 //! ```
 //!
-//! **Bounds.** A session may have a bound of its own (its part of what its client may use). What a bound cuts off goes
-//! to the others, again by weight, until nothing is left or all are at their bounds.
+//! **Bounds.** A session can have a bound of its own (its part of the limit of its client). The
+//! other sessions divide what a bound cuts off, again by weight, until nothing is left or all are
+//! at their bounds.
 //!
-//! **Lending.** A session that uses a small part of its share while another uses all of its own keeps what it uses twice
-//! over and an eighth of its share, and the rest is lent. It counts as busy again, and has its whole share back, as soon as it uses
-//! half of what it kept. A fixed rate is not lent: configuration C reserves it.
+//! **Lending.** A session that uses a small part of its share while another session is busy keeps
+//! the larger of twice its usage and an eighth of its share, and lends the rest. It counts as busy
+//! again, and gets its whole share back, when it uses half of what it kept. A session with a fixed
+//! rate does not lend, because configuration C reserves the rate.
 //!
-//! **Groups.** Where users or services are to be equal, and not sessions, the total is divided among them by the same rule, and
-//! the share of each among its sessions ([`divide_groups`]). So what a session lends goes to its own group first; a group of which
-//! all are idle lends to the others.
+//! **Groups.** If users or services have equal shares instead of sessions, the same rule divides
+//! the total among them, and then the share of each among its sessions ([`divide_groups`]). So a
+//! session lends to its own group first. A group whose sessions are all idle lends to the other
+//! groups.
 //!
-//! **What does not fit.** No share falls below the floor. A session whose coming would make one fall below it, or whose fixed
-//! rate is more than what is left, is refused ([`fits`]).
+//! **Refusal.** No share falls below the floor. A new session is refused if it would reduce a share
+//! below the floor, or if its fixed rate exceeds the rest of the total ([`fits`]).
 
 use netnice_core::units::Amount;
 
-/// What is divided.
+/// The total to divide, in bit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// The total; none: only fixed rates are set.
+    /// The total. `None`: only fixed rates apply.
     pub total: Option<u64>,
-    /// The least that a session without a fixed rate gets.
+    /// The smallest share of a session without a fixed rate.
     pub floor: u64,
 }
 
-/// What one session asks for.
+/// The demand of one session. Rates are in bit/s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// Its fixed rate; none: a part of what is left.
+    /// Its fixed rate. `None`: a share of the rest.
     pub fixed: Option<u64>,
-    /// Its weight among those without a fixed rate; not zero.
+    /// Its weight among the sessions without a fixed rate; not 0.
     pub weight: u64,
-    /// The most that it may have.
+    /// The largest share that it may have.
     pub most: Option<u64>,
-    /// It has used little for a while: what it kept would be enough for so much.
+    /// Set if the session is idle: its highest usage in the present period of low usage.
     pub idle: Option<u64>,
 }
 
-/// Why a session does not fit.
+/// Why a new session does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
-    /// Its fixed rate does not fit.
+    /// Its fixed rate exceeds the rest of the total.
     #[error("its rate of {} does not fit: {} are left of the total", Amount(*.asked), Amount(*.left))]
     Fixed {
-        /// The rate.
+        /// The fixed rate.
         asked: u64,
-        /// What no other session needs.
+        /// The rest of the total.
         left: u64,
     },
-    /// Shares would fall below the floor.
+    /// A share would fall below the floor.
     #[error("a share would be {}, below the floor of {}", Amount(*.share), Amount(*.floor))]
     Floor {
-        /// The share that there would be.
+        /// The share that would result.
         share: u64,
         /// The floor.
         floor: u64,
     },
 }
 
-/// Whether these sessions, the last of which is new, can be served.
+/// Checks whether the total suffices for these sessions, the last of which is new.
+///
+/// # Errors
+/// If it does not.
 pub fn fits(pool: Pool, demands: &[Demand]) -> Result<(), Full> {
     let Some(total) = pool.total else {
         return Ok(());
@@ -91,7 +97,7 @@ pub fn fits(pool: Pool, demands: &[Demand]) -> Result<(), Full> {
     })
 }
 
-/// The share of each session; none where nothing limits it.
+/// The share of each session, in bit/s; `None` if it is unlimited.
 pub fn divide(pool: Pool, demands: &[Demand]) -> Vec<Option<u64>> {
     let at_most = |rate: u64, demand: &Demand| rate.min(demand.most.unwrap_or(u64::MAX));
     let fixed: u64 = demands.iter().filter_map(|d| d.fixed).sum();
@@ -127,7 +133,7 @@ pub fn divide(pool: Pool, demands: &[Demand]) -> Vec<Option<u64>> {
     shares
 }
 
-/// The shares of the sessions of each group; each group has a weight.
+/// The shares of the sessions of each group. Each group is a weight and its sessions.
 pub fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Vec<Option<u64>>> {
     let as_one = |(weight, members): &(u64, Vec<Demand>)| Demand {
         fixed: None,
@@ -143,7 +149,7 @@ pub fn divide_groups(pool: Pool, groups: &[(u64, Vec<Demand>)]) -> Vec<Vec<Optio
         .collect()
 }
 
-/// What an idle session keeps of its share.
+/// The part of its share that an idle session keeps, in bit/s.
 pub fn kept(share: u64, used: u64, floor: u64) -> u64 {
     let keeps = used.saturating_mul(2).max(share / 8).max(floor);
     keeps.min(share)

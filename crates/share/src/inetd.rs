@@ -1,26 +1,30 @@
-//! The super-server: listens for its services, starts a session for each connection, and keeps the total divided.
+//! The super-server: listens for its services, starts a session for each connection, and keeps the
+//! total divided. It ends if the configuration is invalid, the daemon is unreachable at the start,
+//! or waiting fails.
 //!
-//! # A session's way
+//! # From connection to session
 //! ```text
-//!  connection ──counts, fits──▶ started behind a gate ──share set──▶ gate opens, the program runs ──▶ ended
-//!       │                              │                                    │
-//!       └─ closed, with a line         └─ limit refused: ended              └─ shares of the others follow at once,
-//!          in the log                                                          at most every 100 ms
+//!  connection ──counts, fits──▶ started behind a gate ──share set──▶ program runs ──▶ ended
+//!       │                              │                                               │
+//!       └─ closed, with a              └─ limit refused: ended       other shares follow
+//!          line in the log                                  at once, at most every 100 ms
 //! ```
-//! The program runs behind a *gate*: a helper process (this program's own, see [`Gate`]) has its descriptors and waits for one byte;
-//! it becomes the program when its share is in force. So no byte of a session is ever unlimited.
+//! The program starts behind a *gate*: a helper process (of this program, see [`Gate`]) has the
+//! program's descriptors and waits for one byte. It executes the program when the share is in
+//! force. So no byte of a session is sent without its limit.
 //!
 //! # The total
-//! The super-server limits itself to the total, and the shares of its sessions lie inside: so it holds while shares change too, and
-//! the packets of all sessions leave one after another, and not two sessions' together.
+//! The super-server limits itself to the total, and the shares of its sessions lie inside that
+//! limit. So the total holds while shares change, and the packets of all sessions leave one after
+//! another, never two sessions' packets together.
 //!
 //! # Waiting
-//! One thread waits for listeners and for sessions (by pidfd). There are no signal handlers: if the server ends, sessions
-//! go on, with the limits that they have.
+//! One thread waits for listeners and for sessions (by pidfd). There are no signal handlers. If the
+//! server ends, its sessions continue with their limits.
 //!
 //! # Lending
-//! While sessions share a total, what each has used is read five times a second; see [`crate::divide`]. Setting shares and
-//! reading is done by [`crate::keep`].
+//! While sessions share a total, the server reads the usage of each five times a second; see
+//! [`crate::divide`]. [`crate::keep`] sets the shares and reads the usage.
 
 mod session;
 mod socket;
@@ -44,13 +48,13 @@ use crate::keep::{Keeper, Member, SETTLE};
 use session::Session;
 use socket::Listener;
 
-/// How a program is started behind a gate: `HELPER WORDS… UID GID GROUPS PROGRAM ARGV0 ARGS…`, the gate as its
-/// standard error.
+/// How a program starts behind a gate: `HELPER WORDS… UID GID GROUPS PROGRAM ARGV0 ARGS…`, with the
+/// gate as its standard error.
 #[derive(Clone, Debug)]
 pub struct Gate {
-    /// The helper.
+    /// The helper program.
     pub helper: PathBuf,
-    /// Its first words.
+    /// Its first arguments.
     pub words: Vec<OsString>,
 }
 
@@ -60,7 +64,7 @@ pub enum InetdError {
     /// The configuration cannot be served.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The daemon cannot be asked.
+    /// Communication with the daemon failed.
     #[error(transparent)]
     Daemon(#[from] ClientError),
     /// Waiting failed.
@@ -68,12 +72,18 @@ pub enum InetdError {
     Wait(io::Error),
 }
 
-/// Whether everything of a configuration can be served: takes the ports, and gives them back.
+/// Checks whether the whole configuration can be served: binds all ports and releases them.
+///
+/// # Errors
+/// If a port cannot be bound.
 pub fn check(config: &Config) -> Result<(), ConfigError> {
     listen(config).map(drop)
 }
 
-/// Serves, until something fails that ends everything. `say` gets a line for each thing that a person should know.
+/// Serves until a fatal error. `say` gets each message for the operator as a line.
+///
+/// # Errors
+/// If a port cannot be bound, there is no daemon, or waiting fails.
 pub fn serve(
     config: Config,
     dir: &RuntimeDir,
@@ -103,7 +113,7 @@ pub fn serve(
     }
 }
 
-/// Takes the ports of all services.
+/// Binds the ports of all services.
 fn listen(config: &Config) -> Result<Vec<Listener>, ConfigError> {
     let mut listeners = Vec::new();
     for (index, service) in config.services.iter().enumerate() {
@@ -131,7 +141,8 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
-    /// Limits itself to the total, so that the shares of all sessions lie inside. Somebody who has limited it by hand meant that.
+    /// Limits this process to the total, so that the shares of all sessions lie inside. An existing
+    /// limit, which the operator set, is left unchanged.
     fn hold_total(&mut self) {
         let Some(total) = self.config.total else {
             return;
@@ -152,7 +163,7 @@ impl Server<'_> {
         }
     }
 
-    /// Waits for something, and does it.
+    /// Waits for events and handles them.
     fn turn(&mut self) -> Result<(), InetdError> {
         let (ready, ended) = self.wait().map_err(InetdError::Wait)?;
         for number in ended {
@@ -170,7 +181,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// The listeners that somebody came to, and the sessions that ended.
+    /// The listeners with connections, and the sessions that ended.
     fn wait(&self) -> io::Result<(Vec<usize>, Vec<u64>)> {
         let open: Vec<usize> = (0..self.listeners.len())
             .filter(|index| !self.is_lent(*index))
@@ -199,7 +210,7 @@ impl Server<'_> {
         ))
     }
 
-    /// Whether a session has this listener to itself.
+    /// True if a running session has the listener (`wait`).
     fn is_lent(&self, listener: usize) -> bool {
         let service = self.listeners[listener].service;
         let waits = self.config.services[service].wait;
@@ -210,7 +221,7 @@ impl Server<'_> {
         &self.config.services[index]
     }
 
-    /// Starts sessions for whoever came to a listener.
+    /// Starts sessions for the connections of a listener.
     fn accept(&mut self, listener: usize) {
         let index = self.listeners[listener].service;
         if self.service(index).wait {
@@ -227,7 +238,7 @@ impl Server<'_> {
                 Ok(None) => return,
                 Err(error) => {
                     self.tell(index, &format!("a connection was lost: {error}"));
-                    // Out of descriptors, say: give sessions time to end.
+                    // For example, there are no descriptors left: give sessions time to end.
                     std::thread::sleep(Duration::from_millis(10));
                     return;
                 }
@@ -235,13 +246,13 @@ impl Server<'_> {
         }
     }
 
-    /// Starts a session, if it may be and fits. Where it may not, its connection is closed.
+    /// Starts a session if it is admitted and fits. Otherwise its connection is closed.
     fn start(&mut self, index: usize, socket: std::os::fd::OwnedFd, client: Option<IpAddr>) {
         if let Err(why) = self.admit(index, client) {
             let whose = client.map_or(String::new(), |client| format!(" from {client}"));
             self.tell(index, &format!("a session{whose} is refused: {why}"));
             if client.is_none() {
-                // Whatever waits at the socket of a `wait` service would wake us at once again.
+                // The data at the socket of a `wait` service would wake this server again at once.
                 std::thread::sleep(SETTLE);
             }
             return;
@@ -254,7 +265,8 @@ impl Server<'_> {
         };
         let number = self.keeper.add(member);
         self.sessions.insert(number, session);
-        // Others give way before the new one begins, unless that was done just now or they are many.
+        // The other shares shrink before the new session begins, unless they were set just now or
+        // there are many.
         if self.keeper.may_apply() {
             self.apply();
         }
@@ -269,7 +281,7 @@ impl Server<'_> {
         }
     }
 
-    /// Whether one more session may be.
+    /// Checks whether one more session is admitted.
     fn admit(&self, index: usize, client: Option<IpAddr>) -> Result<(), String> {
         let service = self.service(index);
         let same = |s: &&Session| s.service == index;
@@ -300,7 +312,7 @@ impl Server<'_> {
         divide::fits(self.pool, &demands).map_err(|full| full.to_string())
     }
 
-    /// Clears away a session that ended.
+    /// Removes a session that ended.
     fn end(&mut self, number: u64) {
         self.keeper.remove(number);
         let Some(mut session) = self.sessions.remove(&number) else {
@@ -341,7 +353,8 @@ impl Server<'_> {
             .collect()
     }
 
-    /// Sets the shares that have changed. A session that cannot be limited is ended: a share is a promise to the others.
+    /// Sets the shares that changed. Ends a session that cannot be limited, because each share is a
+    /// promise to the others.
     fn apply(&mut self) {
         let shares = self.shares();
         for (number, why) in self.keeper.apply(shares) {
@@ -361,7 +374,7 @@ impl Server<'_> {
         );
     }
 
-    /// Whether it matters what sessions use.
+    /// True if the usage of sessions matters.
     fn lends(&self) -> bool {
         let shares = |s: &&Session| self.service(s.service).rate.is_none();
         self.config.lend
@@ -375,7 +388,8 @@ impl Server<'_> {
     }
 }
 
-/// What counts as one client: a host has as many IPv6 addresses as it likes in a network of its own.
+/// The part of an address that identifies a client. For IPv6 it is the network of 64 bits, because
+/// a host can have any number of addresses in it.
 fn network(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,
@@ -385,5 +399,5 @@ fn network(client: IpAddr) -> IpAddr {
     }
 }
 
-/// Connections that are taken from one listener before others have their turn.
+/// Connections that are accepted from one listener before the next listener is served.
 const AT_ONCE: usize = 16;

@@ -1,12 +1,13 @@
-//! Keeps shares in force: what the super-server and the manager of existing processes have in common.
+//! Keeps shares in force, for the super-server and for the manager of existing processes.
 //!
 //! ```text
 //!   members, demands ──divide──▶ shares ──those that shrink first──▶ the daemon: set pid:N both R
 //!        ▲                                                              │
 //!        └───────────── what each member used, five times a second ◀────┘
 //! ```
-//! Who the members are and what each demands is the owner's; this room sets what has changed, at once or 100 ms after the
-//! last change, lets others in between where there are many, and clears away what was set for somebody who had just ended.
+//! The caller determines the members and their demands. This module sets the shares that changed,
+//! at once or 100 ms after the last change. If there are many, it returns to the caller in between.
+//! It also removes claims that were set for processes which had just ended.
 
 mod usage;
 
@@ -25,19 +26,19 @@ use usage::Use;
 
 /// A process with its descendants, whose share is kept in force.
 pub(crate) struct Member {
-    /// Its process.
+    /// Pidfd of the process.
     pub pidfd: OwnedFd,
-    /// The daemon's target of it.
+    /// The process as a target of the daemon.
     pub target: String,
-    /// Its share that is in force, in bit/s; none: unlimited.
+    /// The share that is in force, in bit/s; `None`: unlimited.
     pub share: Option<u64>,
-    /// Whether a share has been set.
+    /// True if a share has been set.
     is_set: bool,
     use_: Use,
 }
 
 impl Member {
-    /// The process of this number, which must be there.
+    /// The process with this number, which must exist.
     pub(crate) fn open(pid: u32) -> Result<Member, Errno> {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw);
         Ok(Member {
@@ -49,7 +50,7 @@ impl Member {
         })
     }
 
-    /// Whether it has ended.
+    /// True if the process has ended.
     pub(crate) fn has_ended(&self) -> bool {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         matches!(
@@ -58,7 +59,7 @@ impl Member {
         )
     }
 
-    /// How much it uses, if it is idle.
+    /// Its usage in bit/s, if it is idle.
     pub(crate) fn idle(&self) -> Option<u64> {
         self.use_.idle()
     }
@@ -71,24 +72,25 @@ impl Member {
     }
 }
 
-/// The members, by a number that counts up, so in the order in which they came.
+/// The members, by a number that counts up, so in the order of their arrival.
 pub(crate) struct Keeper {
-    /// The daemon.
+    /// The connection to the daemon.
     pub daemon: Daemon,
     members: BTreeMap<u64, Member>,
     next: u64,
-    /// Shares have changed since they were last set.
+    /// True if shares have changed since they were last set.
     changed: bool,
-    /// When they were last set.
+    /// The time at which the shares were last set.
     applied: Option<Instant>,
-    /// When it was last looked at what members use.
+    /// The time of the last reading of the usage.
     looked: Instant,
-    /// Targets of members that ended while their share was set, and since when the eldest waits to be looked after.
+    /// Targets of members that ended while their share was set, and the time of the oldest of these
+    /// events.
     doubts: BTreeSet<String>,
     doubt_since: Option<Instant>,
 }
 
-/// A member whose share could not be set, and why.
+/// A member whose share could not be set, with the reason.
 pub(crate) type Unkept = (u64, Denial);
 
 impl Keeper {
@@ -105,7 +107,7 @@ impl Keeper {
         }
     }
 
-    /// Takes a member in; its number.
+    /// Adds a member. Returns its number.
     pub(crate) fn add(&mut self, member: Member) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -114,7 +116,7 @@ impl Keeper {
         number
     }
 
-    /// Lets a member go.
+    /// Removes a member.
     pub(crate) fn remove(&mut self, number: u64) -> Option<Member> {
         let member = self.members.remove(&number);
         self.changed |= member.is_some();
@@ -131,12 +133,12 @@ impl Keeper {
             .map(|(number, member)| (*number, member))
     }
 
-    /// Shares are to be set anew.
+    /// Marks the shares as changed.
     pub(crate) fn touch(&mut self) {
         self.changed = true;
     }
 
-    /// All shares are to be set again, whether or not they have changed.
+    /// Marks all shares to be set again, whether or not they have changed.
     pub(crate) fn renew(&mut self) {
         for member in self.members.values_mut() {
             member.is_set = false;
@@ -144,7 +146,8 @@ impl Keeper {
         self.changed = true;
     }
 
-    /// How long nothing needs to be done; none: until something happens. `lends`: whether it matters what members use.
+    /// Time until the next work; `None`: there is none before the next event. `lends`: the usage of
+    /// members matters.
     pub(crate) fn patience(&self, lends: bool) -> Option<Duration> {
         let apply = self.changed.then(|| {
             self.applied
@@ -157,18 +160,18 @@ impl Keeper {
         apply.into_iter().chain(look).chain(after).min()
     }
 
-    /// Whether shares have changed, and the last setting is long enough ago.
+    /// True if shares have changed and [`SETTLE`] has passed since the last setting.
     pub(crate) fn must_apply(&self) -> bool {
         self.changed && self.may_apply()
     }
 
-    /// Whether the last setting is long enough ago.
+    /// True if [`SETTLE`] has passed since the last setting.
     pub(crate) fn may_apply(&self) -> bool {
         self.applied.is_none_or(|at| at.elapsed() >= SETTLE)
     }
 
-    /// Sets the shares that differ from what is in force, those that shrink first. What takes longer than a moment is left
-    /// for the next turn, so that who comes meanwhile is served.
+    /// Sets the shares that differ from those in force, those that shrink first. After [`MOMENT`]
+    /// it leaves the rest for the next call, so that the caller can serve other events.
     pub(crate) fn apply(&mut self, shares: BTreeMap<u64, Option<u64>>) -> Vec<Unkept> {
         let began = Instant::now();
         let mut wanted: Vec<(u64, Option<u64>)> = shares.into_iter().collect();
@@ -189,7 +192,7 @@ impl Keeper {
         unkept
     }
 
-    /// Sets the share of one member, unless it is in force or the member has ended.
+    /// Sets the share of one member, unless it is already in force or the member has ended.
     pub(crate) fn set(&mut self, number: u64, share: Option<u64>) -> Result<(), Denial> {
         let Some(member) = self.members.get_mut(&number) else {
             return Ok(());
@@ -212,7 +215,7 @@ impl Keeper {
         set
     }
 
-    /// Brings back what was there before the first share of each member.
+    /// Restores the limit from before the first share of a member.
     pub(crate) fn lift(&mut self, number: u64) -> Result<(), Denial> {
         match self.members.get(&number) {
             Some(member) if member.share.is_some() && !member.has_ended() => {
@@ -223,7 +226,8 @@ impl Keeper {
         }
     }
 
-    /// Looks at what members use, if it matters and is time. Without an answer nobody lends, and nothing else changes.
+    /// Reads the usage of members, if it matters and is due. If the daemon does not respond,
+    /// nothing changes.
     pub(crate) fn look(&mut self, lends: bool) {
         if !lends || self.looked.elapsed() < LOOK {
             return;
@@ -248,8 +252,9 @@ impl Keeper {
         }
     }
 
-    /// Clears targets that were opened anew for members that ended in that moment, once it is time: nobody is in them, and
-    /// nothing has passed them. A member's descendants, if it left any, keep theirs.
+    /// Removes targets that setting a share created anew for members that ended at that moment,
+    /// after [`AFTERWARDS`]. Such a target has no process, and its counters are 0. If a member left
+    /// descendants, their target stays.
     pub(crate) fn look_after(&mut self) {
         if self.doubt_since.is_none_or(|at| at.elapsed() < AFTERWARDS) {
             return;
@@ -276,21 +281,22 @@ impl Keeper {
     }
 }
 
-/// A share as the daemon reads it.
+/// A share in the text form of the daemon.
 fn as_text(bits: u64) -> String {
     let (least, most) = (Rate::MIN.bits_per_second(), Rate::MAX.bits_per_second());
     let rate = Rate::new(bits.clamp(least, most));
     rate.unwrap_or(Rate::MIN).compact()
 }
 
-/// Between two settings of all shares: five times shorter than shares may take to follow.
+/// Time between two settings of all shares: a fifth of the 500 ms within which shares must follow.
 pub(crate) const SETTLE: Duration = Duration::from_millis(100);
 
-/// Between two looks at what members use.
+/// Time between two readings of the usage.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// How long the setting of shares may keep others waiting: a few tens of requests on a machine at rest.
+/// Longest time for which setting shares may delay other events: some tens of requests on an idle
+/// machine.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// How long after a doubt it is looked: ends have been noticed everywhere by then.
+/// Delay before targets of ended members are examined. By then the daemon has noticed the ends too.
 const AFTERWARDS: Duration = Duration::from_secs(1);

@@ -1,15 +1,16 @@
-//! Answers: how one total is divided among the sessions of services, and kept divided while they come and go.
-//! May touch: sockets of the services that it was told to serve, processes that it started, what /proc says of those it divides among, the daemon's socket.
+//! Answers: how one total is divided among sessions of services, and kept divided as they change.
+//! May touch: its services' sockets, processes that it started, /proc, the daemon's socket.
 //! Must never: change kernel state that is the daemon's, or start a session that has no share.
 //!
 //! # The super-server (NICE 4.3.3)
 //! ```text
-//!  file ──config──▶ Config ──inetd──▶ listeners, sessions ──divide──▶ shares ──▶ the daemon: set pid:N both R
-//!                                          ▲                                        │
-//!                                          └────────── what each session used ◀─────┘
+//!  file ─config─▶ Config ─inetd─▶ listeners, sessions ─divide─▶ shares ─▶ set pid:N both R
+//!                                             ▲                                (the daemon)
+//!                                             └──────── usage of each session ◀─────┘
 //! ```
-//! [`config`] reads what is to be served, [`divide`] is the arithmetic (pure), [`inetd`] the server. [`manager`] does the same for
-//! processes that somebody else started (NICE 3.2); `keep` keeps the shares of both in force.
+//! [`config`] reads the services to serve. [`divide`] computes the shares without I/O. [`inetd`] is
+//! the server. [`manager`] divides a total among processes that it did not start (NICE 3.2). `keep`
+//! sets the shares for both.
 #![forbid(unsafe_code)]
 
 pub mod config;

@@ -1,20 +1,26 @@
-//! The manager of existing processes: divides a total among the sessions of targets that run already (the paper's P8, NICE 3.2).
+//! The manager of existing processes: divides a total among the sessions of targets that are
+//! already running (the paper's P8, NICE 3.2). It fails if a target does not exist or may not be
+//! limited, or if the daemon is unreachable at the start.
 //!
 //! ```text
-//!   targets ──find (the daemon)──▶ processes ──crowd──▶ sessions ──divide──▶ shares ──keep──▶ set pid:N both R
+//!  targets ─find─▶ processes ─crowd─▶ sessions ─divide─▶ shares ─keep─▶ set pid:N both R
+//!       (the daemon)                                                       (the daemon)
 //! ```
-//! Each target is limited to the total too, and the limits of its sessions lie inside: so what comes between two looks, or is no
-//! session's (the server's own traffic), is within the total.
+//! The manager limits each target to the total too, and the limits of its sessions lie inside. So
+//! new sessions that the manager has not seen yet, and traffic of no session (the server's own),
+//! are within the total.
 //!
 //! # Following
-//! A session's end is told by its pidfd. Beginnings are looked for ten times a second: that needs no privilege and works in every
-//! namespace; the process connector needs root in the first one, and a control group tells only that it is populated. A look
-//! reads the lists of processes alone, and of those that are new their parents.
+//! A pidfd reports the end of a session. The manager looks for new sessions ten times a second.
+//! That needs no privilege and works in every namespace; the process connector needs root in the
+//! initial namespace, and a cgroup only reports that it is populated. Each look reads only the
+//! lists of processes, and the parents of new processes.
 //!
 //! # Leaving
-//! When the manager ends it takes its limits back, and what was set before by the same user comes back. All of them are set until
-//! its process ends, so when it is killed the daemon does the same a second later. What somebody clears meanwhile is set again
-//! after five minutes at most.
+//! When the manager ends, it removes its limits, and limits that the same user set before return.
+//! All its limits last until its process ends, so if it is killed, the daemon does the same a
+//! second later. If a user clears a limit in the meantime, the manager sets it again after at most
+//! five minutes.
 
 mod crowd;
 mod process;
@@ -38,26 +44,26 @@ use crate::keep::{Keeper, Member};
 use crowd::Crowd;
 use process::{Machine, Processes};
 
-/// What is to be divided, among whom.
+/// The total and the targets to divide it among.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// The total.
     pub total: Rate,
-    /// Whose sessions; not empty.
+    /// The targets with the sessions; not empty.
     pub targets: Vec<Target>,
-    /// What is equal.
+    /// The units that have equal shares.
     pub per: Per,
-    /// Weights that are not 100.
+    /// Weights other than 100.
     pub weights: Vec<(Whose, u16)>,
-    /// The least share.
+    /// The smallest share.
     pub floor: Rate,
-    /// Whether idle sessions lend.
+    /// True if idle sessions lend.
     pub lend: bool,
-    /// When it ends by itself.
+    /// Time after which the manager ends by itself, if any.
     pub for_: Option<Duration>,
 }
 
-/// What has equal shares, or shares by weight.
+/// The units that have equal shares, or shares by weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Per {
     /// Each session.
@@ -69,7 +75,7 @@ pub enum Per {
     Service,
 }
 
-/// Whose a weight is.
+/// The sessions that a weight applies to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The sessions of one of the targets.
@@ -78,16 +84,16 @@ pub enum Whose {
     User(u32),
 }
 
-/// Why there is nothing to divide, or no more.
+/// Why the manager cannot start, or ends.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
-    /// The daemon cannot be asked.
+    /// Communication with the daemon failed.
     #[error(transparent)]
     Daemon(#[from] ClientError),
-    /// A target is not there, or may not be limited.
+    /// A target does not exist or may not be limited.
     #[error("{0}")]
     Denied(Denial),
-    /// The floor is too high.
+    /// The floor exceeds the total.
     #[error("the floor of {floor} is more than the total of {total}")]
     Floor {
         /// The floor.
@@ -95,10 +101,10 @@ pub enum ManagerError {
         /// The total.
         total: Rate,
     },
-    /// A weight is nobody's.
+    /// A weight names a target that is not divided.
     #[error("a weight is given for {0}, which is not among the targets")]
     NoSuchService(Target),
-    /// The same target twice.
+    /// A target is named twice.
     #[error("{0} is named twice")]
     Twice(Target),
     /// Waiting failed.
@@ -107,7 +113,7 @@ pub enum ManagerError {
 }
 
 impl ManagerError {
-    /// How the process ends.
+    /// The exit status of the process.
     pub fn exit(&self) -> Exit {
         match self {
             ManagerError::Daemon(error) => Exit::from(error),
@@ -118,12 +124,12 @@ impl ManagerError {
     }
 }
 
-/// The shares as they are now.
+/// The present shares.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Shares {
-    /// What is divided, in bit/s.
+    /// The total, in bit/s.
     pub total: u64,
-    /// Who has which part of it, in the order in which they came.
+    /// The sessions, in the order of their arrival.
     pub sessions: Vec<SessionDoc>,
 }
 
@@ -132,7 +138,7 @@ pub struct Shares {
 pub struct SessionDoc {
     /// Its first process, as a target.
     pub session: String,
-    /// The target that it is a session of.
+    /// The target that the session belongs to.
     pub service: String,
     /// The name of its program.
     pub name: String,
@@ -140,20 +146,24 @@ pub struct SessionDoc {
     pub user: u32,
     /// Its share in bit/s.
     pub share: u64,
-    /// Whether it lends most of it.
+    /// True if it lends most of its share.
     pub idle: bool,
 }
 
-/// What a person should know.
+/// A message for the user.
 #[derive(Debug)]
 pub enum Told<'a> {
-    /// A line.
+    /// A line of text.
     Line(&'a str),
     /// The shares have changed.
     Shares(&'a Shares),
 }
 
-/// Says what the shares would be now, and changes nothing.
+/// Computes the shares that would apply now. Changes nothing.
+///
+/// # Errors
+/// If a target does not exist or may not be limited, the weights or the floor are invalid, or there
+/// is no daemon.
 pub fn preview(asked: &Asked, dir: &RuntimeDir) -> Result<Shares, ManagerError> {
     let mut daemon = Daemon::connect(dir, None)?;
     let mut crowds = find(asked, &mut daemon)?;
@@ -178,8 +188,11 @@ pub fn preview(asked: &Asked, dir: &RuntimeDir) -> Result<Shares, ManagerError> 
     }))
 }
 
-/// Divides until `stop` can be read, the time is over, or all that was named has ended. What was set is taken back; by the
-/// daemon where the process `own`, this one, has no time to do so.
+/// Divides the total until `stop` is readable, the time has expired, or all named processes have
+/// ended. Then it removes its limits. If this process (`own`) is killed, the daemon removes them.
+///
+/// # Errors
+/// As [`preview`], and if waiting fails.
 pub fn manage(
     asked: Asked,
     dir: &RuntimeDir,
@@ -206,7 +219,7 @@ pub fn manage(
     ended
 }
 
-/// What the targets are made of.
+/// The compositions of the targets. Validates the floor, the weights and the targets.
 fn find(asked: &Asked, daemon: &mut Daemon) -> Result<Vec<Crowd>, ManagerError> {
     let &Asked { floor, total, .. } = asked;
     if floor > total {
@@ -233,7 +246,8 @@ fn find(asked: &Asked, daemon: &mut Daemon) -> Result<Vec<Crowd>, ManagerError> 
     Ok(crowds)
 }
 
-/// Does something about a target as a whole, with a pidfd where it is a process.
+/// Calls `what` for a target as a whole, with a pidfd if the target is a process. Does nothing if
+/// the process has ended.
 fn hold<T: Default>(
     daemon: &mut Daemon,
     crowd: &Crowd,
@@ -256,15 +270,15 @@ fn hold<T: Default>(
 
 /// A session.
 struct Session {
-    /// Whose it is, by its place among the targets.
+    /// Index of its target.
     crowd: usize,
-    /// Its first process.
+    /// Number of its first process.
     pid: u32,
     name: String,
     user: u32,
-    /// When its user was looked for.
+    /// The time at which its user was last read.
     looked: Instant,
-    /// It could not be limited, when, and why.
+    /// Set if the session could not be limited: the time and the reason.
     trouble: Option<(Instant, String)>,
 }
 
@@ -285,13 +299,13 @@ struct Manager<'a> {
     asked: Asked,
     keeper: Keeper,
     crowds: Vec<Crowd>,
-    /// The targets that are limited to the total.
+    /// Indices of the targets that are limited to the total.
     held: BTreeSet<usize>,
     /// By the keeper's number.
     sessions: BTreeMap<u64, Session>,
     looked: Instant,
     renewed: Instant,
-    /// When it ends by itself.
+    /// The time at which the manager ends by itself.
     ends: Option<Instant>,
     last: Option<Shares>,
     tell: &'a mut dyn FnMut(Told<'_>),
@@ -300,7 +314,7 @@ struct Manager<'a> {
 impl Manager<'_> {
     fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), ManagerError> {
         self.look()?;
-        // The first shares are told though there may be none.
+        // The first shares are reported even if there are no sessions.
         self.keeper.touch();
         loop {
             if self.keeper.must_apply() {
@@ -332,7 +346,7 @@ impl Manager<'_> {
         }
     }
 
-    /// Waits for the end of sessions or of the whole, at most until the next look.
+    /// Waits for the end of a session or for `stop`, at most until the next look.
     fn wait(&self, stop: BorrowedFd<'_>) -> io::Result<(bool, Vec<u64>)> {
         let numbers: Vec<u64> = self.keeper.members().map(|(number, _)| number).collect();
         let running = self
@@ -353,7 +367,7 @@ impl Manager<'_> {
             tv_nsec: i64::from(time.subsec_nanos()),
         };
         match rustix::event::poll(&mut fds, Some(&patience)) {
-            // A signal: it is in `stop` too, if it is one that ends this.
+            // A signal that ends the manager makes `stop` readable too.
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
@@ -368,7 +382,7 @@ impl Manager<'_> {
         ))
     }
 
-    /// Looks for sessions that are new, and lets go of those that are none any more.
+    /// Adds new sessions and removes those that no longer are sessions.
     fn look(&mut self) -> Result<(), ManagerError> {
         self.looked = Instant::now();
         let mut there: BTreeMap<u32, usize> = BTreeMap::new();
@@ -390,7 +404,7 @@ impl Manager<'_> {
             .map(|(number, _)| *number)
             .collect();
         for number in gone {
-            // It lives, but is no session (any more).
+            // The process lives but is no longer a session.
             let _ = self.keeper.lift(number);
             self.end(number);
         }
@@ -408,7 +422,8 @@ impl Manager<'_> {
         Ok(())
     }
 
-    /// Limits the targets to the total that are not; a process that is a session itself has its share alone.
+    /// Limits each target to the total, unless it is limited already. A process that is a session
+    /// itself has only its share.
     fn hold_totals(&mut self, there: &BTreeMap<u32, usize>) -> Result<(), ManagerError> {
         let rate = evenly(self.asked.total);
         for (at, crowd) in self.crowds.iter().enumerate() {
@@ -425,7 +440,8 @@ impl Manager<'_> {
         Ok(())
     }
 
-    /// Who logs in becomes a user only then.
+    /// Reads the user of sessions of root again, because a session gets its user when the user logs
+    /// in.
     fn look_for_users(&mut self) {
         for session in self.sessions.values_mut() {
             if session.user == 0 && session.looked.elapsed() >= LOOK_FOR_USER {
@@ -447,7 +463,7 @@ impl Manager<'_> {
         self.asked.lend && self.sessions.len() > 1
     }
 
-    /// Sets the shares that have changed, and tells them.
+    /// Sets the shares that changed, and reports them.
     fn apply(&mut self) {
         let keeper = &self.keeper;
         let idle = |number: u64| keeper.get(number).and_then(Member::idle);
@@ -482,7 +498,7 @@ impl Manager<'_> {
         }
     }
 
-    /// Sets everything again.
+    /// Sets all limits again.
     fn renew(&mut self) {
         self.renewed = Instant::now();
         let rate = evenly(self.asked.total);
@@ -498,7 +514,7 @@ impl Manager<'_> {
         self.keeper.renew();
     }
 
-    /// Takes back what was set: what was there before comes back.
+    /// Removes all limits; earlier limits return.
     fn lift(&mut self) {
         let numbers: Vec<u64> = self.sessions.keys().copied().collect();
         let mut troubles = BTreeSet::new();
@@ -526,12 +542,12 @@ impl Manager<'_> {
     }
 }
 
-/// A process as a member, if it runs: one that has ended stays listed until its parent has asked how.
+/// A running process as a member. A process that has ended but is not reaped is not a member.
 fn living(pid: u32) -> Option<Member> {
     Member::open(pid).ok().filter(|member| !member.has_ended())
 }
 
-/// The share of each session that can have one.
+/// The share of each session that can be limited.
 fn divided(
     asked: &Asked,
     sessions: &BTreeMap<u64, Session>,
@@ -610,7 +626,8 @@ impl Asked {
 }
 
 impl Whose {
-    /// `user:NAME`, or a target. Of both, that of the targets is meant which are to be divided.
+    /// Reads `user:NAME` or a target. A target that is to be divided takes precedence over a user
+    /// of the same name.
     pub fn of(target: Target, targets: &[Target]) -> Option<Whose> {
         match &target {
             own if targets.contains(own) => Some(Whose::Service(target)),
@@ -633,16 +650,17 @@ impl fmt::Display for Per {
     }
 }
 
-/// Between two settings of everything.
+/// Time between two settings of all limits.
 const RENEWAL: Duration = Duration::from_secs(300);
 
-/// Between two looks for sessions: with the 100 ms between two settings, shares follow within 500 ms on a busy machine too.
+/// Time between two looks for sessions. With the 100 ms between two settings, shares follow within
+/// 500 ms on a busy machine too.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Between two looks who is logged in.
+/// Time between two readings of a session's user.
 const LOOK_FOR_USER: Duration = Duration::from_secs(1);
 
-/// How long a session is left out of the division that could not be limited.
+/// Time for which a session that could not be limited is left out of the division.
 const AFTER_TROUBLE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

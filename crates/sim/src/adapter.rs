@@ -1,20 +1,22 @@
-//! An adapter that fetches what it sends from the host's memory, just in time (paper CELL,
-//! section 4.4).
+//! Simulates an adapter that fetches the cells that it sends from the host's memory, just in time
+//! (paper CELL, section 4.4).
 //!
 //! ```text
 //!  host memory          bus                    adapter
 //!  PDUs of each  ──── one transfer ────▶  buffer, at most `window`  ──── scheduler ──▶ link
 //!  connection         at a time           cells for each connection
 //! ```
-//! Shaping says when a connection's next cell may go, so it is known by when each connection's
-//! buffer will be empty: its last cell's time, and the peak rate's spacing for each cell that is
-//! buffered, less CDVT. The bus serves the connection that will be empty first. A transfer has
-//! `unit` cells, from one cell to a whole PDU (it never reaches into the next PDU), and takes an
-//! access time that varies and the bytes' time on the bus.
+//! The input is an [`Adapter`] with its connections; the result is [`Fetched`].
 //!
-//! The scheduler is told of a cell whether it has been fetched or not. If one is to leave that
-//! has not, that is an *underrun*, which never happens while the bus keeps up and the window is
-//! as long as the bus may take.
+//! Shaping determines when a connection's next cell may leave. So the time at which a connection's
+//! buffer runs empty is known: the time of its last cell, plus the peak rate's spacing for each
+//! buffered cell, less CDVT. The bus serves the connection whose buffer runs empty first. A
+//! transfer has `unit` cells, from one cell to a whole PDU (it never reaches into the next PDU),
+//! and takes a varying access time and the bytes' time on the bus.
+//!
+//! The scheduler gets each cell, whether it has been fetched or not. If a cell leaves that has not
+//! been fetched, that is an *underrun*. No underrun happens while the bus keeps up and the window
+//! covers the longest delay of the bus.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -31,45 +33,45 @@ use crate::Random;
 pub struct Adapter {
     /// The link; its longest packet is a cell.
     pub wire: Wire,
-    /// The rate of the bus, once a transfer has begun.
+    /// The rate of the bus during a transfer.
     pub bus: Rate,
-    /// How long the bus takes to begin, at least and at most.
+    /// The least and the greatest time until a transfer begins.
     pub access: (Nanos, Nanos),
-    /// Cells in a transfer.
+    /// Cells per transfer.
     pub unit: u32,
-    /// Cells that each connection may have on the adapter or on the way to it.
+    /// Most cells of each connection on the adapter or on the way to it.
     pub window: u32,
-    /// Who sends.
+    /// The connections.
     pub connections: Vec<Connection>,
     /// Determines the access times.
     pub seed: u64,
 }
 
-/// PDUs in host memory, and the contract by which they leave.
+/// PDUs in host memory, and their contract.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     /// The contract.
     pub contract: Cell,
-    /// How many PDUs.
+    /// Number of PDUs.
     pub pdus: u32,
-    /// Cells in each.
+    /// Cells per PDU.
     pub cells: u32,
-    /// When the host hands them over.
+    /// When the host submits them.
     pub start: Nanos,
 }
 
-/// What came of it.
+/// The result of a simulation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
     /// Cells that left.
     pub sent: u64,
-    /// Of these, the ones that were not there when it was their turn.
+    /// Of these, the cells that had not been fetched in time.
     pub underruns: u64,
-    /// Cells that the connection's judge found early.
+    /// Cells that left earlier than the contract allows.
     pub violations: u64,
     /// The most cells of one connection that were on the adapter or on the way to it.
     pub most_buffered: u32,
-    /// Connections of which the host was told that all PDUs are sent.
+    /// Connections with all PDUs sent and reported to the host.
     pub told: u64,
     /// Transfers on the bus.
     pub transfers: u64,
@@ -80,7 +82,8 @@ pub struct Fetched {
 }
 
 impl Adapter {
-    /// Plays until everything is sent, or some moment.
+    /// Simulates until everything is sent or `until` is reached. Fails with [`Misuse`] if the
+    /// scheduler refuses a connection.
     pub fn run(&self, until: Nanos) -> Result<Fetched, Misuse> {
         let mut run = Run::new(self)?;
         while let Some(Reverse((at, _, event))) = run.events.pop() {
@@ -97,33 +100,33 @@ impl Adapter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Start(usize),
-    /// A transfer of so many cells is over.
+    /// A transfer of so many cells for this connection has ended.
     Arrived(usize, u32),
     Look,
 }
 
-/// A connection at work.
+/// The state of a connection.
 struct Active {
     id: FlowId,
     judge: Police,
-    /// A cell's time at peak rate.
+    /// The time of a cell at peak rate, in ns.
     spacing: u64,
     cdvt: u64,
     cells_of_pdu: u32,
-    /// In host memory: all, and of the PDU that is being fetched.
+    /// Cells in host memory: all, and those of the PDU that is being fetched.
     left: u64,
     left_of_pdu: u32,
-    /// On the way.
+    /// Cells on the way.
     coming: u32,
-    /// On the adapter; below zero where a cell left that was not there.
+    /// Cells on the adapter; below zero after an underrun.
     here: i64,
-    /// To be sent.
+    /// Cells to be sent.
     unsent: u64,
     is_told: bool,
     has_begun: bool,
-    /// When the last cell left, or the first one could.
+    /// When the last cell left, or the first one could leave.
     last: u64,
-    /// By when it wants to be fetched for, if it wants to.
+    /// The deadline of the next transfer, if one is wanted.
     wants: Option<u64>,
 }
 
@@ -131,13 +134,13 @@ struct Run<'a> {
     adapter: &'a Adapter,
     link: Scheduler,
     active: Vec<Active>,
-    /// Who wants a transfer, by when their buffer will be empty.
+    /// (deadline, connection) of wanted transfers, by when the buffer runs empty.
     wanting: BTreeSet<(u64, usize)>,
     bus_is_busy: bool,
     random: Random,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     count: u64,
-    /// The next look that is planned.
+    /// The time of the next planned `Look`.
     look: u64,
     found: Fetched,
 }
@@ -206,7 +209,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Notes whether a connection wants a transfer, and by when.
+    /// Notes whether a connection wants a transfer, and its deadline.
     fn want(&mut self, at: usize) {
         let (unit, window) = (self.adapter.unit, self.adapter.window);
         let one = &mut self.active[at];

@@ -1,8 +1,8 @@
-//! The entry of a channel, and the sender before it: what the channel's overload policy does to
-//! messages that its contract does not allow (paper RTC, section 3.1; [`netnice_core::sched::Gate`]).
+//! Admission of messages to a channel, and the sender before it: applies the channel's overload
+//! policy to messages beyond the contract (paper RTC, section 3.1; [`netnice_core::sched::Gate`]).
 //!
-//! A sender that is told to wait does so: its messages stay outside, in their order, until the
-//! first of them may go in.
+//! A sender that has to wait holds its messages back, in order, until the first of them is
+//! admitted.
 
 use std::collections::VecDeque;
 
@@ -10,23 +10,23 @@ use netnice_core::contract::Channel;
 use netnice_core::sched::{Gate, Overload, Verdict};
 use netnice_core::units::{Bytes, Instant};
 
-/// The gate of one channel, and what waits outside.
+/// The gate of one channel, and the messages that the sender holds back.
 #[derive(Debug)]
 pub(crate) struct Entry {
     gate: Gate,
     outside: VecDeque<Bytes>,
 }
 
-/// What happens to the first message outside.
+/// The result for the first held-back message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It goes in, with this logical arrival.
+    /// Admitted, with this logical arrival.
     In { size: Bytes, arrival: u64 },
-    /// It is dropped, and the sender is told.
+    /// Dropped; the sender is informed.
     Dropped,
-    /// The sender is told to offer it again at this time.
+    /// To be offered again at this time.
     Again(u64),
-    /// There is none, or the sender is told to wait for room.
+    /// There is no message, or the sender waits for room.
     Wait,
 }
 
@@ -38,14 +38,14 @@ impl Entry {
         }
     }
 
-    /// The sender has a message. Says whether it can be offered now, and does not have to wait for
-    /// those before it.
+    /// Adds a message of the sender. Returns whether it can be offered now, with no message before
+    /// it.
     pub(crate) fn offer(&mut self, size: Bytes) -> bool {
         self.outside.push_back(size);
         self.outside.len() == 1
     }
 
-    /// The first message outside is offered to the gate.
+    /// Offers the first held-back message to the gate.
     pub(crate) fn next(&mut self, now: u64) -> Fate {
         let Some(size) = self.outside.front().copied() else {
             return Fate::Wait;
@@ -63,17 +63,17 @@ impl Entry {
         fate
     }
 
-    /// A message has left the queue. Says whether a sender that waits for room may offer again.
+    /// A message has left the queue. Returns whether a sender that waits for room may offer again.
     pub(crate) fn handle_sent(&mut self) -> bool {
         self.gate.handle_sent() && !self.outside.is_empty()
     }
 
-    /// Messages that the sender holds back.
+    /// Number of messages that the sender holds back.
     pub(crate) fn outside(&self) -> usize {
         self.outside.len()
     }
 
-    /// The sender ends: what it holds back is forgotten.
+    /// The sender ends: drops the messages that it holds back.
     pub(crate) fn close(&mut self) {
         self.outside.clear();
     }

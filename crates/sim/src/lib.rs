@@ -1,22 +1,23 @@
-//! Answers: what a link, a processor and an adapter do over time, if the real scheduler of `netnice-core` runs them.
-//! May touch: its arguments only; time and chance are numbers that it is given.
-//! Must never: read a clock, do I/O, or hold a scheduler of its own.
+//! Answers: what a link, a processor and an adapter do over time under `netnice-core`'s scheduler.
+//! May touch: its arguments only; time and random numbers come from them.
+//! Must never: read a clock, do I/O, or contain a scheduler of its own.
 //!
 //! # What is simulated
 //! ```text
-//!  Source ──▶ message queue ──▶ [processor] ──▶ packet queue ──▶ link ──▶ judge, laxity, counts
+//!  Source ──▶ message queue ──▶ [processor] ──▶ packet queue ──▶ link ──▶ police, laxity, counts
 //!             overflow drops     blocks of P     overflow drops
 //! ```
-//! A [`World`] is a link, perhaps a processor before it, and flows; [`World::run`] plays it from
-//! event to event. The link is a [`netnice_core::sched::Scheduler`], and so is the processor: a
-//! processor is a link on which a block's length is the time that it takes (one byte is one
-//! nanosecond), and channel handlers are scheduled in the same three classes (paper RTC, section
-//! 3.1). What comes out is judged from outside, by [`netnice_core::police`] and by deadlines that
-//! are worked out here from the arrivals alone.
+//! A [`World`] is a link, optionally a processor before it, and flows. [`World::run`] simulates it
+//! from event to event and returns a [`Report`]; it fails with [`WorldError`] if the world is
+//! invalid. The link is a [`netnice_core::sched::Scheduler`], and so is the processor: a processor
+//! is a link on which a block's length is its processing time (one byte is one nanosecond), and
+//! channel handlers are scheduled in the same three classes (paper RTC, section 3.1). The output is
+//! checked independently, by [`netnice_core::police`] and by deadlines that are computed here from
+//! the arrivals alone.
 //!
-//! The same seed gives the same run, on every machine: chance is [`Random`], and no order depends
-//! on a hash. A world may also be written down ([`scenario`]). What an adapter does that fetches what
-//! it sends from the host's memory is another world ([`adapter`]).
+//! The same seed gives the same run on every machine: random numbers come from [`Random`], and no
+//! order depends on a hash. A world can also be read from text ([`scenario`]). An adapter that
+//! fetches its cells from the host's memory is a separate simulation ([`adapter`]).
 
 #![forbid(unsafe_code)]
 

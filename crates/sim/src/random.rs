@@ -1,8 +1,8 @@
-//! Chance that is the same everywhere: SplitMix64 (Steele, Lea, Flood: *Fast splittable
-//! pseudorandom number generators*, OOPSLA 2014), which is a dozen operations and will not change
-//! under us, as the generators of libraries may.
+//! Random numbers that are the same on every machine: SplitMix64 (Steele, Lea, Flood: *Fast
+//! splittable pseudorandom number generators*, OOPSLA 2014). It takes a dozen operations and stays
+//! the same, while the generators of libraries may change.
 
-/// A stream of numbers that a seed determines.
+/// A stream of random numbers that a seed determines.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -12,7 +12,7 @@ impl Random {
         Random(seed)
     }
 
-    /// The next number.
+    /// The next number, uniform over all 64 bits.
     pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -20,8 +20,8 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A number from a range, its ends included. Not exactly even for ranges that are no power of
-    /// two, by less than one part in 2^64 / width.
+    /// A number from a range, ends included. For ranges that are no power of two the distribution
+    /// deviates from uniform by less than one part in 2^64 / width.
     pub fn within(&mut self, range: core::ops::RangeInclusive<u64>) -> u64 {
         let (low, high) = range.into_inner();
         match high.saturating_sub(low).checked_add(1) {
@@ -30,19 +30,19 @@ impl Random {
         }
     }
 
-    /// A number from 0 to below a bound; 0 if the bound is.
+    /// A number from 0 to below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.within(0..=bound.saturating_sub(1))
     }
 
     /// A waiting time of a Poisson process with this mean.
     pub fn exponential(&mut self, mean: u64) -> u64 {
-        // (0, 1], of 53 bits.
+        // In (0, 1], with 53 bits.
         let even = ((self.draw() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
         (-even.ln() * mean as f64) as u64
     }
 
-    /// Another stream, which does not meet this one.
+    /// Another stream, independent of this one.
     pub fn split(&mut self) -> Random {
         Random(self.draw())
     }

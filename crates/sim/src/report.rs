@@ -1,38 +1,39 @@
-//! What came of a run, as counts and as a table.
+//! The result of a simulation, as counts and as a table.
 
 use std::fmt;
 
 use netnice_core::police::Violation;
 use netnice_core::units::{Instant, Nanos};
 
-/// What came of one flow.
+/// The result for one flow.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FlowReport {
     /// Its name.
     pub name: String,
-    /// Messages (or packets, where a message is one) that the source made.
+    /// Messages (or packets, where a message is one packet) that the source made.
     pub offered: u64,
-    /// Of these, the ones that found no room. (The sender was told so.)
+    /// Of these, messages that found no room. (The sender was informed.)
     pub dropped: u64,
-    /// And those that had to wait before the entry of a channel, because the sender was told to.
+    /// Messages that the sender had to hold back before admission.
     pub held: u64,
     /// Packets that left.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Messages that left whole.
+    /// Messages that left completely.
     pub messages: u64,
-    /// Messages that left behind their deadline, or had not left at the end although it was past.
+    /// Messages that left after their deadline, or had not left at the end although it was past.
     pub missed: u64,
-    /// The least time that a message had left until its deadline; negative if it was late.
+    /// The least laxity of a message, in ns: the time from its departure to its deadline, negative
+    /// if it was late.
     pub least_laxity: Option<i64>,
-    /// The sum of all laxities.
+    /// The sum of all laxities, in ns.
     pub laxities: i128,
-    /// Packets that the judge did not find conforming.
+    /// Packets that violated the contract.
     pub violations: u64,
-    /// The first of them.
+    /// The first violation.
     pub first_violation: Option<Violation>,
-    /// What still waits, in messages.
+    /// Messages that still wait.
     pub waiting: u64,
 }
 
@@ -51,29 +52,29 @@ impl FlowReport {
     }
 }
 
-/// What came of all.
+/// The results for all flows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// In the order of the world.
     pub flows: Vec<FlowReport>,
-    /// How long it was played.
+    /// The simulated time.
     pub until: Instant,
     /// How long the link was busy.
     pub busy: Nanos,
 }
 
 impl Report {
-    /// Deadlines missed, by all together.
+    /// Missed deadlines over all flows.
     pub fn missed(&self) -> u64 {
         self.flows.iter().map(|flow| flow.missed).sum()
     }
 
-    /// Packets that did not conform, of all together.
+    /// Packets that violated their contract, over all flows.
     pub fn violations(&self) -> u64 {
         self.flows.iter().map(|flow| flow.violations).sum()
     }
 
-    /// The flow of this name.
+    /// The flow with this name.
     pub fn flow(&self, name: &str) -> Option<&FlowReport> {
         self.flows.iter().find(|flow| flow.name == name)
     }

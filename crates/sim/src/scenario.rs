@@ -1,5 +1,5 @@
-//! Worlds written down, in TOML. Quantities are text with their unit and contracts are contract
-//! text, both read by core; a key that is not known is refused.
+//! Worlds as text, in TOML. Quantities are text with a unit and contracts are contract text, both
+//! parsed by core. An unknown key is refused. Parsing fails with [`ScenarioError`].
 //!
 //! ```
 //! let text = r#"
@@ -40,53 +40,53 @@ use crate::Source;
 use crate::sound::WorldError;
 use crate::world::{Flow, Overbooked, World};
 
-/// A world and how long it is played.
+/// A world and the time to simulate.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The world.
     pub world: World,
-    /// How long.
+    /// The time to simulate.
     pub duration: Nanos,
 }
 
 /// Why a text is no scenario.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// Not of the right form.
+    /// The TOML is malformed, or a key is unknown.
     #[error("not a scenario: {0}")]
     Form(#[from] toml::de::Error),
-    /// A quantity that cannot be read.
+    /// A quantity does not parse.
     #[error("{key}: {error}")]
     Unit {
-        /// Where it stands.
+        /// The key.
         key: &'static str,
-        /// What is wrong with it.
+        /// The cause.
         error: UnitError,
     },
-    /// A contract that makes no sense.
+    /// A contract does not parse, or contradicts itself.
     #[error(transparent)]
     Contract(#[from] ContractError),
-    /// A contract that one flow cannot be served by.
+    /// A contract combines services that one flow cannot have.
     #[error(transparent)]
     NotServed(#[from] NotServed),
-    /// A contract with a clause that has no part in a world.
+    /// A contract has a clause without effect in a world.
     #[error("`{flow}`: `{clause}` has no effect here: a world is one link that is sent on")]
     NoEffect {
-        /// Whose.
+        /// The flow.
         flow: String,
-        /// Which clause.
+        /// The clause.
         clause: Clause,
     },
-    /// A server's slice that is none, or more than its times.
+    /// The server's slice does not parse, or has more than its times.
     #[error("server.slice, which is a time and its period: {0}")]
     Server(ContractError),
-    /// A class without a server.
+    /// A flow has a class, and the world has no server.
     #[error("`{0}` has a class: that needs a [server]")]
     NoServer(String),
-    /// A world that makes no sense.
+    /// The world is invalid.
     #[error(transparent)]
     World(#[from] WorldError),
-    /// Two flows of one name.
+    /// Two flows have the same name.
     #[error("two flows are named `{0}`: reports could not tell them apart")]
     SameName(String),
 }
@@ -163,7 +163,7 @@ struct TypedProcessor {
     largest: String,
 }
 
-/// A slice, and of each class its minimum or `none`.
+/// A slice, and for each class its minimum or `none`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TypedServer {
@@ -185,7 +185,7 @@ struct TypedFlow {
     overload: Option<TypedOverload>,
 }
 
-/// The paper's words for what a channel's entry does with too many messages.
+/// The paper's names for what a channel does with messages beyond its contract.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum TypedOverload {
@@ -242,7 +242,7 @@ impl TypedProcessor {
 
 impl TypedServer {
     fn read(self) -> Result<Overbooked, ScenarioError> {
-        // Nothing but the times can stand in it.
+        // Accepts the times only.
         let change = Change::from_clauses([(Clause::Slice, &self.slice[..])], false, false);
         let contract = change.and_then(|change| Contract::default().apply(&change));
         let slice = contract.and_then(|one| one.slice().ok_or(ContractError::Empty));

@@ -1,5 +1,5 @@
-//! Whether a world makes sense. What does not would be played wrongly, or for ever, so it is
-//! refused before anything moves, with whose it is, what it is, and what it may be.
+//! Validates a world before the simulation. An invalid world would be simulated wrongly or without
+//! end, so it is refused with the flow, the value and the limit.
 
 use netnice_core::admission::timing::Processor;
 use netnice_core::sched::{Misuse, Service};
@@ -8,84 +8,87 @@ use netnice_core::units::{Bytes, Nanos};
 use crate::world::{Flow, World};
 use crate::{Source, world};
 
-/// Why a world is not played.
+/// Why a world is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorldError {
-    /// A class that the overbooked slice has not.
+    /// The overbooked slice does not have this class.
     #[error("`{flow}` has class {class} of the server, which has {classes}, counted from 0")]
     NoClass {
-        /// Whose.
+        /// The flow.
         flow: String,
-        /// Which.
+        /// The class.
         class: usize,
-        /// How many there are.
+        /// Number of classes.
         classes: usize,
     },
-    /// A class of a flow that cannot be a member.
+    /// A flow with a class has a contract that is no cell contract.
     #[error("`{0}` has a class: its contract must be a cell contract, and nothing else")]
     NoMember(String),
-    /// A class behind a processor.
+    /// A flow behind a processor has a class.
     #[error("`{0}` has a class: a server is on the link, with no [processor] before it")]
     ClassBehindProcessor(String),
-    /// An overload policy of a flow that has no messages with deadlines.
+    /// A flow without a channel contract has an overload policy.
     #[error("`{0}` has an overload policy: that needs a channel contract")]
     PolicyWithoutChannel(String),
-    /// An overload policy of a flow that never has more than it may.
+    /// A greedy flow has an overload policy. It never sends more than it may.
     #[error("`{0}` has an overload policy: its source is greedy, and never has too much")]
     PolicyOfGreedy(String),
-    /// An overload policy beside another rule for the same.
+    /// A flow has an overload policy and a queue limit, which contradict each other.
     #[error("`{0}` has an overload policy, which says how much may wait, and a `queue` of {1} too")]
     PolicyAndQueue(String, usize),
-    /// Messages of nothing, or larger ones than are played.
+    /// Messages of 0 bytes, or longer ones than are simulated.
     #[error("`{flow}` has messages of {size}: 1B to {LONGEST_MESSAGE}")]
     Size {
-        /// Whose.
+        /// The flow.
         flow: String,
-        /// How large.
+        /// The size.
         size: Bytes,
     },
-    /// Messages without end at once.
+    /// Time 0 between messages, so their number is unlimited.
     #[error("`{flow}` has 0s from one message to the next (`{key}`): 1ns at least")]
     NoTime {
-        /// Whose.
+        /// The flow.
         flow: String,
-        /// Which of the source's times.
+        /// The source's key for the time.
         key: &'static str,
     },
-    /// A burst of nothing, or of more messages than are played.
+    /// A burst of no messages, or of more than are simulated.
     #[error("`{flow}` has {count} messages in a burst: 1 to {MOST_AT_ONCE}")]
     Burst {
-        /// Whose.
+        /// The flow.
         flow: String,
-        /// How many.
+        /// Messages per burst.
         count: u32,
     },
-    /// A block that takes longer than one may.
+    /// A block takes too long.
     #[error(
         "`{flow}`: the processor takes {takes} for a block of {packets} packets of it, and is not \
          interrupted meanwhile: {LONGEST_BLOCK} at most"
     )]
     LongBlock {
-        /// Whose.
+        /// The flow.
         flow: String,
-        /// Packets in it.
+        /// Packets per block.
         packets: u64,
-        /// How long it takes.
+        /// The processing time of a block.
         takes: Nanos,
     },
-    /// A processor that makes packets of nothing.
+    /// The processor makes packets of 0 bytes.
     #[error("the processor makes packets of 0B (`largest`): 1B at least")]
     EmptyPackets,
-    /// A processor that takes no time, and never comes to an end.
+    /// The processor takes no time, so the simulation would not end.
     #[error("the processor takes no time for anything: leave it out")]
     IdleProcessor,
-    /// What the scheduler does not do.
+    /// The scheduler refuses a flow.
     #[error(transparent)]
     Misuse(#[from] Misuse),
 }
 
 impl World {
-    /// Says what makes no sense, if anything does not.
+    /// Checks the world.
+    ///
+    /// # Errors
+    /// The first error that is found.
     pub fn sound(&self) -> Result<(), WorldError> {
         if self.processor.is_some_and(|costs| costs.largest.0 == 0) {
             return Err(WorldError::EmptyPackets);
@@ -158,7 +161,7 @@ fn sound_source(flow: &Flow) -> Result<(), WorldError> {
     }
 }
 
-/// What the flow's longest block takes, and that something takes time at all.
+/// Checks the processing time of the flow's longest block: not too long, and not 0.
 fn sound_blocks(flow: &Flow, processor: &Processor) -> Result<(), WorldError> {
     let largest = flow.source.sizes().max().unwrap_or(Bytes(1));
     let all = world::packets(largest.0, processor);
@@ -178,9 +181,9 @@ fn sound_blocks(flow: &Flow, processor: &Processor) -> Result<(), WorldError> {
     }
 }
 
-/// 10 ms of processing, which is long for something that is not interrupted.
+/// 10 ms of processing, which is long for a block that is not interrupted.
 pub(crate) const LONGEST_BLOCK: Nanos = Nanos::from_millis(10);
-/// The longest message that is played: it is cut into packets when it comes, all of which wait.
+/// The longest simulated message: it is cut into packets when it arrives, and all of them wait.
 const LONGEST_MESSAGE: Bytes = Bytes(1 << 30);
-/// The most messages of one burst, which all wait at once.
+/// Most messages of one burst, which all wait at once.
 const MOST_AT_ONCE: u32 = 1_000_000;

@@ -1,58 +1,58 @@
-//! Where packets and messages come from.
+//! Sources of packets and messages.
 
 use netnice_core::units::{Bytes, Nanos};
 
 use crate::Random;
 
-/// What a flow offers, from its start on.
+/// The traffic that a flow offers, from its start on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// Always something to send, of this size.
+    /// Always has a packet of this size to send.
     Greedy {
-        /// Of each packet.
+        /// Bytes of each packet.
         size: Bytes,
     },
-    /// One of this size in every interval.
+    /// One message in every interval.
     Constant {
-        /// Of each.
+        /// Bytes of each message.
         size: Bytes,
-        /// From one to the next.
+        /// Time between two messages.
         every: Nanos,
     },
-    /// Constant for a while, then nothing for a while; both lengths are drawn for each turn, with
+    /// Constant for a while, then silent for a while; both times are exponentially distributed with
     /// these means.
     OnOff {
-        /// Of each.
+        /// Bytes of each message.
         size: Bytes,
-        /// From one to the next, while on.
+        /// Time between two messages while on.
         every: Nanos,
         /// Mean time on.
         on: Nanos,
         /// Mean time off.
         off: Nanos,
     },
-    /// Independent of each other, with this mean between two.
+    /// A Poisson process.
     Poisson {
-        /// Of each.
+        /// Bytes of each message.
         size: Bytes,
-        /// Mean time from one to the next.
+        /// Mean time between two messages.
         mean: Nanos,
     },
-    /// So many at once in every interval.
+    /// Several messages at once in every interval.
     Bursts {
-        /// Of each.
+        /// Bytes of each message.
         size: Bytes,
-        /// In one burst.
+        /// Messages per burst.
         count: u32,
-        /// From burst to burst.
+        /// Time between two bursts.
         every: Nanos,
     },
-    /// As it was once seen: time since the start, and size, in order of time.
+    /// A recorded trace: (time since the start, size), in order of time.
     Trace(Vec<(Nanos, Bytes)>),
 }
 
 impl Source {
-    /// How large its messages are.
+    /// The sizes of its messages.
     pub(crate) fn sizes(&self) -> impl Iterator<Item = Bytes> + '_ {
         let (one, all) = match self {
             Source::Greedy { size }
@@ -66,17 +66,17 @@ impl Source {
     }
 }
 
-/// A source at work.
+/// The state of a source.
 #[derive(Clone, Debug)]
 pub(crate) struct Spring {
     source: Source,
     random: Random,
     start: u64,
-    /// When the next one comes.
+    /// When the next message arrives.
     next: u64,
-    /// How many came so far.
+    /// Messages so far.
     count: u64,
-    /// Of an on-off source, the end of the time on.
+    /// End of the present time on, for an on-off source.
     until: u64,
 }
 
@@ -99,8 +99,8 @@ impl Spring {
         spring
     }
 
-    /// When the next one comes and how large it is; nothing if there is none. Of a greedy source
-    /// the first one only: whoever empties its queue fills it again.
+    /// The arrival time and size of the next message; `None` if there is none. A greedy source
+    /// returns its first message only: the simulation refills its queue.
     pub(crate) fn next(&mut self) -> Option<(u64, Bytes)> {
         let at = self.next;
         let number = self.count;
@@ -138,7 +138,7 @@ impl Spring {
             }
             Source::Trace(all) => {
                 let (since, size) = all.get(usize::try_from(number).ok()?)?;
-                // Times that go back happen at once.
+                // A time that goes back counts as the time before it.
                 self.next = at.max(self.start.saturating_add(since.0));
                 Some((self.next, *size))
             }

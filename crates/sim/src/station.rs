@@ -1,4 +1,4 @@
-//! A scheduler with its queues.
+//! A scheduler with the queues of its flows: items go in, departures come out.
 
 use std::collections::VecDeque;
 
@@ -8,22 +8,22 @@ use netnice_core::units::{Bytes, Instant};
 
 use crate::world::Overbooked;
 
-/// What waits in a queue: a packet on a link, a block on a processor.
+/// An item of a queue: a packet on a link, a block on a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// Of a packet its bytes, of a block its nanoseconds.
+    /// Bytes of a packet, nanoseconds of a block.
     pub length: Bytes,
-    /// When the message arrived that begins with it.
+    /// The arrival time of the message that begins with this item.
     pub begins: Option<u64>,
-    /// Of a channel, the logical arrival of the message that it is of.
+    /// The logical arrival of the item's message, for a channel.
     pub logical: Option<u64>,
-    /// By when the message that ends with it must have left.
+    /// The deadline of the message that ends with this item.
     pub ends: Option<u64>,
-    /// Of a block, how much of the message it makes into packets.
+    /// Bytes of the message in this block.
     pub bytes: u64,
 }
 
-/// What left a station.
+/// An item that left a station.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Left {
     pub flow: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Left {
     pub departure: Departure,
 }
 
-/// When to look again.
+/// When to call again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Look {
     At(u64),
@@ -44,8 +44,8 @@ pub(crate) struct Station {
     ids: Vec<FlowId>,
     /// In the order in which flows were added.
     queues: Vec<VecDeque<Item>>,
-    /// The server of those that have a class. It was added before all flows, so their numbers
-    /// are one higher than their places.
+    /// The server of the flows with a class. It was added before all flows, so their numbers are
+    /// one higher than their indices.
     server: Option<FlowId>,
 }
 
@@ -59,7 +59,7 @@ impl Station {
         })
     }
 
-    /// A slice for members; before any flow.
+    /// Adds a slice for members; call this before adding any flow.
     pub(crate) fn overbook(&mut self, inside: &Overbooked) -> Result<(), Misuse> {
         let (slice, classes) = (inside.slice, &inside.classes);
         let server = self.scheduler.insert_server(slice, classes, Instant(0))?;
@@ -67,7 +67,7 @@ impl Station {
         Ok(())
     }
 
-    /// One more flow, which is a member of the server; nothing if there is none.
+    /// Adds a flow as a member of the server; `None` if there is no server.
     pub(crate) fn add_member(&mut self, class: usize, cell: Cell) -> Result<Option<()>, Misuse> {
         let Some(server) = self.server else {
             return Ok(None);
@@ -83,7 +83,7 @@ impl Station {
         self.queues.push(VecDeque::new());
     }
 
-    /// One more flow; they are numbered in the order in which they are added.
+    /// Adds a flow; flows are numbered in the order of addition.
     pub(crate) fn add(&mut self, service: Service) -> Result<(), Misuse> {
         let id = self.scheduler.insert(service, Instant(0))?;
         self.note(id);
@@ -105,7 +105,7 @@ impl Station {
         Ok(())
     }
 
-    /// Takes back what waits.
+    /// Drops the queued items of a flow and returns their number.
     pub(crate) fn flush(&mut self, flow: usize, now: u64) -> Result<usize, Misuse> {
         self.scheduler.withdraw(self.ids[flow], Instant(now))?;
         let gone = self.queues[flow].len();
@@ -113,7 +113,7 @@ impl Station {
         Ok(gone)
     }
 
-    /// What leaves now, or when to look again.
+    /// The next item that leaves now, or when to call again.
     pub(crate) fn turn(&mut self, now: u64) -> Result<Left, Look> {
         loop {
             let queues = &self.queues;
@@ -122,7 +122,7 @@ impl Station {
             match self.scheduler.turn(Instant(now), behind) {
                 Next::Send(departure) => {
                     let flow = departure.flow.index() - before;
-                    // A departure without a head would be the scheduler's mistake.
+                    // The scheduler never returns a departure without a head.
                     let item = self.queues[flow].pop_front().expect("a head");
                     return Ok(Left {
                         flow,
@@ -130,7 +130,7 @@ impl Station {
                         departure,
                     });
                 }
-                // The work of one call is bounded; there is more of it.
+                // The work of one call is bounded; there is more work.
                 Next::Wait(at) if at.0 <= now => {}
                 Next::Wait(at) => return Err(Look::At(at.0)),
                 Next::Idle => return Err(Look::Never),

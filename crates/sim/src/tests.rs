@@ -8,7 +8,7 @@ use crate::{Flow, Report, Sent, Source, World};
 mod proofs;
 mod sense;
 
-/// A link of so many Mbit/s for packets of 1500 bytes.
+/// A link of `mbit` Mbit/s for packets of 1500 bytes.
 pub(crate) fn link(mbit: u64) -> World {
     let rate = Rate::new(mbit * 1_000_000).expect("a rate");
     World::new(Wire {
@@ -194,7 +194,7 @@ fn an_overbooked_slice_is_shared_by_class_and_proportion() {
     }
 }
 
-/// Two connections on a bus that is as fast as the link, which takes up to 3 slots to begin.
+/// Two connections on a bus that is as fast as the link; a transfer takes up to 3 slots to begin.
 fn adapter(unit: u32, window: u32) -> Adapter {
     let rate = Rate::new(149_760_000).expect("a rate");
     let contract: Contract = "cell pcr=40mbit,cdvt=100us".parse().expect("a contract");
@@ -236,7 +236,7 @@ fn what_is_fetched_in_time_is_there_and_the_window_is_kept() {
     }
 }
 
-/// The other side of it: what does not look ahead, or asks too much of the bus, runs dry.
+/// The opposite case: with too small a window or too slow a bus, underruns happen.
 #[test]
 fn without_a_window_cells_are_not_there() {
     let found = adapter(1, 1).run(Nanos::from_secs(1)).expect("played");
@@ -300,7 +300,7 @@ fn the_scenarios_beside_this_crate_keep_their_promises() {
     );
 }
 
-/// Every message has one fate, and the policies differ in which: see the scenario.
+/// Every message has one outcome, which depends on the policy: see the scenario.
 #[test]
 fn a_channels_entry_does_with_too_much_what_its_policy_says() {
     let text = include_str!("../scenarios/overload.toml");
@@ -319,15 +319,16 @@ fn a_channels_entry_does_with_too_much_what_its_policy_says() {
     }
     let [blocked, decaying, spaced, dropping] =
         ["blocked", "decaying", "spaced", "dropping"].map(flow);
-    // Six messages in 50 ms are one more than the contract; those that are not dropped all wait.
+    // Six messages in 50 ms are one more than the contract allows; messages that are not dropped
+    // all wait.
     for one in [&blocked, &decaying, &spaced] {
         assert_eq!((one.offered, one.dropped), (480, 0), "{report}");
         assert!(one.packets >= 399, "{report}");
     }
-    // Room for three of each six, and the contract would take five.
+    // Room for three of each six; the contract would allow five.
     assert_eq!((dropping.packets, dropping.dropped), (240, 240), "{report}");
     assert_eq!((decaying.held, dropping.held), (0, 0), "{report}");
-    // All but those that find an empty queue, or one with two messages.
+    // All but those that find the queue empty or with two messages.
     assert!(
         blocked.held >= 470 && spaced.held >= blocked.held,
         "{report}"
@@ -336,7 +337,7 @@ fn a_channels_entry_does_with_too_much_what_its_policy_says() {
     assert_eq!((honest.packets, honest.held), (240, 0), "{report}");
 }
 
-/// Behind a processor the queue is the one before it.
+/// Behind a processor the gate counts the queue before the processor.
 #[test]
 fn a_gate_stands_before_the_processor() {
     let text = include_str!("../scenarios/overload.toml").replace(
@@ -362,7 +363,7 @@ name = "blocked""#,
     for name in ["blocked", "decaying", "spaced", "dropping", "honest"] {
         let one = report.flow(name).expect("it is there");
         assert_eq!(one.missed, 0, "{report}");
-        // One at most is between the queues.
+        // At most one message is between the queues.
         let fates = one.packets + one.dropped + one.waiting;
         assert!((fates..=fates + 1).contains(&one.offered), "{report}");
     }

@@ -1,4 +1,5 @@
-//! The world and its main loop.
+//! The world and its main loop: flows, a link and optionally a processor go in; a [`Report`] comes
+//! out. [`World::run`] fails with [`WorldError`] if the world is invalid.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -16,62 +17,63 @@ use crate::source::{Source, Spring};
 use crate::station::{Item, Left, Look, Station};
 use crate::{Random, scenario::ScenarioError};
 
-/// A link, perhaps a processor before it, and who sends.
+/// A link, optionally a processor before it, and flows.
 #[derive(Clone, Debug)]
 pub struct World {
     /// The link.
     pub wire: Wire,
-    /// What makes messages into packets; none: they are packets at once.
+    /// Makes packets of messages; `None`: messages are packets at once.
     pub processor: Option<Processor>,
-    /// A slice that is deliberately overbooked, for the flows that have a class.
+    /// A deliberately overbooked slice, for the flows with a class.
     pub overbooked: Option<Overbooked>,
-    /// Who sends.
+    /// The flows.
     pub flows: Vec<Flow>,
-    /// Determines all chance.
+    /// Determines all random numbers.
     pub seed: u64,
 }
 
 /// A slice that flows share by classes of static priority, and inside a class in proportion to
-/// what they asked for (paper CELL, section 4.5).
+/// their requests (paper CELL, section 4.5).
 #[derive(Clone, Debug)]
 pub struct Overbooked {
-    /// What they share.
+    /// The shared slice.
     pub slice: Slice,
     /// The classes, the highest first.
     pub classes: Vec<Class>,
 }
 
-/// Who sends, what, and by which contract.
+/// A flow: its contract and its traffic.
 #[derive(Clone, Debug)]
 pub struct Flow {
-    /// For reports.
+    /// The name in reports.
     pub name: String,
-    /// How it is served.
+    /// The service by the scheduler.
     pub service: Service,
-    /// The class in the overbooked slice that a flow with a cell contract is in; none, or in a
-    /// world without such a slice: it is served for itself. Not behind a processor.
+    /// The class in the overbooked slice, for a flow with a cell contract. `None`, or in a world
+    /// without such a slice: the flow is served on its own. Not behind a processor.
     pub class: Option<usize>,
-    /// What it offers.
+    /// The offered traffic.
     pub source: Source,
-    /// From when on.
+    /// When the traffic begins.
     pub start: Nanos,
-    /// Until when; what waits then is taken back.
+    /// When the traffic ends; messages that still wait are dropped.
     pub stop: Option<Nanos>,
-    /// How many messages may wait; of a channel those that wait for their turn to be processed.
+    /// How many messages may wait; for a channel, those that wait for processing.
     pub queue: usize,
-    /// Of a channel, what its entry does with messages that the contract does not allow; none: all
-    /// are taken, as far as `queue` goes. Not for a greedy source, which never has more than it may.
+    /// What a channel does with messages beyond its contract; `None`: all are accepted within
+    /// `queue`. Not for a greedy source, which never sends more than it may.
     pub overload: Option<Overload>,
-    /// Of a channel before which there is a processor, the part of its deadline by which a message
-    /// must have been processed; none: handlers have the whole deadline, as in the paper RTC.
+    /// The part of a channel's deadline for processing, behind a processor; `None`: handlers have
+    /// the whole deadline, as in the paper RTC.
     pub processing: Option<Nanos>,
-    /// Who judges the packets of it, by when they begin on the wire.
+    /// Checks its packets by the times at which they begin on the wire.
     pub judge: Option<Police>,
 }
 
 impl Flow {
-    /// A flow under a contract, from the beginning to the end, with room for everything, judged
-    /// by the contract if it can be. A clause that is not about sending is refused.
+    /// A flow under a contract, over the whole time, with unlimited queue, checked against the
+    /// contract where possible. Fails with [`ScenarioError::NoEffect`] for a clause that does not
+    /// concern sending.
     pub fn new(name: &str, contract: &str, source: Source) -> Result<Flow, ScenarioError> {
         let contract = match contract {
             "" => Contract::default(),
@@ -92,7 +94,7 @@ impl Flow {
             queue: usize::MAX,
             overload: None,
             processing: None,
-            // The messages of a channel are judged by their deadlines.
+            // A channel is checked by its deadlines.
             judge: match contract.channel() {
                 Some(_) => None,
                 None => Police::contract(&contract).ok(),
@@ -100,7 +102,7 @@ impl Flow {
         })
     }
 
-    /// The same in a class of the overbooked slice.
+    /// The same flow in a class of the overbooked slice.
     pub fn inside(self, class: usize) -> Flow {
         Flow {
             class: Some(class),
@@ -108,12 +110,12 @@ impl Flow {
         }
     }
 
-    /// The same from another moment on.
+    /// The same flow from `start` on.
     pub fn from(self, start: Nanos) -> Flow {
         Flow { start, ..self }
     }
 
-    /// The same until some moment.
+    /// The same flow until `stop`.
     pub fn until(self, stop: Nanos) -> Flow {
         Flow {
             stop: Some(stop),
@@ -137,20 +139,20 @@ impl Flow {
 /// A packet that left.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// Whose, by its place in the world.
+    /// The flow's index in the world.
     pub flow: usize,
-    /// How long.
+    /// Its length.
     pub length: Bytes,
-    /// Its first bit on the wire.
+    /// When its first bit is on the wire.
     pub start: Instant,
-    /// Its last.
+    /// When its last bit is on the wire.
     pub end: Instant,
-    /// Why it was its turn.
+    /// The scheduler's reason for its turn.
     pub turn: Turn,
 }
 
 impl World {
-    /// A link and nobody yet.
+    /// A link without flows.
     pub fn new(wire: Wire) -> World {
         World {
             wire,
@@ -161,7 +163,8 @@ impl World {
         }
     }
 
-    /// Plays until some moment, and shows each packet that leaves. What makes no sense is refused.
+    /// Simulates until `until` and passes each packet that leaves to `watch`. Fails with
+    /// [`WorldError`] if the world is invalid.
     pub fn run(&self, until: Nanos, mut watch: impl FnMut(&Sent)) -> Result<Report, WorldError> {
         self.sound()?;
         let mut run = Run::new(self)?;
@@ -170,7 +173,7 @@ impl World {
                 break;
             }
             run.handle(at, event)?;
-            // What happens at once is seen at once, before anybody decides on it.
+            // All events of one instant are handled before any decision.
             while let Some(Reverse((then, _, _))) = run.events.peek()
                 && *then == at
                 && let Some(Reverse((_, _, event))) = run.events.pop()
@@ -189,28 +192,28 @@ enum Event {
     Arrive(usize),
     /// A block of a flow has been processed.
     Processed(usize),
-    /// A sender that was told to wait offers its message again.
+    /// A sender that had to wait offers its message again.
     Offer(usize),
     /// A flow ends.
     Stop(usize),
-    /// Something may leave.
+    /// A packet may be due.
     Look,
 }
 
-/// A flow at work.
+/// The state of a flow.
 struct Actor {
     spring: Spring,
     pending: Option<Bytes>,
     stopped: bool,
     greedy: Option<Bytes>,
     channel: Option<Channel>,
-    /// The entry, if it has a policy.
+    /// The admission state, if the flow has an overload policy.
     entry: Option<Entry>,
     /// The earliest logical arrival of the next message.
     next_logical: u64,
-    /// Messages that wait to be processed (or sent, without a processor).
+    /// Messages that wait for processing (or for sending, without a processor).
     waiting: usize,
-    /// Blocks that are being processed.
+    /// Blocks in processing.
     processing: VecDeque<Item>,
     /// Deadlines of messages that have not left.
     deadlines: VecDeque<u64>,
@@ -226,7 +229,7 @@ struct Run<'a> {
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     count: u64,
     busy: u64,
-    /// The next look that is planned.
+    /// The time of the next planned `Look`.
     look: u64,
 }
 
@@ -314,7 +317,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A message arrives, and is queued if there is room.
+    /// A message arrives; it is queued if there is room.
     fn arrive(&mut self, flow: usize, size: Bytes, now: u64) -> Result<(), Misuse> {
         let actor = &mut self.actors[flow];
         actor.report.offered += 1;
@@ -340,7 +343,7 @@ impl<'a> Run<'a> {
         self.enter(flow, size, now, logical)
     }
 
-    /// Lets in what a channel's entry lets in.
+    /// Admits waiting messages as the overload policy allows.
     fn let_in(&mut self, flow: usize, now: u64) -> Result<(), Misuse> {
         while let Some(entry) = &mut self.actors[flow].entry {
             match entry.next(now) {
@@ -356,7 +359,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A message is queued. One of a channel has a logical arrival, which may lie ahead.
+    /// Queues a message. A channel's message has a logical arrival, which may be in the future.
     fn enter(
         &mut self,
         flow: usize,
@@ -382,13 +385,13 @@ impl<'a> Run<'a> {
             bytes: size.0,
         };
         if actor.greedy.is_some() {
-            // The one behind the head, so that the queue is never empty.
+            // A second message behind the head, so that the queue is never empty.
             self.process(flow, message, now)?;
         }
         self.process(flow, message, now)
     }
 
-    /// Gives a message to the processor in blocks, or to the link.
+    /// Passes a message to the processor in blocks, or to the link.
     fn process(&mut self, flow: usize, message: Item, now: u64) -> Result<(), Misuse> {
         let (Some(costs), Some(processor)) = (&self.world.processor, &mut self.processor) else {
             return self.hand_on(flow, message, now);
@@ -422,8 +425,8 @@ impl<'a> Run<'a> {
             None => self.world.wire.longest.0,
         };
         let mut rest = item.bytes;
-        // Behind a processor a message has the logical arrival that it had there. Its later blocks
-        // go on with it.
+        // Behind a processor a message keeps its logical arrival from there. Its later blocks
+        // continue the message.
         let mut begins = match self.processor {
             Some(_) => item.begins.and(item.logical),
             None => item.begins,
@@ -459,7 +462,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Lets leave what can leave now.
+    /// Sends what is due now.
     fn drive(&mut self, now: u64, until: u64, watch: &mut impl FnMut(&Sent)) -> Result<(), Misuse> {
         let mut looks = [Look::Never; 2];
         if let Some(mut processor) = self.processor.take() {
@@ -488,7 +491,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A block has begun on the processor.
+    /// The processor has begun a block.
     fn begun(&mut self, processor: &mut Station, left: Left, now: u64) -> Result<(), Misuse> {
         if left.item.begins.is_some() || self.actors[left.flow].channel.is_none() {
             self.left_the_queue(left.flow, now);
@@ -502,7 +505,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A message has left its queue: whoever waits for room offers again.
+    /// A message has left its queue: a sender that waits for room offers again.
     fn left_the_queue(&mut self, flow: usize, now: u64) {
         let actor = &mut self.actors[flow];
         actor.waiting = actor.waiting.saturating_sub(1);
@@ -511,7 +514,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// A packet left the link.
+    /// A packet has left the link.
     fn left(
         &mut self,
         left: Left,
@@ -601,9 +604,9 @@ impl Actor {
     }
 }
 
-/// The service of a flow's handler. Contracts are about the link: on the processor a channel has its
-/// deadline, with the time that its longest message takes for its size, and all others share what
-/// is left, whatever rates and bursts they have.
+/// The service of a flow's handler. Contracts concern the link: on the processor a channel has its
+/// deadline, and its longest message's processing time as its size. All other flows share the rest,
+/// whatever their rates and bursts.
 fn handled(flow: &Flow, costs: &Processor) -> Service {
     let best_effort = Service::Share {
         min: None,
@@ -619,12 +622,12 @@ fn handled(flow: &Flow, costs: &Processor) -> Service {
     Channel::new(takes, rmax, bmax, deadline).map_or(best_effort, Service::Channel)
 }
 
-/// Packets that a message, or a block of one, is made into.
+/// Number of packets for a message or a block of one.
 pub(crate) fn packets(bytes: u64, costs: &Processor) -> u64 {
     bytes.div_ceil(costs.largest.0.max(1)).max(1)
 }
 
-/// What the processor takes for so many packets, the first of a message among them or not.
+/// Processing time of `packets` packets; `with_first`: the first packet of a message is among them.
 pub(crate) fn processing(packets: u64, with_first: bool, costs: &Processor) -> Nanos {
     let each = costs.later.0.saturating_add(costs.link_scheduling.0);
     let switching = costs.switch.0.saturating_add(costs.cache_miss.0);
@@ -637,7 +640,7 @@ pub(crate) fn processing(packets: u64, with_first: bool, costs: &Processor) -> N
     Nanos(packets.saturating_mul(each).saturating_add(begun))
 }
 
-/// A processor as a link: a byte of a block is a nanosecond of its time.
+/// A processor as a link: a byte of a block is a nanosecond.
 fn blocks() -> Wire {
     Wire {
         longest: Bytes(LONGEST_BLOCK.0),
@@ -645,8 +648,8 @@ fn blocks() -> Wire {
     }
 }
 
-/// What is received, another link, an order in the left-over, and a program's part of a processor
-/// are not played.
+/// Clauses on receiving, another link, the order in the left-over, and processors; these are not
+/// simulated.
 const NO_EFFECT: [Clause; 5] = [
     Clause::Down,
     Clause::MinDown,

@@ -1,8 +1,9 @@
-//! What a datagram costs its program: `cargo bench -p netnice-stack --bench udp`.
+//! The cost of a datagram for its program: `cargo bench -p netnice-stack --bench udp`.
 //!
-//! Two sockets in one thread, and between them a peer that carries their frames by the ring. What is measured is the
-//! sockets' part alone: *send* from the payload to the shown record, with the buffers that come back; *receive* from the
-//! shown record to the payload, with the buffer primed again. Medians of [`RUNS`] runs.
+//! Two sockets run in one thread. Between them a peer carries their frames over the ring. The
+//! benchmark measures only the sockets' part. *send* is the time from the payload to the published
+//! record, including the returned buffers. *receive* is the time from the published record to the
+//! payload, including priming the buffer again. The figures are medians of [`RUNS`] runs.
 
 use std::time::{Duration, Instant};
 
@@ -64,7 +65,8 @@ fn run(six: bool, bytes: usize, checks: Checks, in_place: bool, datagrams: usize
         for _ in 0..BATCH {
             if in_place {
                 let packet = here.packet().expect("a buffer");
-                // Who writes in place writes something: one byte in each cache line.
+                // A program that writes in place writes something: here one byte in each cache
+                // line.
                 let place = here.payload_mut(&packet).expect("ours");
                 place[..bytes]
                     .iter_mut()
@@ -97,7 +99,7 @@ fn run(six: bool, bytes: usize, checks: Checks, in_place: bool, datagrams: usize
     (each(sending), each(receiving))
 }
 
-/// The driver's side of flow 0, which sends, and of flow 1, which receives.
+/// The driver's sides of flow 0, which sends, and of flow 1, which receives.
 struct Wire {
     _client: Client,
     flows: [driver::Flow; 2],

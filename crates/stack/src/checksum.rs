@@ -1,15 +1,16 @@
-//! The Internet checksum (RFC 1071): the sum of 16-bit words in one's complement.
+//! The Internet checksum (RFC 1071): the one's complement sum of 16-bit words.
 
-/// A sum that is not yet folded to 16 bits. Of a whole number of 16-bit words each, but for the last part.
+/// A sum that is not yet folded to 16 bits. Each added part except the last has an even number of
+/// bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sum(u64);
 
 impl Sum {
-    /// Adds bytes; an odd one at the end counts as the first of a word.
+    /// Adds bytes. An odd byte at the end is padded with a zero byte.
     #[inline]
     pub(crate) fn add(self, bytes: &[u8]) -> Sum {
-        // RFC 1071, 2(B): the sum of words in the machine's byte order is the same sum with its bytes swapped. A packet has
-        // too few bytes for the 64 bits to overflow.
+        // RFC 1071, 2(B): the sum of words in the machine's byte order is the same sum with its
+        // bytes swapped. A packet is too short for the 64 bits to overflow.
         let (words, rest) = bytes.as_chunks::<4>();
         let mut sum = self.0;
         for word in words {
@@ -26,13 +27,13 @@ impl Sum {
         Sum(self.0 + u64::from(u16::from_ne_bytes(word.to_be_bytes())))
     }
 
-    /// What belongs in the checksum field.
+    /// The value of the checksum field.
     #[inline]
     pub(crate) fn checksum(self) -> u16 {
         !self.folded()
     }
 
-    /// The sum in 16 bits.
+    /// The sum, folded to 16 bits.
     #[inline]
     pub(crate) fn folded(self) -> u16 {
         let mut sum = self.0;
@@ -42,7 +43,7 @@ impl Sum {
         u16::from_be_bytes((sum as u16).to_ne_bytes())
     }
 
-    /// True if the bytes, with their checksum among them, are right.
+    /// True if the sum of bytes that include their checksum field is valid.
     #[inline]
     pub(crate) fn is_right(self) -> bool {
         self.checksum() == 0

@@ -1,10 +1,13 @@
-//! The connection to the daemon: what is asked, and what happened without having been asked for.
+//! The connection to the daemon: requests with their responses, and notifications from the daemon
+//! ([`FlowNews`]). A request fails if the connection is lost.
 //!
-//! One connection for a program, used by one thread at a time. News come between answers; whoever reads the connection
-//! applies them at once ([`Flows::apply`]), and keeps them for who asks ([`crate::Program::news`]). The thread that waits for
-//! the doorbell waits for the connection too, so a program that sleeps for a packet learns that its driver has ended.
+//! A program has one connection, which one thread uses at a time. Notifications arrive between
+//! responses. The thread that reads a notification applies it at once ([`Flows::apply`]) and stores
+//! it for [`crate::Program::news`]. The thread that waits for the doorbell also waits for the
+//! connection, so a program that sleeps until a packet arrives learns that its driver has ended.
 //!
-//! When the daemon ends the connection is lost, and flows go on as they are: the driver serves them without it.
+//! If the daemon ends, the connection is lost and the flows continue: the driver serves them
+//! without the daemon.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -20,28 +23,30 @@ use rustix::event::{EventfdFlags, epoll};
 
 use crate::error::StackError;
 
-/// The connection, and what of it is known.
+/// The connection to the daemon and the state that came from it.
 pub(crate) struct Control {
     line: Mutex<Line>,
-    /// Readable when the driver rang, the daemon said something, or another thread heard it.
+    /// Readable when the driver sent a doorbell notification, the daemon sent a message, or another
+    /// thread read a message.
     either: OwnedFd,
-    /// What a thread that heard news wakes the others by.
+    /// A thread that read notifications wakes the others by this eventfd.
     nudge: OwnedFd,
-    /// Where hosts were found.
+    /// Next hops that the daemon found.
     hops: Mutex<HashMap<IpAddr, Known>>,
-    /// What the program takes part in.
+    /// The daemon's response to the attachment.
     pub(crate) attached: Attached,
 }
 
-/// What one thread at a time has.
+/// The part of the connection that one thread uses at a time.
 struct Line {
     client: Client,
-    /// Nobody answers any more. It stays open all the same: flows end with it.
+    /// The daemon does not respond any more. The connection stays open, because closing it would
+    /// end the flows.
     lost: bool,
     news: VecDeque<FlowNews>,
 }
 
-/// The station through which a host is reached, and since when that is known.
+/// The next hop to a host, and the end of its validity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) hop: Hop,
@@ -49,7 +54,7 @@ pub(crate) struct Known {
 }
 
 impl Control {
-    /// Asks the daemon to take part.
+    /// Connects to the daemon and attaches the program.
     pub(crate) fn attach(
         dir: &RuntimeDir,
         attach: Attach,
@@ -88,12 +93,13 @@ impl Control {
         Ok((control, attachment))
     }
 
-    /// Readable when the driver rang, or there are news.
+    /// Readable when the driver sent a doorbell notification, or when there are notifications from
+    /// the daemon.
     pub(crate) fn either(&self) -> BorrowedFd<'_> {
         self.either.as_fd()
     }
 
-    /// Asks, and lets the caller look at the answer before anything that came behind it is applied.
+    /// Sends a request. `answered` gets the response before later notifications are applied.
     pub(crate) fn ask<T>(
         &self,
         flows: &Flows,
@@ -121,14 +127,14 @@ impl Control {
         done
     }
 
-    /// Hears what the daemon said, if nobody else is about to.
+    /// Reads the notifications from the daemon, unless another thread uses the connection.
     pub(crate) fn listen(&self, flows: &Flows) {
-        // Nothing there is no failure, and there is no other.
+        // The read fails only if the counter is 0, which is no error.
         let _ = rustix::io::read(&self.nudge, &mut [0; 8]);
         let mut line = match self.line.try_lock() {
             Ok(line) => line,
             Err(TryLockError::Poisoned(line)) => line.into_inner(),
-            // Whoever asks something hears the news too.
+            // The thread that has the lock reads the notifications too.
             Err(TryLockError::WouldBlock) => return,
         };
         if line.listen(flows, Client::news).is_none() {
@@ -136,7 +142,7 @@ impl Control {
         }
     }
 
-    /// The next of the news.
+    /// Reads the notifications from the daemon and returns the oldest stored one.
     pub(crate) fn news(&self, flows: &Flows) -> Option<FlowNews> {
         let mut line = self.lock();
         match line.listen(flows, Client::news) {
@@ -147,13 +153,13 @@ impl Control {
         line.news.pop_front()
     }
 
-    /// Where a host was found, if that was not too long ago.
+    /// The next hop to a host, if its entry is still valid.
     pub(crate) fn known(&self, to: IpAddr, now: Instant) -> Option<Known> {
         let hops = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
         hops.get(&to).copied().filter(|known| known.until > now)
     }
 
-    /// Asks where a host is.
+    /// Asks the daemon for the next hop to a host.
     pub(crate) fn find(&self, flows: &Flows, to: IpAddr) -> Result<Known, StackError> {
         let ask = DirectRequest::NextHop(NextHop { to });
         let hop = self.ask(flows, ask, Client::TIMEOUT, |answer| match answer {
@@ -176,9 +182,9 @@ impl Control {
         Ok(known)
     }
 
-    /// Who sleeps is to look at what was heard.
+    /// Wakes the thread that sleeps, so that it looks at the notifications.
     fn nudge(&self) {
-        // A full counter has nudged already.
+        // The write fails only if the counter is full, and then the thread is already woken.
         let _ = rustix::io::write(&self.nudge, &1u64.to_ne_bytes());
     }
 
@@ -186,17 +192,18 @@ impl Control {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody answers any more. The connection must not wake anybody either.
+    /// Marks the connection as lost. Its descriptor must not wake a thread any more.
     fn lose(&self, line: &mut Line) {
         if !std::mem::replace(&mut line.lost, true) {
-            // It is in there, and there is no other failure.
+            // The descriptor was added, so deleting it cannot fail.
             let _ = epoll::delete(&self.either, line.client.as_fd());
         }
     }
 }
 
 impl Line {
-    /// Takes and applies what came, and says whether something did; nothing if nobody says anything any more.
+    /// Reads, applies and stores notifications. True if there were any; `None` if the connection is
+    /// lost.
     fn listen(
         &mut self,
         flows: &Flows,
@@ -218,26 +225,26 @@ impl Line {
     }
 }
 
-/// The flows of a program, as far as news can change them.
+/// The flows of a program, with the state that notifications change.
 #[derive(Default)]
 pub(crate) struct Flows {
     open: Mutex<HashMap<u32, (u32, Arc<Terms>)>>,
-    /// Why there are none any more.
+    /// Why all flows ended.
     end: OnceLock<String>,
-    /// Slots of flows of whom there are news.
+    /// Slots of the flows that notifications named.
     touched: Mutex<Vec<u32>>,
 }
 
-/// What may change of a flow without its asking.
+/// The state of a flow that the daemon can change.
 #[derive(Default)]
 pub(crate) struct Terms {
-    /// The MTU on the way to the other end; 0 once the flow is over.
+    /// The path MTU to the remote endpoint; 0 after the flow has ended.
     mtu: AtomicU32,
     end: OnceLock<String>,
 }
 
 impl Flows {
-    /// Another flow.
+    /// Adds a flow.
     pub(crate) fn insert(&self, flow: u32, slot: u32, terms: Arc<Terms>) {
         self.lock().insert(flow, (slot, terms));
     }
@@ -246,12 +253,12 @@ impl Flows {
         self.lock().remove(&flow);
     }
 
-    /// Why there are none any more.
+    /// Why all flows ended, if they did.
     pub(crate) fn end(&self) -> Option<&str> {
         self.end.get().map(String::as_str)
     }
 
-    /// The slots of the flows of whom there are news since the last time.
+    /// The slots of the flows that notifications named since the last call.
     pub(crate) fn touched(&self) -> Vec<u32> {
         let mut touched = self.touched.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut touched)
@@ -274,7 +281,7 @@ impl Flows {
                 }
             }
             FlowNews::Ended { why } => {
-                // The first reason stands.
+                // The first reason stays.
                 let _ = self.end.set(why.clone());
                 for (slot, terms) in open.values() {
                     terms.over(why);
@@ -299,7 +306,7 @@ impl Terms {
         Arc::new(terms)
     }
 
-    /// The MTU on the way to the other end; 0 once the flow is over.
+    /// The path MTU to the remote endpoint; 0 after the flow has ended.
     #[inline]
     pub(crate) fn mtu(&self) -> u32 {
         self.mtu.load(Ordering::Relaxed)
@@ -321,7 +328,7 @@ impl Terms {
     }
 }
 
-/// One descriptor for all of them.
+/// An epoll descriptor that is readable when one of `all` is.
 fn watch(all: &[BorrowedFd<'_>]) -> Result<OwnedFd, std::io::Error> {
     let either = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for fd in all {
@@ -331,7 +338,7 @@ fn watch(all: &[BorrowedFd<'_>]) -> Result<OwnedFd, std::io::Error> {
     Ok(either)
 }
 
-/// What another answer says.
+/// The error for a response that the request did not expect.
 pub(crate) fn unhoped(answer: Response, ask: &'static str) -> StackError {
     match answer {
         Response::Refused(refused) => StackError::Refused {
@@ -346,9 +353,9 @@ pub(crate) fn unhoped(answer: Response, ask: &'static str) -> StackError {
     }
 }
 
-/// How long the way to a host is believed; about as long as a kernel believes a neighbour.
+/// Time for which a next hop is valid. It is about as long as a kernel trusts a neighbour entry.
 const HOP_LIFETIME: Duration = Duration::from_secs(30);
-/// So many hosts are remembered.
+/// Number of hosts whose next hops are kept.
 const HOPS: usize = 4096;
-/// So many news are kept for who asks late.
+/// Number of notifications that are kept for later calls of `news`.
 const NEWS: usize = 1024;

@@ -1,8 +1,10 @@
-//! Reading a received frame: where in it the payload lies, and from whom it is; or which part of a datagram it holds. What is
-//! neither is named, so that it can be counted.
+//! Parses a received frame: finds the payload and the sender of its datagram, or the fragment of a
+//! datagram in it. Fails with the reason ([`Unreadable`]) for any other frame, so that the caller
+//! can count it.
 //!
-//! The driver has looked at the headers already, to find the flow; what it handed over is judged again, because only
-//! this side knows what it expects, and a datagram's checksum costs the time of whom it is for.
+//! The driver has parsed the headers already to find the flow. The stack validates the frame again,
+//! because only the stack knows what the socket accepts, and because the receiving program pays for
+//! the datagram's checksum.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
@@ -13,24 +15,24 @@ use crate::headers::{ETHERNET, UDP, pseudo};
 /// A datagram in a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Where its payload lies in the frame.
+    /// The byte range of its payload in the frame.
     pub payload: Range<usize>,
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
-    /// To whom.
+    /// The destination.
     pub to: SocketAddr,
 }
 
-/// Why there is no datagram in a frame.
+/// Why a frame contains no readable datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
-    /// Shorter than its headers say, or than they are.
+    /// The frame is shorter than its headers or than they state.
     #[error("shorter than its headers say")]
     Short,
-    /// Neither IPv4 nor IPv6, or not UDP.
+    /// The frame is neither IPv4 nor IPv6, or not UDP.
     #[error("not UDP")]
     Protocol,
-    /// A fragment of a datagram.
+    /// The frame contains a fragment of a datagram.
     #[error("a fragment")]
     Fragment,
     /// A checksum is wrong.
@@ -38,47 +40,49 @@ pub enum Unreadable {
     Checksum,
 }
 
-/// Which received checksums of UDP are wrong. That of an IPv4 header is always looked at.
+/// Validation of the UDP checksum of received datagrams. The checksum of an IPv4 header is always
+/// validated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
-    /// All but the right one (and none at all, in IPv4).
+    /// Accepts only a valid checksum (in IPv4 also a missing one).
     Verify,
-    /// The same, but half a checksum is taken too: the sum of the pseudo header alone, which the kernel of a sender
-    /// inside this machine leaves to a card that is not there. A packet that was damaged on a wire looks so once in
-    /// 65,536 times.
+    /// Like `Verify`, but also accepts a partial checksum, which is the sum of the pseudo header
+    /// alone. The kernel of a sender on this machine leaves the rest to the NIC, and there is no
+    /// NIC on the path. A packet that is damaged on a wire matches a partial checksum with a
+    /// probability of 1 in 65,536.
     Partial,
-    /// None: they are not looked at.
+    /// Does not validate the checksum.
     Trust,
 }
 
-/// A part of a datagram that was cut on its way.
+/// A fragment of a datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What all parts of a datagram have alike.
+    /// The fields that all fragments of a datagram share.
     pub of: Name,
-    /// Where it begins in the datagram.
+    /// Offset of the fragment in the datagram, in bytes.
     pub offset: u32,
-    /// Others follow.
+    /// More fragments follow.
     pub more: bool,
-    /// Where in the frame its bytes lie.
+    /// The byte range of the fragment in the frame.
     pub bytes: Range<usize>,
 }
 
-/// What all parts of a datagram have alike (RFC 791; RFC 8200, section 4.5).
+/// The fields that all fragments of a datagram share (RFC 791; RFC 8200, section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// The host that sent it.
+    /// The sender.
     pub from: IpAddr,
-    /// To whom.
+    /// The destination.
     pub to: IpAddr,
-    /// The number that the sender gave it.
+    /// The sender's identification of the datagram.
     pub id: u32,
 }
 
-/// Finds the datagram.
+/// Finds the datagram in a frame.
 ///
 /// # Errors
-/// If there is none.
+/// If the frame contains none, or only a fragment ([`Unreadable::Fragment`]).
 pub fn read(frame: &[u8], checks: Checks) -> Result<Found, Unreadable> {
     let ip = network(frame)?;
     match ip.part {
@@ -87,18 +91,18 @@ pub fn read(frame: &[u8], checks: Checks) -> Result<Found, Unreadable> {
     }
 }
 
-/// Finds the datagram in what its parts were put together to.
+/// Finds the datagram in `bytes`, which were reassembled from its fragments.
 ///
 /// # Errors
-/// If there is none.
+/// If they are not a valid datagram.
 pub fn read_whole(bytes: &[u8], of: &Name, checks: Checks) -> Result<Found, Unreadable> {
     datagram(bytes, 0..bytes.len(), (of.from, of.to), checks)
 }
 
-/// The part of a datagram in a frame for which [`read`] says [`Unreadable::Fragment`].
+/// The fragment in a frame for which [`read`] returned [`Unreadable::Fragment`].
 ///
 /// # Errors
-/// If there is none.
+/// If the frame contains none.
 pub fn part(frame: &[u8]) -> Result<Part, Unreadable> {
     let ip = network(frame)?;
     let (id, offset, more) = ip.part.ok_or(Unreadable::Protocol)?;
@@ -114,12 +118,12 @@ pub fn part(frame: &[u8]) -> Result<Part, Unreadable> {
     })
 }
 
-/// A frame's network header, read.
+/// The network header of a frame.
 struct Network {
     payload: Range<usize>,
     from: IpAddr,
     to: IpAddr,
-    /// Of a part: the datagram's number, where the part begins, and whether others follow.
+    /// For a fragment: the identification, the offset in bytes, and whether more fragments follow.
     part: Option<(u32, u32, bool)>,
 }
 
@@ -131,14 +135,14 @@ fn network(frame: &[u8]) -> Result<Network, Unreadable> {
         [0x86, 0xdd] => ipv6(packet)?,
         _ => return Err(Unreadable::Protocol),
     };
-    // Behind the packet there may be padding of the link.
+    // Padding of the link may follow the packet.
     packet.get(ip.payload.clone()).ok_or(Unreadable::Short)?;
     ip.payload.start += ETHERNET;
     ip.payload.end += ETHERNET;
     Ok(ip)
 }
 
-/// The datagram in some of these bytes.
+/// The datagram in the range `at` of `bytes`.
 fn datagram(
     bytes: &[u8],
     at: Range<usize>,
@@ -188,7 +192,7 @@ fn ipv4(packet: &[u8]) -> Result<Network, Unreadable> {
         return Err(Unreadable::Checksum);
     }
     let word = |at: usize| u16::from_be_bytes([fixed[at], fixed[at + 1]]);
-    // More parts follow, and where this one begins in units of eight bytes.
+    // The bit "more fragments", and the fragment offset in units of eight bytes.
     let cut = word(6) & 0x3fff;
     let part = (cut != 0).then(|| (word(4).into(), u32::from(cut & 0x1fff) * 8, cut >> 13 == 1));
     if fixed[9] != UDP {
@@ -215,7 +219,7 @@ fn ipv6(packet: &[u8]) -> Result<Network, Unreadable> {
     };
     let (payload, part) = match header[6] {
         UDP => (40..length, None),
-        // The extension header of fragments.
+        // The fragment header (RFC 8200, section 4.5).
         44 => {
             let rest = packet.get(40..).and_then(|rest| rest.first_chunk::<8>());
             let &[next, _, o0, o1, a, b, c, d] = rest.ok_or(Unreadable::Short)?;

@@ -1,4 +1,4 @@
-//! Why a call did nothing.
+//! The error type of the crate: why a call had no effect.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,56 +9,56 @@ use netnice_ring::program::{Fault, Refused};
 
 use crate::headers::AddressError;
 
-/// Why a call did nothing.
+/// Why a call had no effect.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// Nothing can be done now: no buffer is free, or nothing has come.
+    /// The call would block: no buffer is free, or no packet has arrived.
     #[error("not now")]
     NotNow,
-    /// The payload is longer than the way to the other end carries in one packet.
+    /// The payload is longer than a packet on the path to the destination can carry.
     #[error("a payload of {length} bytes; the link carries {longest} in one packet")]
     TooLong {
-        /// Its length.
+        /// Bytes of the payload.
         length: usize,
-        /// The most that there can be.
+        /// Largest payload in bytes.
         longest: usize,
     },
-    /// A message of more packets than the flow has buffers and room for.
+    /// The message has more packets than the flow has sending buffers.
     #[error("a message of {parts} packets; the flow has room for {most} at a time")]
     TooMany {
-        /// Its packets.
+        /// Packets of the message.
         parts: usize,
-        /// The most that there can be.
+        /// Largest number of packets.
         most: usize,
     },
-    /// A flow to any host was not told to which one.
+    /// A call on a flow to any host did not name a destination.
     #[error("the flow sends to any host, and the call names none")]
     NoRemote,
-    /// A flow to one host, or to a group, was told another.
+    /// A call on a flow to one host or group named a destination.
     #[error("the flow sends to {0} and to nobody else")]
     OneRemote(SocketAddr),
-    /// It is not known, or not any more, through which station a host is reached.
+    /// The next hop to the host is unknown, or its entry has expired.
     #[error("through which station {0} is reached has to be asked for first")]
     NoHop(IpAddr),
-    /// The flow is closed.
+    /// The flow is closed, with the reason if the daemon gave one.
     #[error("the flow is closed{}", because(.0))]
     Closed(Option<String>),
-    /// The driver ended, and all flows with it.
+    /// The driver ended, and with it all flows.
     #[error("the direct path ended: {0}")]
     Ended(String),
-    /// The driver expelled the program.
+    /// The driver disconnected the program for breaking the rule with this number.
     #[error("the driver expelled this program for breaking rule R{0} of docs/reference/ring.md")]
     Expelled(u32),
-    /// The driver broke a rule.
+    /// The driver broke a rule of `docs/reference/ring.md`.
     #[error(transparent)]
     Driver(Fault),
-    /// A buffer that is not this socket's.
+    /// The buffer does not belong to this socket.
     #[error("{0}")]
     Buffer(Refused),
-    /// The addresses make no flow.
+    /// The addresses are not valid for a flow.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// A buffer is too small.
+    /// A buffer is smaller than a packet of the link.
     #[error("buffers of {chunk} bytes do not hold a packet of {packet} bytes")]
     Chunk {
         /// Bytes of a buffer.
@@ -66,35 +66,35 @@ pub enum StackError {
         /// Bytes of the longest frame.
         packet: usize,
     },
-    /// The memory file does not have it.
+    /// The memory file or the flow's place in it is invalid.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The doorbell cannot be waited for.
+    /// Waiting for the doorbell failed.
     #[error("waiting for the driver: {0}")]
     Wait(#[from] io::Error),
-    /// The daemon cannot be asked. Flows that are open go on.
+    /// Communication with the daemon failed. Open flows keep working.
     #[error(transparent)]
     Daemon(#[from] ClientError),
-    /// The connection to the daemon was lost before. Flows that are open go on.
+    /// There is no connection to the daemon, or it was lost earlier. Open flows keep working.
     #[error("the connection to the daemon was lost: open flows go on, but cannot be changed")]
     Alone,
-    /// The daemon understood, and does not grant it.
+    /// The daemon refused the request.
     #[error("{text}")]
     Refused {
-        /// Who refuses.
+        /// The part of the daemon that refused.
         by: Gate,
-        /// Why, and what would be granted; may have several lines.
+        /// The reason, and what would be granted; may have several lines.
         text: String,
     },
-    /// The daemon did not understand, or it is not possible.
+    /// The daemon could not carry out the request.
     #[error("{text}")]
     Failed {
-        /// Why, and what to try.
+        /// The reason, and what to try.
         text: String,
-        /// Whether the request itself makes no sense.
+        /// True if the request itself is invalid.
         bad_usage: bool,
     },
-    /// The daemon answered something else.
+    /// The daemon sent a response of another type than the request calls for.
     #[error("the daemon gave another answer than one to `{0}`")]
     Answer(&'static str),
 }

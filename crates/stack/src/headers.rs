@@ -1,12 +1,13 @@
-//! The headers of a flow, composed once: every packet gets a copy of one template, with the few fields set that
-//! depend on its length and its bytes.
+//! The headers of a flow, composed once. Every packet gets a copy of one template, in which
+//! [`Headers::write`] sets the few fields that depend on the packet's length and bytes.
 //!
-//! A [`Layer`] writes its header into the template, and leaves a [`Step`] for what cannot be known before the payload
-//! is there. The room of all layers together is [`Headers::room`]; a payload is written behind it, in place.
+//! A [`Layer`] writes its header into the template and returns a [`Step`] for the fields that
+//! depend on the payload. [`Headers::room`] is the size of all headers; the program writes the
+//! payload behind it, in place.
 //!
-//! IPv4 packets carry "don't fragment" and identification 0, as RFC 6864 has it for packets that are never cut; what is
-//! longer than the link's MTU is refused ([`Headers::longest`]). There are no options and no extension headers, which
-//! the driver would refuse.
+//! IPv4 packets have "don't fragment" and identification 0, as RFC 6864 specifies for packets that
+//! are never fragmented. A packet longer than the link's MTU is refused ([`Headers::longest`]).
+//! There are no options and no extension headers, because the driver refuses them.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -15,32 +16,32 @@ use crate::checksum::Sum;
 /// The addresses of a flow on its link, as the driver gave them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowAddress {
-    /// This side's address and port.
+    /// Local endpoint.
     pub local: SocketAddr,
-    /// The other side's; of the same family.
+    /// Remote endpoint, of the same address family.
     pub remote: SocketAddr,
     /// Hardware address of the link.
     pub local_mac: [u8; 6],
     /// Hardware address of the next hop.
     pub next_hop: [u8; 6],
-    /// Bytes of an IP packet at most.
+    /// Largest number of bytes of an IP packet.
     pub mtu: u16,
-    /// TTL, or hop limit.
+    /// TTL or hop limit.
     pub hops: u8,
 }
 
-/// Why no headers can be made.
+/// Why the headers of a flow cannot be composed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// One is IPv4 and the other IPv6.
+    /// One endpoint is IPv4 and the other IPv6.
     #[error("{local} and {remote} are not of one family")]
     Family {
-        /// This side.
+        /// Local endpoint.
         local: SocketAddr,
-        /// The other side.
+        /// Remote endpoint.
         remote: SocketAddr,
     },
-    /// No room for a payload.
+    /// The MTU leaves no room for a payload.
     #[error("an MTU of {mtu} has no room for headers of {headers} bytes and a payload")]
     Mtu {
         /// The MTU.
@@ -60,7 +61,7 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// Ethernet, IPv4 or IPv6, UDP.
+    /// Composes the headers for Ethernet, IPv4 or IPv6, and UDP.
     ///
     /// # Errors
     /// If the addresses are not of one family, or the MTU is too small.
@@ -105,21 +106,23 @@ impl Headers {
         self.room
     }
 
-    /// Bytes of payload at most.
+    /// Largest payload in bytes.
     #[inline]
     pub fn longest(&self) -> usize {
         self.longest
     }
 
-    /// Writes the headers of a packet whose payload lies behind the room already; `frame` is all of it.
+    /// Writes the headers of a packet. `frame` is the whole frame, with the payload behind the
+    /// room.
     ///
     /// # Panics
-    /// If the frame is shorter than the room, or longer than a length in the headers can say.
+    /// If the frame is shorter than the room, or longer than a 16-bit length in a header can
+    /// express.
     #[inline]
     pub fn write(&self, frame: &mut [u8]) {
         assert!(frame.len() <= ETHERNET + usize::from(u16::MAX));
         frame[..self.room].copy_from_slice(&self.template[..self.room]);
-        // The inner ones first: what an outer one sums up is whole then.
+        // Inner headers first, so that what an outer layer sums up is complete.
         for step in self.steps.iter().rev().flatten() {
             step.apply(frame);
         }
@@ -142,7 +145,7 @@ impl Headers {
     }
 }
 
-/// One protocol's part.
+/// The header of one protocol.
 #[derive(Clone, Copy, Debug)]
 enum Layer {
     Ethernet {
@@ -167,10 +170,10 @@ enum Layer {
     },
 }
 
-/// What is left to do for each packet; `at` is where the layer's header begins.
+/// The fields that depend on the packet. `at` is the offset of the layer's header.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Total length, and the checksum of a header that is summed up but for the length.
+    /// Total length and header checksum. `header` is the sum of the header without the length.
     Ipv4 { at: usize, header: Sum },
     /// Payload length.
     Ipv6 { at: usize },
@@ -195,7 +198,7 @@ impl Layer {
         }
     }
 
-    /// The sum of the pseudo header but for the length (RFC 768, RFC 8200 section 8.1).
+    /// The sum of the pseudo header without the length (RFC 768; RFC 8200, section 8.1).
     fn pseudo(&self) -> Sum {
         match self {
             Layer::Ipv4 { from, to, .. } => pseudo(from, to),
@@ -244,7 +247,7 @@ impl Layer {
 impl Step {
     #[inline]
     fn apply(&self, frame: &mut [u8]) {
-        // A frame's length behind its first header has 16 bits.
+        // `Headers::write` checked that the length fits in 16 bits.
         let behind = |at: usize| (frame.len() - at) as u16;
         match *self {
             Step::Ipv4 { at, header } => {
@@ -261,7 +264,7 @@ impl Step {
                 let length = behind(at);
                 frame[at + 4..at + 6].copy_from_slice(&length.to_be_bytes());
                 let sum = pseudo.word(length).word(length).add(&frame[at + 8..]);
-                // 0 would say that there is none.
+                // A checksum field of 0 means that there is no checksum (RFC 768).
                 let checksum = match sum.checksum() {
                     0 => 0xffff,
                     other => other,
@@ -278,10 +281,10 @@ pub(crate) fn pseudo(from: &[u8], to: &[u8]) -> Sum {
 }
 
 pub(crate) const ETHERNET: usize = 14;
-/// The number of the protocol.
+/// Protocol number of UDP.
 pub(crate) const UDP: u8 = 17;
 const MAX_LAYERS: usize = 3;
-/// Ethernet, IPv6 and UDP.
+/// Bytes of the longest headers: Ethernet, IPv6 and UDP.
 pub(crate) const MAX_ROOM: usize = ETHERNET + 40 + 8;
 
 #[cfg(test)]

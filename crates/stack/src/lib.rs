@@ -1,20 +1,21 @@
-//! Answers: how a program on the direct path sends and receives UDP datagrams by itself, on its own processor time.
-//! May touch: the program's own rings (`netnice-ring`), their doorbells, and the daemon's socket, to ask for flows.
-//! Must never: open a socket of the network, or decide what may leave; the driver checks every frame anyway.
+//! Answers: how a program on the direct path sends and receives UDP datagrams on its own CPU time.
+//! May touch: the program's own rings (`netnice-ring`), their doorbells, and the daemon's socket.
+//! Must never: open a network socket, or decide what may leave; the driver checks every frame.
 //!
 //! # A flow's stack
 //! ```text
-//!   Program ── one memory file, one pair of doorbells; who waits for what
-//!     └── udp::Socket ── one flow: buffers, rings and headers of its own
+//!   Program ── one memory file, one pair of doorbells; waiting and waking of its threads
+//!     └── udp::Socket ── one flow with its own buffers, rings and headers
 //!           send:     payload written behind the header room ─▶ headers ─▶ submit ring
 //!           receive:  deliver ring ─▶ datagram::read ─▶ payload in place ─▶ primed again
 //! ```
-//! After paper VERT, section 4.2: the layers of a flow are composed once, so the room for all headers is known, the
-//! payload is written behind it, and a packet is one record of one pair; nothing is prepended and nothing allocated. Flows
-//! share nothing, so one that is slow holds up no other.
+//! The design follows paper VERT, section 4.2: the layers of a flow are composed once, so the size
+//! of all headers is known and the program writes the payload behind that room. A packet is one
+//! record of one pair. The stack prepends nothing and allocates nothing. Flows share no state, so a
+//! slow flow delays no other flow.
 //!
-//! Three ways to wait: not at all (`try_…`), blocked with a time limit, or in a loop of one's own that polls
-//! [`Program::as_fd`](std::os::fd::AsFd).
+//! A program can wait in three ways: not at all (`try_…`), blocked with a timeout, or in its own
+//! event loop that polls [`Program::as_fd`](std::os::fd::AsFd).
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -44,9 +45,9 @@
 //! }
 //! ```
 //!
-//! # In a loop of one's own
-//! A program has one descriptor for all of its flows and for what the daemon says. Here it is tokio's to wait for; any
-//! loop over poll(2) or epoll(7) does the same three steps.
+//! # In an event loop
+//! A program has one descriptor for all of its flows and for notifications from the daemon. In this
+//! example tokio waits for it. Any loop over poll(2) or epoll(7) takes the same three steps.
 //!
 //! ```no_run
 //! use netnice_stack::{Program, Socket, StackError};
@@ -84,7 +85,7 @@ pub mod datagram;
 mod error;
 pub mod headers;
 mod parts;
-// The C library's tests use the same peer, and know this crate by its name.
+// The tests of the C library include the same peer, which refers to this crate by its name.
 #[cfg(test)]
 extern crate self as netnice_stack;
 #[cfg(test)]

@@ -1,22 +1,26 @@
-//! Datagrams that come in parts: put together again, or given up.
+//! Reassembly of fragmented datagrams. Fragments come in; a whole datagram goes out, or the
+//! fragments are discarded and counted.
 //!
-//! The driver hands every part to the flow of its datagram (`netnice-driver`, `demux::fragments`); what is put together here is
-//! the program's own, in its own memory and time. Rules of RFC 791 and RFC 8200, section 4.5:
+//! The driver hands every fragment to the flow of its datagram (`netnice-driver`,
+//! `demux::fragments`). This module reassembles them in the program's own memory and time. It
+//! follows RFC 791 and RFC 8200, section 4.5:
 //!
-//! - Parts may come in any order. The same part twice is one; parts that overlap otherwise end the whole datagram (RFC 5722).
-//! - All but the last are a multiple of eight bytes long.
-//! - What is not whole [`LIFETIME`] after its first part came is given up. So is the oldest of more than [`OPEN`].
+//! - Fragments may arrive in any order. A duplicate counts once. Fragments that overlap in any
+//!   other way invalidate the whole datagram (RFC 5722).
+//! - The length of every fragment except the last is a multiple of eight bytes.
+//! - A datagram that is incomplete [`LIFETIME`] after its first fragment arrived is discarded. So
+//!   is the oldest datagram when there are more than [`OPEN`].
 //!
-//! Time is the driver's stamp of each part.
+//! The time of a fragment is the driver's stamp.
 
 use std::collections::VecDeque;
 
 use crate::datagram::{Name, Part};
 
-/// What has come of datagrams that are not whole.
+/// Fragments of incomplete datagrams.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
-    /// The oldest first.
+    /// The datagram with the oldest first fragment is first.
     open: VecDeque<Open>,
     given_up: u64,
 }
@@ -24,18 +28,18 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 struct Open {
     of: Name,
-    /// When its first part came, in ns.
+    /// Arrival of its first fragment, in ns.
     born: u64,
     bytes: Vec<u8>,
-    /// Which of them have come, from where to where; in order, and apart.
+    /// The byte ranges that have arrived, sorted and disjoint.
     come: Vec<(usize, usize)>,
-    /// How many there are, once the last part has come.
+    /// Length of the datagram, known once the last fragment has arrived.
     total: Option<usize>,
     parts: u64,
 }
 
 impl Parts {
-    /// Another part, of these bytes. The datagram, once it is whole.
+    /// Adds a fragment with its bytes. Returns the datagram if it is complete.
     pub(crate) fn add(&mut self, part: &Part, bytes: &[u8], now: u64) -> Option<Vec<u8>> {
         self.expire(now);
         let known = self.open.iter().position(|open| open.of == part.of);
@@ -65,7 +69,7 @@ impl Parts {
         }
     }
 
-    /// Parts of datagrams that were given up.
+    /// The number of fragments of discarded datagrams.
     pub(crate) fn given_up(&self) -> u64 {
         self.given_up
     }
@@ -128,9 +132,10 @@ impl Open {
     }
 }
 
-/// How long parts are kept, in ns: RFC 791 has 15 s, RFC 8200 has 60.
+/// Time after which an incomplete datagram is discarded, in ns. RFC 791 has 15 s, RFC 8200 has 60
+/// s.
 const LIFETIME: u64 = 30_000_000_000;
-/// Datagrams that are not whole, at most, of one flow.
+/// Largest number of incomplete datagrams of one flow.
 const OPEN: usize = 32;
 /// A length in an IP header has 16 bits.
 const LONGEST: usize = 65_535;

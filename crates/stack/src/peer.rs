@@ -1,5 +1,6 @@
-//! A daemon and a driver for tests, in one thread: the words of [`netnice_api::direct`] on a socket, and behind them the driver's
-//! side of the ring. What one flow sends another one receives, by the addresses in the frames; what is for nobody is gone.
+//! A fake daemon and driver for tests, in one thread. It exchanges the messages of
+//! [`netnice_api::direct`] over a socket and uses the driver's side of the ring. It delivers the
+//! frames of each flow to the flows that their addresses match, and drops frames that match none.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -21,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, eventfd};
 
 use netnice_stack::datagram::{self, Checks};
 
-/// The daemon as a test has it.
+/// The fake daemon, as a test holds it.
 pub(crate) struct Peer {
     folder: PathBuf,
     orders: Sender<Order>,
@@ -29,20 +30,20 @@ pub(crate) struct Peer {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a test tells it.
+/// A command from a test to the fake daemon.
 pub(crate) enum Order {
-    /// Say this.
+    /// Send these news to the program.
     Say(FlowNews),
-    /// Close a flow in the ring alone.
+    /// Close a flow in the ring without a message.
     Shut(u32),
-    /// Hang up; the driver's side goes on.
+    /// Close the connection; the driver's side continues.
     HangUp,
-    /// End.
+    /// End the thread.
     End,
 }
 
 impl Peer {
-    /// A folder with a daemon in it, that serves one program.
+    /// Starts a fake daemon that serves one program, in a new runtime folder.
     pub(crate) fn new(name: &str) -> Peer {
         let folder = std::env::temp_dir().join(format!("netnice-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
@@ -85,7 +86,7 @@ impl Drop for Peer {
     }
 }
 
-/// One program's connection, flows and memory.
+/// The connection, the flows and the memory of one program.
 struct Session {
     stream: Option<UnixStream>,
     words: Decoder,
@@ -190,7 +191,7 @@ impl Session {
                     mode: "native".into(),
                 };
                 let handles = client.handles();
-                // News before an answer are no answer.
+                // The client must not take news that arrive before the response for the response.
                 self.say(
                     &Response::Direct(DirectAnswer::News(FlowNews::Link { up: true })),
                     &[],
@@ -317,7 +318,7 @@ impl Session {
         stream.write_all(&frame[sent..]).unwrap();
     }
 
-    /// Carries all that was sent to whom it is for.
+    /// Delivers all sent frames to the flows that their addresses match.
     fn carry(&mut self) {
         let senders: Vec<u32> = self.flows.keys().copied().collect();
         for from in senders {

@@ -1,8 +1,10 @@
-//! One program on the direct path: its memory file, its connection to the daemon, and who of its threads waits for both.
+//! A program on the direct path: its memory file, its connection to the daemon, and the threads
+//! that wait for both.
 //!
-//! There is one doorbell for all flows, and one thread can wait for it. So of several that wait, the first *leads*: it
-//! sleeps at the doorbell and at the connection, and passes on what the notices and the news name. The others sleep until
-//! the leader tells them, or stops leading.
+//! There is one doorbell for all flows, and only one thread can wait for it. So the first of
+//! several waiting threads *leads*: it sleeps until the doorbell or the connection becomes
+//! readable, and passes the notices and notifications on to the flows that they name. The other
+//! threads sleep until the leader wakes them or stops leading.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -26,30 +28,33 @@ use crate::error::StackError;
 use crate::headers::FlowAddress;
 use crate::udp::{Opening, Socket, UdpOptions};
 
-/// A program's hold on the direct path. Cheap to clone; what it holds ends with the last clone and the last socket.
+/// A program's attachment to the direct path. It is cheap to clone. The attachment ends with the
+/// last clone and the last socket.
 #[derive(Clone)]
 pub struct Program {
     shared: Arc<Shared>,
 }
 
-/// What all flows of a program share.
+/// The state that all flows of a program share.
 pub(crate) struct Shared {
     pub(crate) attachment: Attachment,
     control: Option<Control>,
     pub(crate) flows: Flows,
-    /// A bit for each flow of which a notice was taken and not yet passed on.
+    /// One bit for each flow whose notice was taken and not yet passed on to the flow's thread.
     news: Vec<AtomicU64>,
     led: Mutex<bool>,
     changed: Condvar,
 }
 
 impl Program {
-    /// Asks the daemon of a runtime folder to take part on a link, with at most so many flows at a time, and so many bytes for
-    /// all their buffers ([`Buffers::region_bytes`](crate::udp::Buffers::region_bytes) of each). Without an interface it is
-    /// the only one that is managed.
+    /// Attaches the program to a link through the daemon of a runtime folder. `flows` is the
+    /// largest number of open flows, and `bytes` is the memory for all their buffers (the sum of
+    /// [`Buffers::region_bytes`](crate::udp::Buffers::region_bytes)). `iface` may be `None` if
+    /// exactly one interface is managed.
     ///
     /// # Errors
-    /// If there is no daemon, it refuses, or what it passes on is no memory of a driver.
+    /// If there is no daemon, the daemon refuses, or the descriptors are not those of a driver's
+    /// memory file.
     pub fn attach(
         dir: &RuntimeDir,
         iface: Option<&str>,
@@ -65,7 +70,7 @@ impl Program {
         Ok(Program::over(attachment, Some(control)))
     }
 
-    /// Takes an attachment over that came in another way than from a daemon.
+    /// Uses an attachment that did not come from a daemon.
     pub fn new(attachment: Attachment) -> Program {
         Program::over(attachment, None)
     }
@@ -84,22 +89,24 @@ impl Program {
         }
     }
 
-    /// The interface, if a daemon said it.
+    /// The name of the interface; `None` without a daemon.
     pub fn iface(&self) -> Option<&str> {
         let control = self.shared.control.as_ref()?;
         Some(&control.attached.iface)
     }
 
-    /// How the driver reaches the interface: `native`, `generic` or `fallback`; if a daemon said it.
+    /// The driver's access to the interface: `native`, `generic` or `fallback`; `None` without a
+    /// daemon.
     pub fn mode(&self) -> Option<&str> {
         let control = self.shared.control.as_ref()?;
         Some(&control.attached.mode)
     }
 
-    /// Asks the daemon for a flow of UDP.
+    /// Requests a UDP flow from the daemon.
     ///
     /// # Errors
-    /// If it does not grant it, or the buffers do not hold a packet of the way to the other end.
+    /// If the daemon does not grant it, or a buffer is smaller than a packet of the path to the
+    /// remote endpoint.
     pub fn open_udp(&self, options: &UdpOptions) -> Result<Socket, StackError> {
         let (open, shape) = options.request()?;
         let control = self.shared.control()?;
@@ -140,10 +147,11 @@ impl Program {
         Socket::new(self.shared.clone(), flow, opening)
     }
 
-    /// Takes up a flow of UDP with one other end that the driver opened, without a daemon. Half of its buffers receive.
+    /// Takes up a UDP flow with one remote endpoint that the driver opened without a daemon. Half
+    /// of its buffers receive.
     ///
     /// # Errors
-    /// If the addresses, the place or the buffers make no sense.
+    /// If the addresses, the place or the buffers are invalid.
     pub fn udp(
         &self,
         place: Place,
@@ -155,11 +163,11 @@ impl Program {
         Socket::new(self.shared.clone(), flow, opening)
     }
 
-    /// Asks the daemon through which station a host is reached. The answer is remembered for half a minute, and serves all
-    /// flows to any host meanwhile.
+    /// Asks the daemon for the next hop to a host. The result is valid for 30 seconds for all flows
+    /// to any host.
     ///
     /// # Errors
-    /// If the host is not reached through this link, or does not answer.
+    /// If the host is not reached through this link, or the next hop does not answer.
     pub fn next_hop(&self, host: IpAddr) -> Result<Hop, StackError> {
         let control = self.shared.control()?;
         match control.known(host, Instant::now()) {
@@ -168,9 +176,10 @@ impl Program {
         }
     }
 
-    /// The next of what happened without having been asked for; the last 1,024 are kept. What it changes for a socket
-    /// has been changed. A program that never sleeps in a blocking call or by [`Program::hear`] looks here now and then:
-    /// nothing else tells it that its driver ended.
+    /// The next notification from the daemon. The program keeps the last 1,024 of them. Their
+    /// effect on the sockets has already been applied. A program that never sleeps in a blocking
+    /// call or by [`Program::hear`] must call this function from time to time, because only a
+    /// notification reports that the driver ended.
     pub fn news(&self) -> Option<FlowNews> {
         let control = self.shared.control.as_ref()?;
         let news = control.news(&self.shared.flows);
@@ -178,14 +187,16 @@ impl Program {
         news
     }
 
-    /// For a loop of one's own: says that the caller sleeps from now on. True: [`Program::as_fd`] becomes readable when
-    /// something happens. False: something has happened already. Nobody may wait in a blocking call meanwhile.
+    /// Prepares for sleeping in the program's own event loop. True: [`Program::as_fd`] becomes
+    /// readable when there is something new. False: there already is. No other thread may wait in a
+    /// blocking call at the same time.
     pub fn arm(&self) -> bool {
         self.shared.attachment.doze()
     }
 
-    /// After sleeping in a loop of one's own: names the slots of the flows ([`Socket::slot`]) in which there is something
-    /// new. What the daemon said meanwhile is there for [`Program::news`].
+    /// Call this after sleeping in the program's own event loop. It calls `each` with the slot
+    /// ([`Socket::slot`]) of every flow that has something new. [`Program::news`] returns the
+    /// notifications from the daemon.
     pub fn hear(&self, mut each: impl FnMut(u32)) {
         self.shared.attachment.wake();
         self.shared.attachment.take_notices(|slot| {
@@ -203,7 +214,8 @@ impl Program {
 }
 
 impl AsFd for Program {
-    /// Readable when the driver rang or the daemon said something.
+    /// Becomes readable when the driver sends a doorbell notification or the daemon sends a
+    /// message.
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.shared.control {
             Some(control) => control.either(),
@@ -213,7 +225,7 @@ impl AsFd for Program {
 }
 
 impl AsRawFd for Program {
-    /// The same, for loops that want a number.
+    /// The number of the descriptor.
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
@@ -224,7 +236,7 @@ impl Shared {
         self.attachment.ring();
     }
 
-    /// What the driver says of the end of this program.
+    /// The number of the rule for which the driver disconnected this program, if it did.
     pub(crate) fn ended(&self) -> Option<u32> {
         self.attachment.ended()
     }
@@ -234,7 +246,7 @@ impl Shared {
         self.control.as_ref().ok_or(StackError::Alone)
     }
 
-    /// Closes a flow. Whether it worked cannot matter any more.
+    /// Closes a flow. The result is ignored, because the caller no longer uses the flow.
     pub(crate) fn close(&self, flow: u32) {
         self.flows.remove(flow);
         if let Some(control) = &self.control {
@@ -243,8 +255,8 @@ impl Shared {
         }
     }
 
-    /// Waits until something is new in the flow: true; or until the time is over: false. That there is something may
-    /// turn out to be seen already; look, and wait again.
+    /// Waits until the flow has something new (true) or the deadline has passed (false). The caller
+    /// may already have seen what is new: it checks, and waits again.
     pub(crate) fn wait(&self, slot: u32, deadline: Option<Instant>) -> std::io::Result<bool> {
         loop {
             if self.told(slot) {
@@ -255,7 +267,7 @@ impl Shared {
                 return Ok(false);
             }
             let mut led = self.lock();
-            // Between the look above and the lock the leader may have told.
+            // The leader may have set the bit between the first check and the lock.
             if self.told(slot) {
                 return Ok(true);
             }
@@ -273,7 +285,8 @@ impl Shared {
         }
     }
 
-    /// Sleeps until the driver rings or the daemon says something, and hears the latter.
+    /// Sleeps until the driver sends a doorbell notification or the daemon sends a message, and
+    /// reads the message.
     fn lead(&self, left: Option<Duration>) -> std::io::Result<()> {
         let Some(control) = &self.control else {
             return self.attachment.wait(left).map(drop);
@@ -297,7 +310,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Tells those of whom there are news.
+    /// Sets the bits of the flows that notifications named.
     fn pass_on(&self) {
         for slot in self.flows.touched() {
             self.tell(slot);
@@ -326,7 +339,7 @@ impl Shared {
     }
 }
 
-/// How long closing a flow waits for the daemon's answer.
+/// Time that closing a flow waits for the daemon's response.
 const CLOSING: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -1,29 +1,34 @@
-//! A UDP socket: one flow, its buffers and its headers.
+//! A UDP socket: one flow with its buffers and its headers.
 //!
 //! ```text
-//!   packet() ──▶ payload_mut() ──▶ queue() ──┐                       ┌──▶ receive() ──▶ payload() ──▶ release()
-//!                  (written in place)        flush() ──▶ driver ─────┘     (read in place)        (primed again)
+//!  send:     packet() ─▶ payload_mut() (in place) ─▶ queue() ─▶ flush() ─▶ driver
+//!  receive:  driver ─▶ receive() ─▶ payload() (in place) ─▶ release() (primed again)
 //! ```
-//! `try_send`, `send`, `try_recv` and `recv` are the same with a copy of the payload. A part of the buffers is primed for
-//! receiving from the begin, the rest sends. What was sent comes back with what became of it ([`Socket::outcome`]);
-//! who does not ask still gets the buffers back.
+//! `try_send`, `send`, `try_recv` and `recv` do the same with a copy of the payload. A part of the
+//! buffers is primed for receiving when the socket opens; the rest sends. A sent packet comes back
+//! with its result ([`Socket::outcome`]). A program that does not ask for results still gets the
+//! buffers back.
 //!
-//! | with | sends by | receives |
+//! | flow with | sends by | receives |
 //! |---|---|---|
-//! | one other end | `send`, … | from it alone |
-//! | any host | `send_to`, …: to whomever the call names | from anybody |
-//! | a group | `send`, …: to the group | what anybody sends to the group |
+//! | one host | `send`, … | from that host only |
+//! | any host | `send_to`, …: to the host that the call names | from any host |
+//! | a group | `send`, …: to the group | everything that is sent to the group |
 //!
-//! The way to any host begins at a station whose address is asked of the daemon, once for each host
-//! ([`Program::next_hop`]). In the other two cases the driver writes it into each frame, so nothing changes here when it does.
+//! On a flow to any host the socket needs the next hop of each host. It asks the daemon once for
+//! each host ([`Program::next_hop`]). On the other two kinds of flow the driver writes the next hop
+//! into each frame, so a change of the next hop changes nothing here.
 //!
-//! # What becomes of a packet
-//! | status | |
-//! |---|---|
-//! | [`DONE`](netnice_ring::Status::DONE) | it was handed to the card; the stamp is when |
-//! | [`NO_LINK`](netnice_ring::Status::NO_LINK) | the link is down, or the next station does not answer: [`FlowNews`](netnice_api::direct::FlowNews) `Link` and `NextHop` say so, and when it is over |
-//! | [`TOO_LONG`](netnice_ring::Status::TOO_LONG) | the MTU became less ([`Socket::longest`] has followed), or the contract never lets so long a packet go |
-//! | [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN) | to an address that no flow may send to: a group, where it sends to any single host |
+//! # Result of a packet
+//!
+//! - [`DONE`](netnice_ring::Status::DONE): the driver handed it to the NIC. The stamp is the time.
+//! - [`NO_LINK`](netnice_ring::Status::NO_LINK): the link is down, or the next hop does not answer.
+//!   The [`FlowNews`](netnice_api::direct::FlowNews) `Link` and `NextHop` report when this state
+//!   begins and ends.
+//! - [`TOO_LONG`](netnice_ring::Status::TOO_LONG): the MTU decreased ([`Socket::longest`] has
+//!   followed), or the contract never permits a packet of this length.
+//! - [`FORBIDDEN`](netnice_ring::Status::FORBIDDEN): the flow may not send to the address, which is
+//!   a group on a flow to any single host.
 
 mod options;
 mod receiving;
@@ -53,7 +58,8 @@ pub use options::{Buffers, UdpOptions, With};
 pub use receiving::Received;
 pub use sending::OUTCOMES;
 
-/// A flow of UDP. It is closed when it is dropped; what waits in it then is not sent ([`Socket::drain`] waits for that).
+/// A UDP flow. Dropping it closes the flow. Queued packets are then not sent ([`Socket::drain`]
+/// waits until they are).
 pub struct Socket {
     shared: Arc<Shared>,
     flow: Flow,
@@ -62,26 +68,26 @@ pub struct Socket {
     local_mac: [u8; 6],
     hops: u8,
     peer: Peer,
-    /// Bytes in front of a payload.
+    /// Bytes of the headers in front of a payload.
     room: usize,
-    /// Bytes of an IP packet that a buffer holds.
+    /// Bytes of the longest IP packet that a buffer holds.
     holds: u32,
     terms: Arc<Terms>,
     contract: String,
     checks: Checks,
-    /// Buffers that are there to send from.
+    /// Number of buffers for sending.
     sending: u32,
-    /// The number of the packet that each buffer carries.
+    /// The number of the packet in each buffer.
     carried: Box<[u64]>,
     next: u64,
-    /// Packets that came back.
+    /// Number of packets that the driver has returned.
     back: u64,
     outcomes: VecDeque<Outcome>,
     dropped: Dropped,
     parts: Parts,
 }
 
-/// With whom it speaks, and by which headers.
+/// The remote endpoint or endpoints, with their headers.
 enum Peer {
     One {
         remote: SocketAddr,
@@ -96,14 +102,14 @@ enum Peer {
     },
 }
 
-/// How a host is reached, as long as that is believed.
+/// The route to a host, and the end of its validity.
 struct Way {
     headers: Headers,
     mtu: u32,
     until: Instant,
 }
 
-/// What a socket is made with.
+/// The parameters of a new socket.
 pub(crate) struct Opening {
     id: Option<u32>,
     speaks: Speaks,
@@ -116,66 +122,67 @@ pub(crate) struct Opening {
     receiving: u32,
 }
 
-/// A buffer to be sent. One that is dropped is lost to its socket: [`queue`](Socket::queue) or
-/// [`discard`](Socket::discard) it.
+/// A buffer for sending. A dropped packet is lost to its socket until the socket closes: pass it to
+/// [`queue`](Socket::queue) or [`discard`](Socket::discard).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Packet {
     chunk: Chunk,
 }
 
-/// A received datagram, in its buffer (or in memory of its own, if it came in parts). One that is dropped is lost to its socket: [`release`](Socket::release) it.
+/// A received datagram in its buffer, or in heap memory if it arrived in fragments. A dropped
+/// datagram is lost to its socket until the socket closes: pass it to [`release`](Socket::release).
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Datagram {
     lies: Lies,
     found: Found,
-    /// When the driver had it, in ns of `CLOCK_MONOTONIC`.
+    /// The time at which the driver received it, in ns of `CLOCK_MONOTONIC`.
     pub stamp: u64,
 }
 
-/// Where a received datagram lies.
+/// The memory of a received datagram.
 #[derive(Debug, PartialEq, Eq)]
 enum Lies {
-    /// In the buffer that it came in.
+    /// The buffer in which it arrived.
     Chunk(Chunk),
-    /// It came in parts, and was put together here.
+    /// Heap memory, after reassembly from fragments.
     Apart(Vec<u8>),
 }
 
 impl Datagram {
-    /// Who sent it.
+    /// The sender.
     pub fn from(&self) -> SocketAddr {
         self.found.from
     }
 }
 
-/// What became of a packet.
+/// The result of a sent packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The number that it got when it was queued.
+    /// The number that the socket assigned when the packet was queued.
     pub number: u64,
     /// Sent, or why not.
     pub status: Status,
-    /// When it was sent, in ns of `CLOCK_MONOTONIC`.
+    /// The time of sending, in ns of `CLOCK_MONOTONIC`.
     pub stamp: u64,
 }
 
-/// Frames that were received and held no datagram for this socket.
+/// Numbers of received frames that contained no datagram for this socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Shorter than their headers say, or cut because the buffer was too small.
+    /// Frames shorter than their headers state, or truncated because the buffer was too small.
     pub short: u64,
-    /// Not UDP, or of another flow.
+    /// Frames that are not UDP, or that belong to another flow.
     pub foreign: u64,
-    /// Parts of datagrams that did not become whole.
+    /// Fragments of datagrams that were not completed.
     pub fragment: u64,
-    /// Wrong checksums.
+    /// Frames with a wrong checksum.
     pub checksum: u64,
 }
 
 impl Opening {
-    /// As a daemon granted it.
+    /// The parameters of a flow that a daemon granted.
     pub(crate) fn granted(
         options: &UdpOptions,
         opened: FlowOpened,
@@ -188,7 +195,7 @@ impl Opening {
             id: Some(opened.flow),
             speaks: opened.speaks,
             mac: opened.mac,
-            // To one end the driver writes the station into each frame, whatever is there.
+            // On a flow to one host or group the driver overwrites the destination in each frame.
             next_hop: opened.next_hop.unwrap_or_default(),
             hops: options.hops,
             terms,
@@ -198,7 +205,7 @@ impl Opening {
         })
     }
 
-    /// Of a flow that no daemon knows.
+    /// The parameters of a flow that no daemon opened.
     pub(crate) fn by_hand(address: &FlowAddress, shape: &Shape, checks: Checks) -> Opening {
         Opening {
             id: None,
@@ -217,7 +224,7 @@ impl Opening {
         }
     }
 
-    /// With whom, and how many bytes of headers that takes.
+    /// The local endpoint, the remote peer, and the bytes of the headers.
     fn peer(&self) -> Result<(SocketAddr, Peer, usize), StackError> {
         let headers = |local, remote| {
             let mtu = u16::try_from(self.terms.mtu()).unwrap_or(u16::MAX);
@@ -248,7 +255,7 @@ impl Opening {
                 local,
                 remote: None,
             } => {
-                // Headers to oneself are as long as those to anybody.
+                // All headers of one address family have the same length.
                 let room = headers(local, local)?.room();
                 let ways = HashMap::new();
                 Ok((local, Peer::Any { ways }, room))
@@ -302,12 +309,12 @@ impl Socket {
         Ok(socket)
     }
 
-    /// The own end, with what was chosen filled in.
+    /// The local endpoint, with the address and port that the daemon chose.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// The other end, or the group; none if it is any host.
+    /// The remote endpoint or the group; `None` on a flow to any host.
     pub fn remote(&self) -> Option<SocketAddr> {
         match &self.peer {
             Peer::One { remote, .. } => Some(*remote),
@@ -316,32 +323,33 @@ impl Socket {
         }
     }
 
-    /// The number by which the daemon knows it, and by which news name it; none if no daemon does.
+    /// The daemon's number of the flow, which [`FlowNews`] uses; `None` if no daemon opened the
+    /// flow.
     pub fn id(&self) -> Option<u32> {
         self.id
     }
 
-    /// Its slot in the memory file: what [`Program::hear`] names.
+    /// The slot of the flow in the memory file, which [`Program::hear`] reports.
     pub fn slot(&self) -> u32 {
         self.flow.place().slot
     }
 
-    /// Bytes of payload at most, now: less after the MTU on the way became less. On the way to some hosts it may be less
-    /// still ([`Program::next_hop`]).
+    /// Current largest payload in bytes. It decreases when the path MTU decreases. The path to some
+    /// hosts can carry less ([`Program::next_hop`]).
     #[inline]
     pub fn longest(&self) -> usize {
         self.payload_of(self.terms.mtu())
     }
 
-    /// Its contract, as granted last.
+    /// The contract that the daemon granted last.
     pub fn contract(&self) -> &str {
         &self.contract
     }
 
-    /// Asks for another contract; the old one stays if it is refused.
+    /// Requests another contract. If the daemon refuses it, the old one stays.
     ///
     /// # Errors
-    /// If the daemon does not grant it.
+    /// If the daemon does not grant it, or there is no connection to the daemon.
     pub fn change(&mut self, change: &str) -> Result<(), StackError> {
         let flow = self.id.ok_or(StackError::Alone)?;
         let ask = DirectRequest::Change(ChangeFlow {
@@ -364,7 +372,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Shows the driver what was queued and released, and wakes it if it sleeps.
+    /// Publishes what was queued and released, and notifies the driver if it sleeps.
     #[inline]
     pub fn flush(&mut self) {
         if self.flow.publish() {
@@ -372,7 +380,7 @@ impl Socket {
         }
     }
 
-    /// Frames that came and held no datagram for this socket.
+    /// Numbers of received frames that contained no datagram for this socket.
     pub fn dropped(&self) -> Dropped {
         let fragment = self.dropped.fragment + self.parts.given_up();
         Dropped {
@@ -381,12 +389,13 @@ impl Socket {
         }
     }
 
-    /// Datagrams that came and did not reach this socket, as the driver counts them: for want of a buffer, say.
+    /// Number of datagrams that the driver did not deliver to this socket for the reason `why`, for
+    /// example because no buffer was primed.
     pub fn lost(&self, why: Loss) -> u64 {
         self.flow.lost(why)
     }
 
-    /// All of those.
+    /// Number of datagrams that the driver did not deliver to this socket, for all reasons.
     pub fn lost_in_all(&self) -> u64 {
         [Loss::NoBuffer, Loss::OverShare, Loss::TooLong]
             .iter()
@@ -394,13 +403,13 @@ impl Socket {
             .sum()
     }
 
-    /// Bytes of payload in an IP packet of so many bytes, as far as a buffer holds it.
+    /// Payload bytes of an IP packet of `mtu` bytes, limited by the size of a buffer.
     #[inline]
     fn payload_of(&self, mtu: u32) -> usize {
         (mtu.min(self.holds) as usize).saturating_sub(self.room - ETHERNET)
     }
 
-    /// Tries until it is done, or the time is over.
+    /// Repeats `attempt` until it succeeds, fails or the timeout expires.
     fn blocked<T>(
         &mut self,
         timeout: Option<Duration>,
@@ -412,7 +421,7 @@ impl Socket {
                 Err(StackError::NotNow) => {}
                 other => return other,
             }
-            // What was collected on the way is to be seen before anybody sleeps.
+            // The driver must see what the attempt collected before this thread sleeps.
             self.flush();
             if !self.shared.wait(self.flow.place().slot, deadline)? {
                 return attempt(self);
@@ -420,12 +429,12 @@ impl Socket {
         }
     }
 
-    /// Why there is nothing: perhaps there never will be.
+    /// The error for a call that would block: the reason why the flow has ended, if it has.
     fn nothing(&self) -> StackError {
         self.end().unwrap_or(StackError::NotNow)
     }
 
-    /// Why the flow is over, if it is.
+    /// The reason why the flow has ended, if it has.
     fn end(&self) -> Option<StackError> {
         if let Some(must) = self.shared.ended() {
             return Some(StackError::Expelled(must));
@@ -459,7 +468,7 @@ fn fault(refused: Refused) -> StackError {
     StackError::Buffer(refused)
 }
 
-/// The whole of a chunk.
+/// The piece that covers a whole chunk.
 fn whole(chunk: Chunk, shape: &Shape) -> Piece {
     Piece {
         chunk,

@@ -17,7 +17,7 @@ fn ping() -> Request {
     Request::Ping(Ping {})
 }
 
-/// A folder of this test's own, removed at the end.
+/// A folder of this test, removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -91,7 +91,7 @@ fn nobody_there_is_told_apart_from_somebody_silent() {
     let folder = Folder::new("nobody");
     let error = Client::connect(&folder.dir()).expect_err("no socket");
     assert_eq!(Exit::from(&error), Exit::NoDaemon);
-    // A socket whose daemon has died is there, but refuses.
+    // The socket of a dead daemon exists but refuses connections.
     drop(UnixListener::bind(folder.dir().socket()).expect("bound"));
     let error = Client::connect(&folder.dir()).expect_err("nobody listens");
     assert!(matches!(error, ClientError::NoDaemon { .. }), "{error}");
@@ -168,14 +168,14 @@ fn news_between_answers_are_kept_and_read_without_waiting() {
     let next = client.news().expect("kept");
     assert_eq!(next, Some(FlowNews::Link { up: true }));
     assert_eq!(client.heard(), None);
-    // Half of one is none yet.
+    // Half a message is not a message yet.
     let whole = frame(&news(false));
     there.write_all(&whole[..9]).expect("sent");
     assert_eq!(client.news().expect("half"), None);
     there.write_all(&whole[9..]).expect("sent");
     let next = client.news().expect("whole");
     assert_eq!(next, Some(FlowNews::Link { up: false }));
-    // An answer to nothing is none.
+    // A response without a request is an error.
     there
         .write_all(&frame(&Response::Done(Done::default())))
         .expect("sent");
@@ -200,7 +200,7 @@ fn descriptors_come_with_the_answer_that_brings_them() {
         assert_eq!(sent, bytes.len());
     };
     let done = Response::Done(Done::default());
-    // News before and after it change nothing.
+    // Notifications before and after the response do not affect it.
     say(&news(true), &[]);
     say(&done, &files);
     say(&news(false), &[]);
@@ -210,7 +210,8 @@ fn descriptors_come_with_the_answer_that_brings_them() {
     let mut file = std::fs::File::from(fds.pop().expect("the third"));
     file.read_to_string(&mut third).expect("read");
     assert!(third.contains("[stack]"), "in their order");
-    // Those of an answer of which none were wanted are closed, and not the next one's.
+    // The client closes descriptors of a response that the caller did not ask for. The next
+    // response does not get them.
     say(&done, &files[..2]);
     client.call(&ping(), None).expect("answered");
     say(&done, &files[..1]);

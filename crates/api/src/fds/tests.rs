@@ -8,7 +8,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use super::{MOST, receive, send};
 
-/// A file of our own, to be recognised at the other side.
+/// A file of this test, for recognition on the other side.
 fn file(text: &str) -> File {
     let mut file = unnamed_file();
     file.write_all(text.as_bytes()).expect("written");
@@ -16,7 +16,7 @@ fn file(text: &str) -> File {
     file
 }
 
-/// A temporary file that has lost its name.
+/// A temporary file without a name.
 fn unnamed_file() -> File {
     let dir = std::env::temp_dir();
     let path = dir.join(format!("netnice-fd-{}-{:p}", std::process::id(), &dir));
@@ -30,7 +30,7 @@ fn unnamed_file() -> File {
     file
 }
 
-/// Sends more descriptors than the rules allow.
+/// Sends more descriptors than the protocol permits.
 fn send_many(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = vec![MaybeUninit::uninit(); 4096];
     let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -44,7 +44,7 @@ fn send_many(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     .expect("sent");
 }
 
-/// Open descriptors of this process that mean unnamed files like ours.
+/// Open descriptors of this process for unnamed files like those of this test.
 fn open_copies() -> usize {
     let entries = std::fs::read_dir("/proc/self/fd").expect("our own table");
     entries
@@ -86,7 +86,7 @@ fn descriptors_travel_and_surplus_ones_are_closed() {
         assert_eq!(open_copies(), before, "{many} descriptors");
     }
 
-    // The descriptor comes with the first byte, also when the reader takes few at a time.
+    // The descriptor arrives with the first byte, even if the receiver reads one byte at a time.
     send(here.as_fd(), b"abc", &[original.as_fd()]).expect("sent");
     let first = receive(there.as_fd(), &mut bytes[..1], 1).expect("received");
     assert!(first.fds.len() == 1);
@@ -102,7 +102,8 @@ fn descriptors_travel_and_surplus_ones_are_closed() {
     assert_eq!(end.bytes, 0);
 }
 
-/// Three go at once; who takes fewer hears of the rest, and has none of it.
+/// Three descriptors can be sent at once. A receiver that takes fewer gets a report of the surplus,
+/// which is closed.
 fn several_travel_in_order(here: &UnixStream, there: &UnixStream) {
     let before = open_copies();
     let mut bytes = [0; 16];

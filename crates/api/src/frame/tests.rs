@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::{Decoder, FrameError, LONGEST_REQUEST, encode};
 
-/// All messages that bytes hold, pushed in pieces.
+/// Decodes all messages in bytes that are pushed in pieces.
 fn decode(pieces: &[&[u8]], limit: usize) -> Result<Vec<Vec<u8>>, FrameError> {
     let mut decoder = Decoder::new(limit);
     let mut bodies = Vec::new();

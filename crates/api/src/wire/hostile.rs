@@ -1,7 +1,8 @@
-//! What anybody may write to the daemon's socket, from bytes: [`judged`] takes it apart as the daemon and a driver do.
+//! Untrusted bytes on the daemon's socket: [`judged`] decodes them as the daemon and a driver do.
 //!
-//! Tests and the target `frames` of `fuzz/` call the same function. It panics if a message that was understood cannot go out again
-//! as the same, or a text in it cannot.
+//! The tests and the fuzz target `frames` of `fuzz/` call the same function. It panics if a decoded
+//! message does not survive encoding and decoding unchanged, or if a text in it does not survive
+//! printing and parsing.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -14,8 +15,8 @@ use super::*;
 use crate::ClearWhat;
 use crate::frame::Decoder;
 
-/// What the last message of a stream is: to the daemon, to a driver, or why it is none. What is a message goes out again as
-/// the same.
+/// The kind of the last message of a stream: a request to the daemon, a call to a driver, or the
+/// reason why it is neither. Checks that every decoded message survives encoding and decoding.
 pub fn judged(stream: &[u8]) -> String {
     let mut decoder = Decoder::new(LONGEST_REQUEST);
     decoder.push(stream);
@@ -39,7 +40,7 @@ pub fn judged(stream: &[u8]) -> String {
 
 fn message_of(message: &[u8]) -> String {
     let (request, call) = (decode_request(message), decode_call(message));
-    // What programs and drivers say is read by others; nothing in it may stop them.
+    // Programs and the daemon decode these; no input may cause a panic.
     let _ = (decode_response(message), decode_word(message));
     match (request, call) {
         (Ok(request), Err(_)) => {
@@ -62,7 +63,7 @@ fn message_of(message: &[u8]) -> String {
     }
 }
 
-/// Reads the texts of a request as the daemon does.
+/// Parses the texts of a request as the daemon does.
 fn read_texts(request: &Request) {
     match request {
         Request::Set(set) => {
@@ -80,7 +81,7 @@ fn read_texts(request: &Request) {
         Request::Link(link) => {
             read::<IfName>(&link.iface);
             for rate in [&link.rate, &link.down_rate].into_iter().flatten() {
-                // A rate is printed rounded.
+                // Printing a rate rounds it, so it does not survive.
                 let _ = rate.parse::<Rate>().map_err(|why| why.to_string());
             }
         }
@@ -90,7 +91,8 @@ fn read_texts(request: &Request) {
     }
 }
 
-/// Reads a text; what it means is printed as a text that means the same, and what it does not mean is an error that can be printed.
+/// Parses a text. Printing the value and parsing it again must give the same value; an error must
+/// be printable.
 fn read<T: FromStr<Err: Display> + Display + Debug + PartialEq>(text: &str) {
     match text.parse::<T>() {
         Ok(read) => {
@@ -109,8 +111,9 @@ fn body_of(frame: &[u8]) -> &[u8] {
     &frame[HEADER..]
 }
 
-/// Makes the lengths of a stream right: where a frame is announced as longer than what is left, or as nothing, it gets what is left.
-/// So a change that puts bytes in or takes some out leaves a stream of whole messages.
+/// Corrects the lengths of the frames in a stream. A frame that announces more than the rest of the
+/// stream, or nothing, gets the rest. So inserting or removing bytes leaves a stream of whole
+/// messages.
 pub fn mend(stream: &mut [u8]) {
     let mut at = 0;
     while let Some(left) = stream
@@ -120,7 +123,7 @@ pub fn mend(stream: &mut [u8]) {
     {
         let header = &mut stream[at..at + HEADER];
         let length = u32::from_be_bytes([header[0], header[1], header[2], header[3]]) as usize;
-        // What would follow is no header any more.
+        // A length that leaves too little for another header is wrong too.
         let is_right = length == left || (1..left.saturating_sub(HEADER)).contains(&length);
         let length = if is_right { length } else { left };
         header.copy_from_slice(&(length as u32).to_be_bytes());
@@ -128,5 +131,5 @@ pub fn mend(stream: &mut [u8]) {
     }
 }
 
-/// Bytes of a frame's length.
+/// Bytes of the length field of a frame.
 const HEADER: usize = 4;

@@ -201,7 +201,7 @@ fn a_request_that_is_too_long_does_not_leave() {
     assert!(matches!(encode_request(&request), Err(WireError::Frame(_))));
 }
 
-/// Two targets, one of which does nothing: of that one only its name is written.
+/// Two targets. One has no traffic, so only its name is written.
 fn watched() -> crate::WatchDoc {
     let moving = crate::Moving {
         rate: 5,
@@ -294,8 +294,8 @@ fn an_answer_of_a_newer_release_may_say_more() {
 }
 
 proptest! {
-    /// What a stranger sends is a request or an error, never a panic; and what is a request
-    /// goes out again as the same.
+    /// Random bytes decode to a request or an error, never a panic. A request survives encoding and
+    /// decoding.
     #[test]
     fn a_stranger_sends_requests_or_nothing(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         if let Ok(request) = decode_request(&bytes) {
@@ -304,7 +304,7 @@ proptest! {
         }
     }
 
-    /// The same with bytes that are nearly right: a good message with a few bytes changed.
+    /// The same for a valid message with a few changed bytes.
     #[test]
     fn a_damaged_request_is_a_request_or_nothing(
         which in any::<prop::sample::Index>(),
@@ -548,7 +548,8 @@ fn what_is_no_call_is_refused_with_its_reason() {
 }
 
 proptest! {
-    /// The same of a driver: what is nearly a call is one or is refused, and what is one goes out again as the same.
+    /// The same for a driver: a damaged call is a call or an error, and a call survives encoding
+    /// and decoding.
     #[test]
     fn a_damaged_call_is_a_call_or_nothing(
         which in any::<prop::sample::Index>(),

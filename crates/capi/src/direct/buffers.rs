@@ -1,4 +1,4 @@
-//! Sending and receiving without a copy: buffers that C has for a while.
+//! Sending and receiving without a copy, in buffers that C holds for a time.
 
 use std::ffi::c_void;
 
@@ -29,8 +29,9 @@ pub struct Outcome {
     pub(super) status: c_uint,
 }
 
-/// A free buffer to send from.
-// SAFETY: the name is the library's own, and no other function of it is linked; so are those below.
+/// Takes a free buffer for sending.
+// SAFETY: the names here and below belong to this library; no other functions with these names are
+// linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_packet(flow: c_int, buffer: *mut Buffer) -> c_int {
     number(|| {
@@ -45,7 +46,7 @@ pub extern "C" fn netnice_flow_packet(flow: c_int, buffer: *mut Buffer) -> c_int
     })
 }
 
-/// Hands a buffer over to be sent.
+/// Queues a buffer to be sent.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_queue(
@@ -65,7 +66,7 @@ pub extern "C" fn netnice_flow_queue(
     })
 }
 
-/// The same on a flow to any host.
+/// Queues a buffer to be sent, on a flow to any host.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_queue_to(
@@ -83,7 +84,7 @@ pub extern "C" fn netnice_flow_queue_to(
     })
 }
 
-/// Where it fails the buffer is C's as before.
+/// Queues a buffer. If it fails, C still holds the buffer.
 fn queue(
     flow: c_int,
     buffer: *const Buffer,
@@ -93,7 +94,7 @@ fn queue(
     handles::flow(flow)?.with(|held| {
         let packet = held.take_packet(id)?;
         match give(held, packet) {
-            // Nobody lives to see so many.
+            // No flow reaches 2^63 packets.
             Ok(number) => Ok(number as i64),
             Err((packet, error)) => {
                 held.return_packet(id, packet);
@@ -103,7 +104,7 @@ fn queue(
     })
 }
 
-/// Gives a buffer back unsent.
+/// Frees a buffer without sending it.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_discard(flow: c_int, buffer: *const Buffer) -> c_int {
@@ -155,7 +156,7 @@ pub extern "C" fn netnice_flow_release(flow: c_int, buffer: *const Buffer) -> c_
     })
 }
 
-/// Shows the driver what was queued and released.
+/// Publishes what was queued and released.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_flush(flow: c_int) -> c_int {
@@ -167,7 +168,7 @@ pub extern "C" fn netnice_flow_flush(flow: c_int) -> c_int {
     })
 }
 
-/// The next packet that came back.
+/// The result of the next returned packet.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_outcome(flow: c_int, outcome: *mut Outcome) -> c_int {
@@ -189,7 +190,7 @@ pub extern "C" fn netnice_flow_outcome(flow: c_int, outcome: *mut Outcome) -> c_
     })
 }
 
-/// Where C wants to be told of a buffer; it is looked at before there is one.
+/// The memory for the description of a buffer. It is checked for NULL before a buffer is taken.
 struct Place(*mut Buffer);
 
 impl Place {

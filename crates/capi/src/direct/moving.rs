@@ -20,7 +20,7 @@ pub struct Received {
 }
 
 impl Received {
-    /// Of a datagram of so many bytes, for which there was so much room.
+    /// Describes a datagram of `whole` bytes, `bytes` of which were copied.
     pub(super) fn of(datagram: &Datagram, bytes: usize, whole: usize) -> Received {
         Received {
             from: pointers::storage(Some(datagram.from())),
@@ -32,7 +32,8 @@ impl Received {
 }
 
 /// Sends one datagram.
-// SAFETY: the name is the library's own, and no other function of it is linked; so are those below.
+// SAFETY: the names here and below belong to this library; no other functions with these names are
+// linked.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_send(
     flow: c_int,
@@ -47,7 +48,7 @@ pub extern "C" fn netnice_flow_send(
     })
 }
 
-/// The same on a flow to any host.
+/// Sends one datagram on a flow to any host.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_send_to(
@@ -66,7 +67,7 @@ pub extern "C" fn netnice_flow_send_to(
     })
 }
 
-/// Sends as many datagrams as there are buffers for.
+/// Sends as many datagrams as there are free buffers.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_send_batch(
@@ -78,7 +79,7 @@ pub extern "C" fn netnice_flow_send_batch(
         let datagrams = pointers::parts(datagrams, count)?;
         let sent =
             handles::flow(flow)?.with(|held| Ok(held.socket.try_send_batch(&datagrams)?))?;
-        // At most as many as were given.
+        // At most `count`, which is an int.
         Ok(sent as c_int)
     })
 }
@@ -99,7 +100,7 @@ pub extern "C" fn netnice_flow_send_message(
     })
 }
 
-/// Waits until all that was sent has come back.
+/// Waits until the driver has returned all sent packets.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_drain(flow: c_int, timeout: c_int) -> c_int {
@@ -136,7 +137,7 @@ pub extern "C" fn netnice_flow_recv(
     })
 }
 
-/// Receives as many datagrams as have come.
+/// Receives the datagrams that have arrived.
 // SAFETY: as above.
 #[unsafe(no_mangle)]
 pub extern "C" fn netnice_flow_recv_batch(
@@ -170,13 +171,13 @@ pub extern "C" fn netnice_flow_recv_batch(
                 done += 1;
             }
             socket.flush();
-            // At most as many as there were places for.
+            // At most `count`, which is an int.
             Ok(done as c_int)
         })
     })
 }
 
-/// [`guarded`], for calls that return a count of bytes.
+/// [`guarded`] for calls that return a number of bytes.
 fn count(work: impl FnOnce() -> Result<usize, Fault>) -> ssize_t {
     // No object has more bytes than fit.
     guarded(|| work().map(|bytes| bytes as i64)) as ssize_t

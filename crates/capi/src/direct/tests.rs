@@ -1,4 +1,4 @@
-//! The calls as C makes them, against the stack's own peer.
+//! The calls as C makes them, with the stack's fake daemon.
 
 use std::ffi::{CStr, CString, c_void};
 use std::mem::{offset_of, size_of, zeroed};
@@ -27,18 +27,18 @@ fn errno() -> c_int {
 }
 
 fn said() -> String {
-    // SAFETY: never NULL, and it ends with a 0.
+    // SAFETY: the pointer is never NULL, and the text ends with a 0.
     let text = unsafe { CStr::from_ptr(netnice_error()) };
     text.to_str().unwrap().to_string()
 }
 
-/// What a structure is before C fills it.
+/// A structure before C fills it.
 fn empty<T>() -> T {
-    // SAFETY: used for the header's structures alone, for which all zeros are a value.
+    // SAFETY: used only for the header's structures, for which all zeros are valid.
     unsafe { zeroed() }
 }
 
-/// A program with its peer.
+/// A program with its fake daemon.
 struct Side {
     peer: Peer,
     program: c_int,
@@ -51,7 +51,7 @@ impl Side {
         Side { peer, program }
     }
 
-    /// A flow from one end to another, or to any.
+    /// Opens a flow to one remote endpoint or to any host.
     fn open(&self, local: &str, remote: Option<&str>) -> c_int {
         let storage = |text: &str| pointers::storage(Some(text.parse::<SocketAddr>().unwrap()));
         let (local, remote) = (storage(local), remote.map(storage));
@@ -90,7 +90,7 @@ fn recv(flow: c_int) -> (String, Received) {
     let room = bytes.as_mut_ptr().cast::<c_void>();
     let count = loop {
         match netnice_flow_recv(flow, room, bytes.len(), &mut received, SOON) {
-            // Another thread is in the flow just now.
+            // Another thread is in a call of the flow.
             -1 if errno() == libc::EBUSY => std::thread::yield_now(),
             count => break count,
         }
@@ -149,7 +149,7 @@ fn datagrams_go_there_and_back() {
     assert_eq!(netnice_flow_outcome(here, &mut outcome), 1);
     assert_eq!((outcome.number, outcome.status), (0, 0));
     assert_eq!(netnice_flow_outcome(here, &mut outcome), 0);
-    // Many at once.
+    // Several datagrams with one call.
     let texts = ["one", "two", "three"];
     let parts = texts.map(|text| iovec {
         iov_base: text.as_ptr().cast_mut().cast(),
@@ -173,7 +173,7 @@ fn datagrams_go_there_and_back() {
         -1
     );
     assert_eq!((errno(), said().as_str()), (libc::EAGAIN, "not now"));
-    // To whom a call says.
+    // A flow to any host: each call names the destination.
     let any = side.open("10.78.0.3:53", None);
     let to = pointers::storage(Some("10.78.0.2:4002".parse().unwrap()));
     let to_length = size_of::<sockaddr_storage>() as u32;
@@ -193,7 +193,7 @@ fn datagrams_go_there_and_back() {
     assert_eq!(info.remote.ss_family, libc::AF_UNSPEC as u16);
     assert_eq!(netnice_flow_info(here, &mut info), 0);
     assert_eq!((info.longest, info.under_way), (1472, 0));
-    // SAFETY: it ends with a 0.
+    // SAFETY: the text ends with a 0.
     let contract = unsafe { CStr::from_ptr(info.contract.as_ptr()) };
     assert_eq!(contract, c"best effort");
 }
@@ -206,9 +206,9 @@ fn payloads_are_written_and_read_in_place() {
     for text in [&b"written"[..], b"again"] {
         assert_eq!(netnice_flow_packet(here, &mut packet), 0);
         assert!(packet.length >= 1472);
-        // SAFETY: so much room is there.
+        // SAFETY: the buffer is long enough.
         unsafe { packet.data.copy_from(text.as_ptr().cast(), text.len()) };
-        // Where it fails it is still ours.
+        // After a failure the caller still holds the buffer.
         assert_eq!(netnice_flow_queue(here, &packet, 1473, 0), -1);
         assert_eq!(errno(), libc::EMSGSIZE);
         assert!(netnice_flow_queue(here, &packet, text.len(), 1) >= 0);
@@ -219,7 +219,7 @@ fn payloads_are_written_and_read_in_place() {
         let mut datagram = buffer();
         let mut received = empty();
         assert_eq!(netnice_flow_receive(there, &mut datagram, &mut received), 0);
-        // SAFETY: it is there until it is released.
+        // SAFETY: the buffer is valid until it is released.
         let seen =
             unsafe { std::slice::from_raw_parts(datagram.data.cast::<u8>(), datagram.length) };
         assert_eq!(seen, text);
@@ -249,7 +249,7 @@ fn a_loop_waits_for_one_descriptor_and_is_told_the_flows() {
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one is there.
+        // SAFETY: `fd` is one element.
         unsafe { libc::poll(&mut fd, 1, milliseconds) }
     };
     let hear = || {
@@ -257,7 +257,7 @@ fn a_loop_waits_for_one_descriptor_and_is_told_the_flows() {
         let count = netnice_hear(side.program, flows.as_mut_ptr(), 16);
         flows[..count as usize].to_vec()
     };
-    // A flow that was opened is told once: something may have come before its number was known.
+    // A new flow is reported once, because a packet may have arrived before it had a number.
     assert_eq!(netnice_arm(side.program), 0);
     let mut told = hear();
     told.sort_unstable();
@@ -269,7 +269,7 @@ fn a_loop_waits_for_one_descriptor_and_is_told_the_flows() {
             if netnice_arm(side.program) == 1 {
                 wait(1000);
             }
-            // One at a time: what is left over keeps the next one from sleeping.
+            // One flow at a time: the remaining ones prevent the next call from sleeping.
             let mut flow = 0;
             if netnice_hear(side.program, &mut flow, 1) == 1 && flow == wanted {
                 return true;
@@ -291,7 +291,7 @@ fn a_loop_waits_for_one_descriptor_and_is_told_the_flows() {
     assert!(until(here));
     assert_eq!(netnice_news(side.program, &mut news), 1);
     assert_eq!((news.kind, news.flow), (5, here));
-    // SAFETY: it ends with a 0, cut as it is.
+    // SAFETY: the text is truncated and ends with a 0.
     let why = unsafe { CStr::from_ptr(news.why.as_ptr()) };
     assert_eq!(why.count_bytes(), 233);
     assert_eq!(netnice_news(side.program, &mut news), 0);
@@ -376,7 +376,7 @@ fn one_thread_at_a_time_and_numbers_that_are_over() {
     assert_eq!(errno(), libc::EBADF);
 }
 
-/// One call, made as wrongly as C can without pointing at what is not there.
+/// One call with any wrong arguments that C can pass without an invalid pointer.
 #[derive(Clone, Debug)]
 struct Misuse {
     call: u8,
@@ -444,7 +444,7 @@ impl Misuse {
             iov_base: room,
             iov_len: self.length,
         });
-        // No more than there are.
+        // Not more than there are elements.
         let count = if self.count > 4 && self.count < 65_537 {
             4
         } else {
@@ -506,7 +506,7 @@ impl Misuse {
     }
 }
 
-/// One where others try 50: each makes a daemon.
+/// One case where other tests have 50, because each case starts a fake daemon.
 fn cases() -> ProptestConfig {
     let others = netnice_cases::cases(24 * 50).cases;
     ProptestConfig::with_cases((others / 50).max(24))
@@ -515,7 +515,7 @@ fn cases() -> ProptestConfig {
 proptest! {
     #![proptest_config(cases())]
 
-    /// Whatever is called with whatever: there is an answer, and good flows are as good as before.
+    /// After any sequence of wrong calls, each call has returned and valid flows work as before.
     #[test]
     fn misused(calls in prop::collection::vec(misuse(), 1..120)) {
         let side = Side::new(&format!("c-misuse-{:?}", std::thread::current().id()));
@@ -528,7 +528,8 @@ proptest! {
                 prop_assert!(!said().contains("mistake of its own"), "{call:?}: {}", said());
             }
         }
-        // Buffers that misuse took are given back by name; then all eight are there to send from, and to receive into.
+        // Free the buffers that the wrong calls took, by id. Then all eight buffers for sending and
+        // all for receiving are available.
         for id in 0..200 {
             let taken = Buffer { data: null_mut(), length: 0, id };
             for flow in [here, there] {

@@ -1,5 +1,5 @@
-//! What else could order the flows: the standard library's heap and tree, and a wheel of vectors.
-//! The shaper beside them is as small as it can be: 64 bytes, whole nanoseconds, no catching up.
+//! Other structures that could order the flows: the standard library's heap and tree, and a wheel
+//! of vectors. Their shaper is as small as possible: 64 bytes, whole nanoseconds, no catching up.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -35,7 +35,7 @@ impl Shaper {
         }
     }
 
-    /// When the next packet may go, after one that went at `now`.
+    /// The eligible time of the next packet, after one that left at `now`.
     fn shape(&mut self, now: u64) -> u64 {
         self.tat = self.tat.max(now) + self.step;
         self.bucket = self.bucket.max(now) + self.bucket_step;
@@ -79,8 +79,8 @@ pub fn tree(flows: usize, same: bool) -> impl FnMut(u32) {
     }
 }
 
-/// Slots of 4 us in one ring that is looked through slot by slot; what is farther away than the
-/// ring is long waits in the last slot and is put in again.
+/// One ring of slots of 4 us that is searched slot by slot. An entry farther away than the ring's
+/// length waits in the last slot and is inserted again.
 pub fn wheel(flows: usize, same: bool) -> impl FnMut(u32) {
     const SLOTS: u64 = 1 << 16;
     const WIDTH: u64 = 1 << 12;

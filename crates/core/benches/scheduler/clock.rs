@@ -1,11 +1,11 @@
-//! How fast the time stamp counter counts.
+//! The rate of the time stamp counter.
 //!
-//! Calls are timed by the system's clock, which reads that counter. What /proc/cpuinfo says is how fast a processor runs at the
-//! moment; the counter goes on at a rate of its own.
+//! Calls are timed by the system's clock, which reads that counter. /proc/cpuinfo shows the present
+//! frequency of a processor; the counter has a rate of its own.
 
 use std::time::{Duration, Instant};
 
-/// Cycles of the time stamp counter in a nanosecond. Nothing where there is no such counter.
+/// Cycles of the time stamp counter in a nanosecond. `None` without such a counter.
 pub fn cycles_per_nano() -> Option<f64> {
     let (from, first) = (Instant::now(), counter()?);
     std::thread::sleep(Duration::from_millis(50));

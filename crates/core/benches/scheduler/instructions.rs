@@ -1,9 +1,9 @@
-//! How many instructions a packet takes, and how many branches are guessed wrong: counted by
-//! callgrind, so the same on every run and whatever else the machine does. (The branch predictor
-//! is a simple one, worse than that of processors.)
+//! Instructions and mispredicted branches per packet. Callgrind counts them, so the numbers are the
+//! same on every run and independent of other load. (Its branch predictor is a simple one, worse
+//! than that of processors.)
 //!
 //! The benchmark runs itself under valgrind with `--count`, which serves packets in one function
-//! that callgrind is told to count.
+//! that callgrind counts.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::load::{self, Mix};
 use crate::measure::counted;
 use crate::{baselines, parameters};
 
-/// Prints the table, if valgrind is there.
+/// Prints the table, if valgrind is installed.
 pub fn table(flows: &[usize]) {
     println!("\ninstructions, and wrong guesses of callgrind's predictor, per packet");
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -36,7 +36,7 @@ pub fn table(flows: &[usize]) {
     }
 }
 
-/// What `--count KIND FLOWS PARAMETERS` does.
+/// Implements `--count KIND FLOWS PARAMETERS`.
 pub fn one(words: &[String]) {
     let [kind, flows, same, ..] = words else {
         panic!("--count KIND FLOWS PARAMETERS");
@@ -52,7 +52,7 @@ pub fn one(words: &[String]) {
     }
 }
 
-/// Instructions and wrongly guessed branches per packet.
+/// Instructions and mispredicted branches per packet.
 fn count(kind: &str, flows: usize, same: bool) -> Option<(f64, f64)> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--branch-sim=yes"])
@@ -64,16 +64,17 @@ fn count(kind: &str, flows: usize, same: bool) -> Option<(f64, f64)> {
         .ok()?;
     let said = String::from_utf8_lossy(&output.stderr);
     let line = said.lines().find(|line| line.contains("Collected :"))?;
-    // Instructions; branches and those guessed wrong; indirect ones and those guessed wrong.
+    // Instructions; branches and mispredicted ones; indirect branches and mispredicted ones.
     let sums = line.split("Collected :").nth(1)?.split_whitespace();
     let sums: Vec<f64> = sums.map_while(|sum| sum.parse().ok()).collect();
-    // Zeros at the end are not said.
+    // Callgrind omits zeros at the end.
     let sum = |at: usize| sums.get(at).copied().unwrap_or(0.0);
     let each = |sum: f64| sum / f64::from(PACKETS);
     Some((each(sum(0)), each(sum(2) + sum(4))))
 }
 
-/// Instructions of single calls of a row of the worst calls, each with its number. None without valgrind.
+/// The instructions of single calls of a row of the worst calls, each with its number. `None`
+/// without valgrind.
 pub fn of_calls(row: &str, calls: &[usize]) -> Option<Vec<(usize, f64)>> {
     let folder = std::env::temp_dir().join(format!("netnice-calls-{}", std::process::id()));
     std::fs::create_dir_all(&folder).ok()?;
@@ -82,7 +83,7 @@ pub fn of_calls(row: &str, calls: &[usize]) -> Option<Vec<(usize, f64)>> {
     counts
 }
 
-/// The same, with a folder for what callgrind writes: a file each time that a counted call is over.
+/// As `of_calls`, with a folder for callgrind's output: one file for each counted call.
 fn counted_in(folder: &Path, row: &str, calls: &[usize]) -> Option<Vec<(usize, f64)>> {
     let mut calls = calls.to_vec();
     calls.sort_unstable();
@@ -114,5 +115,5 @@ const KINDS: [&str; 4] = ["shaping", "mixed", "cells", "heap"];
 
 const PACKETS: u32 = 100_000;
 
-/// More flows would take minutes under callgrind.
+/// A larger number of flows would take minutes under callgrind.
 const MOST: usize = 65_536;

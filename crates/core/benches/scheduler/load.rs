@@ -1,4 +1,4 @@
-//! The work that is measured.
+//! The measured work.
 
 use std::hint::black_box;
 
@@ -6,7 +6,7 @@ use netnice_core::contract::{self, Bucket, Sustained, Weight};
 use netnice_core::sched::{Pacer, Packet, Scheduler, Service, Wire};
 use netnice_core::units::{Bytes, Instant, Nanos, Rate};
 
-/// Which flows there are.
+/// The kinds of flows on a link.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
     /// Dual buckets.
@@ -15,10 +15,10 @@ pub enum Mix {
     All,
 }
 
-/// The length of all packets.
+/// The length of all packets in bytes.
 pub const LENGTH: u64 = 500;
 
-/// A small generator of numbers (xorshift64*).
+/// A small random number generator (xorshift64*).
 pub struct Random(pub u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
     }
 }
 
-/// A dual bucket that takes `bits` per second in the mean.
+/// A dual bucket with a sustained rate of `bits` per second.
 pub fn dual(bits: u64, random: Option<&mut Random>) -> contract::Cell {
     let (share, times, packets) = match random {
         None => (100, 4, 10),
@@ -50,10 +50,10 @@ pub fn dual(bits: u64, random: Option<&mut Random>) -> contract::Cell {
     contract::Cell::new(pcr, Nanos::from_millis(2), Some(sustained)).unwrap()
 }
 
-/// What the flows of one link have together.
+/// The sum of the rates of the flows of one link, in bit/s.
 pub const TOTAL: u64 = 10_000_000_000;
 
-/// Shapes so many packets.
+/// Shapes the given number of packets.
 pub fn pacer(flows: usize, same: bool) -> impl FnMut(u32) {
     let mut random = Random(7);
     let mut pacer = Pacer::new();
@@ -77,8 +77,8 @@ pub fn pacer(flows: usize, same: bool) -> impl FnMut(u32) {
     }
 }
 
-/// Calls a pacer so many times whose flows are slow and exact: each is looked at again shortly before its time, all of them in the
-/// same instant.
+/// Calls a pacer with slow and exact flows: it examines each flow again shortly before its time,
+/// and all of them at the same instant.
 pub fn exact(flows: usize) -> impl FnMut(u32) {
     let (rate, patience) = (Rate::new(8_000).unwrap(), Nanos::from_micros(100));
     let contract = contract::Cell::new(rate, patience, None).unwrap();
@@ -100,7 +100,7 @@ pub fn exact(flows: usize) -> impl FnMut(u32) {
     }
 }
 
-/// Sends so many packets on a link; time goes on as the link and the flows make it.
+/// Sends the given number of packets on a link. The time follows the link and the flows.
 pub fn link(flows: usize, same: bool, mix: Mix, percent: u64) -> impl FnMut(u32) {
     let mut link = filled(flows, same, mix, percent);
     let mut now = Instant(0);
@@ -118,7 +118,8 @@ pub fn link(flows: usize, same: bool, mix: Mix, percent: u64) -> impl FnMut(u32)
     }
 }
 
-/// Bytes per flow, all idle and all backlogged, without what a link has that has no flows.
+/// Bytes per flow, with all flows idle and with all backlogged, without the memory of a link
+/// without flows.
 pub fn memory(flows: usize) -> (f64, f64) {
     let mut link = Scheduler::new(wire()).unwrap();
     let fixed = link.memory();

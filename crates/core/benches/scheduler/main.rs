@@ -1,22 +1,22 @@
-//! What a packet costs: `cargo bench -p netnice-core --bench scheduler`.
+//! The cost of a packet: `cargo bench -p netnice-core --bench scheduler`.
 //!
-//! Cycles are those of the time stamp counter (where there is none, nanoseconds are shown). Each figure is the median of many short batches, of three runs together; in
-//! brackets the median of the least of the three, batch for batch: the work is the same in every
-//! run, so this is what it costs without what else the machine did.
-//! `--quick` measures fewer, `--only WORD` one table, `--flows N` one
-//! line of it. `instructions` are counted by callgrind, where valgrind is installed.
+//! Cycles are those of the time stamp counter; without one, nanoseconds are shown. Each figure is
+//! the median of many short batches, of three runs together. The figure in brackets is the median
+//! of the least of the three, batch for batch. The work is the same in every run, so that figure is
+//! the cost without other load of the machine. `--quick` measures fewer batches, `--only WORD` one
+//! table, `--flows N` one line of it. Callgrind counts `instructions`, if valgrind is installed.
 //!
-//! All structures have their memory in pages of 2 MiB where the system gives them (the C library
-//! asks for them, told by the environment: [`HUGE`]), as a program with very many flows would;
-//! `--small-pages` leaves it to the system.
+//! All structures have their memory in pages of 2 MiB if the system provides them, as in a program
+//! with very many flows. An environment variable ([`HUGE`]) makes the C library ask for them.
+//! `--small-pages` leaves the choice to the system.
 //!
-//! Every flow always has a packet to send. *Shaping alone* takes the next eligible flow, shapes
-//! it by a dual leaky bucket and puts it back. *Everything* is a link of which 60 % is booked:
-//! dual buckets (3/4 of the flows), slices, minimums and best effort, so that each packet passes
+//! Every flow always has a packet to send. *Shaping alone* takes the next eligible flow, shapes it
+//! by a dual leaky bucket and puts it back. *Everything* is a link that is booked to 60 %: dual
+//! buckets (3/4 of the flows), slices, minimums and best effort, so that each packet passes
 //! eligibility, deadline order, class, fairness and the charge.
 //!
-//! A figure beyond its bound ([`BOUNDS`], [`TIMES_THE_HEAP`], [`worst::RATIO`]) is named at the end, and the exit status
-//! is 1 then.
+//! The program prints the figures beyond their bounds ([`BOUNDS`], [`TIMES_THE_HEAP`],
+//! [`worst::RATIO`]) at the end, and its exit status is then 1.
 
 mod baselines;
 mod clock;
@@ -71,14 +71,15 @@ fn main() {
     std::process::exit(judge.verdict());
 }
 
-/// What a packet may cost, in cycles: number of flows, shaping alone, everything (mixed).
+/// The highest cost of a packet in cycles: number of flows, shaping alone, everything (mixed).
 const BOUNDS: [(usize, f64, f64); 4] = [
     (1, 70.0, 140.0),
     (1_000, 70.0, 140.0),
     (65_536, 70.0, 140.0),
     (1_048_576, 110.0, 220.0),
 ];
-/// How many times as much the standard library's heap must cost as shaping alone: number of flows, times.
+/// The least ratio of the cost of the standard library's heap to that of shaping alone: number of
+/// flows, ratio.
 const TIMES_THE_HEAP: [(usize, f64); 2] = [(65_536, 5.0), (1_048_576, 15.0)];
 
 fn bounds(flows: usize, ruler: &Ruler) -> Option<(f64, f64)> {
@@ -136,8 +137,8 @@ fn everything(ruler: &Ruler, flows: &[usize], judge: &mut Judge) {
     }
 }
 
-/// Measures in another process whose allocator asks for huge pages, unless this is it or none are
-/// wanted. The other one's exit code.
+/// Measures in a child process whose allocator asks for huge pages, unless this is that process or
+/// huge pages are switched off. Returns the child's exit code.
 fn with_huge_pages(words: &[String]) -> Option<i32> {
     if std::env::var_os(TUNABLES).is_some() || words.iter().any(|word| word == "--small-pages") {
         return None;
@@ -148,11 +149,12 @@ fn with_huge_pages(words: &[String]) -> Option<i32> {
     again.status().ok()?.code()
 }
 
-/// Where the C library's allocator looks, and that it shall ask for huge pages.
+/// The environment variable of the C library's allocator, and the value that makes it ask for huge
+/// pages.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 const HUGE: &str = "glibc.malloc.hugetlb=1";
 
-/// Prints the figures of one number of flows.
+/// Prints the figures for one number of flows.
 fn line(flows: usize, same: bool, figures: &[Figure]) {
     print!("{flows:>9} {:>10}", parameters(same));
     for Figure { median, least } in figures {

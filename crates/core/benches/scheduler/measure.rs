@@ -1,4 +1,4 @@
-//! How it is measured.
+//! The methods of measurement.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -16,18 +16,18 @@ pub struct Ruler {
 /// Medians over batches, per packet.
 pub struct Figure {
     pub median: f64,
-    /// Of the least of all runs, batch for batch.
+    /// Median of the least of all runs, batch for batch.
     pub least: f64,
 }
 
-/// Figures beside their bounds. The program ends with status 1 if one is beyond its bound.
+/// Figures and their bounds. The program ends with status 1 if a figure is beyond its bound.
 #[derive(Default)]
 pub struct Judge {
     beyond: Vec<String>,
 }
 
 impl Judge {
-    /// The figure must not be above the bound.
+    /// Records a figure that must not be above the bound.
     pub fn at_most(&mut self, what: &str, figure: f64, bound: f64) {
         if figure > bound {
             self.beyond
@@ -35,7 +35,7 @@ impl Judge {
         }
     }
 
-    /// The figure must not be below the bound.
+    /// Records a figure that must not be below the bound.
     pub fn at_least(&mut self, what: &str, figure: f64, bound: f64) {
         if figure < bound {
             self.beyond
@@ -43,7 +43,7 @@ impl Judge {
         }
     }
 
-    /// Prints the figures that are beyond their bounds; the exit status of the program.
+    /// Prints the figures that are beyond their bounds. Returns the exit status of the program.
     pub fn verdict(self) -> i32 {
         for line in &self.beyond {
             println!("beyond its bound: {line}");
@@ -52,9 +52,9 @@ impl Judge {
     }
 }
 
-/// Single calls.
+/// Measurements of single calls.
 pub struct Sample {
-    /// What each cost, and which call it was; the cheapest first.
+    /// The cost and the number of each call, the cheapest first.
     pub sorted: Vec<(f64, usize)>,
 }
 
@@ -68,7 +68,7 @@ impl Ruler {
         }
     }
 
-    /// Whether figures are cycles, which the bounds of [`crate::BOUNDS`] are.
+    /// Whether figures are in cycles, as the bounds of [`crate::BOUNDS`] are.
     pub fn counts_cycles(&self) -> bool {
         self.cycles
     }
@@ -80,8 +80,8 @@ impl Ruler {
         }
     }
 
-    /// Runs what `make` makes, which serves as many packets as it is told, in batches, after `warm`
-    /// packets.
+    /// Runs the work that `make` returns, in batches after `warm` packets. The work serves as many
+    /// packets as its argument names.
     pub fn batches<W: FnMut(u32)>(&self, warm: usize, make: impl Fn() -> W) -> Figure {
         let batches = if self.quick { 200 } else { 1000 };
         let mut all = Vec::new();
@@ -105,9 +105,9 @@ impl Ruler {
         }
     }
 
-    /// Measures every call for itself. The work is the same in every run, so the least of
-    /// several runs is what a call costs without what else the machine did meanwhile. The cost
-    /// of measuring is taken off.
+    /// Measures every call by itself. The work is the same in every run, so the least of several
+    /// runs is the cost of a call without other load of the machine. The cost of measuring is
+    /// subtracted.
     pub fn calls<W: FnMut(u32)>(&self, warm: usize, make: impl Fn() -> W) -> Sample {
         let calls = if self.quick { 300_000 } else { 1_000_000 };
         let mut empty: Vec<f64> = (0..10_000).map(|_| once(&mut |_| ())).collect();
@@ -133,13 +133,14 @@ fn once(work: &mut impl FnMut(u32)) -> f64 {
     start.elapsed().as_nanos() as f64
 }
 
-/// Runs `work` so that a tool that counts instructions finds it, after `warm` packets.
+/// Runs `work` after `warm` packets, in a function that a counting tool finds.
 pub fn counted(warm: usize, packets: u32, mut work: impl FnMut(u32)) {
     work(warm as u32);
     counted_packets(packets, &mut work);
 }
 
-/// Runs `work` one call at a time up to the last of those that a tool counts, after `warm` packets.
+/// Runs `work` one call at a time after `warm` packets, up to the last of the calls that a tool
+/// counts.
 pub fn counted_alone(warm: usize, which: &[usize], mut work: impl FnMut(u32)) {
     work(warm as u32);
     let last = which.iter().max().copied().unwrap_or(0);
@@ -151,11 +152,12 @@ pub fn counted_alone(warm: usize, which: &[usize], mut work: impl FnMut(u32)) {
     }
 }
 
-/// The names that callgrind is told of. (It does one thing with each: count inside, or write down what was counted.)
+/// The functions that callgrind is told to watch. It does one thing with each: it counts inside, or
+/// writes its counts.
 #[inline(never)]
 fn written_call(work: &mut impl FnMut(u32)) {
     counted_call(work);
-    // So that it returns here.
+    // Prevents a tail call.
     black_box(());
 }
 

@@ -1,7 +1,8 @@
-//! What is done to a running link beside sending: what one call costs, each measured for itself.
+//! The cost of single calls that change a running link, each call measured by itself.
 //!
-//! The driver does these between two packets. Where no room was asked for, a flow more may move all others in memory; where it was, its
-//! memory may be touched for the first time, which is the system's work: of a page of 2 MiB it is more at once.
+//! The driver makes these calls between two packets. Without reserved memory, inserting a flow may
+//! move all others in memory. With reserved memory, the system may have to map the memory at its
+//! first touch; for a page of 2 MiB that is more work at once.
 
 use std::hint::black_box;
 
@@ -40,23 +41,24 @@ pub fn table(ruler: &Ruler) {
     }
 }
 
-/// What is done to a link beside sending.
+/// A change of a link.
 #[derive(Clone, Copy)]
 enum Upkeep {
-    /// One flow more, where no room was asked for, or where it was.
+    /// Inserts a flow, with or without reserved memory.
     Insert {
-        /// Whether it was.
+        /// Whether memory is reserved.
         room: bool,
     },
-    /// Another contract for a flow that waits.
+    /// Changes the contract of a waiting flow.
     Change,
-    /// A flow that waits goes, and another one comes.
+    /// Removes a waiting flow and inserts another one.
     Replace,
-    /// Another rate of the link, on which there are eight servers too.
+    /// Changes the rate of a link that also has eight servers.
     Rewire,
 }
 
-/// Does it so many times to a link of 65,536 backlogged flows (inserting: to one of none).
+/// Changes a link of 65,536 backlogged flows the given number of times. `Insert` begins with a link
+/// without flows.
 fn work(what: Upkeep) -> impl FnMut(u32) {
     let mut now = Instant(0);
     let mut link = match what {
@@ -80,7 +82,7 @@ fn work(what: Upkeep) -> impl FnMut(u32) {
                 .unwrap();
             flows.push(flow);
         }
-        // Until all have sent, and wait for their time.
+        // Runs until all have sent and wait for their time.
         let mut left = 500_000;
         while left > 0 {
             match link.poll(now, |_| Some(Packet::new(Bytes(LENGTH)))) {

@@ -1,7 +1,9 @@
-//! What the dearest single calls cost, with 65,536 flows that fall due in the same instant, again and again.
+//! The cost of the most expensive single calls, with 65,536 flows that fall due at the same
+//! instant, repeatedly.
 //!
-//! Every call is measured for itself. How long the dearest ones take depends on the memory of the machine, so of the [`DEAREST`] of
-//! each row the instructions are counted too, where valgrind is installed: those are the same on every run.
+//! Every call is measured by itself. The time of the most expensive calls depends on the machine's
+//! memory. So for the [`DEAREST`] of each row the instructions are counted too, if valgrind is
+//! installed: those are the same on every run.
 
 use crate::instructions;
 use crate::load::{self, Mix};
@@ -42,7 +44,7 @@ pub fn table(ruler: &Ruler, judge: &mut Judge) {
     }
 }
 
-/// What `--count-calls KIND CALL,CALL,...` does.
+/// Implements `--count-calls KIND CALL,CALL,...`.
 pub fn one(words: &[String]) {
     let [name, calls, ..] = words else {
         panic!("--count-calls KIND CALL,CALL,...");
@@ -66,7 +68,8 @@ impl Counted {
     }
 }
 
-/// Counts the instructions of these calls; the last one is the median call. `None` without valgrind.
+/// Counts the instructions of these calls; the last one is the median call. `None` without
+/// valgrind.
 fn counted(name: &str, calls: &[usize]) -> Option<Counted> {
     let median = calls.last().copied().unwrap_or(0);
     let counts = instructions::of_calls(name, calls)?;
@@ -77,8 +80,8 @@ fn counted(name: &str, calls: &[usize]) -> Option<Counted> {
     })
 }
 
-/// What the worst call may cost, in times the median: in cycles or in instructions, whichever is less (cycles depend on
-/// who else uses the machine's memory).
+/// The bound of the worst call's cost as a multiple of the median's. The smaller ratio counts, that
+/// of cycles or that of instructions, because cycles depend on other users of the machine's memory.
 pub const RATIO: f64 = 20.0;
 
 /// The calls of a row.
@@ -91,7 +94,7 @@ fn work(kind: Kind) -> Box<dyn FnMut(u32)> {
 
 #[derive(Clone, Copy)]
 enum Kind {
-    /// A link, and how many percent of it are booked.
+    /// A link, and the percentage of it that is booked.
     Link(Mix, u64),
     Pacer,
 }
@@ -105,8 +108,8 @@ const KINDS: [(&str, Kind); 4] = [
 
 const FLOWS: usize = 65_536;
 
-/// Packets before the first call that is looked at.
+/// Packets before the first measured call.
 const WARM: usize = 50_000;
 
-/// Of so many calls the instructions are counted.
+/// The number of calls whose instructions are counted.
 const DEAREST: usize = 50;

@@ -1,4 +1,4 @@
-//! Why something does not fit, with all that is needed to ask for what does.
+//! Refusals: the reason of a refused request, with the numbers that a valid request needs.
 
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -11,8 +11,8 @@ use crate::link::{Capacity, Link};
 use crate::target::Target;
 use crate::units::{Amount, Nanos, Rate};
 
-/// A request that was refused. `Display` is for the person who asked: the first line says what
-/// and why, the lines after it give the numbers.
+/// A refused request. `Display` is for the user who asked: the first line names the request and the
+/// reason, and the following lines give the numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal(Box<(Subject, Reason)>);
 
@@ -25,12 +25,13 @@ impl Refusal {
         Refusal(Box::new((Subject::Link(link.clone()), reason)))
     }
 
-    /// For whom it was asked.
+    /// The subject of the request.
     pub fn subject(&self) -> &Subject {
         &self.0.0
     }
 
-    /// Whether the target has no place among the others at all, whatever it asks for.
+    /// Whether the target has no valid position in the forest, independent of the amounts in its
+    /// contract.
     pub(super) fn is_placeless(&self) -> bool {
         matches!(
             self.reason(),
@@ -41,7 +42,7 @@ impl Refusal {
         )
     }
 
-    /// Why it is refused.
+    /// The reason of the refusal.
     pub fn reason(&self) -> &Reason {
         &self.0.1
     }
@@ -49,7 +50,7 @@ impl Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// For whom something was asked.
+/// The subject of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// A target.
@@ -58,18 +59,19 @@ pub enum Subject {
     Link(IfName),
 }
 
-/// Why something is refused.
+/// The reason of a refusal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// A guarantee is asked, but no link is managed.
+    /// The request has a guarantee, and no link is managed.
     NoLink,
-    /// A guarantee is asked, no link is named, and several are managed.
+    /// The request has a guarantee and names no link, and several links are managed. Holds the
+    /// managed links.
     WhichLink(Vec<IfName>),
     /// The named link is not managed.
     NotManaged {
         /// The link.
         link: IfName,
-        /// Those that are.
+        /// The managed links.
         managed: Vec<IfName>,
     },
     /// The link is managed, but not in this direction.
@@ -79,56 +81,56 @@ pub enum Reason {
         /// The direction without a capacity.
         direction: Direction,
     },
-    /// A slice whose share of the link is below the smallest rate.
+    /// The slice's share of the link is below [`Rate::MIN`].
     SliceTooSmall {
         /// The link.
         link: IfName,
-        /// What it can promise.
+        /// The rate that the link can promise.
         usable: Rate,
         /// The slice.
         slice: Slice,
     },
-    /// The sums do not fit.
+    /// The guarantees exceed a bound.
     DoesNotFit(Box<Shortfall>),
-    /// A link's new capacity is below what is promised.
+    /// The new capacity of a link is below the guarantees on it.
     LinkTooSlow(Box<SlowLink>),
-    /// A link that is to be given back still carries guarantees.
+    /// The link, or the direction, is to be unmanaged and still has guarantees.
     StillHeld {
-        /// Who holds them.
+        /// The guarantees.
         holders: Vec<Holder>,
     },
-    /// More targets inside each other than allowed.
+    /// The chain of targets is longer than allowed.
     TooDeep {
-        /// The chain down to the asked target, outermost first.
+        /// The chain from the outermost target to the requested one.
         chain: Vec<Target>,
-        /// Its length, with what is below the asked target.
+        /// Length of the chain, including the targets below the requested one.
         depth: usize,
     },
-    /// `both` and one-way limits in one chain.
+    /// One chain has `both` and one-way limits.
     Mixed {
         /// The target with `both`.
         both: Target,
         /// The target with a limit on one direction.
         one_way: Target,
     },
-    /// The parent is not held.
+    /// The parent of the target is not in the ledger.
     UnknownParent(TargetId),
     /// The target would contain itself.
     Cycle,
 }
 
-/// What bounds a sum of guarantees.
+/// The bound of a sum of guarantees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// The capacity of the link.
     Link,
-    /// The minimum of a target, for what is inside it.
+    /// The minimum of a target, for the targets inside it.
     Min(Target),
     /// A limit of a target: `up`, `down` or `both`.
     Limit(Target, &'static str),
 }
 
-/// Who holds part of a bound.
+/// A target whose guarantee takes part of a bound.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The target.
@@ -137,59 +139,59 @@ pub struct Holder {
     pub link: IfName,
     /// The direction of its guarantee.
     pub direction: Direction,
-    /// How much.
+    /// The guaranteed amount.
     pub amount: Amount,
 }
 
-/// By how much a link's new capacity misses.
+/// The shortfall of a link's new capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlowLink {
-    /// The direction that is short.
+    /// The direction with the shortfall.
     pub direction: Direction,
-    /// What bounds the sum.
+    /// The bound of the sum.
     pub bound: Bound,
-    /// The bound's amount.
+    /// The amount of the bound.
     pub most: Rate,
-    /// The sum.
+    /// The sum of the guarantees.
     pub held: Amount,
-    /// Who holds it.
+    /// The targets with the guarantees.
     pub holders: Vec<Holder>,
-    /// The smallest capacity that would do, if one would.
+    /// The smallest capacity that would be enough; `None` if no capacity would.
     pub least: Option<Rate>,
 }
 
-/// By how much a request misses.
+/// The shortfall of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shortfall {
     /// The link of the guarantee.
     pub link: IfName,
     /// Its direction.
     pub direction: Direction,
-    /// The link's capacity in that direction, and where it is known from.
+    /// The link's capacity in that direction, and its source.
     pub capacity: Option<Capacity>,
-    /// What the link can promise in that direction.
+    /// The rate that the link can promise in that direction.
     pub usable: Option<Rate>,
-    /// The guarantee that was asked; nothing if not the guarantee is at fault but a limit, or a
-    /// guarantee that is too small for what is inside.
+    /// The requested guarantee. `None` if the fault is not its size: a limit is too small, or a
+    /// guarantee is too small for the targets inside.
     pub asked: Option<Rate>,
-    /// The slice that it was asked as.
+    /// The slice, if the guarantee was requested as one.
     pub slice: Option<Slice>,
-    /// What bounds the sum.
+    /// The bound of the sum.
     pub bound: Bound,
-    /// The bound's amount.
+    /// The amount of the bound.
     pub most: Rate,
-    /// The sum of all that counts against the bound, without what was asked.
+    /// The sum that counts against the bound, without the requested guarantee.
     pub held: Amount,
-    /// Who holds it.
+    /// The targets with the guarantees in that sum.
     pub holders: Vec<Holder>,
-    /// The largest guarantee that would fit; below the smallest rate, none would.
+    /// The largest guarantee that would fit. If it is below [`Rate::MIN`], no guarantee would.
     pub largest: Amount,
-    /// What the members of the target are guaranteed: its own guarantee or limit cannot be less.
+    /// The guarantees of the target's members. The target's own guarantee or limit cannot be less.
     pub least: Amount,
 }
 
 impl Shortfall {
-    /// The largest guarantee that would fit, if any would.
+    /// The largest guarantee that would fit; `None` if no guarantee would.
     pub fn largest(&self) -> Option<Rate> {
         let enough = self.largest >= self.least;
         self.largest
@@ -197,7 +199,7 @@ impl Shortfall {
             .filter(|_| self.asked.is_some() && enough)
     }
 
-    /// The largest slice of the asked period that would fit.
+    /// The largest slice of the requested period that would fit.
     pub fn largest_slice(&self) -> Option<Nanos> {
         let (slice, usable) = (self.slice?, self.usable?);
         let largest = u128::from(self.largest()?.bits_per_second());
@@ -263,7 +265,7 @@ impl fmt::Display for Refusal {
 }
 
 impl Refusal {
-    /// The refusals for want of a link.
+    /// Explains the refusals that concern the choice of a link.
     fn explain_link(&self, f: &mut fmt::Formatter<'_>, subject: &str) -> fmt::Result {
         match self.reason() {
             Reason::NoLink => write!(
@@ -386,8 +388,8 @@ impl Shortfall {
     }
 }
 
-/// The smallest capacity with which a link carries what is promised, for a refusal of a smaller
-/// one; found by halving, since more capacity never carries less.
+/// Adds to a refusal the smallest capacity with which the link carries all guarantees. A binary
+/// search finds it, because more capacity never carries less.
 pub(super) fn with_least(
     reason: Reason,
     new: &Link,
@@ -423,7 +425,7 @@ pub(super) fn with_least(
     Reason::LinkTooSlow(slow)
 }
 
-/// What bounds a sum, with its amount.
+/// The bound of a sum and its amount, as text.
 fn place(bound: &Bound, most: Rate, link: &str, word: &str) -> String {
     match bound {
         Bound::Link => alloc::format!("{link} {word} {most}"),
@@ -432,12 +434,12 @@ fn place(bound: &Bound, most: Rate, link: &str, word: &str) -> String {
     }
 }
 
-/// One line of numbers.
+/// Writes one line of numbers.
 fn row(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
     write!(f, "\n  {label:<12}{text}")
 }
 
-/// The line that names the least that would do.
+/// Writes the line with the smallest sufficient amount.
 fn at_least(f: &mut fmt::Formatter<'_>, amount: Amount) -> fmt::Result {
     row(
         f,
@@ -446,7 +448,7 @@ fn at_least(f: &mut fmt::Formatter<'_>, amount: Amount) -> fmt::Result {
     )
 }
 
-/// Holders, one per line.
+/// Writes the holders, one per line.
 fn table(f: &mut fmt::Formatter<'_>, label: &str, holders: &[Holder]) -> fmt::Result {
     if holders.is_empty() {
         return row(f, label, "by nobody");

@@ -157,7 +157,7 @@ fn other_refusals_say_what_to_do() {
         "4<3 cgroup:/a/b/c/d up 9mbit",
         "5<4 cgroup:/a/b/c/d/e up 9mbit",
     ];
-    /// Why, links, held, request, what the refusal says.
+    /// Reason, links, held entries, request, and text of the refusal.
     type Case<'a> = (&'a str, &'a [&'a str], &'a [&'a str], &'a str, &'a str);
     let cases: &[Case<'_>] = &[
         (
@@ -411,7 +411,7 @@ fn after_a_restart_the_first_come_keep_what_fits_and_the_others_are_degraded() {
         .iter()
         .map(|(e, r)| (e.id.get(), r.is_ok()))
         .collect();
-    // 1 has 60; 2 would have 110, keeps its limit; 3 inside it fits by itself; 4 has the rest.
+    // 1 has 60. 2 would have 110, and keeps its limit. 3 inside it fits by itself. 4 has the rest.
     assert_eq!(
         results,
         [(1, true), (2, false), (3, true), (4, true), (6, false)]
@@ -435,7 +435,7 @@ fn entries_that_contain_each_other_are_refused_and_do_no_harm() {
     assert_eq!(results, [(4, true), (1, false), (2, false), (3, false)]);
 }
 
-/// What a stranger may ask: places in a small forest, every kind of clause that counts.
+/// Arbitrary requests: positions in a small forest, and every kind of clause that counts.
 fn requests() -> impl Strategy<Value = Entry> {
     let rate = prop_oneof![1..12_u64, Just(10), Just(5)];
     let clause = |words: &'static [&'static str]| {
@@ -465,7 +465,7 @@ fn requests() -> impl Strategy<Value = Entry> {
             id: TargetId::new(id).expect("above zero"),
             target: alloc::format!("pid:{id}").parse().expect("a target"),
             parent: TargetId::new(parent),
-            // What contradicts itself asks for nothing.
+            // A contract that contradicts itself becomes an empty one.
             contract: text.join(" ").parse().unwrap_or_default(),
         }
     })
@@ -475,7 +475,7 @@ fn two_links() -> Vec<Link> {
     vec![link("eth0 20mbit 10mbit"), link("eth1 10mbit -")]
 }
 
-/// The set with one entry put in the place of its namesake.
+/// The set with `entry` in place of the entry with the same id.
 fn with(held: &[Entry], entry: &Entry) -> Vec<Entry> {
     let others = held.iter().filter(|h| h.id != entry.id);
     others.chain([entry]).cloned().collect()
@@ -497,9 +497,9 @@ fn with_min(entry: &Entry, direction: Direction, min: Rate) -> Option<Entry> {
 proptest! {
     #![proptest_config(cases(512))]
 
-    /// Theorem 1 of docs/reference/contracts.md, first half: whatever is asked in whatever order,
-    /// what is held is admissible; and nothing admissible is refused. Judged by a recomputation
-    /// that shares no code with admission.
+    /// Theorem 1 of docs/reference/contracts.md, first half: after requests of any kind in any
+    /// order, the held set is admissible, and no admissible request is refused. The check is a
+    /// recomputation that shares no code with admission.
     #[test]
     fn admission_grants_exactly_what_is_admissible(
         requests in proptest::collection::vec(requests(), 1..28),
@@ -554,8 +554,8 @@ proptest! {
         }
     }
 
-    /// Theorem 1 of docs/reference/contracts.md, second half: in an admissible set there is a
-    /// division of every link by which everybody has the minimum and nobody is above a limit.
+    /// Theorem 1 of docs/reference/contracts.md, second half: for an admissible set there is a
+    /// division of every link that gives every target its minimum and exceeds no limit.
     #[test]
     fn what_is_admissible_can_be_served(requests in proptest::collection::vec(requests(), 1..28)) {
         let links = two_links();
@@ -568,7 +568,7 @@ proptest! {
         prop_assert_eq!(naive::serve(&links, &held), Ok(()));
     }
 
-    /// A restart with the same links takes nothing from anybody, in whatever order it reads.
+    /// A restart with the same links keeps every grant, in any order of reading.
     #[test]
     fn a_restart_changes_nothing(
         requests in proptest::collection::vec(requests(), 1..28),
@@ -592,7 +592,7 @@ proptest! {
         }
     }
 
-    /// After a restart with slower links what is granted is admissible.
+    /// After a restart with slower links the granted set is admissible.
     #[test]
     fn after_a_loss_of_speed_what_is_granted_is_admissible(
         requests in proptest::collection::vec(requests(), 1..28),
@@ -619,8 +619,8 @@ proptest! {
         prop_assert!(naive::admissible(&slower, &standing), "{:?}", standing);
     }
 
-    /// A link is given a capacity exactly when everything still fits on it, and the least that
-    /// a refusal names is the least.
+    /// A link is granted a capacity exactly if all promises still fit on it, and the least capacity
+    /// that a refusal names is the least.
     #[test]
     fn the_least_capacity_that_carries_is_the_least(
         requests in proptest::collection::vec(requests(), 1..28),
@@ -658,7 +658,7 @@ proptest! {
 }
 
 impl super::Shortfall {
-    /// Whether a refusal says all that the asker needs: link, capacity, every holder, the sum.
+    /// Whether a refusal contains all numbers: link, capacity, every holder, the sum.
     fn to_string_is_whole(&self, refusal: &Refusal) -> bool {
         let text = refusal.to_string();
         let holders = self.holders.iter().map(|h| h.target.to_string());

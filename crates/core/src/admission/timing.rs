@@ -1,21 +1,21 @@
-//! Does it fit in time? Deadlines on a link and on a processor.
+//! Admission of deadlines on a link and on a processor.
 //!
-//! [`crate::admission::admit`] counts rates; here is what deadlines need beside that: a packet
-//! that has begun cannot be called back, a message is many packets, and being in time on average
-//! is being late. A [`Transmitter`] is a link with what sending costs on it, a [`Processor`] a
-//! CPU with what protocol processing costs on it (paper RTC, sections 3.2 and 3.3). Both are
-//! asked the same way: is a set of promises kept, whatever legal traffic comes
-//! (`carries`), and may one more be made (`admit`).
+//! [`crate::admission::admit`] adds rates. Deadlines need more: a transmission cannot be
+//! interrupted, a message consists of many packets, and an average is no bound. A [`Transmitter`]
+//! is a link with its costs of sending. A [`Processor`] is a CPU with its costs of protocol
+//! processing (paper RTC, sections 3.2 and 3.3). Both have the same two functions: `carries`
+//! decides whether a set of promises is kept for all legal traffic, and `admit` decides on one more
+//! promise.
 //!
-//! Every promise is turned into the most work that can be due within any interval
-//! (`demand`), and one test decides whether earliest deadline first keeps them all, although
-//! packets (and blocks of P packets on the CPU) are not interrupted (`edf`). For channels
-//! alone the test is exact: what it refuses, some legal traffic breaks. For mixtures it is safe.
-//! The theorems, their sources and proofs are in docs/reference/contracts.md.
+//! Every promise is converted to the most work that can be due within an interval (`demand`). One
+//! test (`edf`) decides whether earliest deadline first keeps all promises, although packets (and
+//! blocks of P packets on the CPU) are not interrupted. For channels alone the test is exact: for
+//! each refused set there is legal traffic that misses a deadline. For mixtures it is safe.
+//! docs/reference/contracts.md has the theorems, their sources and proofs.
 //!
-//! A refusal is the inequality that fails, in numbers, and the best that would fit instead.
-//! Everything is whole numbers; the running time is bounded whatever the promises are
-//! (`BUDGET`), and what could not be decided within it is refused as just that.
+//! A refusal contains the inequality that fails, in numbers, and the best alternative. All
+//! arithmetic is in whole numbers. The running time is bounded for all promises (`BUDGET`). A set
+//! that is not decided within it is refused as [`Fault::Undecided`].
 
 mod cpu;
 mod demand;
@@ -32,58 +32,59 @@ use crate::units::{Amount, Bytes, Nanos, Rate};
 use demand::{Demand, LONGEST, Scale, WHOLE};
 use edf::{Answer, InTheWay};
 
-/// A set of promises that cannot all be kept, or one that makes no sense here.
+/// The reason why a set of promises cannot be kept, or why one of them is invalid here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// All together want more than there is.
+    /// The promises together need more than the whole resource.
     Share {
-        /// What they want in the long run, in millionths of the resource, rounded up.
+        /// Their long-term need, in millionths of the resource, rounded up.
         millionths: u64,
     },
-    /// Too much can be due at once.
+    /// Too much work can be due at once: within the interval `within`, `due` + `blocked` exceeds
+    /// its length.
     Late {
-        /// In an interval of this length
+        /// Length of the interval.
         within: Nanos,
-        /// so much work can be due,
+        /// Work that can be due in it.
         due: Nanos,
-        /// while this is in the way.
+        /// Work that cannot be interrupted and may come first.
         blocked: Nanos,
     },
-    /// Whether it fits is too close to call in bounded time.
+    /// The set could not be decided in bounded time.
     Undecided,
-    /// A time that is longer than this arithmetic goes.
+    /// A time is longer than the arithmetic allows.
     TooLong {
-        /// The time, of a deadline, a period, one job, or the horizon.
+        /// The time: of a deadline, a period, one job, or the horizon.
         time: Nanos,
-        /// The longest there may be.
+        /// The longest allowed time.
         most: Nanos,
     },
-    /// A peak rate above the link's.
+    /// A peak rate is above the link's rate.
     AboveLink {
         /// The peak rate.
         rate: Rate,
-        /// What the link sends.
+        /// The rate of the link.
         link: Rate,
     },
-    /// Packets that no burst of the contract can hold.
+    /// A flow's largest packet is longer than its largest burst.
     LongerThanBurst {
         /// The largest packet.
         packet: Bytes,
-        /// What a burst may hold.
+        /// The size of the largest burst.
         mbs: Bytes,
     },
-    /// A channel's messages need more than its limit.
+    /// A channel's messages need a higher rate than its limit.
     AboveLimit {
         /// Mmax Rmax.
         rate: Amount,
         /// The limit.
         max: Rate,
     },
-    /// A limit may hold a channel's message up until it is late.
+    /// A limit may delay a channel's message beyond its deadline.
     HeldUp {
-        /// What a message takes at the limit's rate.
+        /// Duration of a message at the limit's rate.
         takes: Nanos,
-        /// What may pass at once.
+        /// The burst of the limit, as time at its rate.
         burst: Nanos,
     },
 }
@@ -134,12 +135,12 @@ impl fmt::Display for Fault {
 
 impl core::error::Error for Fault {}
 
-/// A promise that is not made.
+/// A refused promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// Why.
+    /// The reason.
     pub fault: Fault,
-    /// What would fit, if anything of the kind does.
+    /// The alternative that would fit, if there is one of this kind.
     pub instead: Option<Instead>,
 }
 
@@ -155,20 +156,20 @@ impl fmt::Display for Misfit {
 
 impl core::error::Error for Misfit {}
 
-/// What would fit in place of what was asked; nothing else about it changed.
+/// An alternative to the requested promise. Everything else about the promise stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Instead {
-    /// A channel with a deadline of at least this.
+    /// A channel with at least this deadline.
     Deadline(Nanos),
-    /// A channel with at most so many messages.
+    /// A channel with at most this rate of messages.
     Messages(MessageRate),
-    /// A cell contract with at least this tolerance.
+    /// A cell contract with at least this CDVT.
     Cdvt(Nanos),
-    /// A slice of at most this.
+    /// A slice of at most this time.
     Slice(Nanos),
-    /// A minimum, or a peak rate, of at most this.
+    /// A minimum, or a peak rate, of at most this rate.
     Rate(Rate),
-    /// A limit with a burst of at least this.
+    /// A limit with at least this burst.
     Burst(Nanos),
 }
 
@@ -185,7 +186,7 @@ impl fmt::Display for Instead {
     }
 }
 
-/// Asks whether demands fit, in the terms of the outside.
+/// Decides whether demands fit, and converts the answer from ticks.
 fn verdict(demands: &[Demand], scale: Scale, way: InTheWay, budget: u64) -> Result<(), Fault> {
     for demand in demands {
         demand.sound(scale)?;
@@ -213,8 +214,8 @@ fn verdict(demands: &[Demand], scale: Scale, way: InTheWay, budget: u64) -> Resu
     }
 }
 
-/// The smallest number in a range that a rule accepts, if the largest one does; the rule accepts
-/// whatever is larger than what it accepts.
+/// The smallest number of a range that `accepts` accepts; `None` if it does not accept the largest.
+/// Larger numbers than an accepted one must be accepted too.
 fn least(range: core::ops::RangeInclusive<u64>, accepts: impl Fn(u64) -> bool) -> Option<u64> {
     let (mut low, mut high) = range.into_inner();
     if low > high || !accepts(high) {
@@ -230,20 +231,20 @@ fn least(range: core::ops::RangeInclusive<u64>, accepts: impl Fn(u64) -> bool) -
     Some(high)
 }
 
-/// The largest number in a range that a rule accepts, if the smallest one is; the rule accepts
-/// whatever is smaller than what it accepts.
+/// The largest number of a range that `accepts` accepts; `None` if it does not accept the smallest.
+/// Smaller numbers than an accepted one must be accepted too.
 fn most(range: core::ops::RangeInclusive<u64>, accepts: impl Fn(u64) -> bool) -> Option<u64> {
     let (low, high) = range.into_inner();
     let mirrored = least(0..=high.checked_sub(low)?, |below| accepts(high - below));
     mirrored.map(|below| high - below)
 }
 
-/// How many single demand bounds are looked at before a set is given up as undecided: some tenths
-/// of a second of one core, for 65,536 channels 256 looks at all of them.
+/// The number of evaluations of a single demand bound before a set counts as undecided. It takes
+/// some tenths of a second of one core. For 65,536 channels it is 256 evaluations of all of them.
 const BUDGET: u64 = 1 << 24;
 
-/// The same for each of the sets that are tried, about 43, to find what would fit instead. What
-/// is found fits in any case; in a very large or very full set something better might as well.
+/// The same for each set that is tried in the search for an alternative, about 43 sets. The
+/// alternative fits in any case. For a very large or very full set a better one may exist.
 const BUDGET_OF_A_TRY: u64 = 1 << 19;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The forest of targets over the managed links, with the sums that admission compares.
+//! The forest of targets over the managed links, and the sums that admission compares.
 //!
-//! All sums are recomputed from the entries; nothing is cached between requests, so nothing can
-//! drift. One world costs a pass over the entries.
+//! Every sum is computed anew from the entries. No result is kept between requests, so no sum can
+//! become stale. Building a world costs one pass over the entries.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -28,14 +28,14 @@ pub(super) struct Lane<'a> {
     direction: Direction,
 }
 
-/// Whose demands are summed.
+/// The set of targets whose demands are summed.
 #[derive(Clone, Copy)]
 enum Scope {
-    /// Those of all top-level targets.
+    /// All top-level targets.
     Top,
-    /// Those of a target's children.
+    /// The children of a target.
     Below(TargetId),
-    /// That of a target itself.
+    /// The target itself.
     At(TargetId),
 }
 
@@ -66,8 +66,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether the target has a place in the forest: a known parent, no cycle, not too deep, no
-    /// mixed limits (condition 4).
+    /// Checks the target's position in the forest: a known parent, no cycle, not too deep, no mixed
+    /// limits (condition 4).
     pub(super) fn stands(&self, id: TargetId) -> Result<(), Reason> {
         let unknown = |parent: &TargetId| !self.entries.contains_key(parent);
         if let Some(parent) = self.entries[&id].parent.filter(unknown) {
@@ -101,8 +101,8 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Whether the demands that the target's entry touches still fit (conditions 1 to 3).
-    /// `before` is the world that it came into.
+    /// Checks the demands that the target's entry touches (conditions 1 to 3). `before` is the
+    /// world without the request.
     pub(super) fn fits(&self, before: &World<'_>, id: TargetId) -> Result<(), Reason> {
         let mut worst: Option<Shortfall> = None;
         for lane in lanes(self.links, &Direction::ALL) {
@@ -111,7 +111,7 @@ impl<'a> World<'a> {
             if demand == Amount(0) {
                 continue;
             }
-            // What neither grew nor moved has not changed the sums around it.
+            // A demand that did not grow and did not move leaves the sums around it unchanged.
             let grown = self.own_min(id, lane).is_some()
                 || demand > before.demand(id, lane)
                 || self.parent(id) != before.parent(id);
@@ -120,7 +120,8 @@ impl<'a> World<'a> {
                 .into_iter()
                 .filter_map(|condition| self.shortfall(condition, id, lane))
                 .min_by_key(|short| (short.asked.is_some(), short.largest));
-            // First what no other amount would cure, then the first lane that is short.
+            // A shortfall that no other amount would cure comes first, then the first lane with a
+            // shortfall.
             worst = match (worst, short) {
                 (None, short) => short,
                 (Some(old), Some(new)) if old.asked.is_some() && new.asked.is_none() => Some(new),
@@ -133,7 +134,8 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Whether one link carries all that is promised on it, and every target on it holds.
+    /// Checks whether one link carries all promises on it, and whether every target on it is
+    /// served.
     pub(super) fn carries(&self, link: &Link) -> Result<(), Reason> {
         for direction in Direction::ALL {
             let lane = Lane { link, direction };
@@ -162,7 +164,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Everybody who is promised something on a link, in either direction.
+    /// All targets with a guarantee on a link, in either direction.
     pub(super) fn all_holders(&self, name: &IfName) -> Vec<Holder> {
         let on_it = lanes(self.links, &Direction::ALL).filter(|lane| lane.link.name == *name);
         let holders = on_it.flat_map(|lane| {
@@ -178,8 +180,8 @@ impl<'a> World<'a> {
         holders.collect()
     }
 
-    /// What a target asks on a lane must be a rate there: the lane has a capacity, and a slice of
-    /// it is not too small.
+    /// Checks that the target's demand on a lane is a valid rate: the lane has a capacity, and a
+    /// slice of it is at least [`Rate::MIN`].
     fn servable(&self, id: TargetId, lane: Lane<'_>) -> Result<(), Reason> {
         let entry = self.entries[&id];
         if !self.is_on(entry, lane.link) {
@@ -212,9 +214,9 @@ impl<'a> World<'a> {
         }
     }
 
-    /// The conditions that a target's demand on a lane takes part in: what is below it, its own
-    /// limits, and, if the demand has `grown`, everything upwards to the first ancestor with a
-    /// minimum there; above that one nothing has changed.
+    /// The conditions that contain a target's demand on a lane: conditions 2 and 3 at the target
+    /// and, if the demand has `grown`, the conditions of its ancestors up to the first one with a
+    /// minimum on the lane. Above that ancestor no sum changes.
     fn conditions(&self, id: TargetId, lane: Lane<'a>, grown: bool) -> Vec<Condition<'a>> {
         let mut conditions = self.conditions_at(id, lane);
         if !grown {
@@ -278,7 +280,8 @@ impl<'a> World<'a> {
         })
     }
 
-    /// By how much a condition is missed, from the point of view of one target on one lane.
+    /// The shortfall of a condition, as the message for one target on one lane needs it. `None` if
+    /// the condition holds.
     fn shortfall(
         &self,
         condition: Condition<'_>,
@@ -291,7 +294,8 @@ impl<'a> World<'a> {
         }
         let own = self.own_min(id, lane);
         let below = self.demand_below(id, lane);
-        // Asking for less than the members hold is another fault than asking too much.
+        // A minimum below the sum of the members is a different fault from a minimum that is too
+        // large.
         let members = matches!(condition.scope, Scope::Below(at) if at == id);
         let asked = match (own, members) {
             (Some(own), false) => Amount::from(own),
@@ -316,7 +320,8 @@ impl<'a> World<'a> {
         })
     }
 
-    /// Those whose minimums make up a condition's sum, without one of them on its own lane.
+    /// The targets whose minimums make up a condition's sum, without the target `without` on its
+    /// own lane.
     fn holders(
         &self,
         condition: &Condition<'_>,
@@ -359,8 +364,8 @@ impl<'a> World<'a> {
         members.iter().map(over_lanes).sum::<Amount>()
     }
 
-    /// What a target stands for on a lane: its minimum, else what is below it. Zero for a target
-    /// that is not here.
+    /// The demand of a target on a lane: its minimum, else the sum below it. Zero for an unknown
+    /// target.
     fn demand(&self, id: TargetId, lane: Lane<'_>) -> Amount {
         match self.own_min(id, lane) {
             Some(min) => min.into(),
@@ -373,7 +378,7 @@ impl<'a> World<'a> {
         below.map(|child| self.demand(*child, lane)).sum()
     }
 
-    /// A target's own minimum on a lane.
+    /// The target's own minimum on a lane.
     fn own_min(&self, id: TargetId, lane: Lane<'_>) -> Option<Rate> {
         let entry = self.entries.get(&id)?;
         if !self.is_on(entry, lane.link) {
@@ -383,7 +388,7 @@ impl<'a> World<'a> {
         min.flatten()
     }
 
-    /// Whether an entry's guarantees are on this link.
+    /// Whether the guarantees of an entry are on this link.
     fn is_on(&self, entry: &Entry, link: &Link) -> bool {
         entry.contract.is_guaranteed()
             && resolve(self.links, &entry.contract)
@@ -399,7 +404,7 @@ impl<'a> World<'a> {
         self.children.get(&id).map_or(&[], Vec::as_slice)
     }
 
-    /// Everything below a target, at any depth.
+    /// All targets below a target, at any depth.
     fn subtree(&self, id: TargetId) -> Vec<TargetId> {
         let mut all = self.below(id).to_vec();
         let mut next = 0;
@@ -410,7 +415,7 @@ impl<'a> World<'a> {
         all
     }
 
-    /// Levels of the longest chain below a target.
+    /// Number of levels of the longest chain below a target.
     fn height(&self, id: TargetId) -> usize {
         let below = self.below(id).iter();
         below
@@ -419,12 +424,12 @@ impl<'a> World<'a> {
             .unwrap_or(0)
     }
 
-    /// The levels that a target takes itself: none if nothing is asked for it.
+    /// 1 if the target asks for something, else 0: a target that asks for nothing takes no level.
     fn level(&self, id: TargetId) -> usize {
         usize::from(!self.entries[&id].contract.is_empty())
     }
 
-    /// Refuses two targets of one chain of which one has `both` and the other a one-way limit.
+    /// Fails if two targets of one chain mix limits: one has `both`, and the other a one-way limit.
     fn mixed(&self, one: TargetId, other: TargetId) -> Result<(), Reason> {
         let (one, other) = (self.entries[&one], self.entries[&other]);
         let one_way = |c: &Contract| c.up().or(c.down());
@@ -450,8 +455,8 @@ impl Lane<'_> {
     }
 }
 
-/// The link that a contract's guarantees are on: the named one, else the only one managed. No
-/// link if nothing is guaranteed and none is named.
+/// The link of a contract's guarantees: the named one, else the only managed one. `None` if the
+/// contract guarantees nothing and names no link.
 pub(super) fn resolve<'l>(
     links: &'l [Link],
     contract: &Contract,
@@ -473,7 +478,7 @@ pub(super) fn resolve<'l>(
 }
 
 /// The entries with every parent before its children, otherwise in the given order. Entries that
-/// nobody leads to (an unknown parent, a cycle) come last.
+/// are not reachable from a top-level entry (an unknown parent, a cycle) come last.
 pub(super) fn parents_first(held: Vec<Entry>) -> Vec<Entry> {
     let mut waiting: Vec<Option<Entry>> = held.into_iter().map(Some).collect();
     let mut children: BTreeMap<Option<TargetId>, Vec<usize>> = BTreeMap::new();

@@ -24,7 +24,7 @@ fn change(text: &str) -> Change {
     text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
 }
 
-/// What holds after a story of who asked what.
+/// The claims after a list of requests.
 fn after(story: &[(Claimant, &str)]) -> Claims {
     story.iter().fold(Claims::default(), |claims, (by, text)| {
         claims
@@ -36,7 +36,7 @@ fn after(story: &[(Claimant, &str)]) -> Claims {
 #[test]
 fn the_smallest_limit_holds_and_the_latest_privileged_word_on_all_else() {
     let root = Claimant::ROOT;
-    /// Why, who asked what, what holds.
+    /// Reason, requests, and the effective contract.
     type Case<'a> = (&'a str, &'a [(Claimant, &'a str)], &'a str);
     let cases: &[Case<'_>] = &[
         ("one asks", &[(ANN, "up 4mbit")], "up 4mbit"),
@@ -255,7 +255,7 @@ fn texts() -> impl Strategy<Value = Change> {
 }
 
 proptest! {
-    /// Against the plain reading of the rules, clause by clause.
+    /// Compares the claims with a plain reading of the rules, clause by clause.
     #[test]
     fn claims_follow_the_rules(steps in proptest::collection::vec((0..4_usize, texts()), 1..24)) {
         let everybody = [Claimant::ROOT, ANN, BOB, OPS];
@@ -273,12 +273,12 @@ proptest! {
                 let asked = asked.filter_map(|claim| claim.contract.limit(direction));
                 prop_assert_eq!(claims.effective().limit(direction), asked.min());
             }
-            // Only users without privilege are set aside, and only for what root or the group asks.
+            // Only unprivileged users are set aside, and only because of privileged claims.
             for uid in claims.set_aside() {
                 let all = claims.iter().filter(|claim| claim.by.uid == *uid);
                 prop_assert!(all.into_iter().all(|claim| !claim.by.privileged));
             }
-            // Nobody but root loosens what somebody else has set, but for users who are set aside.
+            // Only root can loosen a limit of another user, except of users who are set aside.
             let loosened = |d| rank(claims.effective().limit(d)) > rank(others(&before, &claims, by, d));
             if by.uid != 0 {
                 prop_assert!(Direction::ALL.into_iter().all(|d| !loosened(d)));
@@ -295,12 +295,12 @@ proptest! {
     }
 }
 
-/// Order of limits, none being the loosest.
+/// Order of limits; no limit is the loosest.
 fn rank(limit: Option<Rate>) -> u64 {
     limit.map_or(u64::MAX, Rate::bits_per_second)
 }
 
-/// The limit that everybody else has set, of those who count afterwards.
+/// The limit that results from the claims of all other users that count afterwards.
 fn others(claims: &Claims, after: &Claims, by: Claimant, direction: Direction) -> Option<Rate> {
     let others = claims.iter().filter(|claim| claim.by.uid != by.uid);
     others
@@ -323,10 +323,11 @@ fn a_users_claim_that_contradicts_root_is_set_aside_and_comes_back() {
     assert_eq!(claims.effective().to_string(), "up 4mbit");
     assert_eq!(claims.set_aside(), [1000]);
     assert_eq!(claims.of_privileged().to_string(), "up 4mbit");
-    // What is written down says the same.
+    // Restored claims are equal.
     let again = Claims::restore(claims.iter().cloned().collect()).unwrap();
     assert_eq!(again, claims);
-    // The user may not ask for it anew while root's is there, and has it when root's has gone.
+    // The user may not ask for it anew while root's claim is there, and gets it when root's claim
+    // has gone.
     claims.apply(user, &change("both 900gbit")).unwrap_err();
     let claims = claims.apply(user, &change("both none up 1mbit")).unwrap();
     assert_eq!(claims.effective().to_string(), "up 1mbit");

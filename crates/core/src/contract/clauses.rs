@@ -1,5 +1,5 @@
-//! The values of clauses that are more than one quantity. Each is valid once it exists: its
-//! fields are private and `new` checks what its own parts must agree on.
+//! Values of clauses that consist of more than one quantity. Constructors check the parts against
+//! each other and fail with [`ContractError`]; fields are private, so each value is valid.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -8,9 +8,9 @@ use core::str::FromStr;
 use super::ContractError;
 use crate::units::{Amount, Bytes, Nanos, Rate};
 
-/// The name of a network interface, by the kernel's rules: 1 to 15 bytes, not `.` or `..`, no
-/// `/`, no `:`, no white space or control character (`dev_valid_name` in net/core/dev.c).
-/// `none` is refused too: in contract text `on none` takes the clause away.
+/// The name of a network interface, by the kernel's rules: 1 to 15 bytes, not `.` or `..`, no `/`,
+/// no `:`, no white space or control character (`dev_valid_name` in net/core/dev.c). `none` is
+/// refused too, because `on none` in contract text clears the clause.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct IfName(String);
 
@@ -42,12 +42,12 @@ impl fmt::Display for IfName {
     }
 }
 
-/// How the left-over of a link is shared: 1 to 1000, 100 unless named.
+/// Share of a link's left-over, relative to other weights: 1 to 1000, default 100.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Weight(u16);
 
 impl Weight {
-    /// The weight, if it is 1 to 1000.
+    /// The weight, or `None` outside 1 to 1000.
     pub fn new(weight: u16) -> Option<Weight> {
         (1..=1000).contains(&weight).then_some(Weight(weight))
     }
@@ -64,12 +64,12 @@ impl Default for Weight {
     }
 }
 
-/// Who is served first of what is left over: 0 (first) to 7, 4 unless named.
+/// Order in the left-over: 0 (first) to 7, default 4.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Priority(u8);
 
 impl Priority {
-    /// The priority, if it is 0 to 7.
+    /// The priority, or `None` above 7.
     pub fn new(priority: u8) -> Option<Priority> {
         (0..=7).contains(&priority).then_some(Priority(priority))
     }
@@ -86,7 +86,7 @@ impl Default for Priority {
     }
 }
 
-/// So much of every period, of a link's transmit time or of a CPU (papers NTCP, VERT).
+/// A length of time in every period, of a link's transmit time or of a CPU (papers NTCP, VERT).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
     slice: Nanos,
@@ -95,8 +95,11 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// `slice` in every `period`; with `extra` a share of what is left over beside it. The slice
-    /// is longer than zero and no longer than the period; a period is at most 10 s.
+    /// A slice of `slice` in every `period`. With `extra` it includes a share of the left-over.
+    ///
+    /// # Errors
+    /// [`ContractError`] if `slice` is zero or longer than `period`, or if `period` is zero or
+    /// longer than 10 s.
     pub fn new(slice: Nanos, period: Nanos, extra: bool) -> Result<Slice, ContractError> {
         match () {
             () if period.0 == 0 => Err(ContractError::ZeroPeriod),
@@ -111,7 +114,7 @@ impl Slice {
         }
     }
 
-    /// The time given in each period.
+    /// The reserved time in each period.
     pub fn slice(&self) -> Nanos {
         self.slice
     }
@@ -121,19 +124,19 @@ impl Slice {
         self.period
     }
 
-    /// Whether a share of what is left over comes beside it.
+    /// Whether the target also gets a share of the left-over.
     pub fn extra(&self) -> bool {
         self.extra
     }
 
-    /// This share of a link's rate, s/p, rounded down; nothing if that is below the smallest
-    /// rate.
+    /// The slice's share of a link's rate, `link * slice / period`, rounded down. `None` if the
+    /// share is below [`Rate::MIN`].
     pub fn of(&self, link: Rate) -> Option<Rate> {
         link.portion(self.slice.0, self.period.0)
     }
 }
 
-/// How a cell contract spends its sustained rate (paper CELL).
+/// The spending rule for the token bucket of a cell contract's sustained rate (paper CELL).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Bucket {
     /// Peak rate while tokens last, then one packet per 1/SCR.
@@ -146,16 +149,16 @@ pub enum Bucket {
 /// The sustained part of a cell contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sustained {
-    /// SCR, the rate in the long run; at most the peak rate.
+    /// SCR, the long-term rate; at most the peak rate.
     pub scr: Rate,
-    /// MBS, the largest burst at peak rate.
+    /// MBS, the largest burst at peak rate; above zero.
     pub mbs: Bytes,
-    /// How the bucket is spent.
+    /// The spending rule of the bucket.
     pub bucket: Bucket,
 }
 
-/// A traffic contract that a policer could check (paper CELL): peak rate with a tolerance, and
-/// perhaps a sustained rate.
+/// A traffic contract that a policer can check (paper CELL): a peak rate with a tolerance, and
+/// optionally a sustained rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
     pcr: Rate,
@@ -164,7 +167,11 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// A cell contract; the sustained rate is at most the peak rate, the burst above zero.
+    /// A cell contract.
+    ///
+    /// # Errors
+    /// [`ContractError::PeakBelowSustained`] if the sustained rate is above the peak rate.
+    /// [`ContractError::ZeroPart`] if the burst is zero.
     pub fn new(
         pcr: Rate,
         cdvt: Nanos,
@@ -186,12 +193,12 @@ impl Cell {
         self.pcr
     }
 
-    /// CDVT, how much earlier than its time a packet may be.
+    /// CDVT, the longest time by which a packet may be early.
     pub fn cdvt(&self) -> Nanos {
         self.cdvt
     }
 
-    /// SCR, MBS and the bucket's kind.
+    /// SCR, MBS and the bucket's rule; `None` if the contract has a peak rate only.
     pub fn sustained(&self) -> Option<Sustained> {
         self.sustained
     }
@@ -202,7 +209,7 @@ impl Cell {
 pub struct MessageRate(u32);
 
 impl MessageRate {
-    /// The rate, if it is 1 to 1,000,000 messages per second.
+    /// The rate, or `None` outside 1 to 1,000,000 messages per second.
     pub fn new(per_second: u32) -> Option<MessageRate> {
         (1..=1_000_000)
             .contains(&per_second)
@@ -231,7 +238,10 @@ pub struct Channel {
 }
 
 impl Channel {
-    /// A channel; message size, burst and deadline are above zero.
+    /// A real-time channel.
+    ///
+    /// # Errors
+    /// [`ContractError::ZeroPart`] if the message size, the burst or the deadline is zero.
     pub fn new(
         mmax: Bytes,
         rmax: MessageRate,
@@ -256,12 +266,12 @@ impl Channel {
         self.mmax
     }
 
-    /// Rmax, the most messages per second.
+    /// Rmax, the highest rate of messages.
     pub fn rmax(&self) -> MessageRate {
         self.rmax
     }
 
-    /// Bmax, the most messages in a burst.
+    /// Bmax, the largest number of messages in a burst.
     pub fn bmax(&self) -> u32 {
         self.bmax
     }
@@ -271,7 +281,7 @@ impl Channel {
         self.deadline
     }
 
-    /// What the messages need at most: Mmax Rmax.
+    /// The highest rate of the channel: Mmax Rmax. Saturates.
     pub fn rate(&self) -> Amount {
         let bits = self.mmax.0.saturating_mul(8);
         Amount(bits.saturating_mul(u64::from(self.rmax.get())))
@@ -281,6 +291,6 @@ impl Channel {
 /// IFNAMSIZ - 1, see netdevice(7).
 const LONGEST_IFNAME: usize = 15;
 
-/// Longer than any period of the papers by a factor of 100; a slice in a longer one is no
-/// promise to a program that a person waits for.
+/// The longest period in the papers is a hundredth of this. A slice in a longer period would not
+/// serve an interactive program.
 const LONGEST_PERIOD: Nanos = Nanos::from_secs(10);

@@ -1,4 +1,4 @@
-//! Contract text in and out; the grammar is drawn in [`super`].
+//! Parsing and printing of contracts and changes. [`super`] shows the grammar.
 
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -40,9 +40,13 @@ impl FromStr for Change {
 }
 
 impl Change {
-    /// The change that names these clauses, each with the text of its value; `extra` and
-    /// `cpu_extra` belong to the slices among them. What a command line has as options comes
-    /// this way, so that no value can smuggle in another clause.
+    /// The change that names `clauses`, each with the text of its value. `extra` and `cpu_extra`
+    /// modify `slice` and `cpu`. The command line uses it for its options, so that a value cannot
+    /// contain another clause.
+    ///
+    /// # Errors
+    /// [`ContractError`] if a clause is named twice, if a value does not parse, if `extra` lacks
+    /// its slice, if no clause is named, or if the values contradict each other.
     pub fn from_clauses<'t>(
         clauses: impl IntoIterator<Item = (Clause, &'t str)>,
         extra: bool,
@@ -63,7 +67,7 @@ impl Change {
         if cpu_extra {
             change.cpu = Some(with_extra(change.cpu, "cpu-extra", Clause::Cpu)?);
         }
-        // What a change sets must make sense by itself, whatever it is applied to.
+        // The clauses that a change sets must be consistent by themselves.
         Contract::default().apply(&change)?;
         Ok(change)
     }
@@ -72,7 +76,7 @@ impl Change {
 impl FromStr for Contract {
     type Err = ContractError;
 
-    /// The text of a whole contract; `none` is the empty one.
+    /// Parses a whole contract; `none` is the empty one.
     fn from_str(text: &str) -> Result<Contract, ContractError> {
         if text.trim() == "none" {
             return Ok(Contract::default());
@@ -86,7 +90,7 @@ impl FromStr for Contract {
 }
 
 impl Change {
-    /// Reads the value of one clause into its place.
+    /// Parses the value of one clause and stores it.
     fn read(&mut self, clause: Clause, value: &str) -> Result<(), ContractError> {
         match clause {
             Clause::Up => self.up = Some(rate(clause, value)?),
@@ -201,7 +205,7 @@ impl fmt::Display for Channel {
     }
 }
 
-/// The parts of a clause of the form `key=value,key=value`, each taken once.
+/// The parts of a clause of the form `key=value,key=value`. Each part is taken once.
 struct Parts<'a> {
     clause: Clause,
     form: &'static str,
@@ -244,7 +248,7 @@ impl<'a> Parts<'a> {
             .map_err(|error| ContractError::Unit { clause, error })
     }
 
-    /// Refuses what nobody took.
+    /// Fails if a part was not taken.
     fn end(self) -> Result<(), ContractError> {
         match self.rest.first() {
             Some((key, _)) => Err(self.fault(key, "unknown part")),
@@ -303,7 +307,7 @@ fn channel(value: &str) -> Result<Channel, ContractError> {
     Channel::new(mmax, rmax, bmax, deadline)
 }
 
-/// A value, or `none`.
+/// Parses a value, or `none`.
 fn setting<T>(
     value: &str,
     read: impl FnOnce(&str) -> Result<T, ContractError>,
@@ -314,7 +318,7 @@ fn setting<T>(
     }
 }
 
-/// A rate, or `none`, or its twin `0`.
+/// Parses a rate, or `none`, or `0` with the same meaning.
 fn rate(clause: Clause, value: &str) -> Result<Setting<Rate>, ContractError> {
     match value {
         "none" | "0" => Ok(Setting::Clear),
@@ -340,7 +344,7 @@ fn slice(clause: Clause, value: &str) -> Result<Slice, ContractError> {
     Slice::new(quantity(clause, slice)?, quantity(clause, period)?, false)
 }
 
-/// The slice with its extra, if a slice is set.
+/// The slice with `extra` set. Fails if the change sets no slice.
 fn with_extra(
     setting: Option<Setting<Slice>>,
     word: &'static str,
@@ -383,14 +387,15 @@ fn sliced(slice: &Slice, extra: &str) -> String {
     }
 }
 
-/// No contract that makes sense comes near; it bounds the work on text from a socket.
+/// The longest text that is parsed, in bytes. Valid contracts are far shorter. The limit bounds the
+/// work on text from a socket.
 pub(super) const LONGEST: usize = 4096;
 
-/// Below a microsecond a burst is less than any packet at any rate.
+/// A shorter burst is less than one packet at every rate.
 const SHORTEST_BURST: Nanos = Nanos::from_micros(1);
 
-/// The kernel's token buckets count time in 32 bits of 64 ns: 274 s, and HTB's own buffer
-/// saturates at 60 s. Ten seconds at full speed is a rate of its own already.
+/// The kernel's token buckets count time in 32 bits of 64 ns, 274 s, and HTB's own buffer saturates
+/// at 60 s. A burst of 10 s at full speed already has the effect of another rate.
 const LONGEST_BURST: Nanos = Nanos::from_secs(10);
 
 const CELL_FORM: &str = "pcr=10mbit,cdvt=100us[,scr=2mbit,mbs=64KiB,bucket=single|dual]";

@@ -453,7 +453,7 @@ fn settings<T: Clone + core::fmt::Debug>(
     ])
 }
 
-/// Changes of all kinds, also such as make no sense.
+/// Changes of all kinds, including invalid ones.
 fn changes() -> impl Strategy<Value = Change> {
     let limits = (settings(rates()), settings(rates()), settings(rates()));
     let guarantees = (

@@ -1,29 +1,29 @@
 //! The Generic Cell Rate Algorithm, in both forms of its definition.
 //!
 //! ITU-T I.371 (annex A) and the ATM Forum's TM 4.0 (section 4.4.2) define GCRA(T, τ) twice: as
-//! *virtual scheduling*, which keeps the theoretical arrival time of the next cell, and as a
-//! *continuous-state leaky bucket*, which keeps the bucket's content and when it was last looked
-//! at. Both are here, written down from the two flow charts and from nothing else: no code is
-//! shared with what shapes, and little with each other. They judge alike, which the tests show.
+//! *virtual scheduling*, which stores the theoretical arrival time of the next cell, and as a
+//! *continuous-state leaky bucket*, which stores the bucket's content and the time of its last
+//! update. This module contains both, written from the two flow charts. They share no code with the
+//! shapers, and little with each other. Tests show that both accept the same arrivals.
 //!
-//! A cell is one unit; a packet of any size is as many units as it is bits long, so that T is
-//! its own length over the rate. Everything is exact: a quantity of time is kept multiplied by
-//! the rate, so that what rate R (units per second) gives in t nanoseconds is the whole number
-//! R · t, and one unit is 10^9 of it. Times reach 2^64 ns, rates 2^40 units/s and amounts 2^67
-//! units; since a theoretical arrival time is never farther ahead of an accepted arrival than
-//! its tolerance and one packet, no sum here leaves 2^106.
+//! A cell is one unit. A packet is as many units as it has bits, so its T is its length over the
+//! rate. The arithmetic is exact: a time is stored multiplied by the rate. So the units that rate R
+//! (units per second) gives in t nanoseconds are the whole number R · t, and one unit is 10^9.
+//! Times reach 2^64 ns, rates 2^40 units/s and amounts 2^67 units. A theoretical arrival time is
+//! never farther ahead of an accepted arrival than its tolerance and one packet, so no sum here
+//! exceeds 2^106.
 
 use core::num::NonZeroU64;
 
 use crate::units::{Instant, Nanos};
 
-/// A tolerance τ at some rate, exact: τ in ns, times the rate in units per second. It may be
-/// negative, for a packet that must come later than its theoretical time.
+/// A tolerance τ at a rate, exact: τ in ns, times the rate in units per second. It may be negative,
+/// for a packet that must come later than its theoretical time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tolerance(pub(super) i128);
 
 impl Tolerance {
-    /// `time` at a rate of so many units per second.
+    /// `time` as a tolerance at a rate in units per second.
     pub fn of(time: Nanos, rate: NonZeroU64) -> Tolerance {
         Tolerance(i128::from(time.0) * i128::from(rate.get()))
     }
@@ -39,30 +39,30 @@ impl Tolerance {
 pub struct VirtualScheduling {
     /// Units per second.
     rate: NonZeroU64,
-    /// TAT in ns, times `rate`. Zero before the first arrival, which is thus always on time.
+    /// TAT in ns, times `rate`. It is zero before the first arrival, which is thus always on time.
     tat: i128,
 }
 
 impl VirtualScheduling {
-    /// At a rate of so many units per second, nothing seen yet.
+    /// The state before the first arrival, for a rate in units per second.
     pub fn new(rate: NonZeroU64) -> VirtualScheduling {
         VirtualScheduling { rate, tat: 0 }
     }
 
-    /// How much too early an arrival at `at` is; nothing if it conforms. Rounded up to a whole
-    /// nanosecond: had it come so much later, it would conform.
+    /// The time by which an arrival at `at` is too early, rounded up to a whole nanosecond; `None`
+    /// if it conforms. An arrival later by that time would conform.
     pub fn earliness(&self, at: Instant, tolerance: Tolerance) -> Option<Nanos> {
         let arrival = scaled(at, self.rate);
         lacking(self.tat - tolerance.0 - arrival, self.rate)
     }
 
-    /// Accepts an arrival of so many units.
+    /// Accepts an arrival of `units` at `at`. The caller has checked that it conforms.
     pub fn accept(&mut self, at: Instant, units: u128) {
         self.tat = self.tat.max(scaled(at, self.rate)) + increment(units);
     }
 }
 
-/// GCRA as a leaky bucket: X, the content, which drains at one per second and second, and LCT,
+/// GCRA as a leaky bucket: X is the content in seconds, which drains by one in each second. LCT is
 /// the last conformance time.
 ///
 /// ```text
@@ -76,12 +76,12 @@ pub struct LeakyBucket {
     rate: NonZeroU64,
     /// X in ns, times `rate`. Never negative.
     content: i128,
-    /// LCT; the start of time before the first arrival, when the bucket is empty anyway.
+    /// LCT; zero before the first arrival, when the bucket is empty.
     last: Instant,
 }
 
 impl LeakyBucket {
-    /// An empty bucket that drains at so many units per second.
+    /// An empty bucket that drains at a rate in units per second.
     pub fn new(rate: NonZeroU64) -> LeakyBucket {
         LeakyBucket {
             rate,
@@ -113,14 +113,13 @@ fn scaled(at: Instant, rate: NonZeroU64) -> i128 {
     i128::from(at.0) * i128::from(rate.get())
 }
 
-/// T of so many units, multiplied by the rate. More units than two to the 67, which no packet
-/// has, count as that many.
+/// T of `units`, multiplied by the rate. More units than 2^67, which no packet has, count as 2^67.
 fn increment(units: u128) -> i128 {
     const MOST: u128 = 1 << 67;
     units.min(MOST) as i128 * NANOS_PER_SECOND
 }
 
-/// A shortage as time, rounded up; nothing if there is none.
+/// A shortage as time, rounded up; `None` if there is no shortage.
 fn lacking(shortage: i128, rate: NonZeroU64) -> Option<Nanos> {
     let shortage = u128::try_from(shortage).ok().filter(|short| *short > 0)?;
     let nanos = shortage.div_ceil(u128::from(rate.get()));

@@ -10,13 +10,13 @@ use super::{Fault, NotJudged, Police, Seen};
 use crate::contract::Contract;
 use crate::units::{Bytes, Instant, Nanos};
 
-/// A judge of a contract in text.
+/// A check for a contract in text form.
 fn police(text: &str) -> Police {
     let contract: Contract = text.parse().expect("a contract");
     Police::contract(&contract).expect("something to judge")
 }
 
-/// What a judge says of packets, given as (nanoseconds, bytes): for each, nothing or its fault.
+/// The fault of each packet, given as (nanoseconds, bytes); `None` if it conforms.
 fn verdicts(mut police: Police, packets: &[(u64, u64)]) -> Vec<Option<Fault>> {
     let judge = |(at, length): &(u64, u64)| {
         let seen = Seen {
@@ -28,7 +28,7 @@ fn verdicts(mut police: Police, packets: &[(u64, u64)]) -> Vec<Option<Fault>> {
     packets.iter().map(judge).collect()
 }
 
-/// How much too early each packet is; 0 for one that conforms.
+/// The time by which each packet is too early; 0 for a packet that conforms.
 fn early(text: &str, packets: &[(u64, u64)]) -> Vec<u64> {
     let by = |fault: &Option<Fault>| fault.and_then(|fault| fault.by()).map_or(0, |by| by.0);
     verdicts(police(text), packets).iter().map(by).collect()
@@ -75,8 +75,8 @@ fn what_does_not_conform_counts_for_nothing() {
     assert_eq!((found[1], found[9], found[10]), (900_000, 100_000, 0));
 }
 
-/// TM 4.0, section 4.4.2: MBS cells at the peak rate conform to the burst tolerance that MBS
-/// gives, one more does not.
+/// TM 4.0, section 4.4.2: MBS cells at the peak rate conform to the burst tolerance that MBS gives,
+/// one more does not.
 #[test]
 fn a_burst_holds_mbs_at_peak_rate_and_not_one_packet_more() {
     let text = "cell pcr=8mbit,cdvt=0s,scr=2mbit,mbs=10000B";
@@ -89,7 +89,7 @@ fn a_burst_holds_mbs_at_peak_rate_and_not_one_packet_more() {
         Some(Nanos(3_000_000))
     );
     assert!(matches!(found[10], Some(Fault::AboveSustained { .. })));
-    // In steady state one packet each 4 ms is all right for ever.
+    // In steady state one packet each 4 ms always conforms.
     let after: Vec<_> = (0..10)
         .map(|n| (n * 1_000_000, 1000))
         .chain((1..500).map(|n| (9_000_000 + n * 4_000_000, 1000)))
@@ -102,7 +102,7 @@ fn a_burst_holds_mbs_of_packets_of_any_size_the_last_included() {
     let text = "cell pcr=8mbit,cdvt=0s,scr=2mbit,mbs=3000B";
     let fits = [(0, 100), (100_000, 1400), (1_500_000, 1500)];
     assert_eq!(early(text, &fits), [0, 0, 0]);
-    // One byte more in the last is 3 us of (1/SCR - 1/PCR) too much.
+    // One byte more in the last packet makes it 3 us too early: the byte's (1/SCR - 1/PCR).
     let beyond = [(0, 100), (100_000, 1400), (1_500_000, 1501)];
     assert_eq!(early(text, &beyond), [0, 0, 3_000]);
 }
@@ -176,7 +176,7 @@ fn a_violation_says_which_packet_and_by_how_much() {
 fn tolerance_is_added_to_what_the_contract_allows() {
     let patient = police("cell pcr=8mbit,cdvt=100us,scr=2mbit,mbs=1000B")
         .with_tolerance(Nanos::from_micros(50));
-    // The sustained rate spaces them by 4 ms, of which 150 us are forgiven once.
+    // The sustained rate spaces them by 4 ms; the tolerance covers 150 us of that once.
     let found = verdicts(patient, &[(0, 1000), (3_850_000, 1000), (7_849_999, 1000)]);
     assert_eq!(found[..2], [None, None]);
     assert_eq!(found[2].and_then(|fault| fault.by()), Some(Nanos(1)));
@@ -200,14 +200,14 @@ fn extremes_have_defined_results() {
         let found = verdicts(patient, &packets);
         assert_eq!(found.len(), 5, "{text}");
     }
-    // Near the end of time a packet time is still told exactly.
+    // Near the end of time the arithmetic is still exact.
     let close = [(end - 1_000_000, 1000), (end - 1, 1000), (end, 1000)];
     assert_eq!(early("cell pcr=8mbit,cdvt=0s", &close), [0, 1, 0]);
 }
 
-/// What each packet's verdict is by the definition over intervals, as long as all before it
-/// conform: between any earlier packet and this one not more may lie than the rate gives in that
-/// time and the tolerance.
+/// The first packet that is too early by the definition over intervals, as long as all packets
+/// before it conform: between any earlier packet and this one there may be no more than the rate
+/// gives in that time, plus the tolerance.
 fn first_too_early(packets: &[(u64, u64)], rate: i128, tolerance: i128) -> Option<usize> {
     (0..packets.len()).find(|&last| {
         (0..last).any(|first| {
@@ -221,7 +221,7 @@ fn first_too_early(packets: &[(u64, u64)], rate: i128, tolerance: i128) -> Optio
     })
 }
 
-/// Packets at times that go forward, close enough together to be near the border.
+/// Packets in order of time, close enough together to be near the border.
 fn packets() -> impl Strategy<Value = Vec<(u64, u64)>> {
     let one = (0_u64..2_500_000, prop_oneof![Just(1000_u64), 1_u64..1501]);
     prop::collection::vec(one, 1..60).prop_map(|steps| {
@@ -237,8 +237,8 @@ fn packets() -> impl Strategy<Value = Vec<(u64, u64)>> {
 proptest! {
     #![proptest_config(cases(512))]
 
-    /// I.371 says that its two forms are equal: so they are, whatever comes, times that go back
-    /// included.
+    /// I.371 states that its two forms are equal. They are, for all arrivals, including times that
+    /// go back.
     #[test]
     fn both_forms_of_the_definition_agree(
         rate in 1_u64..=1_000_000_000_000,
@@ -260,7 +260,7 @@ proptest! {
         }
     }
 
-    /// The first packet that is named is the first that breaks the definition over intervals.
+    /// The first reported packet is the first that breaks the definition over intervals.
     #[test]
     fn peak_rate_is_judged_as_over_every_interval(
         packets in packets(),
@@ -273,8 +273,8 @@ proptest! {
         prop_assert_eq!(found.iter().position(Option::is_some), expected);
     }
 
-    /// A packet that was too early would have conformed so much later, and not a nanosecond
-    /// before that.
+    /// A packet that was too early would have conformed later by exactly the reported time, and not
+    /// a nanosecond before.
     #[test]
     fn how_much_too_early_is_exact(packets in packets(), scr in 1_000_000_u64..4_000_000) {
         let text = alloc::format!("cell pcr=6mbit,cdvt=1ms,scr={scr}bit,mbs=4000B");
@@ -287,7 +287,8 @@ proptest! {
                 verdicts(police(&text), &moved)[first]
             };
             prop_assert!(moved(by - 1).is_some());
-            // Peak is asked before sustained, which may then want more; but then it says so.
+            // The peak is checked before the sustained rate. The later packet may violate the
+            // sustained rate, and is then reported for that.
             if let Some(fault) = moved(by) {
                 let was_peak = matches!(found[first], Some(Fault::AbovePeak { .. }));
                 prop_assert!(was_peak);
@@ -297,7 +298,7 @@ proptest! {
         }
     }
 
-    /// Linear bounded arrivals, from their own words: at most Bmax + Rmax t messages in every
+    /// Linear bounded arrivals by their definition: at most Bmax + Rmax t messages in every
     /// interval of length t.
     #[test]
     fn a_channel_is_judged_by_counting_messages(
@@ -314,8 +315,8 @@ proptest! {
         prop_assert_eq!(found.iter().position(Option::is_some), expected);
     }
 
-    /// The sustained rate, over intervals: between any earlier packet and this one, what the rate
-    /// gives, the tolerance, and the burst tolerance that this packet's own length leaves.
+    /// The sustained rate over intervals: between any earlier packet and this one there may be what
+    /// the rate gives, the tolerance, and the burst tolerance for this packet's length.
     #[test]
     fn the_sustained_rate_is_judged_as_over_every_interval(
         packets in packets(), scr in 1_000_000_u64..4_000_000, mbs in 1_500_u64..8_000,

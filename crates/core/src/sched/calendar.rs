@@ -1,4 +1,6 @@
-//! The calendar: who comes next, among up to a million, in a few dozen cycles.
+//! A priority queue for up to a million flows, with a few dozen cycles for each entry (a
+//! hierarchical calendar queue). Entries come in with a key, a time or a start tag, and go out in
+//! the order of rounded keys.
 //!
 //! # Structure
 //! ```text
@@ -9,33 +11,35 @@
 //!            │
 //!            └─▶ chunk ─▶ chunk ─▶ chunk         64 bytes: 14 entries of 4 bytes, links
 //! ```
-//! A key (a time, or a start tag) has its place in the ring that is just long enough for its
-//! distance from now, so a place is at most 1/1024 of that distance wide, or one quantum: **a key
-//! is rounded as a floating-point number is.** Nothing moves from ring to ring as time goes by,
-//! and no key is farther away than the last ring is long (2^43 ns, 2.4 h): farther ones, and
-//! those for which no place is narrow enough, get an earlier place and are looked at again then.
+//! A key goes to the shortest ring that is long enough for the key's distance from now. So a bucket
+//! is at most 1/1024 of that distance wide, or one quantum: **a key is rounded like a
+//! floating-point number.** An entry never moves from ring to ring as time goes by. The last ring
+//! is 2^43 ns (2.4 h) long. A key farther away, or a key for which no bucket is narrow enough, gets
+//! an earlier bucket; when that bucket falls due, the flow is placed again.
 //!
 //! Inside a ring the key is rounded to ten binary digits of its distance even where the ring is
-//! finer. So flows of one rate share at most 2,048 buckets, and buckets of a large population
-//! are full chunks: the next ids are known as an array, which is what prefetching needs.
+//! finer. So flows of one rate share at most 2,048 buckets, and the buckets of a large population
+//! are full chunks. A full chunk gives the next ids as an array, which prefetching needs.
 //!
-//! Which bucket is next is found by three levels of 64-bit masks (find-first-set; Eiffel, NSDI
-//! 2019) and remembered for each ring.
+//! Three levels of 64-bit masks find the next bucket (find-first-set; Eiffel, NSDI 2019). The
+//! result is stored for each ring.
 //!
 //! # Prefetching
-//! With many flows nearly all of the time would be waiting for memory. `scout` walks ahead of what
-//! is taken, so that each flow is known some sixteen packets before it is needed.
+//! With many flows nearly all of the time would be waiting for memory. `scout` reads entries some
+//! sixteen packets before they are taken, so that their flows can be prefetched.
 //!
-//! # Why not something else
-//! Measured with shaping, all backlogged, in cycles a packet at 65,536 and 1,048,576 flows: a
-//! binary heap (CELL's structure) 280-500 and 900-2,500, a 4-ary heap that replaces its top
-//! 200-275 and 1,500-1,750, linked lists in find-first-set buckets 135 and 730-850; this, with
-//! all that a [`super::Pacer`] does beside it, 46-70 and 45-105. A heap waits for memory at every
-//! level, a linked list for every flow.
+//! # Alternatives
+//! Measured with shaping, all flows backlogged, in cycles a packet at 65,536 and 1,048,576 flows:
+//! - a binary heap (the structure of the paper CELL): 280-500 and 900-2,500;
+//! - a 4-ary heap that replaces its top: 200-275 and 1,500-1,750;
+//! - linked lists in find-first-set buckets: 135 and 730-850;
+//! - this calendar, with the rest of a [`super::Pacer`]: 46-70 and 45-105.
+//!
+//! A heap waits for memory at every level, a linked list for every flow.
 //!
 //! # Order
-//! Keys may wrap around: they are compared by their distance from `base`, which the owner moves
-//! (start tags wrap; times do not, and their base stays 0). Entries of one bucket come out first
+//! Keys may wrap around. They are compared by their distance from `base`, which the owner moves
+//! (start tags wrap; times do not, and their base stays 0). The entries of one bucket leave first
 //! in, first out.
 
 mod landing;
@@ -56,69 +60,67 @@ pub(super) use pool::{Place, Pool, Run};
 use scout::Scout;
 pub(super) use whole::Whole;
 
-/// A flow and what is to be known of it when its time comes.
+/// A flow number and a word of 12 bits, for use when the entry is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry(u32);
 
 impl Entry {
-    /// An entry of a flow with a word of 12 bits.
+    /// An entry of flow `id` with a word of 12 bits.
     #[inline(always)]
     pub(super) fn new(id: u32, word: u32) -> Entry {
         debug_assert!(id < MAX_FLOWS && word < 1 << 12);
         Entry(id | word << Entry::WORD_AT)
     }
 
-    /// The flow.
+    /// The flow number.
     #[inline(always)]
     pub(super) fn id(self) -> u32 {
         self.0 & (MAX_FLOWS - 1)
     }
 
-    /// The word.
     #[inline(always)]
     pub(super) fn word(self) -> u32 {
         self.0 >> Entry::WORD_AT
     }
 
-    /// The first bit of the word.
+    /// The position of the word's first bit.
     const WORD_AT: u32 = 20;
 }
 
-/// Keys in order, see the module.
-/// `QUANTUM` is the binary logarithm of the width of the finest place.
+/// A set of entries in the order of their keys, see the module. `QUANTUM` is the binary logarithm
+/// of the narrowest bucket's width.
 #[derive(Debug)]
 pub(super) struct Calendar<const QUANTUM: u32> {
-    /// Keys are compared by their distance from here.
+    /// Keys are compared by their distance from this key.
     pub(super) base: u64,
-    /// The first place of all, if there are entries.
+    /// The first bucket of all, if there are entries.
     next: Spot,
-    /// The first chunk of its bucket.
+    /// The first chunk of that bucket.
     front: u32,
-    /// What was told of entries that are still to be taken.
+    /// State of reading ahead.
     scout: Scout,
-    /// Entries that are put in a little later.
+    /// Entries in flight: they are inserted a little later.
     landing: Landing,
     /// One bit for each word of `summary` that is not zero: four for each ring.
     groups: u32,
-    /// Entries in all.
+    /// Number of inserted entries.
     len: u32,
-    /// Not after the least key of the rings beside that of `next`. If none of them has entries, a
-    /// key as far away as can be.
+    /// A key that is not after the least key of the rings other than that of `next`. If those rings
+    /// have no entries, the key that is farthest away.
     rest: u64,
-    /// The key of each ring's first bucket, if it is not empty.
+    /// The key of each ring's first bucket with entries.
     first: [u64; RINGS],
     /// One bit for each word of `masks` that is not zero.
     summary: [u64; RINGS * GROUPS],
-    /// One bit for each bucket that is not empty.
+    /// One bit for each bucket with entries.
     masks: Box<[u64; RINGS * WORDS]>,
-    /// The last chunk of each bucket, or none; behind it is the first chunk.
+    /// The last chunk of each bucket, or none. The chunk behind it is the bucket's first.
     tails: Box<[u32; RINGS * BUCKETS]>,
-    /// Tells the calendars of one pool apart.
+    /// Distinguishes the calendars that share a pool.
     name: u8,
 }
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
-    /// An empty calendar.
     pub(super) fn new(name: u8) -> Calendar<QUANTUM> {
         Calendar {
             base: 0,
@@ -137,26 +139,28 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// Bytes that its places take, whatever stands there.
+    /// Bytes of its buckets and masks, independent of the number of entries.
     pub(super) fn memory(&self) -> usize {
         size_of_val(&*self.masks) + size_of_val(&*self.tails)
     }
 
-    /// Whether there are no entries, but for those in flight.
+    /// Whether there are no entries, except those in flight.
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A place not before `key` (which is not before `now`), as near as a distance from `now` so long can have. `finest` is
-    /// a binary logarithm, at least `QUANTUM`: of how wide the place may be beyond that. Nothing
-    /// if there is no such place; then one before it must do, see [`Calendar::before`].
+    /// The first bucket that is not before `key`, as narrow as the distance of `key` from `now`
+    /// allows. `key` is not before `now`. `finest` limits the width of the bucket further: it is a
+    /// binary logarithm, at least `QUANTUM`. `None` if there is no such bucket. Then the caller
+    /// uses an earlier one ([`Calendar::before`]).
     #[inline(always)]
     pub(super) fn not_before(&self, key: u64, now: u64, finest: u32) -> Option<Spot> {
         self.not_before_as(key.wrapping_sub(now), key, now, finest)
     }
 
-    /// The same, as near as a distance of `long` can have, or of `key` from `now` if that is more.
+    /// As [`Calendar::not_before`], with a width that a distance of `long` allows, or the distance
+    /// of `key` from `now` if that is longer.
     #[inline(always)]
     pub(super) fn not_before_as(&self, long: u64, key: u64, now: u64, finest: u32) -> Option<Spot> {
         let shape = Self::shape(long | key.wrapping_sub(now));
@@ -166,12 +170,12 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         (digits >= shape.shift() && self.inside(spot, now)).then_some(spot)
     }
 
-    /// The place of `key` or, where that is too far away or not free to have, one before it.
-    /// Never before the place of `now`.
+    /// The bucket of `key`. If that is too far away or not available, an earlier one. Never before
+    /// the bucket of `now`.
     #[inline(always)]
     pub(super) fn before(&self, key: u64, now: u64) -> Spot {
-        // A distance is at least 2^10 of what it is rounded to, or below one bucket: so the place
-        // of now is the earliest.
+        // A distance is at least 2^10 times its rounding, or below one bucket. So the bucket of
+        // `now` is the earliest.
         let shape = Self::shape(key.wrapping_sub(now));
         let spot = shape.spot(key & u64::MAX << shape.digits());
         match shape.digits() >= shape.shift() && self.inside(spot, now) {
@@ -180,12 +184,13 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// The place of `key`, or one before it, as near as its distance from the earliest key can have
-    /// (from `now`, if nothing is overdue). For deadlines, which keep their order when they are
-    /// over: no key is a round behind the first, so every place is free to have.
+    /// The bucket of `key` or an earlier one, as narrow as the distance of `key` from the earliest
+    /// key allows (from `now`, if no key is overdue). For deadlines, which keep their order when
+    /// they are over. No key is a round behind the first, so every bucket is available.
     #[inline(always)]
     pub(super) fn in_order(&self, key: u64, now: u64) -> Spot {
-        // Not farther from the first key than the ring is long, so always free to have.
+        // The distance from the first key is not longer than the ring, so the bucket is always
+        // available.
         let overdue = !self.is_empty() && self.next.key < now;
         let from = if overdue { self.next.key } else { now };
         let shape = Self::shape(key.saturating_sub(from));
@@ -209,7 +214,8 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// Puts an entry at a place that this calendar gave. Says where it stands now.
+    /// Inserts an entry into a bucket that this calendar has returned. Returns the entry's
+    /// position.
     #[inline(always)]
     pub(super) fn push(&mut self, pool: &mut Pool, spot: Spot, entry: Entry) -> Place {
         let tail = &mut self.tails[spot.slot()];
@@ -228,7 +234,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         place
     }
 
-    /// Where the next entry stands, of those that have landed.
+    /// The first bucket, without entries in flight.
     #[inline(always)]
     pub(super) fn peek(&self) -> Option<Spot> {
         (!self.is_empty()).then_some(self.next)
@@ -248,7 +254,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         Some(Entry(entry))
     }
 
-    /// Takes all that stands in the next chunk. There is one.
+    /// Takes all entries of the next chunk. There must be one.
     #[inline(always)]
     pub(super) fn take_run(&mut self, pool: &mut Pool) -> Run {
         let run = pool.run(self.front);
@@ -258,7 +264,8 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         run
     }
 
-    /// Takes away a certain entry. Says which other one stands in its place now, if any.
+    /// Removes the entry at `place`. Returns the other entry that stands at `place` afterwards, if
+    /// any.
     pub(super) fn remove(&mut self, pool: &mut Pool, place: Place) -> Option<Entry> {
         let slot = pool.home(place).slot();
         let tail = self.tails[slot as usize];
@@ -276,14 +283,14 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         moved.map(Entry)
     }
 
-    /// Whether an entry of this flow stands at a place of this calendar.
+    /// Whether an entry of flow `id` stands at `place` in this calendar.
     pub(super) fn holds(&self, pool: &Pool, place: Place, id: u32) -> bool {
         pool.get(place)
             .is_some_and(|raw| Entry(raw).id() == id && pool.home(place).name() == self.name)
     }
 
-    /// Panics if anything is not as the module says. Linear in what the calendar holds; that is
-    /// how many entries there are.
+    /// Panics if the structure differs from the module's description. Returns the number of
+    /// entries. Its time is linear in that number.
     pub(super) fn invariants(&self, pool: &Pool) -> usize {
         let (mut found, mut rest) = (0, None);
         for ring in 0..RINGS {
@@ -318,18 +325,18 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
             rest.is_none_or(|rest| rest >= self.order(self.rest)),
             "rest"
         );
-        // A bucket with entries that is not marked would be missing here.
+        // An entry in a bucket that is not marked would be missing here.
         assert_eq!(found, self.len as usize, "entries");
         found + self.in_flight().count()
     }
 
-    /// The buckets of a ring that are marked; panics where `masks` and `summary` differ.
+    /// The marked buckets of a ring. Panics if `masks` and `summary` differ.
     fn marked(&self, ring: usize) -> Vec<usize> {
         let mut marked = Vec::new();
         for group in ring * GROUPS..(ring + 1) * GROUPS {
             let words = &self.masks[group * 64..(group + 1) * 64];
             if self.summary[group] == 0 {
-                // Compared as a whole, since this is most of them.
+                // Compared as a whole, since most groups are empty.
                 assert_eq!(words, [0; 64], "group {group}");
                 continue;
             }
@@ -346,14 +353,14 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         marked
     }
 
-    /// Which places a distance can have.
+    /// The ring, width and rounding of keys at a distance.
     #[inline(always)]
     fn shape(distance: u64) -> Shape<QUANTUM> {
         Shape::OF[(distance | 1).ilog2() as usize % 64]
     }
 
-    /// Whether a key that lies ahead of `now` is less than one round behind the first of its
-    /// ring. Only what is overdue since half a round can make that false.
+    /// Whether a key ahead of `now` is less than one round behind the first key of its ring. It is
+    /// false only if an entry has been overdue for half a round or more.
     #[inline(always)]
     fn inside(&self, spot: Spot, now: u64) -> bool {
         let overdue = now.wrapping_sub(self.next.key) as i64;
@@ -379,7 +386,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         key.wrapping_sub(self.base)
     }
 
-    /// Notes that a bucket is not empty any more; it begins with the chunk `front`.
+    /// Marks a bucket that has got its first entry. Its first chunk is `front`.
     #[inline(always)]
     fn opened(&mut self, spot: Spot, front: u32) {
         let (ring, slot) = (spot.ring(), spot.slot());
@@ -408,7 +415,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// The chunk at the front is used up.
+    /// Drops the front chunk after its last entry was taken.
     #[inline(always)]
     fn next_chunk(&mut self, pool: &mut Pool) {
         let tail = self.tails[self.next.slot()];
@@ -419,7 +426,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// Notes that the only bucket is empty.
+    /// Unmarks the last bucket with entries.
     #[inline(always)]
     fn emptied_at_all(&mut self) {
         let slot = self.next.slot();
@@ -429,7 +436,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.groups = 0;
     }
 
-    /// Notes that the next bucket is empty, and finds the one that is next now.
+    /// Unmarks the next bucket and finds the bucket that is next now.
     #[inline(always)]
     fn emptied(&mut self, pool: &Pool) {
         let (ring, slot) = (self.next.ring(), self.next.slot());
@@ -458,7 +465,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.front = pool.behind(self.tails[self.next.slot()]);
     }
 
-    /// Notes that a bucket is empty which is not the next.
+    /// Unmarks a bucket other than the next.
     #[cold]
     fn emptied_elsewhere(&mut self, slot: u32) {
         let (slot, ring) = (slot as usize, slot as usize / BUCKETS);
@@ -474,8 +481,9 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.find_rest(self.next.ring());
     }
 
-    /// The bucket at `slot`, the first of its ring, is empty, and so is the rest of its word of
-    /// `masks` behind it: finds the ring's first bucket, if there is one. `key` is the key of `slot`.
+    /// Finds a ring's first bucket after the one at `slot`, which was the first, has become empty,
+    /// and the rest of its word of `masks` is empty too. `key` is the key of `slot`. Returns
+    /// whether the ring has a bucket with entries.
     #[inline(never)]
     fn following(&mut self, slot: usize, key: u64) -> bool {
         self.summarize(slot);
@@ -490,7 +498,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         true
     }
 
-    /// A bit of a word of `masks` was cleared.
+    /// Updates `summary` and `groups` after a bit of `masks` was cleared.
     #[inline(always)]
     fn summarize(&mut self, slot: usize) {
         let (word, group) = (slot / 64, slot / 64 / 64);
@@ -500,7 +508,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.groups &= !(gone << group);
     }
 
-    /// The first place of all rings, and the first of the rest.
+    /// Finds the first bucket of all rings, and the least key of the other rings.
     #[inline(never)]
     fn find_next(&mut self, pool: &Pool) {
         let mut first = (u64::MAX, None);
@@ -517,14 +525,14 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.front = pool.behind(self.tails[self.next.slot()]);
     }
 
-    /// The first key of all rings but one.
+    /// Finds the least key of all rings but one.
     fn find_rest(&mut self, but: usize) {
         let rest = self.live().filter(|(ring, _)| *ring != but);
         let least = rest.map(|(_, order)| order).min();
         self.rest = self.base.wrapping_add(least.unwrap_or(u64::MAX));
     }
 
-    /// The rings with entries, and where the first key of each stands in the order.
+    /// The rings with entries, with the order of each ring's first key.
     #[inline(always)]
     fn live(&self) -> impl Iterator<Item = (usize, u64)> {
         let mut groups = self.groups;
@@ -535,7 +543,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         })
     }
 
-    /// The first bucket of a ring that is not empty, from `start` on and around. There is one.
+    /// The first marked bucket of a ring, from `start` on and around its end. There must be one.
     #[inline(always)]
     fn next_from(&self, start: usize) -> usize {
         let (word, group) = (start / 64, start / 64 / 64);
@@ -561,7 +569,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     }
 }
 
-/// All of it zero, without ever being on the stack.
+/// An array of zeros on the heap. It is never on the stack.
 fn zeroed<T: Copy + From<u8>, const N: usize>() -> Box<[T; N]> {
     match vec![T::from(0); N].into_boxed_slice().try_into() {
         Ok(all) => all,
@@ -569,7 +577,7 @@ fn zeroed<T: Copy + From<u8>, const N: usize>() -> Box<[T; N]> {
     }
 }
 
-/// What the ids of entries can tell apart.
+/// The number of flows that the ids of entries can distinguish.
 pub(super) const MAX_FLOWS: u32 = 1 << 20;
 
 #[cfg(test)]

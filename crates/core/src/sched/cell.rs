@@ -1,27 +1,30 @@
-//! Shaping to a cell contract (paper CELL, section 4.3): the Generic Cell Rate Algorithm turned
-//! around, so that it says when a packet may go instead of whether it may.
+//! Shaping to a cell contract (paper CELL, section 4.3): the inverse of the Generic Cell Rate
+//! Algorithm. It computes the time at which a packet may go, where the GCRA decides whether it may.
 //!
 //! ```text
-//! peak       eligible at TAT
-//! single     and at TATs - BT, the burst tolerance of its length
-//! dual       like single while the bucket has enough; else at TATs, when it is full again
-//! sent at t  since = t < eligible + CDVT ? eligible : t
-//!            TAT   = max(TAT, since) + length / PCR
-//!            TATs  = max(TATs, since) + length / SCR
+//! peak      eligible at TAT
+//! single    and at TATs - BT, the burst tolerance of its length
+//! dual      like single while the bucket has enough; else at TATs, when it is full again
+//! sent at t    since = t < eligible + CDVT ? eligible : t
+//!              TAT   = max(TAT, since) + length / PCR
+//!              TATs  = max(TATs, since) + length / SCR
 //! ```
-//! TAT is the theoretical arrival time of the peak's GCRA, TATs the sustained one's, that is the
-//! moment at which the bucket will be full. BT = (MBS - length) (1/SCR - 1/PCR), so that a burst
-//! at the peak rate holds MBS bytes, its last packet included. Both are computed when the flow
-//! is served, and at no other time.
+//! TAT is the theoretical arrival time of the peak's GCRA. TATs is that of the sustained rate,
+//! which is the time at which the bucket will be full. BT = (MBS - length) (1/SCR - 1/PCR), so that
+//! a burst at the peak rate holds MBS bytes, its last packet included. Both are computed when the
+//! flow is served, and at no other time.
 //!
 //! # A late packet costs no rate
-//! What contention makes late counts from when it might have gone, not from when it left, as long as
-//! it is not later than CDVT: the flow catches up. Waiting for the bucket is not lateness: the peak
-//! counts from the end of that wait too, or a pause that is shorter than CDVT would be caught up as well.
-//! Then a policer with tolerance CDVT stays silent: its own TAT, and TATs likewise, is never more than CDVT
-//! ahead of ours (it takes max(t, TAT) + T where we take max(TAT, since) + T, and t is less than
-//! since + CDVT), and we send at or after ours. This also holds of what leaves after it was decided on,
-//! if that is before eligible + CDVT ([`super::Scheduler::delayed`]).
+//! A packet that contention makes late by less than CDVT counts from its eligible time, not from
+//! its departure: the flow catches up. Waiting for the bucket is not lateness. The peak counts from
+//! the end of that wait too; otherwise the flow would also catch up a pause that is shorter than
+//! CDVT.
+//!
+//! A policer with tolerance CDVT then finds no violation. Its own TAT is never more than CDVT ahead
+//! of the scheduler's, and likewise its TATs: it computes max(t, TAT) + T where the scheduler
+//! computes max(TAT, since) + T, and t is less than since + CDVT. And the scheduler sends at its
+//! own TAT or later. This also holds for a packet that leaves after the decision, if it leaves
+//! before eligible + CDVT ([`super::Scheduler::delayed`]).
 
 use super::pace::{Moment, Pace, WHOLE};
 use super::{PATIENCE_DIGITS, finest};
@@ -30,32 +33,33 @@ use crate::contract::{self, Bucket};
 /// The state of a shaped flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cell {
-    /// TAT, the nanoseconds of a [`Moment`]; the rest is in `peak_part`.
+    /// Nanoseconds of TAT as a [`Moment`]; `peak_part` is the rest.
     peak_at: u64,
-    /// TATs, likewise; the rest is in `bucket_part`.
+    /// Nanoseconds of TATs as a [`Moment`]; `bucket_part` is the rest.
     bucket_at: u64,
-    /// When the packet that was planned last may go.
+    /// Eligible time of the packet that was planned last.
     eligible: u64,
     /// 1 / PCR.
     peak: Pace,
-    /// 1 / SCR. Without a sustained rate it is the peak's, and the bucket never lacks anything.
+    /// 1 / SCR. Without a sustained rate it is 1 / PCR, and the bucket is never empty.
     sustained: Pace,
     /// MBS in bytes, at most 2^32 - 1.
     mbs: u32,
-    /// CDVT in ns, at most 2^32 - 1 (4.3 s); a longer one is used in part.
+    /// CDVT in ns, at most 2^32 - 1 (4.3 s). A longer CDVT counts as that.
     cdvt: u32,
     peak_part: u16,
     bucket_part: u16,
-    /// How wide the place of a wait may be.
+    /// The largest width of a wait's bucket, as a binary logarithm.
     finest: u8,
-    /// The bucket is spent as a whole.
+    /// Whether the token bucket is spent as a whole.
     dual: bool,
-    /// It is spent: nothing before it is full.
+    /// Whether the token bucket of a dual contract is spent, so that no packet goes before it is
+    /// full.
     refill: bool,
 }
 
 impl Cell {
-    /// A flow that has never sent.
+    /// The state of a flow that has not sent.
     pub(super) fn new(contract: &contract::Cell) -> Cell {
         let peak = Pace::of(contract.pcr());
         let (sustained, mbs, dual) = match contract.sustained() {
@@ -80,7 +84,7 @@ impl Cell {
         }
     }
 
-    /// The same past under another contract: no credit comes from changing it.
+    /// The state under another contract. The change gives no credit.
     pub(super) fn changed(&self, contract: &contract::Cell) -> Cell {
         Cell {
             peak_at: self.peak_at,
@@ -91,12 +95,12 @@ impl Cell {
         }
     }
 
-    /// The longest packet that can ever be eligible.
+    /// The longest packet that can become eligible.
     pub(super) fn longest(&self) -> u32 {
         self.mbs
     }
 
-    /// A packet comes to the empty queue: time that passed in silence is no credit.
+    /// A packet arrives at the empty queue. The silence before gives no credit.
     #[inline(always)]
     pub(super) fn wake(&mut self, now: u64) {
         if self.peak_at < now {
@@ -107,35 +111,36 @@ impl Cell {
         }
     }
 
-    /// When a packet of this length (at most [`Cell::longest`]) may go, and by when it must. Without branches: what flows of
-    /// many contracts do next cannot be predicted.
+    /// The eligible time and the deadline of a packet of this length, at most [`Cell::longest`]. It
+    /// has no branches, because the outcomes would be unpredictable with flows of many contracts.
     #[inline(always)]
     pub(super) fn plan(&mut self, length: u32) -> (u64, u64) {
         let (peak, full) = (self.peak_at, self.bucket_at);
         let room = self.mbs - length;
         // TATs - BT: the bucket has enough for this packet.
         let enough = full.saturating_sub(self.sustained.longer_than(self.peak, room));
-        // What only arithmetic rounded away is waited for.
+        // A lack that is only a rounding error does not count as a spent bucket. The packet waits
+        // for it.
         let spent = self.refill | (enough > peak + ROUNDING);
         self.refill = self.dual & spent;
         self.eligible = peak.max(if self.refill { full } else { enough });
         (self.eligible, self.deadline())
     }
 
-    /// From when on the packet that was planned last may go.
+    /// Eligible time of the packet that was planned last.
     #[inline(always)]
     pub(super) fn eligible(&self) -> u64 {
         self.eligible
     }
 
-    /// By when the packet that was planned last must go.
+    /// Deadline of the packet that was planned last.
     #[inline(always)]
     pub(super) fn deadline(&self) -> u64 {
         self.eligible + u64::from(self.cdvt)
     }
 
-    /// The same cell for a [`super::Pacer`], whose waits are in units of 2^`digits` ns and may end half of CDVT late: nobody
-    /// else counts on the rest of it.
+    /// The same cell for a [`super::Pacer`]. There waits are in units of 2^`digits` ns. They may
+    /// end late by half of CDVT, because no other component uses the rest of it.
     pub(super) fn paced(self, digits: u32) -> Cell {
         let half = (self.cdvt | 1).ilog2().saturating_sub(1);
         Cell {
@@ -145,21 +150,23 @@ impl Cell {
         }
     }
 
-    /// How wide the place of a wait may be in a [`super::Pacer`], as a binary logarithm. The pause of a dual bucket, which is
-    /// longer than what is between two packets, ends as sharply as anywhere.
+    /// The largest width of a wait's bucket in a [`super::Pacer`], as a binary logarithm. The pause
+    /// of a dual bucket is longer than the time between two packets. Its width is smaller: 1/32 of
+    /// CDVT, as in the scheduler.
     #[inline(always)]
     pub(super) fn finest_paced(&self) -> u32 {
         let sharper = u32::from(self.refill) * (PATIENCE_DIGITS - 1);
         u32::from(self.finest).saturating_sub(sharper)
     }
 
-    /// How wide the place of a wait may be, as a binary logarithm.
+    /// The largest width of a wait's bucket, as a binary logarithm.
     #[inline(always)]
     pub(super) fn finest(&self) -> u32 {
         u32::from(self.finest)
     }
 
-    /// How far a packet of this length and the next are apart at the peak rate, in whole nanoseconds.
+    /// The time between a packet of this length and the next at the peak rate, in whole
+    /// nanoseconds.
     #[inline(always)]
     pub(super) fn spacing(&self, length: u32) -> u64 {
         self.peak.span(length).ticks() >> 16
@@ -177,7 +184,8 @@ impl Cell {
         self.refill = false;
     }
 
-    /// Packets of so many bytes, which were said to be sent, left at `at` only. Whether that changes anything.
+    /// Packets of `bytes` together, which counted as sent, left at `at` only. Returns whether the
+    /// state changed.
     pub(super) fn delayed(&mut self, at: u64, bytes: u32) -> bool {
         let least = Moment::at(at.saturating_sub(u64::from(self.cdvt)));
         let peak = least.after(self.peak.span(bytes));
@@ -206,8 +214,8 @@ impl Cell {
     }
 }
 
-/// From where a theoretical arrival time advances: itself, or a later nanosecond. (Who is not late keeps the part of a nanosecond
-/// that waiting for a whole one took.)
+/// The time from which a theoretical arrival time advances: its own value, or a later nanosecond. A
+/// packet that is not late keeps the part of a nanosecond by which its wait was rounded up.
 #[inline(always)]
 fn from(tat: Moment, since: u64, late: bool) -> Moment {
     let kept = since + u64::from(late) <= tat.nanos;
@@ -217,7 +225,7 @@ fn from(tat: Moment, since: u64, late: bool) -> Moment {
     }
 }
 
-/// More than a burst's roundings add up to: a nanosecond each time, and 2^-16 ns for each packet.
+/// An upper bound of a burst's rounding errors, in ns: one each time, and 2^-16 for each packet.
 const ROUNDING: u64 = 100;
 
 fn clamp(value: u64) -> u32 {

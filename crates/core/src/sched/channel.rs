@@ -1,18 +1,18 @@
 //! Shaping to a real-time channel (paper RTC, section 2.2): linear bounded arrivals.
 //!
-//! A message's *logical arrival* is when it arrived or 1/Rmax after the logical arrival of the
-//! message before it, whichever is later; its deadline is the delay bound after that. So a burst
-//! of Bmax messages may arrive at once, and yet no channel takes more of the link than Rmax
-//! messages of Mmax in a second. All packets of a message share its times, also those that come
-//! when the ones before them have left already: processing hands a message over in pieces.
+//! A message's *logical arrival* is its arrival, or 1/Rmax after the logical arrival of the message
+//! before it, whichever is later. Its deadline is its logical arrival plus the delay bound. So a
+//! burst of Bmax messages may arrive at once, and yet no channel takes more of the link than Rmax
+//! messages of Mmax in a second. All packets of a message share its times, even if they arrive
+//! after its earlier packets have left: a message may come in pieces from processing.
 //!
-//! A message is at most Mmax long, whatever its owner says: the packet that would make it longer
-//! begins the next one. So who never says that a message begins, or sends a long one, takes no more
-//! than Rmax messages of Mmax either. A packet that alone is longer than Mmax counts as as many
-//! messages as it fills.
+//! A message is at most Mmax long. A packet that would make it longer begins the next message. So
+//! an owner that reports no beginnings of messages, or sends messages that are too long, also gets
+//! no more than Rmax messages of Mmax. A single packet that is longer than Mmax counts as the
+//! number of messages that it fills.
 //!
-//! A piece that comes after the deadline of its message cannot be in time any more, and an old
-//! deadline would let it pass those who still can be: it counts as a message of its own.
+//! A piece that arrives after the deadline of its message begins a message of its own. It can no
+//! longer be in time, and with the old deadline it would go before packets that still can be.
 
 use crate::contract;
 
@@ -21,22 +21,22 @@ use crate::contract;
 pub(super) struct Channel {
     /// The delay bound.
     bound: u64,
-    /// Logical arrival of the message whose packets are being sent.
+    /// Logical arrival of the current message.
     logical: u64,
     /// The earliest logical arrival of the next message.
     next: u64,
     /// Mmax in bytes.
     mmax: u64,
-    /// Bytes of the message so far, its packet at the head included.
+    /// Bytes of the current message so far, including its packet at the head.
     used: u64,
-    /// 1 / Rmax, rounded up: at most a second.
+    /// 1 / Rmax in ns, rounded up: at most 10^9.
     spacing: u32,
-    /// Whether there was any message yet.
+    /// Whether the channel has had a message.
     begun: bool,
 }
 
 impl Channel {
-    /// A channel without messages yet.
+    /// A channel without messages.
     pub(super) fn new(contract: &contract::Channel) -> Channel {
         Channel {
             // Rmax is at least 1.
@@ -50,7 +50,7 @@ impl Channel {
         }
     }
 
-    /// The same messages under another contract; spacing and bound count from the next message.
+    /// The same messages under another contract. Spacing and bound count from the next message.
     pub(super) fn changed(&self, contract: &contract::Channel) -> Channel {
         Channel {
             logical: self.logical,
@@ -61,9 +61,9 @@ impl Channel {
         }
     }
 
-    /// A packet of this length is the head now. It begins a message that arrived at `begins` (that
-    /// may lie ahead, if the entry of the channel (`sched::gate`) found it too early), or goes on with
-    /// the one before.
+    /// A packet of this length becomes the head. It begins a message that arrived at `begins`, or
+    /// continues the current one. `begins` may lie ahead, if the gate of the channel
+    /// (`sched::gate`) moved it.
     #[inline(always)]
     pub(super) fn go_on(&mut self, begins: Option<u64>, length: u64) {
         let used = self.used.saturating_add(length);
@@ -78,7 +78,7 @@ impl Channel {
     fn begin(&mut self, arrived: u64, length: u64) {
         self.logical = arrived.max(self.next);
         if length > self.mmax {
-            // The last of the messages that it fills.
+            // The logical arrival of the last message that the packet fills.
             let more = (length - 1) / self.mmax.max(1);
             let more = u64::from(self.spacing).saturating_mul(more);
             self.logical = self.logical.saturating_add(more);
@@ -88,15 +88,16 @@ impl Channel {
         self.begun = true;
     }
 
-    /// A packet comes to the empty queue. It begins a message that arrived at `begins`, or goes on
-    /// with the one before, if that can still be in time.
+    /// A packet arrives at the empty queue. It begins a message that arrived at `begins`, or
+    /// continues the current one if that one's deadline is not over.
     #[inline(always)]
     pub(super) fn wake(&mut self, begins: Option<u64>, length: u64, now: u64) {
         let over = !self.begun || now > self.plan().1;
         self.go_on(begins.or(over.then_some(now)), length);
     }
 
-    /// A packet comes at `at` and not before, of a message that begins with it or that goes on.
+    /// A packet that begins or continues a message comes at `at`, when a limit lets it go, and not
+    /// before.
     pub(super) fn come(&mut self, begins: Option<u64>, length: u64, at: u64) {
         self.go_on(begins.or((!self.begun).then_some(at)), length);
         if at > self.plan().1 {
@@ -105,7 +106,7 @@ impl Channel {
         }
     }
 
-    /// The logical arrival and the deadline of the message.
+    /// The logical arrival and the deadline of the current message.
     #[inline(always)]
     pub(super) fn plan(&self) -> (u64, u64) {
         (self.logical, self.logical.saturating_add(self.bound))

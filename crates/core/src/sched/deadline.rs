@@ -1,24 +1,24 @@
-//! How long after its eligible time a packet's deadline is, in the 12 bits that a calendar's
-//! entry has for it.
+//! Encoding of a relative deadline, the time between eligible time and deadline, in the 12 bits
+//! that an entry of a calendar has for it.
 //!
-//! A floating-point number: below 8,192 ns in steps of 64 ns, above to eight binary digits,
-//! rounded down; so what is [`kept`] of a deadline is at most 0.8 % (or 63 ns) shorter than what
-//! was asked, and never longer. The scheduler orders by what is kept, so admission must count
-//! with it too.
+//! The encoding is a floating-point number: steps of 64 ns below 8,192 ns, eight binary digits
+//! above, rounded down. So the rounded deadline ([`kept`]) is at most 0.8 % (or 63 ns) shorter than
+//! the exact one, and never longer. The scheduler orders by the rounded deadline, so admission must
+//! use it too.
 
 use crate::units::Nanos;
 
-/// Of a delay bound, how much the scheduler works with: it orders by a deadline between this one
-/// and the one asked for. Bounds are cut at 4.8 hours.
+/// The shortest delay bound that the scheduler may use in place of `bound`. It orders by a deadline
+/// between this one and the exact one. Bounds are cut at 4.8 hours.
 ///
-/// To the rounding of this module comes that of the calendar of the due: 1/1024 of the bound, or
-/// 512 ns.
+/// The result contains the rounding of this module and that of the due calendar: 1/1024 of the
+/// bound, or 512 ns.
 pub fn kept(bound: Nanos) -> Nanos {
     let coded = decode(encode(bound.0));
     Nanos(coded.saturating_sub((coded >> 10).max(512)))
 }
 
-/// The word for so many nanoseconds.
+/// The code of a number of nanoseconds, rounded down.
 #[inline(always)]
 pub(super) fn encode(nanos: u64) -> u32 {
     let units = nanos >> UNIT;
@@ -30,7 +30,7 @@ pub(super) fn encode(nanos: u64) -> u32 {
     word.min(LONGEST)
 }
 
-/// The nanoseconds of a word.
+/// The nanoseconds of a code.
 #[inline(always)]
 pub(super) fn decode(word: u32) -> u64 {
     let mantissa = u64::from(word & ((1 << DIGITS) - 1));
@@ -41,13 +41,13 @@ pub(super) fn decode(word: u32) -> u64 {
     units << UNIT
 }
 
-/// Not a deadline: the flow itself has to be asked.
+/// Not a deadline: the flow is placed anew when the entry falls due.
 pub(super) const ASK: u32 = (1 << 12) - 1;
 
-/// Not a deadline either: a member of a server, which is eligible then.
+/// Not a deadline: a member of a server, which becomes eligible when the entry falls due.
 pub(super) const JOIN: u32 = ASK - 1;
 
-/// The word of the longest bound.
+/// The code of the longest bound.
 const LONGEST: u32 = JOIN - 1;
 
 /// Binary logarithm of the finest step.

@@ -1,9 +1,10 @@
-//! What was stopped on its way: a packet that was given its time, and left later.
+//! Correction for packets that left later than the scheduler decided.
 //!
-//! Between [`Scheduler::poll`] and the wire the sender may be stopped, by the machine below it for instance. Of a cell
-//! contract a policer counts from when a packet came: its theoretical arrival time may then be ahead of ours by more than
-//! CDVT, and what we send next would be early. So ours is moved on until it is ahead by CDVT and no more, and the
-//! flow loses no rate that it could have kept.
+//! Between [`Scheduler::poll`] and the wire the sender may be stopped, for example by the
+//! hypervisor. A policer of a cell contract counts from the arrival of a packet, so its theoretical
+//! arrival time may then be ahead of the scheduler's by more than CDVT, and the next packet would
+//! be early. The correction moves the scheduler's theoretical arrival time on until the policer's
+//! is ahead by exactly CDVT. So the flow loses no rate that it could have kept.
 
 use super::flow::{Kind, MAX_LENGTH};
 use super::service::{FlowId, Misuse, Service};
@@ -11,8 +12,12 @@ use super::{Flag, Scheduler};
 use crate::units::{Bytes, Instant, Nanos};
 
 impl Scheduler {
-    /// The last packets of a flow, so many bytes together, left no earlier than `at`. For cell contracts; others count from when
-    /// they were served. A delay below [`Service::tolerance`] need not be told.
+    /// Reports that the last packets of a flow, `bytes` together, left no earlier than `at`. It has
+    /// an effect on cell contracts only; other services count from the decision. A delay below
+    /// [`Service::tolerance`] need not be reported.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the flow does not exist.
     pub fn delayed(&mut self, flow: FlowId, bytes: Bytes, at: Instant) -> Result<(), Misuse> {
         self.advance(at);
         let bytes = bytes.0.min(u64::from(MAX_LENGTH)) as u32;
@@ -30,9 +35,11 @@ impl Scheduler {
 }
 
 impl Service {
-    /// How much later than its [`Departure::eligible`](super::Departure::eligible) a packet may leave without a word of it; or
-    /// than its [`Departure::start`](super::Departure::start), if that is so late already. (CDVT less the nanosecond that is kept in
-    /// parts.)
+    /// The longest delay of a departure that needs no call of [`Scheduler::delayed`]: CDVT less one
+    /// nanosecond, because the scheduler stores parts of a nanosecond. It counts from
+    /// [`Departure::eligible`](super::Departure::eligible). If
+    /// [`Departure::start`](super::Departure::start) is later than that already, it counts from the
+    /// start. For services other than cells it is `u64::MAX` nanoseconds.
     pub fn tolerance(&self) -> Nanos {
         match self.parts().0 {
             Service::Cell(cell) => Nanos(cell.cdvt().0.saturating_sub(1)),

@@ -1,15 +1,15 @@
-//! Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996): who is served next so that
-//! everybody's service grows in the same ratio.
+//! Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996): flows get service in the ratio of
+//! their weights.
 //!
-//! Each flow has a start tag; the least one is served. Virtual time is the start tag in service;
-//! a flow that joins starts there or where its last packet ended, whichever is later, so silence
-//! is no credit; a served packet moves the tag on by its length over the flow's weight. Over any
-//! interval in which two flows are backlogged, their service per weight then differs by at most
-//! one longest packet of each over its weight (theorem 1 there), and by the rounding of tags here:
-//! 1/1024 of the same.
+//! Each flow has a start tag, and the flow with the least tag is served. Virtual time is the start
+//! tag in service. A flow that joins starts there, or at the end of its last packet if that is
+//! later, so silence gives no credit. A served packet advances the tag by its length over the
+//! flow's weight. Over any interval in which two flows are backlogged, their service per weight
+//! then differs by at most one longest packet of each over its weight (theorem 1 of the paper),
+//! plus the rounding of tags here: 1/1024 of the same.
 //!
-//! Tags wrap around. One that is farther ahead than any packet takes it was left behind half the
-//! numbers ago and counts as behind.
+//! Tags wrap around. A tag that is farther ahead than any packet takes it is older than half the
+//! range of numbers, and counts as behind.
 
 use super::TAG_QUANTUM;
 use super::calendar::{Calendar, Entry, Pool};
@@ -46,7 +46,7 @@ impl Fair {
         self.calendar.is_empty()
     }
 
-    /// Where a flow starts whose last packet ended at `tag`.
+    /// The start tag of a flow whose last packet ended at `tag`.
     #[inline(always)]
     pub(super) fn start(&self, tag: u64) -> u64 {
         match (0..=FARTHEST).contains(&signed(tag, self.time)) {
@@ -55,14 +55,14 @@ impl Fair {
         }
     }
 
-    /// A flow joins with a start tag from [`Fair::start`].
+    /// Inserts a flow with a start tag from [`Fair::start`].
     #[inline(always)]
     pub(super) fn join(&mut self, pool: &mut Pool, id: u32, start: u64) {
         let spot = self.calendar.before(start, self.time);
         self.calendar.push(pool, spot, Entry::new(id, 0));
     }
 
-    /// The flow of the least tag. If its entry is old, it has to join again.
+    /// Takes the flow with the least tag. If its entry is old, the flow has to join again.
     #[inline(always)]
     pub(super) fn take(&mut self, pool: &mut Pool, ahead: impl Fn(u32)) -> Option<u32> {
         let spot = self.calendar.peek()?;
@@ -75,7 +75,7 @@ impl Fair {
         Some(entry.id())
     }
 
-    /// A packet was served, and ends at this tag.
+    /// A packet was served and ends at this tag.
     #[inline(always)]
     pub(super) fn served(&mut self, finish: u64) {
         if signed(finish, self.finish) > 0 {
@@ -83,7 +83,8 @@ impl Fair {
         }
     }
 
-    /// The end of a busy period, if it is one: nobody is ahead of anybody.
+    /// Ends a busy period, if no entries are left: virtual time advances to the last end of a
+    /// packet.
     #[inline(always)]
     pub(super) fn settle(&mut self) {
         if self.calendar.is_empty() && signed(self.finish, self.time) > 0 {
@@ -91,12 +92,12 @@ impl Fair {
         }
     }
 
-    /// Panics if anything is wrong; how many entries there are.
+    /// Panics if the state is inconsistent. Returns the number of entries.
     pub(super) fn invariants(&self, pool: &Pool) -> usize {
         self.calendar.invariants(pool)
     }
 
-    /// Keys are compared from a quarter of the numbers before the virtual time on.
+    /// Keys are compared by their distance from a quarter of the range before the virtual time.
     fn set_time(&mut self, time: u64) {
         self.time = time;
         self.calendar.base = time.wrapping_sub(1 << 62);
@@ -109,5 +110,5 @@ fn signed(a: u64, b: u64) -> i64 {
     a.wrapping_sub(b) as i64
 }
 
-/// More than any packet takes: 2^24 bytes of weight 1, or 12 s and more of a slow member.
+/// More than the advance by any packet: 2^24 bytes at weight 1, or 12 s and more of a slow member.
 const FARTHEST: i64 = 1 << 60;

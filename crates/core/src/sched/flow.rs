@@ -1,4 +1,4 @@
-//! What is kept of a flow: one cache line.
+//! The state of a flow, in one cache line.
 
 use super::calendar::Place;
 use super::cell::Cell;
@@ -7,25 +7,25 @@ use super::member::Member;
 use super::share::Share;
 use super::slice::Slice;
 
-/// A flow, or a place for one.
+/// A flow, or a vacant entry for one.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct Flow {
     /// Length of the head in bytes (24 bits), and flags.
     about: u32,
-    /// Where the flow's entry among the sleepers stands, if it has one.
+    /// The position of the flow's entry among the sleepers, if it has one.
     pub(super) place: Place,
     pub(super) kind: Kind,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
 
-/// By what a flow is served.
+/// The service of a flow, with its state.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// Nobody is here.
+    /// The entry is vacant.
     Vacant {
-        /// The next vacant place, or the number of places.
+        /// The next vacant entry, or the number of entries.
         next: u32,
     },
     Share(Share),
@@ -39,33 +39,33 @@ pub(super) enum Kind {
     },
     Channel(Channel),
     Member(Member),
-    /// A slice for others.
+    /// An overbooked server: a slice that its members share.
     Server {
         slice: Slice,
-        /// Which of the scheduler's servers.
+        /// Index into the scheduler's servers.
         server: u16,
     },
 }
 
-/// Something that is true of a flow or not.
+/// A property that a flow has or has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(super) enum Flag {
-    /// A packet is waiting.
+    /// The flow has a head.
     Waiting = 1 << 24,
-    /// An entry of it stands among the sleepers, the due or the early.
+    /// The flow has an entry among the sleepers, the due or the early.
     Clock = 1 << 25,
-    /// An entry of it stands in the left-over.
+    /// The flow has an entry in the left-over.
     Fair = 1 << 26,
-    /// The entry of `Clock` is older than what is now to be known: look at the flow again.
+    /// The entry of `Clock` is outdated. When it is taken, the flow is placed again.
     ClockOld = 1 << 27,
-    /// The entry of `Fair` is older than the start tag.
+    /// The entry of `Fair` has an outdated start tag.
     FairOld = 1 << 28,
-    /// The flow was removed; its place is free once no entry is left.
+    /// The flow was removed. Its `FlowId` is free once no entry is left.
     Gone = 1 << 29,
-    /// It has a limit among the scheduler's `limits`.
+    /// The flow has a limit among the scheduler's `limits`.
     Limited = 1 << 30,
-    /// It goes the way of all others even if it is a cell, see [`LONG_WAY`].
+    /// The flow takes the general path even if it is a cell, see [`LONG_WAY`].
     LongWay = 1 << 31,
 }
 
@@ -83,7 +83,7 @@ impl Flow {
         self.about & flag as u32 != 0
     }
 
-    /// Whether one thing is true of it and others are not.
+    /// Whether the flow has the property `flag` and none of `not`.
     #[inline(always)]
     pub(super) fn is_just(&self, flag: Flag, not: [Flag; 3]) -> bool {
         let flag = flag as u32;
@@ -114,9 +114,11 @@ impl Flow {
     }
 }
 
-/// The last one of so many flows goes the long way, for no other reason than that its code stays near. Where tens of thousands of
-/// cells are between two packets of another kind, the first of these would wait for all of it. Tests have more.
+/// One in this number of flows takes the general path even if it is a cell, only to keep the code
+/// of that path in the cache. If tens of thousands of cells come between two packets of other
+/// kinds, the first such packet would otherwise wait for all of that code. Tests use a smaller
+/// number.
 pub(super) const LONG_WAY: u32 = if cfg!(test) { 8 } else { 256 };
 
-/// What 24 bits hold; the arithmetic of `pace` relies on it.
+/// The largest value of 24 bits. The arithmetic of `pace` depends on it.
 pub(super) const MAX_LENGTH: u32 = (1 << 24) - 1;

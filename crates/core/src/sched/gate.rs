@@ -1,63 +1,65 @@
-//! The entry of a channel: what happens to messages that its contract does not allow.
+//! Admission of messages to a channel, with a policy for messages that exceed its contract.
 //!
 //! A [`Gate`] stands between a sender and the message queue of a real-time channel (paper RTC,
-//! section 3.1 and table 2). The queue holds Bmax messages: a burst that the contract allows
-//! always fits. What exceeds that is dealt with as the channel's [`Overload`] policy says, and
-//! the sender is always told:
+//! section 3.1 and table 2). The queue holds Bmax messages, so a burst that the contract allows
+//! always fits. The channel's [`Overload`] policy decides on further messages, and the sender gets
+//! a [`Verdict`] for each message:
 //!
 //! | policy | a message that finds Bmax waiting | a message before its logical arrival |
 //! |---|---|---|
 //! | `Block` | waits outside until one has left | is queued |
-//! | `Decay` | is queued, and its deadline is as much later as its logical arrival is | is queued |
+//! | `Decay` | is queued with its logical arrival, so its deadline is later | is queued |
 //! | `Space` | waits outside | waits outside until then, so the queue stays short |
 //! | `Drop` | is dropped | is queued |
 //!
-//! None of them lets a channel have more of the link than it contracted, since that is bounded by
-//! logical arrivals; they differ in who waits, and where. A message longer than Mmax counts as
-//! so many messages of Mmax: the logical arrival of the next one is as many times 1/Rmax later. (Its own packets beyond the first
-//! Mmax have later logical arrivals too: the scheduler counts the bytes of a message.)
+//! No policy gives a channel more of the link than its contract, because logical arrivals bound it.
+//! The policies differ in what waits, and where. A message longer than Mmax counts as ⌈length /
+//! Mmax⌉ messages: the logical arrival of the next one is later by as many times 1/Rmax. (Its own
+//! packets beyond the first Mmax also have later logical arrivals: the scheduler counts the bytes
+//! of a message.)
 
 use crate::contract;
 use crate::units::{Bytes, Instant};
 
-/// What is done about too many messages.
+/// The policy for messages that exceed the contract.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overload {
     /// The sender is blocked while the queue is full (the paper's "block handler").
     #[default]
     Block,
-    /// Everything is taken; the deadlines of what is too much decay ("decay handler deadline").
+    /// Every message is queued. Messages that exceed the contract have later deadlines ("decay
+    /// handler deadline").
     Decay,
-    /// The minimum spacing 1/Rmax is enforced at the entry ("enforce Imin").
+    /// The gate enforces the minimum spacing 1/Rmax ("enforce Imin").
     Space,
-    /// What overflows the queue is dropped ("drop overflow messages").
+    /// A message that finds the queue full is dropped ("drop overflow messages").
     Drop,
 }
 
-/// What becomes of a message.
+/// The decision on a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It is queued.
+    /// The message is queued.
     Queued {
         /// Its logical arrival, for [`super::Packet::first`].
         arrival: Instant,
     },
-    /// Not now: offer it again at this time.
+    /// The message is not accepted. Offer it again at this time.
     WaitUntil(Instant),
-    /// Not now: offer it again when [`Gate::handle_sent`] has been called.
+    /// The message is not accepted. Offer it again after the next [`Gate::handle_sent`].
     WaitForRoom,
-    /// It is dropped.
+    /// The message is dropped.
     Dropped,
 }
 
-/// The entry of one channel.
+/// The gate of one channel.
 #[derive(Clone, Copy, Debug)]
 pub struct Gate {
     mmax: u64,
     spacing: u64,
     bmax: u32,
     policy: Overload,
-    /// Messages that were queued and have not left.
+    /// Number of messages that were queued and have not left.
     waiting: u32,
     /// The earliest logical arrival of the next message.
     next: u64,
@@ -65,7 +67,7 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// The entry of a channel with nothing in its queue.
+    /// The gate of a channel with an empty queue.
     pub fn new(channel: &contract::Channel, policy: Overload) -> Gate {
         Gate {
             mmax: channel.mmax().0,
@@ -78,7 +80,7 @@ impl Gate {
         }
     }
 
-    /// A message of this length arrives.
+    /// Decides on a message of this length that arrives at `now`.
     pub fn handle_message(&mut self, length: Bytes, now: Instant) -> Verdict {
         let full = self.waiting >= self.bmax;
         match self.policy {
@@ -103,8 +105,8 @@ impl Gate {
         }
     }
 
-    /// The last packet of a message has left the queue. Says whether a sender that was told to
-    /// wait for room may try again.
+    /// Reports that the last packet of a message has left the queue. Returns whether a sender that
+    /// waits for room may offer its message again.
     pub fn handle_sent(&mut self) -> bool {
         self.waiting = self.waiting.saturating_sub(1);
         self.waiting < self.bmax
@@ -115,7 +117,7 @@ impl Gate {
         self.waiting
     }
 
-    /// Messages that were dropped.
+    /// Number of messages that were dropped.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }

@@ -1,15 +1,15 @@
-//! What happens inside overbooked servers: members wake, are eligible, are served, leave.
+//! Members of overbooked servers: how they wake, become eligible, are served and leave.
 //!
 //! ```text
-//!           handle_head                 eligible                 server's turn
-//! idle ──────────────────▶ asleep ──────────────────▶ ready ──────────────────▶ served
-//!   ▲                        ▲                                                    │
+//!        handle_head              eligible               server's turn
+//!  idle ──────────────────▶ asleep ──────────────────▶ ready ──────────────────▶ served
+//!   ▲                        ▲                                                   │
 //!   └── nothing behind ──────┴──────────────── scaled TAT ◀───────────────────────┘
 //! ```
-//! A member is *active* while it has a packet and *ready* while it is eligible too. The server's
-//! own flow waits in the link exactly while any member is ready. A ready member has an entry in
-//! its class and none among the sleepers; an entry of one that is not ready is dropped when its
-//! turn comes.
+//! A member is *active* while it has a packet, and *ready* while it is eligible too. The server's
+//! own flow waits in the link exactly while a member is ready. A ready member has an entry in its
+//! class and none among the sleepers. The entry of a member that is not ready is dropped when it
+//! comes first.
 
 use super::flow::{Flag, Flow, Kind};
 use super::server::{Class, MAX_CLASSES, Server};
@@ -22,9 +22,15 @@ use crate::sched::turn::prefetch;
 use crate::units::{Instant, Rate};
 
 impl Scheduler {
-    /// A new overbooked server: a slice that its members share, by classes of static priority
-    /// (the first is the highest) and in proportion to their contracts. It is admitted like any
-    /// slice; what its members ask for together is not. Its classes' minimums fit into the slice.
+    /// Adds an overbooked server: a slice that its members share, by classes of static priority
+    /// (the first is the highest) and in proportion to their contracts. Admission treats it like
+    /// any other slice and does not count the members' contracts. The classes' minimums must fit
+    /// into the slice.
+    ///
+    /// # Errors
+    /// [`Misuse::Classes`] if there are not 1 to [`MAX_CLASSES`] classes. [`Misuse::Servers`] with
+    /// 2^13 servers. [`Misuse::Full`] with 2^20 flows. [`Misuse::Extra`] if the slice has `extra`.
+    /// [`Misuse::Minimums`] if the classes' minimums exceed the slice.
     pub fn insert_server(
         &mut self,
         slice: contract::Slice,
@@ -61,7 +67,7 @@ impl Scheduler {
         Ok(flow)
     }
 
-    /// Whether a server's slice gives what its classes are promised, in bit/s.
+    /// Checks that a server's slice gives the `promised` bit/s.
     pub(super) fn gives(&self, slice: &contract::Slice, promised: u64) -> Result<(), Misuse> {
         let gives = Slice::new(slice).of(self.wire.rate.bits_per_second());
         match slice.extra() {
@@ -74,8 +80,12 @@ impl Scheduler {
         }
     }
 
-    /// A new member of a server, with nothing to send yet. It is shaped to its contract, or to
-    /// what its class can have of it.
+    /// Adds a member to a class of a server, with an empty queue. The member is shaped to its
+    /// contract, or to the part of it that is available to its class.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the server does not exist. [`Misuse::NoClass`] if the flow is not a
+    /// server or has no such class. [`Misuse::Full`] with 2^20 flows.
     pub fn insert_member(
         &mut self,
         server: FlowId,
@@ -102,7 +112,7 @@ impl Scheduler {
         Ok(flow)
     }
 
-    /// A member has a packet now, or has none any more; nothing for other flows.
+    /// A member gets a packet, or has none any more. No effect on other flows.
     #[inline(never)]
     pub(super) fn set_active(&mut self, id: u32, active: bool) {
         if let Kind::Member(member) = &self.flows[id as usize].kind
@@ -133,7 +143,7 @@ impl Scheduler {
         }
     }
 
-    /// A member's contract changes, and what it adds to its class.
+    /// Changes a member's contract, and its contribution to its class.
     pub(super) fn change_member(&mut self, id: u32, contract: &contract::Cell) {
         let flow = &mut self.flows[id as usize];
         let waiting = flow.is(Flag::Waiting);
@@ -150,8 +160,8 @@ impl Scheduler {
         }
     }
 
-    /// Drops old entries of servers that were removed, not too many at once: nobody is in them any more. The place of one that is
-    /// empty is free.
+    /// Drops old entries of removed servers, a limited number in one call. Such a server has no
+    /// members. The index of a server without entries becomes free.
     pub(super) fn drain_closed(&mut self) {
         let Some(index) = self.closed.last().copied() else {
             return;
@@ -169,7 +179,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets a member sleep until it is eligible, or be ready.
+    /// Inserts a member into the sleepers until it is eligible, or makes it ready.
     #[inline(never)]
     pub(super) fn place_member(&mut self, id: u32) {
         let now = self.now;
@@ -193,7 +203,7 @@ impl Scheduler {
         self.sleep(spot, Entry::new(id, deadline::JOIN));
     }
 
-    /// A member's time has come.
+    /// A member becomes eligible.
     #[inline(never)]
     pub(super) fn member_eligible(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
@@ -204,7 +214,7 @@ impl Scheduler {
         }
     }
 
-    /// A member is ready; its server wakes if it is the first.
+    /// Makes a member ready. If it is the first ready member, its server wakes.
     #[inline(always)]
     fn make_ready(&mut self, id: u32) {
         let (now, longest) = (self.now, self.wire.longest);
@@ -239,8 +249,8 @@ impl Scheduler {
         }
     }
 
-    /// It is a server's turn: whose is it inside? Nobody's if too many old entries were in the
-    /// way; then the server waits for its next turn.
+    /// The member to serve in a server's turn. `None` if too many old entries came first; then the
+    /// server waits for its next turn.
     #[inline(never)]
     pub(super) fn next_member(&mut self, server: u16, dropped: &mut u32) -> Option<u32> {
         let now = self.now;
@@ -279,7 +289,7 @@ impl Scheduler {
         None
     }
 
-    /// Accounts for a member's packet, its class's and its server's.
+    /// Accounts for a packet of a member in the member, its class and its server.
     #[inline(never)]
     pub(super) fn member_sent(&mut self, id: u32, start: u64, cost: u64, length: u32) {
         let now = self.now;
@@ -299,7 +309,7 @@ impl Scheduler {
         }
     }
 
-    /// After a member was served: does its server wait on?
+    /// Keeps or ends the waiting of a server after a member was served.
     #[inline(never)]
     pub(super) fn settle_server(&mut self, id: u32) {
         let Kind::Member(member) = &self.flows[id as usize].kind else {
@@ -326,11 +336,11 @@ impl Scheduler {
 }
 
 impl Flow {
-    /// Whether it is a member that is eligible.
+    /// Whether the flow is a member that is eligible.
     pub(super) fn is_ready(&self) -> bool {
         self.is(Flag::Waiting) && self.is(Flag::Fair) && !self.is(Flag::Clock)
     }
 }
 
-/// What a member's home can tell apart.
+/// The number of servers that a member's home can hold.
 const MAX_SERVERS: usize = 1 << 13;

@@ -1,22 +1,23 @@
-//! Limits (`max`) on flows that are promised something else: cells, slices, channels.
+//! Limits (`max`) on flows with a guarantee: cells, slices, channels.
 //!
 //! ```text
 //! max r   not before TATm - burst; sent at t: TATm = max(t, TATm) + length / r
 //! ```
-//! **A limit stands before the contract.** To the contract the next packet comes when the limit
-//! lets it go, to a queue that was empty until then; so its eligible time is the later one of
-//! both. What admission says of others stays true, since a flow under a limit is one that offers
-//! less: a slice that is held up wakes by the rule of the constant-bandwidth server, and a cell's
-//! silence is no credit. A message keeps its logical arrival and its deadline, as one that was
-//! processed for long does; admission counts what the limit may take of the deadline
-//! (`admission::timing`, `Promise::Limited`). One that the limit lets come only after its
-//! deadline counts as if it had arrived then: it must not pass those who can be in time.
+//! **A limit stands in front of the contract.** For the contract, the next packet arrives when the
+//! limit lets it go, at a queue that was empty until then. So the eligible time of a packet is the
+//! later one of both. The promises to other flows stay valid, because a flow under a limit only
+//! offers less. A delayed slice wakes by the rule of the constant-bandwidth server. A cell gets no
+//! credit for silence. A message keeps its logical arrival and its deadline, like a message whose
+//! processing took long; admission counts the part of the deadline that the limit may use up
+//! (`admission::timing`, `Promise::Limited`). If the limit lets a message go only after its
+//! deadline, the message counts as arrived at that time, so that it does not go before messages
+//! that can be in time.
 //!
-//! All that leaves counts, whatever turn it was: guaranteed, left-over, early.
+//! Every departure counts against the limit: guaranteed, left-over and early.
 //!
-//! A share has its limit in its own line (`sched::share`). For the others limits stand in a list
-//! of their own, 24 bytes for each flow; while nobody has one it is empty, and a packet without a
-//! limit costs one bit of a word that is read anyway.
+//! The state of a share contains its limit (`sched::share`). For the other services the limits are
+//! in a separate list, 24 bytes for each flow. While no flow has a limit the list is empty, and a
+//! packet without a limit costs one bit of a word that is read anyway.
 
 use alloc::vec::Vec;
 
@@ -32,14 +33,14 @@ use crate::units::{Nanos, Rate};
 pub(super) struct Limit {
     /// 1 / max.
     pace: Pace,
-    /// TATm, the nanoseconds of a [`Moment`].
+    /// Nanoseconds of TATm as a [`Moment`].
     at: u64,
     part: u16,
-    /// As a word of `deadline`: rounded down.
+    /// The burst as a code of `deadline`, rounded down.
     burst: u16,
 }
 
-/// The limits of flows, by their numbers; shorter where the last ones have none.
+/// The limits of flows, by flow number. The list ends at the last flow with a limit.
 pub(super) type Limits = Vec<Option<Limit>>;
 
 const _: () = assert!(size_of::<Option<Limit>>() == 24);
@@ -63,7 +64,7 @@ impl Limit {
     }
 }
 
-/// From when on a limit lets the next packet go.
+/// The time from which a limit lets the next packet go.
 #[inline(always)]
 pub(super) fn gate(tat: Moment, burst: u16) -> u64 {
     tat.nanos.saturating_sub(deadline::decode(u32::from(burst)))
@@ -76,7 +77,7 @@ pub(super) fn after(tat: Moment, at: u64, pace: Pace, length: u32) -> Moment {
 }
 
 impl Scheduler {
-    /// Gives a flow a limit of which so much is used, or takes it away.
+    /// Sets a flow's limit, with `used` as its TATm, or removes it.
     pub(super) fn set_limit(&mut self, id: u32, max: Option<(Rate, Nanos)>, used: Moment) {
         let flow = &mut self.flows[id as usize];
         let Some(max) = max else {
@@ -98,8 +99,8 @@ impl Scheduler {
         }
     }
 
-    /// The head of a flow with a limit is another one: it comes to the contract now, or when the
-    /// limit lets it go.
+    /// A flow with a limit has a new head. For its contract the head arrives now, or when the limit
+    /// lets it go.
     #[cold]
     pub(super) fn let_come(&mut self, id: u32, packet: Packet, was_empty: bool) {
         let (now, gate) = (self.now, self.gate(id));
@@ -115,7 +116,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether the limit of a flow lets nothing go yet. Then it sleeps until it does.
+    /// Whether the limit of a flow lets no packet go yet. If so, the flow sleeps until it does.
     #[cold]
     pub(super) fn is_held(&mut self, id: u32) -> bool {
         let gate = self.gate(id);
@@ -127,7 +128,7 @@ impl Scheduler {
         is_held
     }
 
-    /// From when on the limit of a flow lets the next packet go.
+    /// The time from which the limit of a flow lets the next packet go.
     #[cold]
     pub(super) fn gate(&self, id: u32) -> u64 {
         self.limit(id)

@@ -1,13 +1,12 @@
 //! Shaping inside an overbooked server (paper CELL, section 4.5).
 //!
-//! A member has a cell contract that its server may not be able to keep. Its parameters are
-//! scaled when it is shaped, by one factor for its class: twice the demand, half the rate. So
-//! its eligible times follow the rate that it really gets, and prefetching with them. A second
-//! clock, the start tag of `sched::fair` with the contracted rate as weight, orders its class, so
-//! that equal members stay equal and unequal ones keep their ratio. Credit does not build up
-//! beyond CDVT.
+//! A member has a cell contract that its server may not be able to keep. The shaper scales its
+//! parameters by one factor for its class: with twice the demand, half the rate. So its eligible
+//! times follow its actual rate. A second clock, the start tag of `sched::fair` with the contracted
+//! rate as weight, orders the members of a class: equal members get equal service, and unequal ones
+//! keep their ratio. Credit does not build up beyond CDVT.
 //!
-//! Times are whole nanoseconds here, packets' lengths in time are rounded up.
+//! Times here are whole nanoseconds. The duration of a packet is rounded up.
 
 use super::deadline;
 use super::pace::Pace;
@@ -26,12 +25,13 @@ pub(super) struct Member {
     sustained: Pace,
     /// MBS in bytes, at most 2^32 - 1.
     mbs: u32,
-    /// CDVT in ns, rounded down, as a word of `deadline` (12 binary digits), and above it [`DUAL`] and [`REFILL`].
+    /// CDVT in ns, rounded down, as a code of `deadline` (12 bits), with [`DUAL`] and [`REFILL`]
+    /// above it.
     about: u16,
     home: Home,
 }
 
-/// Which server and class a member belongs to.
+/// The server and the class of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Home(u16);
 
@@ -53,7 +53,7 @@ impl Home {
 }
 
 impl Member {
-    /// A member that has never sent.
+    /// The state of a member that has not sent.
     pub(super) fn new(contract: &contract::Cell, home: Home) -> Member {
         let peak = Pace::of(contract.pcr());
         let (sustained, mbs, dual) = match contract.sustained() {
@@ -74,7 +74,7 @@ impl Member {
         }
     }
 
-    /// The same past under another contract.
+    /// The state under another contract.
     pub(super) fn changed(&self, contract: &contract::Cell) -> Member {
         Member {
             tag: self.tag,
@@ -94,19 +94,19 @@ impl Member {
         self.sustained.rate()
     }
 
-    /// The longest packet that can ever be eligible.
+    /// The longest packet that can become eligible.
     pub(super) fn longest(&self) -> u32 {
         self.mbs
     }
 
-    /// A packet comes to the empty queue.
+    /// A packet arrives at the empty queue.
     #[inline(always)]
     pub(super) fn wake(&mut self, now: u64) {
         self.peak_at = self.peak_at.max(now);
         self.bucket_at = self.bucket_at.max(now);
     }
 
-    /// When a packet of this length may go.
+    /// The eligible time of a packet of this length.
     #[inline(always)]
     pub(super) fn plan(&mut self, length: u32) -> u64 {
         let room = self.mbs.saturating_sub(length);
@@ -120,10 +120,11 @@ impl Member {
         self.peak_at.max(self.bucket_at)
     }
 
-    /// The packet that was planned last, of this length, left at `at`; the class is overbooked by `factor / 2^16`.
+    /// The packet that was planned last, of this length, left at `at`. The class is overbooked by
+    /// `factor / 2^16`.
     #[inline(always)]
     pub(super) fn sent(&mut self, at: u64, length: u32, factor: u64) {
-        // As it was planned, unless `delayed` moved the clocks on since then.
+        // The same result as when it was planned, unless `delayed` has moved the clocks since then.
         let eligible = self.plan(length);
         let late = at > eligible.saturating_add(self.patience());
         let since = if late { at } else { eligible };
@@ -139,7 +140,7 @@ impl Member {
             .wrapping_add(self.sustained.span(length).ticks() >> TAG_STEP);
     }
 
-    /// See `sched::cell`.
+    /// As `delayed` in `sched::cell`.
     pub(super) fn delayed(&mut self, at: u64, bytes: u32) -> bool {
         let least = at.saturating_sub(self.patience());
         let after = |pace: Pace| least.saturating_add(pace.span(bytes).ceil());
@@ -165,12 +166,12 @@ impl Member {
 /// The bucket is spent as a whole.
 const DUAL: u16 = 1 << 12;
 
-/// It is spent: nothing before it is full.
+/// The bucket is spent: no packet goes before it is full.
 const REFILL: u16 = 1 << 13;
 
-/// Start tags are in 2^-12 ns of the contracted rate: fine enough for 10 Gbit/s, and a packet of
-/// 12 s is still inside the calendar.
+/// Start tags are in 2^-12 ns of the contracted rate. That is fine enough for 10 Gbit/s, and a
+/// packet of 12 s is still inside the calendar.
 const TAG_STEP: u32 = 4;
 
-/// See `sched::cell`; here each packet may round a nanosecond away.
+/// As in `sched::cell`. Here each packet may be rounded by a nanosecond.
 const ROUNDING: u64 = 1000;

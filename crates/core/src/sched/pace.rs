@@ -1,19 +1,19 @@
-//! Time and rate arithmetic of the shapers: how long a packet of some length takes at some rate.
+//! Time and rate arithmetic of the shapers: the duration of a packet at a rate.
 //!
-//! Packets of 64 bytes at 100 Gbit/s are 5.12 ns apart, so whole nanoseconds are too coarse to
-//! add up. A [`Span`] counts in 2^-16 ns; a [`Moment`] is nanoseconds and a fraction in the same
-//! unit. A [`Pace`] is the inverse of a rate in 2^-32 ns per byte, so that shaping multiplies
-//! and never divides.
+//! Packets of 64 bytes at 100 Gbit/s are 5.12 ns apart, so sums in whole nanoseconds would be too
+//! coarse. A [`Span`] counts in 2^-16 ns. A [`Moment`] is nanoseconds and a fraction in the same
+//! unit. A [`Pace`] is the inverse of a rate in 2^-32 ns per byte, so that shaping multiplies and
+//! never divides.
 //!
-//! Everything that delays is rounded up (nothing leaves early), at most by 2^-16 ns a packet and
-//! by 2^-32 ns a byte: 0.003 ppm of 1 Tbit/s.
+//! Every quantity that delays is rounded up, so no packet leaves early. The error is at most 2^-16
+//! ns for a packet and 2^-32 ns for a byte: 0.003 ppm of 1 Tbit/s.
 //!
 //! # The end of time
-//! Half of the numbers lie behind it ([`super::END_OF_TIME`]). What one packet adds is less than 2^47 ns
-//! ([`Pace::span`]), a burst less than 2^55 and work ahead at most 2^60, and nobody sends before its
-//! time; so what cells and the link add up stays a number without a look at each sum
-//! ([`Moment::later`]). What can be moved on at will, by contracts that change again and again,
-//! saturates ([`Moment::after`]).
+//! Half of the numbers lie behind it ([`super::END_OF_TIME`]). A packet adds less than 2^47 ns
+//! ([`Pace::span`]), a burst less than 2^55, work ahead at most 2^60, and no flow sends before its
+//! time. So the sums of cells and of the link cannot overflow and are not checked
+//! ([`Moment::later`]). Contracts that change again and again can add any amount; those sums
+//! saturate ([`Moment::after`]).
 
 use core::num::NonZeroU64;
 
@@ -28,12 +28,12 @@ impl Pace {
     pub(super) fn of(rate: Rate) -> Pace {
         let bits = u128::from(rate.bits_per_second());
         let pace = ((8 * NANOS_PER_SECOND) << 32).div_ceil(bits);
-        // The smallest rate is 1 kbit/s, which makes 8·10^6 · 2^32 < 2^55.
+        // The smallest rate is 1 kbit/s, which gives 8·10^6 · 2^32 < 2^55.
         let pace = u64::try_from(pace).ok().and_then(NonZeroU64::new);
         Pace(pace.unwrap_or(NonZeroU64::MAX))
     }
 
-    /// How long so many bytes take, rounded up. Lengths are below 2^24, so this fits.
+    /// The duration of `bytes`, rounded up. It fits because lengths are below 2^24.
     #[inline(always)]
     pub(super) fn span(self, bytes: u32) -> Span {
         let exact = u128::from(self.0.get()) * u128::from(bytes);
@@ -45,11 +45,11 @@ impl Pace {
         (((8 * NANOS_PER_SECOND) << 32) / u128::from(self.0.get())) as u64
     }
 
-    /// How much longer so many bytes take at this pace than at one that is not slower, rounded down to
-    /// whole nanoseconds.
+    /// The difference between the durations of `bytes` at this pace and at `faster`, which is not
+    /// slower. Rounded down to whole nanoseconds.
     #[inline(always)]
     pub(super) fn longer_than(self, faster: Pace, bytes: u32) -> u64 {
-        // Both are rounded up: one part less is surely not more than the exact difference.
+        // Both paces are rounded up. One unit less is never more than the exact difference.
         let more = (self.0.get() - faster.0.get()).saturating_sub(1);
         ((u128::from(more) * u128::from(bytes)) >> 32) as u64
     }
@@ -80,13 +80,13 @@ impl Span {
     }
 }
 
-/// A point in time with a fraction, as it is stored in a flow. What is mostly asked for is the first
-/// nanosecond that is not before it, so that is what is kept: `nanos - 1 + (part + 1) / 2^16`.
+/// A point in time with a fraction, as a flow stores it. Most code needs the first nanosecond that
+/// is not before it, so that nanosecond is stored: the value is `nanos - 1 + (part + 1) / 2^16`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
     /// The first whole nanosecond that is not before it.
     pub(super) nanos: u64,
-    /// How much of the nanosecond before that has passed: so many 2^-16 ns and one more.
+    /// The passed part of the nanosecond before that, in 2^-16 ns, less one.
     pub(super) part: u16,
 }
 
@@ -97,13 +97,14 @@ impl Moment {
         Moment { nanos, part: WHOLE }
     }
 
-    /// The last whole nanosecond that is not behind it.
+    /// The last whole nanosecond that is not after it.
     #[inline(always)]
     pub(super) fn floor(self) -> u64 {
         self.nanos.saturating_sub(u64::from(self.part != WHOLE))
     }
 
-    /// So much later. Not for what may be behind the end of time by more than one contract allows.
+    /// The moment `span` later. The caller must make sure that the sum does not overflow: at most
+    /// one contract's allowance behind the end of time.
     #[inline(always)]
     pub(super) fn later(self, span: Span) -> Moment {
         let part = span.0 + u64::from(self.part);
@@ -113,7 +114,7 @@ impl Moment {
         }
     }
 
-    /// So much later; saturates.
+    /// The moment `span` later; saturates.
     #[inline(always)]
     pub(super) fn after(self, span: Span) -> Moment {
         let part = span.0.saturating_add(u64::from(self.part));

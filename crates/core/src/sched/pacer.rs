@@ -1,15 +1,16 @@
-//! Shaping alone: many flows, each to its own contract, from one timer.
+//! Shaping alone: many flows, each with its own cell contract, from one timer.
 //!
-//! A [`Pacer`] is for a program that has a socket for each flow, or one for all (a QUIC stack, a
-//! media server): it says which flow's next packet may go, and when to wake for the next. There
-//! is no link in it, so there is no order between flows that may go in the same moment; for that
-//! there is [`super::Scheduler`].
+//! A [`Pacer`] is for a program that has one socket for each flow, or one for all flows (a QUIC
+//! stack, a media server). The program reports the first packet of each queue. The pacer returns
+//! the flow whose head may leave now, and the time of the next call. It has no link, so it defines
+//! no order between flows that may send at the same moment; [`super::Scheduler`] does.
 //!
-//! Flows wait in whole microseconds, rounded up (of waits above a millisecond in 1/1024 of the wait or
-//! less): whoever may go already goes at once. What rounding costs is never more than half of a contract's CDVT,
-//! nor than 1/32 of it behind the pause of a dual bucket, but for that microsecond; so it costs no rate. Where no
-//! place is so narrow, a flow is looked at again shortly before its time, which costs as much as a packet does; one call does so
-//! with 16 flows at most.
+//! A flow that may send already is not delayed. A wait is rounded up to whole microseconds. A wait
+//! above a millisecond is rounded up by at most 1/1024 of itself. Apart from the microsecond,
+//! rounding takes at most half of a contract's CDVT, and after the pause of a dual bucket at most
+//! 1/32 of it, so it costs no rate. If no bucket of the calendar is narrow enough, the pacer
+//! examines the flow shortly before its time and inserts it again. This costs as much as a packet.
+//! One call does so for at most 16 flows.
 
 use alloc::vec::Vec;
 
@@ -23,7 +24,7 @@ use crate::contract;
 use crate::prefetch;
 use crate::units::{Bytes, Instant};
 
-/// Flows that are shaped, each to a cell contract (a rate, a tolerance, perhaps a burst).
+/// A set of flows, each shaped to a cell contract (a rate, a tolerance, optionally a burst).
 ///
 /// ```
 /// use netnice_core::{contract, sched::Pacer, units::{Bytes, Instant, Nanos, Rate}};
@@ -44,17 +45,17 @@ use crate::units::{Bytes, Instant};
 #[derive(Debug)]
 pub struct Pacer {
     flows: Vec<Paced>,
-    /// Places of flows that were removed.
+    /// Indexes of removed flows.
     vacant: Vec<u32>,
     pool: Pool,
-    /// By the microsecond in which they may go on.
+    /// Waiting flows, by the microsecond in which they may send.
     sleepers: Calendar<0>,
-    /// The latest time that was passed, and its whole microseconds.
+    /// The latest time that the owner passed, in nanoseconds and in whole microseconds.
     now: u64,
     tick: u64,
 }
 
-/// A flow: one cache line.
+/// A flow, in one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Paced {
@@ -81,12 +82,13 @@ impl Default for Pacer {
 }
 
 impl Pacer {
-    /// No flows yet.
+    /// A pacer without flows.
     pub fn new() -> Pacer {
         Pacer::with_capacity(0)
     }
 
-    /// The same, with room for so many flows: as long as there are no more, inserting one moves no others in memory.
+    /// As [`Pacer::new`], with memory reserved for `flows` flows. Up to that number, inserting a
+    /// flow moves no other flow in memory.
     pub fn with_capacity(flows: usize) -> Pacer {
         let flows = flows.min(MAX_FLOWS as usize);
         Pacer {
@@ -99,7 +101,10 @@ impl Pacer {
         }
     }
 
-    /// A new flow, with nothing to send yet.
+    /// Adds a flow with an empty queue.
+    ///
+    /// # Errors
+    /// [`Misuse::Full`] if 2^20 flows exist.
     pub fn insert(&mut self, contract: contract::Cell) -> Result<FlowId, Misuse> {
         let flow = Paced {
             cell: Cell::new(&contract).paced(TICK_DIGITS),
@@ -119,7 +124,10 @@ impl Pacer {
         Ok(FlowId(id))
     }
 
-    /// Another contract for a running flow. What it has used of the old one stays used.
+    /// Changes the contract of a flow. The use of the old contract still counts.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the flow does not exist.
     pub fn change(&mut self, flow: FlowId, contract: contract::Cell) -> Result<(), Misuse> {
         let state = self.known(flow)?;
         state.cell = state.cell.changed(&contract).paced(TICK_DIGITS);
@@ -131,7 +139,10 @@ impl Pacer {
         Ok(())
     }
 
-    /// The flow ends; what waited is forgotten.
+    /// Removes a flow and discards its head. The [`FlowId`] can be reused after this call.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the flow does not exist.
     pub fn remove(&mut self, flow: FlowId) -> Result<(), Misuse> {
         self.withdraw(flow)?;
         self.known(flow)?.set(State::Gone);
@@ -139,7 +150,12 @@ impl Pacer {
         Ok(())
     }
 
-    /// A packet came to the empty queue of a flow. For packets behind others there is no call.
+    /// Reports that a packet of `length` arrived at the empty queue of a flow. A packet behind
+    /// other packets is not reported.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the flow does not exist. [`Misuse::Waiting`] if it has a head
+    /// already. [`Misuse::TooLong`] if the packet exceeds the flow's MBS or 2^24 - 1 bytes.
     pub fn handle_head(&mut self, flow: FlowId, length: Bytes, now: Instant) -> Result<(), Misuse> {
         self.advance(now);
         let now = self.now;
@@ -155,7 +171,11 @@ impl Pacer {
         Ok(())
     }
 
-    /// The queue of a flow was emptied without sending. Says whether there was a head.
+    /// Reports that the queue of a flow was emptied without sending. Returns whether the flow had a
+    /// head.
+    ///
+    /// # Errors
+    /// [`Misuse::Unknown`] if the flow does not exist.
     pub fn withdraw(&mut self, flow: FlowId) -> Result<bool, Misuse> {
         let state = self.known(flow)?;
         let waited = state.is(State::Waiting);
@@ -166,12 +186,14 @@ impl Pacer {
         Ok(waited)
     }
 
-    /// A flow whose head may go now, and the head's length. `behind` is called exactly once for
-    /// each: the length of what stands behind the head, if anything. (Longer than can be sent
-    /// counts as the longest that can.)
+    /// Takes a flow whose head may leave now, with the head's length. For each departure the pacer
+    /// calls `behind` exactly once, with the flow. `behind` returns the length of the packet behind
+    /// the departing head, or `None` if the queue becomes empty. A length above the longest
+    /// possible packet counts as that packet's.
     ///
-    /// Nothing may mean: not yet. Then [`Pacer::poll_timeout`] says when; not later than `now` where so many flows had to be
-    /// looked at again that the others wait for the next call.
+    /// Returns `None` if no head may leave now. [`Pacer::poll_timeout`] gives the time of the next
+    /// call. That time is not after `now` if this call examined so many flows again that the rest
+    /// has to wait for the next call.
     #[inline]
     pub fn poll(
         &mut self,
@@ -191,7 +213,7 @@ impl Pacer {
             let id = entry.id();
             let flow = &mut self.flows[id as usize];
             if entry.word() == ASK && flow.cell.plan(flow.length()).0 > self.now {
-                // Its place was before its time, for want of a finer one.
+                // Its bucket was before its time, because no bucket was narrow enough.
                 self.place(id);
                 continue;
             }
@@ -213,21 +235,21 @@ impl Pacer {
         None
     }
 
-    /// When [`Pacer::poll`] can next have something; nothing if a packet has to come first
-    /// (or time is over before).
+    /// The next time at which [`Pacer::poll`] may have a departure. `None` if a packet has to
+    /// arrive first, or if time ends before.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let at = (self.sleepers.soonest()? * TICK).max(self.now);
         (at <= LAST).then_some(Instant(at))
     }
 
-    /// Bytes of memory in use, with what is kept for flows that are idle: 64 for each flow, and 0.54 MB for the calendar. What is
-    /// reserved and was never touched takes addresses only: it does not count.
+    /// Bytes of memory in use. Idle flows count too: 64 bytes for each flow, and 0.54 MB for the
+    /// calendar. Reserved memory that was never touched takes addresses only and does not count.
     pub fn memory(&self) -> usize {
         size_of_val(self.flows.as_slice()) + self.pool.memory() + self.sleepers.memory()
     }
 
-    /// Lets a flow sleep until it is eligible.
+    /// Inserts a flow into the sleepers until it is eligible.
     #[inline(always)]
     fn place(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
@@ -236,7 +258,7 @@ impl Pacer {
         self.sleep(id, eligible, finest);
     }
 
-    /// The same, if it is known when that is and how wide the place of the wait may be.
+    /// As `place`, with the eligible time and the largest width of the bucket (binary logarithm).
     #[inline(always)]
     fn sleep(&mut self, id: u32, eligible: u64, finest: u32) {
         let wakes = match eligible <= self.now {
@@ -265,7 +287,7 @@ impl Pacer {
         }
     }
 
-    /// Puts in what is on its way to the sleepers.
+    /// Inserts the entries in flight into the sleepers.
     fn land(&mut self) {
         let flows = &mut self.flows;
         self.sleepers.land(&mut self.pool, |id, place| {
@@ -273,7 +295,7 @@ impl Pacer {
         });
     }
 
-    /// Takes a waiting flow's entry away.
+    /// Removes the entry of a waiting flow.
     fn recall(&mut self, id: u32) {
         self.land();
         let place = self.flows[id as usize].place;
@@ -290,16 +312,16 @@ impl Pacer {
     }
 }
 
-/// How many flows one call looks at that have to wait on.
+/// The largest number of flows that one call examines and inserts again.
 const ASKED_PER_CALL: u32 = super::DROPPED_PER_CALL;
 
-/// Nanoseconds in what waits are rounded to.
+/// Nanoseconds of the unit to which waits are rounded.
 const TICK: u64 = 1000;
 
 /// A tick is shorter than 2^10 ns.
 const TICK_DIGITS: u32 = TICK.ilog2() + 1;
 
-/// Time does not go on from here.
+/// The end of time, in whole ticks.
 const LAST: u64 = super::END_OF_TIME.0 / TICK * TICK;
 
 impl Paced {

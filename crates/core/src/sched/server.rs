@@ -1,22 +1,22 @@
-//! Overbooked servers (paper CELL, section 4.5): deliberate overload that harms nobody outside.
+//! Overbooked servers (paper CELL, section 4.5): overload inside one slice, without effect outside.
 //!
-//! A server is one admitted slice. What is inside it shares what the slice gives: classes of
-//! static priority, and in each class proportional sharing of what the class gets.
+//! A server is one admitted slice. Its members share what the slice gives: classes have static
+//! priorities, and inside a class the members share in proportion.
 //!
 //! ```text
 //! slice ──▶ a class that has less than its minimum, else the first class that is ready
-//!             └──▶ the member of the least start tag (weight: its contracted rate)
+//!              └──▶ the member of the least start tag (weight: its contracted rate)
 //! ```
 //! # The factor of a class
-//! R is what the active members of a class (those with a packet) have contracted together, A
-//! what the class can have: what the server carries less what the classes above take and what
-//! the classes below are owed at least, but not less than its own minimum. While R > A, members
-//! are shaped with parameters that are R / A longer. R changes when a member wakes or sleeps,
-//! and counts for each member when it is shaped next.
+//! R is the sum of the contracted rates of the active members of a class (members with a packet). A
+//! is the rate available to the class: the server's rate, less what the classes above take, less
+//! what the classes below must get, but at least its own minimum. While R > A, the parameters of
+//! the members are scaled by R / A. R changes when a member wakes or sleeps, and takes effect for
+//! each member when it is shaped next.
 //!
 //! # The minimum of a class
-//! A clock that advances by length / minimum for each packet that the class is served *because*
-//! it is behind; so it gets its minimum on top of nothing, and priority beside it.
+//! A clock advances by length / minimum for each packet for which the class is served *because* it
+//! is behind. So the class gets its minimum, and by its priority more.
 
 use alloc::vec::Vec;
 
@@ -26,25 +26,25 @@ use super::member::{Home, Member};
 use super::pace::{Moment, Pace};
 use crate::units::Rate;
 
-/// A class of a server, first is highest.
+/// A class of a server. The first class has the highest priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Class {
-    /// What the class gets at least while it has something to send, so that it never starves.
+    /// The rate that the class gets at least while it has packets, so that it never starves.
     pub min: Option<Rate>,
 }
 
-/// Classes a server may have.
+/// The largest number of classes of a server.
 pub const MAX_CLASSES: usize = 8;
 
-/// What is inside an overbooked slice.
+/// The classes of an overbooked slice.
 #[derive(Debug)]
 pub(super) struct Server {
-    /// The flow whose slice it is.
+    /// The flow that holds the slice.
     pub(super) flow: u32,
     classes: Vec<Inside>,
-    /// What the slice gives, in bit/s.
+    /// The rate of the slice, in bit/s.
     rate: u64,
-    /// Members, waiting or not.
+    /// Number of members, with and without a packet.
     pub(super) members: u32,
 }
 
@@ -57,7 +57,7 @@ struct Inside {
     active: u64,
     min: Option<Pace>,
     min_rate: u64,
-    /// When the class is owed a packet by its minimum.
+    /// The time from which the class's minimum requires a packet.
     owed_at: Moment,
     /// 2^16 R / A, at least 2^16.
     factor: u64,
@@ -83,7 +83,6 @@ impl Server {
         }
     }
 
-    /// How many classes there are.
     pub(super) fn classes(&self) -> usize {
         self.classes.len()
     }
@@ -94,12 +93,12 @@ impl Server {
         self.classes.iter().map(each).sum()
     }
 
-    /// What the classes are promised together, in bit/s.
+    /// The sum of the minimums of the classes, in bit/s.
     pub(super) fn promised(&self) -> u64 {
         self.classes.iter().map(|class| class.min_rate).sum()
     }
 
-    /// The slice gives another rate now.
+    /// Changes the rate of the slice.
     pub(super) fn set_rate(&mut self, rate: u64) {
         self.rate = rate;
         self.refactor();
@@ -111,7 +110,7 @@ impl Server {
         self.classes.iter().any(|class| class.ready > 0)
     }
 
-    /// A member has a packet now, or has none any more.
+    /// A member gets a packet, or has none any more.
     pub(super) fn set_active(&mut self, member: &Member, active: bool) {
         let Some(class) = self.classes.get_mut(member.home().class()) else {
             return;
@@ -123,7 +122,7 @@ impl Server {
         self.refactor();
     }
 
-    /// By how much a class is overbooked: 2^16 R / A.
+    /// The overbooking factor of a class: 2^16 R / A.
     #[inline(always)]
     pub(super) fn factor(&self, home: Home) -> u64 {
         self.classes
@@ -131,7 +130,7 @@ impl Server {
             .map_or(ONE, |class| class.factor)
     }
 
-    /// Where a member starts in its class whose last packet ended at `tag`.
+    /// The start tag in its class of a member whose last packet ended at `tag`.
     #[inline(always)]
     pub(super) fn start(&self, home: Home, tag: u64) -> u64 {
         self.classes
@@ -139,7 +138,7 @@ impl Server {
             .map_or(tag, |class| class.fair.start(tag))
     }
 
-    /// A member is eligible. It has an entry already, or gets one at this start tag.
+    /// A member becomes eligible. It has an entry already, or gets `entry` with its start tag.
     #[inline(always)]
     pub(super) fn join(
         &mut self,
@@ -155,7 +154,8 @@ impl Server {
         if class.ready == 0
             && let Some(pace) = class.min
         {
-            // Two packets of credit, so that shaping inside costs the minimum nothing.
+            // Two packets of credit, so that shaping inside the class costs it no part of its
+            // minimum.
             let credit = pace.span(longest).ceil().saturating_mul(2);
             let least = Moment::at(now.saturating_sub(credit));
             class.owed_at = class.owed_at.max(least);
@@ -166,7 +166,7 @@ impl Server {
         }
     }
 
-    /// A ready member whose entry was old gets another.
+    /// Gives a ready member a new entry in place of an old one.
     pub(super) fn join_again(&mut self, pool: &mut Pool, home: Home, id: u32, start: u64) {
         if let Some(class) = self.classes.get_mut(home.class()) {
             class.fair.join(pool, id, start);
@@ -179,14 +179,14 @@ impl Server {
         classes.find_map(|class| class.fair.take(pool, |_| ()))
     }
 
-    /// A member is not eligible any more, without having been served.
+    /// A member is no longer eligible and was not served.
     pub(super) fn leave(&mut self, home: Home) {
         if let Some(class) = self.classes.get_mut(home.class()) {
             class.ready -= 1;
         }
     }
 
-    /// Whose turn it is: an entry of some class, which may be old.
+    /// Takes the next entry, from the class whose turn it is. The entry may be old.
     #[inline(always)]
     pub(super) fn take(&mut self, pool: &mut Pool, now: u64, ahead: impl Fn(u32)) -> Option<u32> {
         let owed = |class: &Inside| class.min.is_some() && class.owed_at.nanos <= now;
@@ -200,7 +200,7 @@ impl Server {
         class.fair.take(pool, ahead)
     }
 
-    /// A member that was taken has been served `length` bytes.
+    /// A member whose entry was taken has been served `length` bytes.
     #[inline(always)]
     pub(super) fn served(&mut self, member: &Member, length: u32, now: u64) {
         let Some(class) = self.classes.get_mut(member.home().class()) else {
@@ -215,7 +215,7 @@ impl Server {
         }
     }
 
-    /// The end of a busy period of a class, if it is one.
+    /// Ends the busy period of a class, if the class has no entries left.
     #[inline(always)]
     pub(super) fn settle(&mut self, home: Home) {
         if let Some(class) = self.classes.get_mut(home.class()) {
@@ -223,7 +223,7 @@ impl Server {
         }
     }
 
-    /// Panics if anything is wrong; how many entries there are.
+    /// Panics if the state is inconsistent. Returns the number of entries.
     pub(super) fn invariants(&self, pool: &Pool) -> usize {
         let each = self.classes.iter().map(|class| {
             let entries = class.fair.invariants(pool);
@@ -234,7 +234,7 @@ impl Server {
         each.sum()
     }
 
-    /// The factors of all classes anew.
+    /// Computes the factors of all classes.
     fn refactor(&mut self) {
         let owed = |class: &Inside| class.min_rate.min(class.active);
         let below: u64 = self.classes.iter().map(owed).sum();
@@ -250,9 +250,9 @@ impl Server {
     }
 }
 
-/// A class that is left nothing is shaped as if it had this part of the server: its members wait
-/// for their turn rather than for hours, and are there when the overload ends.
+/// A class that gets no rate is shaped as if it had this part of the server. So its members wait
+/// for their turn and not for hours, and they can send when the overload ends.
 const STARVED: u64 = 64;
 
-/// No overload.
+/// The factor without overload.
 const ONE: u64 = 1 << 16;

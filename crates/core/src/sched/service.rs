@@ -1,4 +1,4 @@
-//! The words between a scheduler and its owner.
+//! Types that a scheduler and its owner exchange: links, services, packets, departures, errors.
 
 use core::fmt;
 
@@ -10,22 +10,24 @@ use crate::units::{Bytes, Instant, Nanos, Rate};
 /// The link that is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wire {
-    /// What it carries.
+    /// Rate of the link. Packet lengths and `overhead` count against it.
     pub rate: Rate,
-    /// Bytes that the wire adds to each packet beyond what lengths count; charged to the flow.
+    /// Bytes that the wire adds to each packet beyond its length. They are charged to the flow.
     pub overhead: Bytes,
-    /// How long the link may be busy already when the next packet is decided on: the driver's
-    /// batch. Zero decides when the link is free.
+    /// How far in the future the end of the last transmission may lie when the scheduler decides on
+    /// the next packet: the length of the driver's batch. With zero it decides when the link is
+    /// free.
     pub ahead: Nanos,
-    /// How long before its logical arrival a channel's packet may be sent if nothing else is to
-    /// be (RTC's horizon). Zero never sends early.
+    /// How long before its logical arrival a channel's packet may be sent if no other packet may be
+    /// (RTC's horizon). With zero no packet is early.
     pub horizon: Nanos,
     /// The longest packet, without `overhead`.
     pub longest: Bytes,
 }
 
 impl Wire {
-    /// A link of this rate, Ethernet's 1514 bytes at most, nothing added, nothing early.
+    /// A link of this rate with packets of at most 1514 bytes (Ethernet), no overhead, no batch and
+    /// no horizon.
     pub fn new(rate: Rate) -> Wire {
         Wire {
             rate,
@@ -37,48 +39,50 @@ impl Wire {
     }
 }
 
-/// By what a flow is served.
+/// The service that a flow gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Left-over by weight; with a guaranteed rate below it, and a limit above it.
+    /// A share of the left-over by weight, optionally with a guaranteed rate and a limit.
     Share {
         /// The guaranteed rate.
         min: Option<Rate>,
-        /// The limit, and how much of it may pass at once after silence, as time at its rate.
+        /// The limit's rate and burst. The burst is the amount that may pass at once after a
+        /// silence, as time at the rate.
         max: Option<(Rate, Nanos)>,
-        /// The share of the left-over.
+        /// Weight in the left-over.
         weight: Weight,
     },
-    /// Transmit time in every period; with its `extra`, left-over by weight beside it.
+    /// Transmit time in every period. With `extra` also a share of the left-over by weight.
     Slice {
         /// Slice, period and extra.
         slice: contract::Slice,
-        /// The share of the left-over.
+        /// Weight in the left-over.
         weight: Weight,
     },
-    /// Shaped so that a policer stays silent.
+    /// Shaped, so that a policer with the same contract finds no violation.
     Cell(contract::Cell),
     /// A deadline for every message.
     Channel(contract::Channel),
-    /// One of the last three, and no more than a limit lets through: what is promised counts from
-    /// when the limit lets a packet go.
+    /// A guarantee with a limit. The guarantee counts from the time at which the limit lets a
+    /// packet go.
     Limited {
-        /// What is promised.
+        /// The guarantee.
         guarantee: Guarantee,
-        /// The limit, and how much of it may pass at once after silence, as time at its rate.
+        /// The limit's rate and burst. The burst is the amount that may pass at once after a
+        /// silence, as time at the rate.
         max: (Rate, Nanos),
     },
 }
 
-/// What a limit can be put on. (A [`Service::Share`] has its own; a member of a server is limited
-/// by its peak rate.)
+/// A guarantee that can have a limit. A [`Service::Share`] has its own limit, and the peak rate
+/// limits a member of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guarantee {
     /// As [`Service::Slice`].
     Slice {
         /// Slice, period and extra.
         slice: contract::Slice,
-        /// The share of the left-over.
+        /// Weight in the left-over.
         weight: Weight,
     },
     /// As [`Service::Cell`].
@@ -107,7 +111,12 @@ impl Service {
         }
     }
 
-    /// What a contract asks for its sending direction; receiving and CPU are not scheduled here.
+    /// The service for the sending direction of a contract. It ignores the clauses for receiving
+    /// and CPU.
+    ///
+    /// # Errors
+    /// [`NotServed`] if the contract has a priority, or more than one of slice, cell, channel and
+    /// min.
     pub fn of(contract: &Contract) -> Result<Service, NotServed> {
         if contract.priority().is_some() {
             return Err(NotServed::Priority);
@@ -130,7 +139,7 @@ impl Service {
         }
     }
 
-    /// What is promised, and the limit that stands before it.
+    /// The guarantee, and the limit in front of it.
     pub(super) fn parts(self) -> (Service, Option<(Rate, Nanos)>) {
         match self {
             Service::Limited { guarantee, max } => (guarantee.into(), Some(max)),
@@ -139,23 +148,25 @@ impl Service {
     }
 }
 
-/// A contract that says more than one flow of a scheduler is served by.
+/// The error of a contract that one flow of a scheduler cannot serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotServed {
-    /// Two clauses say how.
+    /// The contract has more than one of slice, cell, channel and min.
     #[error("a flow is served by one of slice, cell, channel and min: make one flow for each")]
     Several,
-    /// Priority is a class of a server, see [`super::Scheduler::insert_server`].
+    /// The contract has a priority. A priority is a class of a server, see
+    /// [`super::Scheduler::insert_server`].
     #[error("a flow has no priority of its own: that is a class of an overbooked server")]
     Priority,
 }
 
-/// A flow of a scheduler. Numbers are used again after a flow is removed.
+/// A flow of a scheduler. After removal of the flow its `FlowId` can be reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub(super) u32);
 
 impl FlowId {
-    /// A number below the most flows that were there at once: an index for the owner's queues.
+    /// A number below the largest number of simultaneous flows, for use as an index of the owner's
+    /// queues.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -170,17 +181,18 @@ impl fmt::Display for FlowId {
 /// A packet at the head of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// How long it is, without the wire's overhead.
+    /// Length in bytes, without the wire's overhead.
     pub length: Bytes,
-    /// On a channel, when the message arrived that begins with this packet; nothing if the packet
-    /// goes on with the message before it, whether or not that message's packets have left (after
-    /// its deadline, or where there was none, the packet is a message of its own; and where it
-    /// would make the message longer than Mmax it begins the next one). Others ignore it.
+    /// For a channel: `Some` arrival time of the message that begins with this packet, or `None` if
+    /// the packet continues the message before it, even if that message's packets have left. A
+    /// packet with `None` begins a message of its own after the deadline of the message before it,
+    /// or if there is none, or if it would make that message longer than Mmax. Other services
+    /// ignore this field.
     pub message: Option<Instant>,
 }
 
 impl Packet {
-    /// A packet.
+    /// A packet that begins no message.
     pub fn new(length: Bytes) -> Packet {
         Packet {
             length,
@@ -188,8 +200,8 @@ impl Packet {
         }
     }
 
-    /// The first packet of a message that arrived at `arrived`, or that counts as having arrived
-    /// then, see [`super::Gate`].
+    /// The first packet of a message. `arrived` is the arrival time of the message, or the time
+    /// that [`super::Gate`] gives.
     pub fn first(length: Bytes, arrived: Instant) -> Packet {
         Packet {
             length,
@@ -201,114 +213,116 @@ impl Packet {
 /// The head of a flow leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
-    /// Whose head.
+    /// The flow of the packet.
     pub flow: FlowId,
-    /// Its length, as the owner said.
+    /// Length of the packet as the owner gave it.
     pub length: Bytes,
-    /// When its first bit is on the wire.
+    /// Start of transmission: the time of its first bit on the wire.
     pub start: Instant,
-    /// When its last bit is.
+    /// End of transmission: the time of its last bit on the wire.
     pub end: Instant,
-    /// From when on its contract let it go: no earlier than 0, and it may have come later than that.
+    /// The time at which its contract lets it go. It is at least 0, and the packet may have arrived
+    /// later.
     pub eligible: Instant,
-    /// Why it was its turn.
+    /// The reason why it was chosen.
     pub turn: Turn,
 }
 
-/// Why it is a packet's turn.
+/// The reason why a packet is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// It is guaranteed, and must be sent by then.
+    /// The packet is guaranteed.
     Guaranteed {
-        /// The deadline, as asked (the scheduler itself orders by what is kept of it).
+        /// The deadline that the contract gives. The scheduler orders by a rounded one, see
+        /// [`super::kept`].
         deadline: Instant,
     },
-    /// It was the turn of the overbooked server that the flow is a member of.
+    /// The flow is a member of an overbooked server, and the server was chosen.
     Shared {
-        /// By when the server had to be served.
+        /// The deadline of the server.
         deadline: Instant,
     },
-    /// Nothing guaranteed was there to be sent.
+    /// No guaranteed packet could be sent.
     LeftOver,
-    /// Nothing at all was: it is sent before its logical arrival.
+    /// No other packet could be sent. This one is sent before its logical arrival.
     Early,
 }
 
-/// What an event loop does next.
+/// The next action of an event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Send this.
+    /// Send this packet.
     Send(Departure),
-    /// Nothing until then, unless a packet comes to an empty queue.
+    /// Wait until this time, or until a packet arrives at an empty queue.
     Wait(Instant),
-    /// Nothing until a packet comes.
+    /// Wait until a packet arrives at an empty queue.
     Idle,
 }
 
-/// A call that does not fit what was told before.
+/// A call that contradicts earlier calls or the limits of the scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
-    /// No such flow.
+    /// The flow does not exist.
     #[error("{0} does not exist (any more)")]
     Unknown(FlowId),
-    /// The queue was not empty.
+    /// The flow has a head already.
     #[error("{0} has a head already: only the first packet of a queue is told")]
     Waiting(FlowId),
-    /// No packet of this length can be sent.
+    /// The packet is longer than the flow can ever send.
     #[error("{flow} can never send {length}: at most {longest}")]
     TooLong {
-        /// Whose.
+        /// The flow.
         flow: FlowId,
-        /// How long it is.
+        /// Length of the packet.
         length: Bytes,
-        /// How long it may be: the wire's longest packet, or the flow's MBS.
+        /// The longest possible packet: the wire's longest packet, or the flow's MBS.
         longest: Bytes,
     },
-    /// Packets come to a server's members, not to itself.
+    /// The flow is a server. Packets arrive at its members.
     #[error("{0} is a server: packets come to its members")]
     Server(FlowId),
-    /// The flow is no server, or has no such class.
+    /// The flow is not a server, or has no such class.
     #[error("{server} has no class {class}")]
     NoClass {
-        /// The flow that was named.
+        /// The flow in the call.
         server: FlowId,
-        /// The class that was named.
+        /// The class in the call.
         class: usize,
     },
-    /// A server has one class to eight.
+    /// The number of classes is not 1 to 8.
     #[error("a server has one class to {MAX_CLASSES}, not {0}")]
     Classes(usize),
-    /// No more servers can be told apart.
+    /// The scheduler has its largest number of servers. Holds that number.
     #[error("at most {0} servers")]
     Servers(usize),
-    /// A server has no more to give than its slice.
+    /// The minimums of a server's classes exceed the rate of its slice.
     #[error(
         "its classes are promised {promised} bit/s together, and a server's slice gives {slice} bit/s of this link"
     )]
     Minimums {
-        /// The minimums of all classes, in bit/s.
+        /// The sum of the minimums of all classes, in bit/s.
         promised: u64,
-        /// What the slice gives, in bit/s.
+        /// The rate of the slice on this link, in bit/s.
         slice: u64,
     },
-    /// A server has its slice and nothing of the left-over.
+    /// The slice of a server has `extra`. A server has its slice and no share of the left-over.
     #[error("the slice of a server has no extra: its members share what is promised")]
     Extra,
-    /// A server ends after its members.
+    /// The server still has members.
     #[error("{server} still has {members} members")]
     Members {
         /// The server.
         server: FlowId,
-        /// How many.
+        /// Number of members.
         members: u32,
     },
-    /// A contract that a flow of this kind cannot have.
+    /// A member keeps a cell contract, and a server keeps a slice.
     #[error("{0} is a member or a server: it keeps a cell contract or a slice")]
     OtherKind(FlowId),
-    /// No more flows can be told apart.
+    /// The scheduler has its largest number of flows. Holds that number.
     #[error("at most {0} flows")]
     Full(u32),
-    /// The wire's packets are longer than the arithmetic goes.
+    /// The wire's longest packet with its overhead exceeds 2^24 - 1 bytes. Holds the sum.
     #[error("longest packet and overhead are {0} together, at most {max}", max = Bytes(u64::from(MAX_LENGTH)))]
     LongWire(Bytes),
 }

@@ -1,11 +1,11 @@
-//! Shares: best effort by weight, with or without a minimum below it and a limit above it.
+//! Shares: best effort by weight, optionally with a minimum and a limit.
 //!
 //! ```text
 //! min r   eligible E = max(arrival, last deadline), deadline E + length / r
 //! max r   not before TATm - burst; sent at t: TATm = max(t, TATm) + length / r
 //! ```
-//! Only what is sent within the minimum moves its deadline on; what a flow gets of the left-over
-//! is beside it. A limit counts both.
+//! Only packets that are sent within the minimum advance its deadline. Service from the left-over
+//! comes on top. Both count against the limit.
 
 use super::pace::{Moment, Pace, WHOLE};
 use super::{deadline, limit};
@@ -15,25 +15,25 @@ use crate::units::{Nanos, Rate};
 /// The state of a share. Times in ns.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Share {
-    /// Start tag in the left-over, see the scheduler's `fair`.
+    /// Start tag in the left-over, see `sched::fair`.
     pub(super) tag: u64,
     /// 1 / min.
     min: Option<Pace>,
-    /// The last deadline of the minimum, the nanoseconds of a [`Moment`].
+    /// Nanoseconds of the last deadline of the minimum as a [`Moment`].
     min_at: u64,
     /// 1 / max.
     max: Option<Pace>,
-    /// TATm, likewise.
+    /// Nanoseconds of TATm as a [`Moment`].
     max_at: u64,
     pub(super) weight: u16,
-    /// The limit's burst, as a word of `deadline`.
+    /// The limit's burst as a code of `deadline`.
     burst: u16,
     min_part: u16,
     max_part: u16,
 }
 
 impl Share {
-    /// A share that has never sent.
+    /// A share that has not sent.
     pub(super) fn new(min: Option<Rate>, max: Option<(Rate, Nanos)>, weight: Weight) -> Share {
         let burst = max.map_or(0, |(_, burst)| burst.0);
         Share {
@@ -50,8 +50,8 @@ impl Share {
         }
     }
 
-    /// The same past under another contract: no credit comes from changing it, and what a
-    /// minimum gives counts from `now` where there was none.
+    /// The state under another contract. The change gives no credit. A minimum that is new counts
+    /// from `now`.
     pub(super) fn changed(&self, fresh: Share, now: u64) -> Share {
         let mut old = *self;
         if old.min.is_none() {
@@ -66,7 +66,7 @@ impl Share {
         }
     }
 
-    /// A packet comes to the empty queue.
+    /// A packet arrives at the empty queue.
     #[inline(always)]
     pub(super) fn wake(&mut self, now: u64) {
         if self.min_at < now {
@@ -74,7 +74,7 @@ impl Share {
         }
     }
 
-    /// From when on the limit lets the next packet go.
+    /// The time from which the limit lets the next packet go.
     #[inline(always)]
     pub(super) fn gate(&self) -> u64 {
         match self.max {
@@ -83,17 +83,17 @@ impl Share {
         }
     }
 
-    /// When the minimum makes a packet of this length eligible, and by when it must go.
+    /// The eligible time and the deadline of a packet of this length within the minimum.
     #[inline(always)]
     pub(super) fn plan(&self, length: u32) -> Option<(u64, u64)> {
         let pace = self.min?;
         let eligible = self.min_deadline();
-        // Rounded down: the deadline is promised.
+        // Rounded down, because the deadline is promised.
         let deadline = eligible.after(pace.span(length)).floor();
         Some((eligible.nanos, deadline))
     }
 
-    /// A packet of this length left at `at`, within the minimum or beside it.
+    /// A packet of this length left at `at`, within the minimum or from the left-over.
     #[inline(always)]
     pub(super) fn sent(&mut self, at: u64, length: u32, within_min: bool) {
         if let (true, Some(pace)) = (within_min, self.min) {
@@ -114,7 +114,7 @@ impl Share {
         }
     }
 
-    /// What is used of the limit was used under another contract.
+    /// Sets TATm to its value under another contract.
     #[inline(always)]
     pub(super) fn set_used(&mut self, tat: Moment) {
         (self.max_at, self.max_part) = (tat.nanos, tat.part);

@@ -1,18 +1,19 @@
 //! Shaping to a slice (papers NTCP and VERT: Atropos): `s` of transmit time in every `p`.
 //!
 //! ```text
-//!            left > 0, backlogged          left <= 0
-//!  asleep ──────────▶ due by `ends` ──────────────▶ waits for the next period that has some
-//!    ▲                     │    ▲                                │
+//!          left > 0, backlogged          left <= 0
+//!   asleep ──────────▶ due by `ends` ──────────────▶ waits for the next period that has some
+//!    ▲                     │    ▲                         │
 //!    └─── queue empty ─────┘    └──── period ends, left += s ────┘
 //! ```
-//! - A packet may overdraw what is left; the debt is taken from the next periods, and also while
-//!   the flow sleeps: each period slept repays `s`. What is left at a period's end is lost.
+//! - A packet may overdraw the rest of the slice. The next periods repay the debt, also while the
+//!   flow sleeps: each period slept repays `s`. An unused rest is lost at the end of the period.
 //! - Service beyond the slice (`extra`) is not charged.
-//! - On waking, the rule of the constant-bandwidth server (Abeni and Buttazzo, 1998): if what is
-//!   left, until the end of the period, is more than the share s/p, a new period starts now with
-//!   a slice and no more. An old deadline kept with a full slice would make others miss theirs.
-//! - A changed contract counts from the next period.
+//! - A flow that wakes follows the rule of the constant-bandwidth server (Abeni and Buttazzo,
+//!   1998): if the rest of its slice, over the rest of the period, is more than the share s/p, a
+//!   new period starts now with one slice. A full slice with the old deadline would make other
+//!   flows miss their deadlines.
+//! - A changed contract takes effect with the next period.
 
 use crate::contract;
 
@@ -21,14 +22,14 @@ use crate::contract;
 pub(super) struct Slice {
     slice: u64,
     period: u64,
-    /// When the current period ends.
+    /// End of the current period.
     ends: u64,
-    /// What is left of the current period's slice; negative is debt.
+    /// Rest of the current period's slice. A negative rest is a debt.
     left: i64,
 }
 
 impl Slice {
-    /// A flow that has never sent. Its first period begins when it wakes.
+    /// A flow that has not sent. Its first period begins when it wakes.
     pub(super) fn new(contract: &contract::Slice) -> Slice {
         Slice {
             slice: contract.slice().0,
@@ -38,7 +39,7 @@ impl Slice {
         }
     }
 
-    /// The same period under another contract; the next ones are the new contract's.
+    /// The same period under another contract. The new contract counts from the next period.
     pub(super) fn changed(&self, contract: &contract::Slice) -> Slice {
         Slice {
             ends: self.ends,
@@ -47,13 +48,13 @@ impl Slice {
         }
     }
 
-    /// This share of a rate, rounded down.
+    /// The slice's share of a rate, rounded down.
     pub(super) fn of(&self, rate: u64) -> u64 {
         // A slice is not longer than its period.
         (u128::from(rate) * u128::from(self.slice) / u128::from(self.period)) as u64
     }
 
-    /// A packet comes to the empty queue.
+    /// A packet arrives at the empty queue.
     #[inline(always)]
     pub(super) fn wake(&mut self, now: u64) {
         if now >= self.ends {
@@ -69,22 +70,22 @@ impl Slice {
         }
     }
 
-    /// When the next packet may go, and by when it must. Periods that are over by then are
-    /// accounted for when it is sent.
+    /// The eligible time and the deadline of the next packet. Periods that end before the eligible
+    /// time are accounted for when the packet is sent.
     #[inline(always)]
     pub(super) fn plan(&mut self, now: u64) -> (u64, u64) {
         self.roll(now);
         if self.left > 0 {
             return (now, self.ends);
         }
-        // The first period at whose start debt and slices sum to something.
+        // The first period at whose start the debt is repaid.
         let debt = self.left.unsigned_abs();
         let before = (debt / self.slice).saturating_mul(self.period);
         let eligible = self.ends.saturating_add(before);
         (eligible, eligible.saturating_add(self.period))
     }
 
-    /// When the current period began.
+    /// Start of the current period.
     #[inline(always)]
     pub(super) fn began(&mut self, now: u64) -> u64 {
         self.roll(now);
@@ -98,14 +99,14 @@ impl Slice {
         self.left <= 0
     }
 
-    /// A packet that takes `cost` left within the guarantee, and was decided on at `now`.
+    /// A packet of duration `cost`, chosen at `now`, left within the guarantee.
     #[inline(always)]
     pub(super) fn sent(&mut self, now: u64, cost: u64) {
         self.roll(now);
         self.left = self.left.saturating_sub_unsigned(cost);
     }
 
-    /// Periods that are over give way to the next, all of one grid.
+    /// Skips to the current period. All periods lie on one grid.
     #[inline(always)]
     fn roll(&mut self, now: u64) {
         if now < self.ends {
@@ -118,7 +119,7 @@ impl Slice {
         self.begin(begins, debt);
     }
 
-    /// A period begins, with a slice less a debt (which is zero or less).
+    /// Begins a period, with a slice plus `debt` (which is zero or negative).
     #[inline(always)]
     fn begin(&mut self, at: u64, debt: i64) {
         self.ends = at.saturating_add(self.period);

@@ -1,4 +1,4 @@
-//! Worlds in virtual time: a link, its flows, and queues that the world keeps.
+//! Scenarios in virtual time: a link, its flows, and queues.
 
 mod cells;
 mod channels;

@@ -1,4 +1,5 @@
-//! The turn: what falls due, who is next, and where a flow waits afterwards.
+//! The choice of the next packet: moving entries that fall due, choosing a flow, and placing the
+//! flow again after its departure.
 
 use super::calendar::{Run, Spot, Whole};
 use super::flow::{Flag, Flow, Kind};
@@ -11,11 +12,13 @@ use crate::prefetch;
 use crate::units::{Bytes, Instant};
 
 impl Scheduler {
-    /// Whose head leaves now, if anybody's. `behind` is called exactly once for each departure:
-    /// what stands behind the head that leaves, if anything. (A packet longer than can be sent
-    /// counts as the longest that can.)
+    /// Chooses the head that leaves now and accounts for it. For each departure the scheduler calls
+    /// `behind` exactly once, with the flow. `behind` returns the packet behind the departing head,
+    /// or `None` if the queue becomes empty. A packet longer than [`Scheduler::longest`] counts as
+    /// one of that length.
     ///
-    /// Nothing may mean: not yet, for one of the reasons that [`Scheduler::poll_timeout`] tells.
+    /// Returns `None` if no packet may leave now. [`Scheduler::poll_timeout`] gives the next time
+    /// at which one may.
     #[inline(always)]
     pub fn poll(
         &mut self,
@@ -29,7 +32,7 @@ impl Scheduler {
         }
     }
 
-    /// The same, of a link that can take a packet.
+    /// [`Scheduler::poll`] for a link that can accept a packet.
     #[inline(never)]
     fn poll_free(&mut self, behind: impl FnOnce(FlowId) -> Option<Packet>) -> Option<Departure> {
         let alone = match self.is_anything_due() {
@@ -43,7 +46,7 @@ impl Scheduler {
         }
     }
 
-    /// The same, if `first` is the first of the due and was taken.
+    /// [`Scheduler::poll`] after the earliest entry `first` of the due has been taken.
     #[inline(never)]
     fn poll_any(
         &mut self,
@@ -66,9 +69,9 @@ impl Scheduler {
         Some(self.depart(id, Turn::Early, behind))
     }
 
-    /// When [`Scheduler::poll`] can next have something; nothing if a packet has to come first (or
-    /// time is over before).
-    /// Any later call but `poll_timeout` itself may change the answer.
+    /// The next time at which [`Scheduler::poll`] may have a departure. `None` if a packet has to
+    /// arrive first, or if time ends before. Every later call except `poll_timeout` may change the
+    /// answer.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let ready = !(self.due.is_empty() && self.fair.is_empty() && self.early.is_empty());
@@ -80,8 +83,8 @@ impl Scheduler {
         (at <= END_OF_TIME.0).then_some(Instant(at))
     }
 
-    /// [`Scheduler::poll`] and [`Scheduler::poll_timeout`] in one: what to send now, or when to
-    /// ask again. This is all that an event loop needs.
+    /// [`Scheduler::poll`] and [`Scheduler::poll_timeout`] in one call: the packet to send now, or
+    /// the time of the next call. An event loop needs no other call to get its packets.
     pub fn turn(&mut self, now: Instant, behind: impl FnOnce(FlowId) -> Option<Packet>) -> Next {
         match (self.poll(now, behind), self.poll_timeout()) {
             (Some(departure), _) => Next::Send(departure),
@@ -90,15 +93,15 @@ impl Scheduler {
         }
     }
 
-    /// Whether somebody's time has come.
+    /// Whether an entry of the sleepers or of the early has fallen due.
     #[inline(always)]
     fn is_anything_due(&self) -> bool {
         let due = |spot: Option<Spot>| spot.is_some_and(|spot| spot.key <= self.now);
         due(self.sleepers.peek()) || due(self.early.peek())
     }
 
-    /// Moves what has fallen due to where it is ordered by deadline. If it is only one flow, and
-    /// nobody else is due, that one need not go there.
+    /// Moves entries that have fallen due to the due calendar. If only one flow has fallen due and
+    /// the due calendar is empty, it returns that flow instead.
     #[inline(never)]
     fn fall_due(&mut self) -> Option<u32> {
         let mut budget = DUE_PER_CALL;
@@ -143,7 +146,7 @@ impl Scheduler {
     fn take_run(&mut self) -> Run {
         let (flows, due) = (&self.flows, &self.due);
         let ahead = |entry: Entry, key: u64| {
-            // The others will be told of when it is nearly their turn.
+            // The other flows are prefetched shortly before their turn.
             let bound = deadline::decode(entry.word());
             if entry.word() >= deadline::JOIN || due.is_soon(key.saturating_add(bound)) {
                 prefetch(flows, entry.id());
@@ -155,7 +158,7 @@ impl Scheduler {
         }
     }
 
-    /// An entry's time has come.
+    /// An entry has fallen due.
     #[inline(always)]
     fn wake_up(&mut self, entry: Entry, spot: Spot) {
         let id = entry.id();
@@ -173,7 +176,7 @@ impl Scheduler {
         }
     }
 
-    /// The time of many entries of one deadline has come.
+    /// Many entries with one deadline have fallen due.
     #[inline(never)]
     fn wake_up_whole(&mut self, whole: Whole, spot: Spot) {
         let deadline = spot.key.saturating_add(deadline::decode(whole.word()));
@@ -183,7 +186,7 @@ impl Scheduler {
         self.hurried = self.due.push_whole(&mut self.pool, to, whole, tell);
     }
 
-    /// The entry of a flow is gone, without a packet: where does it wait now?
+    /// A flow's entry was taken without a departure. Places the flow again if it has a head.
     #[cold]
     fn look_again(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
@@ -195,7 +198,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the entry of the earliest deadline, if anybody is due.
+    /// Takes the entry with the earliest deadline.
     #[inline(always)]
     fn take_due(&mut self) -> Option<u32> {
         let flows = &self.flows;
@@ -204,8 +207,8 @@ impl Scheduler {
         Some(entry.id())
     }
 
-    /// The flow of the earliest deadline, if any is due, and that deadline. `first` is the first
-    /// one, and was taken.
+    /// The flow with the earliest deadline that can send now, with that deadline. `first` is the
+    /// first entry if it has been taken already.
     fn next_due(&mut self, first: Option<u32>, dropped: &mut u32) -> Option<(u32, Instant)> {
         let mut first = first;
         while *dropped > 0 {
@@ -219,14 +222,14 @@ impl Scheduler {
                 flow.clear(Flag::Clock);
                 return Some((id, Instant(deadline)));
             }
-            // It has nothing to send, or not now.
+            // It has no head, or its head is not eligible now.
             self.look_again(id);
             *dropped -= 1;
         }
         None
     }
 
-    /// The flow of the least start tag, if any is in the left-over.
+    /// The flow with the least start tag that can send from the left-over.
     #[inline(always)]
     fn next_fair(&mut self, dropped: &mut u32) -> Option<u32> {
         while *dropped > 0 && self.due.is_empty() {
@@ -259,7 +262,7 @@ impl Scheduler {
         None
     }
 
-    /// The flow of the earliest logical arrival, if any is early.
+    /// The flow with the earliest logical arrival among the early.
     #[inline(always)]
     fn next_early(&mut self, dropped: &mut u32) -> Option<u32> {
         while !self.early.is_empty() {
@@ -282,7 +285,7 @@ impl Scheduler {
         None
     }
 
-    /// The head of a cell leaves that is due: the shortest way, for what there is most of.
+    /// Departure of a due cell's head. It is a shorter path for the most frequent case.
     #[inline(always)]
     fn depart_cell(
         &mut self,
@@ -315,8 +318,8 @@ impl Scheduler {
         let bytes = packet.length.0.min(u64::from(longest)) as u32;
         let (eligible, deadline) = cell.plan(bytes);
         let finest = cell.finest();
-        // Who was late and waits for less than is between two packets is rounded as those are, so that many of
-        // them wake together.
+        // A cell that is late may wait for less than the time between two packets. Its wait is
+        // rounded as that time is, so that many cells wake together.
         let spacing = cell.spacing(length);
         flow.set_length(bytes);
         if eligible > now
@@ -331,7 +334,7 @@ impl Scheduler {
         Some(departure)
     }
 
-    /// The head of a flow leaves.
+    /// Departure of a flow's head.
     #[inline(always)]
     fn depart(
         &mut self,
@@ -398,7 +401,7 @@ impl Scheduler {
         departure
     }
 
-    /// Lets a flow wait where its contract says.
+    /// Inserts a flow into the calendar that its contract calls for.
     #[inline(always)]
     pub(super) fn place(&mut self, id: u32) {
         let now = self.now;
@@ -448,14 +451,14 @@ impl Scheduler {
         }
     }
 
-    /// Lets a flow sleep until it is eligible, if it is not, and then be due by its deadline.
+    /// Inserts a flow into the sleepers until it is eligible, or into the due if it is.
     #[inline(always)]
     fn clock(&mut self, id: u32, eligible: u64, deadline: u64) {
         let finest = finest(deadline.saturating_sub(eligible));
         self.clock_within(id, eligible, deadline, finest);
     }
 
-    /// The same, with how wide the place of the wait may be.
+    /// As `clock`, with `finest` as the largest width of the bucket (binary logarithm).
     #[inline(always)]
     fn clock_within(&mut self, id: u32, eligible: u64, deadline: u64, finest: u32) {
         let flow = &mut self.flows[id as usize];
@@ -477,7 +480,7 @@ impl Scheduler {
         self.sleep(spot, Entry::new(id, word));
     }
 
-    /// Puts an entry among the sleepers.
+    /// Inserts an entry into the sleepers.
     #[inline(always)]
     pub(super) fn sleep(&mut self, spot: Spot, entry: Entry) {
         let landed = self.sleepers.push_later(&mut self.pool, spot, entry);
@@ -486,7 +489,7 @@ impl Scheduler {
         }
     }
 
-    /// The same for a channel, which may be among the early meanwhile.
+    /// As `clock` for a channel, which may be among the early first.
     fn clock_channel(&mut self, id: u32, logical: u64, deadline: u64) {
         let now = self.now;
         let horizon = self.wire.horizon;
@@ -506,7 +509,7 @@ impl Scheduler {
         self.early.push(&mut self.pool, spot, Entry::new(id, word));
     }
 
-    /// Lets a flow sleep until some time, and look again where it should wait then.
+    /// Inserts a flow into the sleepers until a time. Then the flow is placed anew.
     pub(super) fn sleep_and_ask(&mut self, id: u32, until: u64) {
         match self.sleepers.not_before(until, self.now, u32::MAX) {
             Some(spot) => self.sleep_at(id, spot),
@@ -514,8 +517,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets a flow sleep not quite until some time, for want of a place that is near enough, and
-    /// look again then.
+    /// As `sleep_and_ask`, but until shortly before the time, because no bucket is near enough.
     #[cold]
     pub(super) fn sleep_before(&mut self, id: u32, until: u64) {
         let spot = self.sleepers.before(until, self.now);
@@ -530,7 +532,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets a flow compete for the left-over, from its start tag or from now on.
+    /// Inserts a flow into the left-over, at its start tag or at the virtual time.
     #[inline(always)]
     fn join_fair(&mut self, id: u32) {
         let flow = &mut self.flows[id as usize];
@@ -548,7 +550,8 @@ impl Scheduler {
 }
 
 impl Flow {
-    /// Whether it is a cell without a limit with a head, whose entry is not old, and that goes the short way.
+    /// Whether the flow is a cell with a head and without a limit, its entry is not old, and it
+    /// takes the shorter path.
     #[inline(always)]
     fn is_ready_cell(&self) -> bool {
         self.is_just(
@@ -557,7 +560,7 @@ impl Flow {
         ) && matches!(self.kind, Kind::Cell(_))
     }
 
-    /// The deadline of the head, if it is eligible.
+    /// The deadline of the head, if the head is eligible.
     #[inline(always)]
     fn deadline(&mut self, now: u64) -> Option<u64> {
         let length = self.length();
@@ -576,7 +579,7 @@ impl Flow {
         }
     }
 
-    /// From when on the contract lets the head go, which leaves now.
+    /// The time at which the contract lets the head go that leaves now.
     #[inline(always)]
     fn eligible(&mut self, now: u64, length: u32, turn: Turn) -> u64 {
         let guaranteed = matches!(turn, Turn::Guaranteed { .. });
@@ -603,7 +606,7 @@ impl Flow {
         }
     }
 
-    /// Moves the start tag on by a packet. Where it is now.
+    /// Advances the start tag by a packet and returns it.
     #[inline(always)]
     fn pay(&mut self, length: u32) -> Option<u64> {
         let weight = u64::from(self.weight());
@@ -632,8 +635,8 @@ impl Flow {
 }
 
 impl Line {
-    /// Charges a packet that is decided on at `now`: when its first bit is sent, and how long it
-    /// takes (rounded up).
+    /// Charges a packet that is chosen at `now`. Returns the start of its transmission and its
+    /// duration, rounded up.
     #[inline(always)]
     fn charge(&mut self, now: u64, length: u32) -> (u64, u64) {
         let span = self.pace.span(length + self.overhead);
@@ -659,8 +662,9 @@ pub(super) fn prefetch(flows: &[Flow], id: u32) {
     }
 }
 
-/// What moving a whole chunk of entries takes of [`DUE_PER_CALL`] at most: its flows are prefetched.
-/// Never more than it has entries, so that a call moves [`DUE_PER_CALL`] of them, if there are.
+/// The most of [`DUE_PER_CALL`] that a move of a whole chunk uses up, because its flows are
+/// prefetched. It uses no more than the chunk's number of entries, so that a call moves
+/// [`DUE_PER_CALL`] entries if there are so many.
 const DUE_PER_CHUNK: u32 = 8;
 
 /// Binary digits of a start tag for each byte at weight 1.

@@ -1,19 +1,20 @@
-//! Reading quantities that people type.
+//! Parsing of quantities as people type them. Text comes in; a [`Rate`], [`Bytes`], [`Nanos`] or a
+//! [`UnitError`] goes out.
 //!
 //! ```text
 //! quantity = digits [ "." digits ] [ spaces ] unit
 //! rate     bit kbit mbit gbit tbit (1000)  kibit mibit gibit (1024)     any case, "/s" optional
-//!          B kB MB GB TB (1000)  KiB MiB GiB TiB (1024)                 "/s" required
+//!          B kB MB GB TB (1000)            KiB MiB GiB TiB (1024)       "/s" required
 //!          byte Kbyte Mbyte Gbyte (1024, as in the netnice paper)       any case, "/s" required
 //! size     a bare number, or the byte units above without "/s"
 //! time     ns us µs ms s min h d
 //! "/s" may be written "/sec"
 //! ```
 //!
-//! The most repeated mistake of bandwidth tools is a factor of eight: `mbps` is bytes to `tc` and
-//! bits to people, `Mb` is bits to some and bytes to others, a bare number is whatever the tool's
-//! author liked. So those are refused, with what to write instead. Factors of 1.024 are met the
-//! same way: `KB` is refused, `kB` and `KiB` are not.
+//! The most frequent error with bandwidth tools is a factor of eight. `mbps` is bytes to `tc` and
+//! bits to people, `Mb` is bits to some and bytes to others, and each tool gives a bare number
+//! another unit. The parser refuses these forms, and the error names the alternatives. The parser
+//! avoids factors of 1.024 in the same way: it refuses `KB` and accepts `kB` and `KiB`.
 
 use alloc::string::{String, ToString};
 use core::fmt;
@@ -22,7 +23,7 @@ use core::str::FromStr;
 use super::{Bytes, Nanos, Rate};
 use crate::Quoted;
 
-/// What kind of quantity a text was read as.
+/// The kind of quantity that a text was parsed as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// A [`Rate`].
@@ -33,41 +34,41 @@ pub enum Kind {
     Time,
 }
 
-/// Why a text is not the quantity it should be. Its `Display` names the text, what is wrong, the
-/// limit and what to write instead, on one line.
+/// The error of a text that is not a valid quantity. Its `Display` names the text, the fault, the
+/// allowed range where there is one, and an alternative, on one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{} is not {kind}: {fault}", Quoted(.input))]
 pub struct UnitError {
-    /// What the text was read as.
+    /// The kind that the text was parsed as.
     pub kind: Kind,
-    /// The text.
+    /// The text as the caller passed it.
     pub input: String,
-    /// What is wrong with it.
+    /// The fault in the text.
     pub fault: Fault,
 }
 
-/// What is wrong with a quantity.
+/// The fault in the text of a quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// There is no number at the start.
+    /// The text does not start with a number.
     NoNumber,
     /// The number has a minus sign.
     Negative(Range),
-    /// The number is written with an exponent.
+    /// The number has an exponent.
     Exponent(Range),
-    /// There is a number but no unit; the text says what to write.
+    /// The number has no unit. The string names the units to write.
     BareNumber(String),
-    /// The unit is ambiguous or belongs to another kind; the text says what to write.
+    /// The unit is ambiguous or belongs to another kind. The string names the units to write.
     Hint(String),
-    /// Nobody knows this unit.
+    /// The unit is unknown. The string holds examples of valid quantities.
     UnknownUnit(&'static str),
-    /// Below the smallest allowed.
+    /// The quantity is below the smallest allowed one.
     TooSmall(Range),
-    /// Above the largest allowed.
+    /// The quantity is above the largest allowed one.
     TooLarge(Range),
 }
 
-/// The range of a kind of quantity, for messages.
+/// The allowed range of a kind of quantity. `Display` prints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range(Kind);
 
@@ -188,10 +189,10 @@ impl FromStr for Nanos {
 
 /// A decimal number: `digits / 10^places`.
 struct Decimal<'a> {
-    /// All digits as one number; nothing if they do not fit.
+    /// All digits as one number; `None` if they do not fit.
     digits: Option<u128>,
     places: u32,
-    /// As typed, for hints.
+    /// The number as typed, for hints.
     written: &'a str,
 }
 
@@ -230,13 +231,13 @@ impl<'a> Decimal<'a> {
         Ok((number, unit.trim_start()))
     }
 
-    /// The number times `unit`, what is below one dropped; nothing if it does not fit.
+    /// The number times `unit`, rounded down; `None` if it does not fit.
     fn times(&self, unit: u64) -> Option<u128> {
         Some(self.digits?.checked_mul(u128::from(unit))? / 10_u128.pow(self.places))
     }
 }
 
-/// Whether what follows the digits is an exponent: `e99`, `E-3`.
+/// Whether `unit`, the text after the digits, starts with an exponent: `e99`, `E-3`.
 fn is_exponent(unit: &str) -> bool {
     unit.strip_prefix(['e', 'E']).is_some_and(|rest| {
         rest.strip_prefix(['+', '-'])
@@ -285,7 +286,7 @@ fn rate_unit(number: &str, unit: &str) -> Result<u64, Fault> {
     Ok(bytes * 8)
 }
 
-/// Bytes in one unit of a size, if it has one meaning.
+/// Bytes in one unit of a size; `None` if the unit is unknown or ambiguous.
 fn byte_unit(unit: &str) -> Option<u64> {
     let exact = match unit {
         "B" => 1,
@@ -312,7 +313,7 @@ fn byte_unit(unit: &str) -> Option<u64> {
     }
 }
 
-/// What to say about a unit that has no single meaning, or none.
+/// The fault for a unit that is ambiguous or unknown.
 fn ambiguous(kind: Kind, number: &str, unit: &str) -> Fault {
     let (bits, examples, per) = match kind {
         Kind::Rate => (true, RATE_EXAMPLES, "/s"),
@@ -339,7 +340,7 @@ fn ambiguous(kind: Kind, number: &str, unit: &str) -> Fault {
     })
 }
 
-/// The prefix of a byte unit as it is written: `k`, but `M` and `G`.
+/// The prefix of a byte unit in its usual case: `k`, but `M` and `G`.
 fn si_prefix(lower: &str) -> String {
     match lower {
         "k" => String::from("k"),
@@ -358,6 +359,7 @@ fn error(kind: Kind, input: &str, fault: Fault) -> UnitError {
 const RATE_EXAMPLES: &str = "4mbit, 500kbit, 1.5gbit, 200kB/s, 2MiB/s or 128Kbyte/sec";
 const SIZE_EXAMPLES: &str = "1500, 1500B, 64kB or 64KiB";
 
-/// A digit behind these is worth less than a hundred-thousandth of the base unit, even in the
-/// largest unit, and is dropped like all else below one.
+/// The number of decimals that count. A digit behind these is worth less than a hundred-thousandth
+/// of the base unit, even in the largest unit. The parser drops it, as it drops every fraction of
+/// the base unit.
 const MOST_PLACES: usize = 18;

@@ -47,14 +47,82 @@ impl KernelHost {
         self.kernel.take_exits()
     }
 
-    /// Takes back what a step did before it failed.
-    fn whole<T>(&mut self, result: Result<T, KernelError>, undo: &Act) -> Result<T, Denied> {
-        result.map_err(|error| {
-            if let Err(denied) = self.act(undo) {
-                tracing::error!(%denied, "a step that failed is not taken back");
+    /// Carries out an act: how far it came, and the act that takes that back.
+    ///
+    /// # Errors
+    /// It could not be begun, so there is nothing to take back.
+    fn carry_out(&mut self, act: &Act) -> Result<(Result<Adoption, KernelError>, Act), Denied> {
+        let nothing = |()| Adoption::default();
+        Ok(match act {
+            Act::Adopt {
+                id,
+                pid,
+                only,
+                keep,
+            } => {
+                let number = |id: u32| (id != 0).then_some(id);
+                let heir = number(self.kernel.membership(*pid).own).filter(|own| own != id);
+                let found = self.kernel.adopt(*id, *pid, *only, keep);
+                (found, Act::release(*id, heir))
             }
-            error.into()
+            Act::Readopt { members } => {
+                let done = members.iter().try_for_each(|(pid, id)| {
+                    let adopted = self.kernel.adopt(*id, *pid, true, &BTreeSet::new());
+                    adopted.map(drop)
+                });
+                (done.map(nothing), Act::release_again(members))
+            }
+            Act::Release { heirs } => {
+                let mut members = BTreeMap::new();
+                let done = self.kernel.release(heirs, Membership::Own, &mut members);
+                (done.map(nothing), Act::Readopt { members })
+            }
+            Act::BindApp { id, path } => {
+                let (id, path) = (*id, path.clone());
+                let found = self.kernel.bind_app(id, &path);
+                (found, Act::UnbindApp { id, path })
+            }
+            Act::UnbindApp { id, path } => {
+                let done = self.unless_free(|kernel| kernel.unbind_app(*id));
+                let (id, path) = (*id, path.clone());
+                (done.map(nothing), Act::BindApp { id, path })
+            }
+            Act::BindCgroup { id, bound } => {
+                let group = self.find_group(bound)?;
+                let done = self.kernel.bind_cgroup(*id, &group);
+                let (id, bound) = (*id, Some(bound.clone()));
+                (done.map(nothing), Act::UnbindCgroup { id, bound })
+            }
+            Act::UnbindCgroup { id, bound } => {
+                let done = self.unless_free(|kernel| kernel.unbind_cgroup(*id));
+                let id = *id;
+                let undo = match bound.clone() {
+                    Some(bound) => Act::BindCgroup { id, bound },
+                    None => Act::UnbindCgroup { id, bound: None },
+                };
+                (done.map(nothing), undo)
+            }
+            Act::BindUser { id, uid } => {
+                let (id, uid) = (*id, *uid);
+                (self.kernel.bind_user(id, uid), Act::UnbindUser { id, uid })
+            }
+            Act::UnbindUser { id, uid } => {
+                let done = self.unless_free(|kernel| kernel.unbind_user(*id));
+                let (id, uid) = (*id, *uid);
+                (done.map(nothing), Act::BindUser { id, uid })
+            }
         })
+    }
+
+    /// Does this where something is in force.
+    fn unless_free(
+        &mut self,
+        act: impl FnOnce(&mut Kernel) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        match self.kernel.is_enforcing() {
+            true => act(&mut self.kernel),
+            false => Ok(()),
+        }
     }
 
     fn find_group(&mut self, bound: &Bound) -> Result<Cgroup, Denied> {
@@ -255,79 +323,18 @@ impl Enforcer for KernelHost {
     }
 
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied> {
-        let nothing = Adoption::default();
-        Ok(match act {
-            Act::Adopt {
-                id,
-                pid,
-                only,
-                keep,
-            } => {
-                let number = |id: u32| (id != 0).then_some(id);
-                let heir = number(self.kernel.membership(*pid).own).filter(|own| own != id);
-                let undo = Act::release(*id, heir);
-                let found = self.kernel.adopt(*id, *pid, *only, keep);
-                (self.whole(found, &undo)?, undo)
-            }
-            Act::Readopt { members } => {
-                for (pid, id) in members {
-                    self.kernel.adopt(*id, *pid, true, &BTreeSet::new())?;
+        let (done, undo) = self.carry_out(act)?;
+        match done {
+            Ok(found) => Ok((found, undo)),
+            Err(error) => {
+                // Once: an undo that fails is not undone.
+                let taken_back = self.carry_out(&undo);
+                if let Err(again) = taken_back.and_then(|(done, _)| Ok(done?)) {
+                    tracing::error!(%again, "a step that failed is not taken back");
                 }
-                (nothing, Act::release_again(members))
+                Err(error.into())
             }
-            Act::Release { heirs } => {
-                let members = self.kernel.release(heirs, Membership::Own)?;
-                (nothing, Act::Readopt { members })
-            }
-            Act::BindApp { id, path } => {
-                let undo = Act::UnbindApp {
-                    id: *id,
-                    path: path.clone(),
-                };
-                let found = self.kernel.bind_app(*id, path);
-                (self.whole(found, &undo)?, undo)
-            }
-            Act::UnbindApp { id, path } => {
-                if self.kernel.is_enforcing() {
-                    self.kernel.unbind_app(*id)?;
-                }
-                let (id, path) = (*id, path.clone());
-                (nothing, Act::BindApp { id, path })
-            }
-            Act::BindCgroup { id, bound } => {
-                let group = self.find_group(bound)?;
-                let undo = Act::UnbindCgroup {
-                    id: *id,
-                    bound: Some(bound.clone()),
-                };
-                let done = self.kernel.bind_cgroup(*id, &group);
-                self.whole(done, &undo)?;
-                (nothing, undo)
-            }
-            Act::UnbindCgroup { id, bound } => {
-                if self.kernel.is_enforcing() {
-                    self.kernel.unbind_cgroup(*id)?;
-                }
-                let (id, bound) = (*id, bound.clone());
-                let undo = match bound {
-                    Some(bound) => Act::BindCgroup { id, bound },
-                    None => Act::UnbindCgroup { id, bound },
-                };
-                (nothing, undo)
-            }
-            Act::BindUser { id, uid } => {
-                let undo = Act::UnbindUser { id: *id, uid: *uid };
-                let found = self.kernel.bind_user(*id, *uid);
-                (self.whole(found, &undo)?, undo)
-            }
-            Act::UnbindUser { id, uid } => {
-                if self.kernel.is_enforcing() {
-                    self.kernel.unbind_user(*id)?;
-                }
-                let (id, uid) = (*id, *uid);
-                (nothing, Act::BindUser { id, uid })
-            }
-        })
+        }
     }
 
     fn looks_left(&self) -> usize {

@@ -11,7 +11,7 @@ fn client() -> Client {
     .unwrap()
 }
 
-/// Whether the program's end was rung, within a while.
+/// Whether the program's doorbell becomes readable within ten seconds.
 fn is_rung(client: &Client) -> bool {
     let ear = client.handles().to_program;
     let mut ready = [rustix::event::PollFd::new(
@@ -36,7 +36,7 @@ fn a_user_whose_ring_took_long_is_rung_for_by_the_other_thread() {
     assert!(bells.bell(other.ringer(), 1001).itself, "of this user");
     bells.strike(&mut bell);
     assert!(is_rung(&dear));
-    // It is remembered, though its rings are short now.
+    // The user stays with the second thread although its writes are short now.
     for _ in 0..2 * PROOF {
         while bell.mark.waits.load(Ordering::Acquire) {
             thread::yield_now();
@@ -47,7 +47,7 @@ fn a_user_whose_ring_took_long_is_rung_for_by_the_other_thread() {
     bells.dear.insert(1000, Instant(0));
     bells.strike(&mut bell);
     assert!(bell.itself);
-    // What is asked for before the end is done.
+    // The second thread serves requests from before the end.
     let mut last = bells.bell(other.ringer(), 1002);
     last.itself = false;
     bells.strike(&mut last);

@@ -1,4 +1,4 @@
-//! The system calls of each thread. Others fail with EPERM.
+//! The system calls that each thread may make. All other calls fail with EPERM.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -8,18 +8,18 @@ use seccompiler::{
     SeccompCondition as Where, SeccompFilter, SeccompRule,
 };
 
-/// What a thread is for.
+/// The work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Sends and receives.
+    /// Sends and receives packets.
     Packets,
-    /// Rings doorbells.
+    /// Writes doorbells.
     Bells,
-    /// Hears the daemon.
+    /// Serves the daemon.
     Control,
 }
 
-/// Has the kernel refuse this thread all calls but those of its work.
+/// Restricts this thread to the system calls of its work, by seccomp.
 pub(super) fn filter(role: Role) -> io::Result<()> {
     let program = program(role).map_err(io::Error::other)?;
     seccompiler::apply_filter(&program).map_err(io::Error::other)
@@ -35,7 +35,7 @@ fn program(role: Role) -> Result<BpfProgram, seccompiler::BackendError> {
     for number in ALL.iter().chain(own) {
         rules.insert(*number, Vec::new());
     }
-    // No memory that can be run.
+    // No executable memory.
     let plain = Where::new(2, Width::Dword, Is::MaskedEq(libc::PROT_EXEC as u64), 0)?;
     for number in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(number, vec![SeccompRule::new(vec![plain.clone()])?]);
@@ -62,7 +62,7 @@ fn program(role: Role) -> Result<BpfProgram, seccompiler::BackendError> {
     filter.try_into()
 }
 
-/// Memory, time, waiting for each other, doorbells, who it is, what is said to the log, the end.
+/// Memory, time, synchronisation, doorbells, identity, the log, the end.
 const ALL: &[i64] = &[
     libc::SYS_brk,
     libc::SYS_clock_gettime,
@@ -93,7 +93,7 @@ const ALL: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// Frames, and what it sleeps in.
+/// Sending and receiving frames, and sleeping.
 const PACKETS: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
@@ -106,7 +106,8 @@ const PACKETS: &[i64] = &[
     libc::SYS_sendto,
 ];
 
-/// The daemon's socket, programs' memory files and doorbells, pidfds, the interface, the removal of the socket and the lock.
+/// The daemon's socket, programs' memory files and doorbells, pidfds, the interface, the removal of
+/// the socket and the lock.
 const CONTROL: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
@@ -141,9 +142,9 @@ const CONTROL: &[i64] = &[
     libc::SYS_waitid,
 ];
 
-/// Look up, write and delete an entry of a map; attach and detach a program that is loaded, and ask for it.
+/// bpf(2): look up, write and delete a map entry; attach, detach and query a loaded program.
 const BPF: &[u64] = &[1, 2, 3, 15, 28, 29, 34];
-/// To ask for the state of the interface.
+/// Socket families for queries of the interface's state.
 const FAMILIES: &[u64] = &[libc::AF_UNIX as u64, libc::AF_INET as u64];
 const REQUESTS: &[u64] = &[
     libc::FIONBIO,

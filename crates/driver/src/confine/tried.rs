@@ -1,20 +1,22 @@
-//! What whoever took a thread over would try first, for a test that wants to see it refused.
+//! Makes the system calls that an attacker inside a thread would try first, so that a test can
+//! check that they fail.
 
 use std::io;
 
 use rustix::fs::{Mode, OFlags};
 
-/// Tries to open a file, to signal the first process and the one that started this one, to trace that one, to make a process and to
-/// make memory executable; says what came of each.
+/// Tries to open a file, to signal the parent process, to trace it, to fork and to map executable
+/// memory. Returns the outcome of each as text.
 pub fn tried() -> String {
     let parent = rustix::process::getppid();
     let opened = rustix::fs::open("/etc/hostname", OFlags::RDONLY, Mode::empty());
     let signalled = parent.map_or(Ok(()), rustix::process::test_kill_process);
     let number = parent.map_or(1, |parent| parent.as_raw_pid());
-    // SAFETY: no memory is passed, and to seize a process stops it in no way; it is let go when this one ends.
+    // SAFETY: the call passes no memory. PTRACE_SEIZE does not stop the process, and the kernel
+    // releases it when this process ends.
     let traced = unsafe { libc::ptrace(libc::PTRACE_SEIZE, number, 0, 0) };
     let traced = error_of(traced);
-    // SAFETY: the child does nothing but end.
+    // SAFETY: the child only exits.
     let forked = unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -23,7 +25,7 @@ pub fn tried() -> String {
         error_of(child.into())
     };
     let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    // SAFETY: a new mapping at no particular place, which nobody uses.
+    // SAFETY: a new anonymous mapping at an address of the kernel's choice, which no code uses.
     let mapped = unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         libc::mmap(std::ptr::null_mut(), 4096, all, flags, -1, 0)

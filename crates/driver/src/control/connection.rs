@@ -1,7 +1,8 @@
-//! One connection of the daemon: calls in, words out. Calls wait for words only while many are unread.
+//! One connection of the daemon: calls come in, answers and events go out.
 //!
-//! Whoever connects is root; what they say is judged all the same. A message that is no call, is too long, or has descriptors
-//! beside it that nobody expects is answered once and ends the connection.
+//! No call is taken while much output is unread. The peer is root, and its input is checked all the
+//! same. A message that is no call, is too long, or carries unexpected descriptors gets one answer
+//! with the reason and ends the connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,14 +17,14 @@ use netnice_api::{WireError, decode_call, encode_word, fds};
 pub struct Connection {
     stream: UnixStream,
     calls: Decoder,
-    /// Descriptors that came and that no call has taken yet.
+    /// Received descriptors that no call has taken yet.
     beside: VecDeque<OwnedFd>,
     out: VecDeque<Outgoing>,
     /// Bytes in `out`.
     kept: usize,
-    /// No call is taken until more of that has gone.
+    /// No call is taken until less than [`MUCH`] is in `out`.
     holds: bool,
-    /// It ends when what is in `out` has gone.
+    /// The connection ends when `out` is empty.
     ends: bool,
 }
 
@@ -36,27 +37,27 @@ struct Outgoing {
 /// Why a connection ends.
 #[derive(Debug, thiserror::Error)]
 pub enum EndOf {
-    /// The peer hung up.
+    /// The peer closed the connection.
     #[error("the other side hung up")]
     HungUp,
-    /// What it said makes no sense.
+    /// A message is malformed.
     #[error(transparent)]
     Wire(#[from] WireError),
-    /// Descriptors that nobody asked for.
+    /// More descriptors came than calls can take.
     #[error(
         "more than {MOST_BESIDE} descriptors wait for a call that takes them; attach takes one pidfd, and nothing else any"
     )]
     Descriptors,
-    /// It does not read what it is told.
+    /// The peer stopped reading and its send queue is full.
     #[error("{0} bytes of answers were not read")]
     Deaf(usize),
-    /// The socket broke.
+    /// The socket failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
 
 impl Connection {
-    /// Takes over a socket.
+    /// Takes over a socket and makes it non-blocking.
     pub fn new(stream: UnixStream) -> io::Result<Connection> {
         stream.set_nonblocking(true)?;
         Ok(Connection {
@@ -70,12 +71,13 @@ impl Connection {
         })
     }
 
-    /// The socket.
+    /// The socket, for polling.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 
-    /// Takes in what is there. Poll it then until there is no call.
+    /// Reads once from the socket. The caller then calls [`Connection::poll_call`] until it returns
+    /// no call.
     pub fn receive(&mut self) -> Result<(), EndOf> {
         let mut bytes = [0; 16 * 1024];
         let received = match fds::receive(self.stream.as_fd(), &mut bytes, 1) {
@@ -93,7 +95,8 @@ impl Connection {
         Ok(())
     }
 
-    /// The next call. None too while much of what was said is unread: it is to be polled again when some of that has gone.
+    /// The next call. `None` also while much output is unread: the caller polls again when
+    /// [`Connection::flush`] has sent some.
     pub fn poll_call(&mut self) -> Result<Option<DriverCall>, EndOf> {
         self.holds = self.kept >= MUCH;
         if self.ends || self.holds {
@@ -110,7 +113,7 @@ impl Connection {
         self.beside.pop_front()
     }
 
-    /// Says something, now or when the peer reads.
+    /// Queues a message and sends as much as the socket takes.
     pub fn say(&mut self, word: &DriverWord, descriptors: Vec<OwnedFd>) -> Result<(), EndOf> {
         let bytes = match (encode_word(word), word) {
             (Ok(bytes), _) => bytes,
@@ -129,7 +132,7 @@ impl Connection {
         self.flush()
     }
 
-    /// Says for the last time why it ends.
+    /// Queues the reason for the end as the last message.
     pub fn end(&mut self, why: &EndOf) {
         self.ends = true;
         if !matches!(why, EndOf::HungUp | EndOf::Io(_) | EndOf::Deaf(_)) {
@@ -137,12 +140,12 @@ impl Connection {
         }
     }
 
-    /// Whether it is to be told when there is something to receive.
+    /// Whether to poll the socket for input.
     pub fn wants_to_read(&self) -> bool {
         !self.holds
     }
 
-    /// Whether something waits until the peer reads: words, or calls behind them.
+    /// Whether to poll the socket for output: messages are queued, or calls wait behind them.
     pub fn wants_to_write(&self) -> bool {
         !self.out.is_empty() || self.holds
     }
@@ -166,7 +169,7 @@ impl Connection {
     }
 }
 
-/// The answer that says why there is none.
+/// The answer that reports the failure of call `id`.
 pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverWord {
     DriverWord::Answer {
         id,
@@ -176,11 +179,11 @@ pub fn failed(id: u64, why: &impl std::fmt::Display) -> DriverWord {
     }
 }
 
-/// Calls that attach, and whose bytes have come in part or not at all.
+/// Calls that attach, and whose bytes have arrived in part or not at all.
 const MOST_BESIDE: usize = 32;
-/// With so much unread no call is taken: some thousand answers, or one census.
+/// No call is taken while so many bytes are unread: some thousand answers, or one census.
 const MUCH: usize = 1 << 20;
-/// Two answers of the longest kind. Calls alone do not come to that, whatever they are answered.
+/// Two answers of the longest kind. The answers to calls alone do not reach this.
 const MOST_KEPT: usize = 2 * LONGEST_WORD;
 
 #[cfg(any(test, fuzzing))]

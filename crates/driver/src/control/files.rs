@@ -1,15 +1,18 @@
-//! The memory files that programs were given, for as long as each exists, and how many bytes of them each user has.
+//! Counts the memory files of programs, per user, for as long as each file exists.
 //!
-//! A program keeps its memory file for as long as it likes: a descriptor, a mapping, a message that nobody has read. Its pages
-//! are charged to the driver, which filled them, and cannot be taken away ([`netnice_ring::driver::Client::seal`]). So what counts for a
-//! user is not what is attached but what exists: an inotify watch tells when the last reference of any kind is gone (`IN_DELETE_SELF`; a
-//! memory file has no name, so its inode goes with its last user). The watch itself keeps no file.
+//! A program can keep its memory file as long as it likes, by a descriptor, a mapping, or an unread
+//! message. The file's pages are charged to the driver, which filled them, and cannot be taken back
+//! ([`netnice_ring::driver::Client::seal`]). So a user is charged for all files that exist, and not
+//! only for attached ones. An inotify watch reports the end of a file's last reference of any kind
+//! (`IN_DELETE_SELF`; a memory file has no name, so its inode ends with the last reference). The
+//! watch itself keeps no file alive.
 //! ```text
-//!   admit ─▶ keep ─▶ attached ─▶ detached, and somebody has it ─▶ IN_DELETE_SELF ─▶ forgotten
-//!            └──────────────────── counts for its user ──────────────────┘
+//!   admit ─▶ keep ─▶ attached ─▶ detached, references left ─▶ IN_DELETE_SELF ─▶ forgotten
+//!            └─────────────────── charged to its user ──────────────────┘
 //! ```
-//! A file counts with its whole length, touched or not. Pages of it that the kernel itself still uses when it is gone (of a `sendfile`, a
-//! pipe, a registered buffer) are bounded by limits of the kernel for each user, and are not seen here.
+//! A file counts with its whole length, touched or not. The kernel may still use pages of a file
+//! that has ended (for a `sendfile`, a pipe, a registered buffer). Kernel limits per user bound
+//! such pages; they are not counted here.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -20,46 +23,46 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 
-/// See the module.
+/// The memory files of all users; see the module.
 #[derive(Debug)]
 pub struct Files {
     watches: OwnedFd,
-    /// By their watches: whose, and how long.
+    /// By watch descriptor: (user, length in bytes).
     files: HashMap<i32, (u32, u64)>,
     users: BTreeMap<u32, Has>,
 }
 
-/// What a user has.
+/// The memory files of one user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Has {
-    /// Files that exist.
+    /// Number of files that exist.
     pub files: u64,
-    /// Their bytes.
+    /// Sum of their lengths, in bytes.
     pub bytes: u64,
 }
 
-/// A file is one too many.
+/// A file exceeds its user's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "ring bytes of user {uid}: {} at most, {} in use by {} that still exist, and {} more are asked for",
     Size(*.most), Size(.has.bytes), Several(.has.files), Size(*.asked)
 )]
 pub struct TooMuch {
-    /// Whose.
+    /// The user.
     pub uid: u32,
-    /// In bytes.
+    /// The limit, in bytes.
     pub most: u64,
-    /// What there is.
+    /// The user's files at present.
     pub has: Has,
-    /// In bytes.
+    /// The requested length, in bytes.
     pub asked: u64,
 }
 
 impl Files {
-    /// None yet.
+    /// An empty table.
     ///
     /// # Errors
-    /// If there is no inotify.
+    /// If inotify is not available.
     pub fn new() -> io::Result<Files> {
         Ok(Files {
             watches: inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?,
@@ -68,21 +71,21 @@ impl Files {
         })
     }
 
-    /// Readable when a file is gone: [`Files::forget_gone`].
+    /// Readable when a file has ended; then call [`Files::forget_gone`].
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.watches.as_fd()
     }
 
-    /// Whether a user may have so many bytes more, of at most so many.
+    /// Checks whether a user may have `asked` bytes more within a limit of `most` bytes.
     ///
     /// # Errors
-    /// If not.
+    /// If the limit would be exceeded.
     pub fn admit(&mut self, uid: u32, asked: u64, most: u64) -> Result<(), TooMuch> {
         let has = self.of(uid);
         if has.bytes.saturating_add(asked) <= most {
             return Ok(());
         }
-        // Some may be gone since they were looked at last.
+        // Some files may have ended since the last check.
         self.forget_gone();
         let has = self.of(uid);
         match has.bytes.saturating_add(asked) <= most {
@@ -96,10 +99,10 @@ impl Files {
         }
     }
 
-    /// A user's file, until it is gone.
+    /// Charges a file to a user until the file ends.
     ///
     /// # Errors
-    /// If it cannot be watched.
+    /// If the file cannot be watched.
     pub fn keep(&mut self, uid: u32, file: BorrowedFd<'_>, bytes: u64) -> io::Result<()> {
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let watch = inotify::add_watch(&self.watches, path, WatchFlags::DELETE_SELF)?;
@@ -110,7 +113,7 @@ impl Files {
         Ok(())
     }
 
-    /// Files that are gone do not count any more.
+    /// Stops charging for files that have ended.
     pub fn forget_gone(&mut self) {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.watches, &mut buffer);
@@ -127,12 +130,12 @@ impl Files {
         }
     }
 
-    /// What a user has.
+    /// The files of one user.
     pub fn of(&self, uid: u32) -> Has {
         self.users.get(&uid).copied().unwrap_or_default()
     }
 
-    /// Who has how much.
+    /// The files of all users, by uid.
     pub fn users(&self) -> impl Iterator<Item = (u32, Has)> {
         self.users.iter().map(|(uid, has)| (*uid, *has))
     }
@@ -150,7 +153,7 @@ fn forget(users: &mut BTreeMap<u32, Has>, gone: Option<(u32, u64)>) {
     }
 }
 
-/// Bytes, for people.
+/// Formats bytes for people.
 struct Size(u64);
 
 impl fmt::Display for Size {

@@ -1,9 +1,12 @@
-//! Which programs and flows there are, as the control thread knows them, and how they come and go.
+//! The programs and flows of the driver, as the control thread keeps them.
 //!
-//! The packet thread has the same ones; it is told first, so that what stands here is there. Programs have one number with it and with
-//! the daemon; a flow's place there is another's as soon as it is closed, so the daemon is told a number of its own ([`Flows`]). What
-//! takes long is done here and not there: a program's memory is made and dropped, pages of closed flows are given back, XDP is
-//! attached with the first flow and detached some time after the last.
+//! Calls of the daemon come in; commands to the packet thread and changes of XDP go out. The packet
+//! thread keeps the same programs and flows and gets each change first, so every entry here exists
+//! there too. Program numbers are the same in the packet thread and for the daemon. The packet
+//! thread reuses a flow's number as soon as the flow is closed, so the daemon gets a different
+//! number ([`Flows`]). The control thread does the slow work: it makes and drops memory files,
+//! clears the pages of closed flows, attaches XDP with the first flow, and detaches it some time
+//! after the last. A call fails with a [`RegistryError`].
 
 mod flows;
 
@@ -34,7 +37,7 @@ use crate::setup::{self, SetupError};
 use crate::turn::ProgramNo;
 use flows::Flows;
 
-/// What the driver has.
+/// The registry; see the module.
 pub struct Registry {
     orders: Orders,
     ear: Ear,
@@ -42,17 +45,17 @@ pub struct Registry {
     rate: u64,
     programs: BTreeMap<u32, Program>,
     flows: Flows,
-    /// How many flows there are for each.
+    /// Number of flows per claim.
     claims: HashMap<Claim, u32>,
-    /// Since when there is no flow, while XDP is still attached.
+    /// Since when no flow exists while XDP is still attached.
     quiet_since: Option<Instant>,
-    /// Where the ends of processes are waited for.
+    /// The epoll that waits for the ends of processes.
     watched: OwnedFd,
-    /// How many patterns are thrown away.
+    /// Number of discard patterns.
     discards: u32,
-    /// The memory that programs have, and had.
+    /// The memory files of programs, also of detached ones.
     files: Files,
-    /// How the process is confined.
+    /// The confinement of the process, as text.
     confined: String,
 }
 
@@ -61,24 +64,25 @@ struct Program {
     uid: u32,
     life: PidFd,
     bytes: u64,
-    /// Until its first flow: the program may not have mapped its memory, and the packet thread does not have it.
+    /// `Some` until the program's first flow. Until then the program may not have mapped its
+    /// memory, and the packet thread does not have it.
     unmapped: Option<Client>,
-    /// By their numbers.
+    /// The program's flows, by number.
     flows: BTreeSet<u32>,
 }
 
 struct Flow {
-    /// As it was opened, and changed since.
+    /// The flow's configuration, with all changes since it was opened.
     setup: DriverFlow,
     claim: Claim,
-    /// What the packet thread knows it by.
+    /// The flow's number in the packet thread.
     place: FlowNo,
 }
 
-/// Why something cannot be done. Nothing has changed.
+/// Why a call failed. The failed call has changed nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum RegistryError {
-    /// The packet thread is gone: nothing can be done any more.
+    /// The packet thread has ended: no call can succeed.
     #[error(transparent)]
     Ended(#[from] Ended),
     /// No such program.
@@ -87,59 +91,59 @@ pub enum RegistryError {
     /// No such flow.
     #[error("flow {0} is not open (any more)")]
     NoFlow(u32),
-    /// The process whose flows they would be.
+    /// The pidfd is missing, invalid, or of a process that has ended.
     #[error("attach needs a pidfd of the program beside it, and {0}")]
     Pidfd(&'static str),
-    /// Its memory.
+    /// The memory file cannot be made or sealed.
     #[error(transparent)]
     Memory(#[from] netnice_ring::layout::SetupError),
-    /// More memory than its user may have.
+    /// The user's memory limit is exceeded.
     #[error(transparent)]
     TooMuch(#[from] TooMuch),
-    /// Its memory cannot be counted.
+    /// The memory file cannot be watched.
     #[error("cannot watch for the end of a memory file (inotify): {0}")]
     Unwatched(io::Error),
-    /// What is asked makes no sense.
+    /// The request is invalid.
     #[error(transparent)]
     Setup(#[from] SetupError),
-    /// The interface.
+    /// The interface refused.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// The link's rate.
+    /// The link's rate is out of range.
     #[error("a rate of {0} bit/s is none that a link has")]
     Rate(u64),
-    /// The kernel refused something.
+    /// A system call failed.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Said by the packet thread.
+    /// The packet thread refused.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Who a program is.
+/// The identity of a program that attaches.
 #[derive(Clone, Copy, Debug)]
 pub struct Guest {
     /// Its process.
     pub pid: u32,
-    /// Whose memory it counts as.
+    /// The user that its memory is charged to.
     pub uid: u32,
-    /// Bytes of memory files that this user may have.
+    /// Limit on the memory files of this user, in bytes.
     pub most: u64,
 }
 
-/// A program that is attached: what it gets.
+/// The result of attaching a program.
 pub struct Attached {
-    /// Its number.
+    /// The program's number.
     pub program: u32,
     /// Memory file, doorbell to the driver, doorbell to the program.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Registry {
-    /// Nothing yet.
+    /// An empty registry on a link of `rate` bit/s.
     ///
-    /// The end of a program's process makes the epoll descriptor readable, with [`Registry::LIVES`] and the program's
-    /// number.
+    /// When a program's process ends, the epoll `watched` becomes readable with the number
+    /// [`Registry::LIVES`] plus the program's number.
     pub fn new(orders: Orders, ear: Ear, rate: u64, watched: OwnedFd, files: Files) -> Registry {
         Registry {
             orders,
@@ -156,54 +160,55 @@ impl Registry {
         }
     }
 
-    /// How the process is confined.
+    /// Sets the text on the confinement of the process.
     pub fn confined(&mut self, how: String) {
         self.confined = how;
     }
 
-    /// Readable when a memory file is gone: [`Registry::forget_gone`].
+    /// Readable when a memory file has ended; then call [`Registry::forget_gone`].
     pub fn gone(&self) -> BorrowedFd<'_> {
         self.files.fd()
     }
 
-    /// Memory files that are gone do not count for their users any more.
+    /// Stops charging users for memory files that have ended.
     pub fn forget_gone(&mut self) {
         self.files.forget_gone();
     }
 
-    /// See [`Registry::new`].
+    /// Offset of programs in the numbers of the epoll; see [`Registry::new`].
     pub const LIVES: u64 = 1 << 32;
 
-    /// Readable when there may be a program to [`Registry::poll_expelled`].
+    /// Readable when [`Registry::poll_expelled`] may return a program.
     pub fn told(&self) -> BorrowedFd<'_> {
         self.orders.told()
     }
 
-    /// A program that was expelled, and why. It is detached.
+    /// The next program that the packet thread disconnected for a protocol violation, with the
+    /// reason. The program is detached.
     pub fn poll_expelled(&mut self) -> Result<Option<(u32, String)>, RegistryError> {
         let Some(expelled) = self.orders.poll_expelled()? else {
             return Ok(None);
         };
         let program = expelled.program.0;
         match self.detach(program) {
-            // It is gone already.
+            // The program was detached before.
             Ok(()) | Err(RegistryError::NoProgram(_)) => {}
             Err(why) => return Err(why),
         }
         Ok(Some((program, expelled.breach.to_string())))
     }
 
-    /// What comes from the interface.
+    /// The receive side of the interface.
     pub fn ear(&self) -> &Ear {
         &self.ear
     }
 
-    /// Whether there is nobody.
+    /// Whether no program is attached.
     pub fn is_empty(&self) -> bool {
         self.programs.is_empty()
     }
 
-    /// Another rate of the link.
+    /// Changes the link's rate (bit/s) and its overhead per packet (bytes).
     pub fn rewire(&mut self, rate: u64, overhead: u64) -> Result<(), RegistryError> {
         let wire = wire(rate, overhead)?;
         self.done(Order::Wire(wire))?;
@@ -211,7 +216,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Another program. The packet thread gets its memory with its first flow ([`Registry::begin`]).
+    /// Attaches a program. The packet thread gets its memory with its first flow
+    /// ([`Registry::begin`]).
     pub fn attach(
         &mut self,
         guest: &Guest,
@@ -258,7 +264,9 @@ impl Registry {
         })
     }
 
-    /// A program that asks for a flow has mapped its memory (R5): from now on that keeps its pages, and the packet thread looks at it.
+    /// Called with each flow that a program opens. Before its first flow the program has mapped its
+    /// memory (R5): the mapping keeps the pages from now on, and the packet thread begins to poll
+    /// the program.
     fn begin(&mut self, program: u32) -> Result<(), RegistryError> {
         let known = self.programs.get_mut(&program);
         let known = known.ok_or(RegistryError::NoProgram(program))?;
@@ -283,11 +291,11 @@ impl Registry {
         known.is_some_and(|known| !known.life.lives())
     }
 
-    /// A program ends, and its flows.
+    /// Detaches a program and closes its flows.
     pub fn detach(&mut self, program: u32) -> Result<(), RegistryError> {
         let known = self.programs.remove(&program);
         let known = known.ok_or(RegistryError::NoProgram(program))?;
-        // Others have the pidfd too, so it does not go by being closed.
+        // Other processes have the pidfd too, so closing it does not remove it from the epoll.
         let _ = epoll::delete(&self.watched, known.life.as_fd());
         let mut places = Vec::with_capacity(known.flows.len());
         for number in known.flows {
@@ -304,7 +312,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Another flow: its number, and where it lies.
+    /// Opens a flow: returns its number and its place in the program's memory.
     pub fn open(&mut self, asked: DriverFlow) -> Result<(u32, Place), RegistryError> {
         let program = asked.program;
         if !self.programs.contains_key(&program) {
@@ -313,7 +321,7 @@ impl Registry {
         let interface = self.ear.interface();
         let (open, claim) = setup::flow(&asked, interface.mac, interface.mtu)?;
         self.begin(program)?;
-        // Before it is open: its packets pass to the kernel until then.
+        // Before the flow is open: until then the kernel gets its packets.
         self.ear.listen()?;
         self.quiet_since = None;
         let opened = match self.orders.open(ProgramNo(program), open)? {
@@ -339,7 +347,7 @@ impl Registry {
         Ok((number, opened.place))
     }
 
-    /// Another contract for a flow, and what was granted where that is not the same.
+    /// Changes a flow's contract. `granted` is the granted contract if it differs from `contract`.
     pub fn change(
         &mut self,
         flow: u32,
@@ -355,7 +363,7 @@ impl Registry {
         Ok(())
     }
 
-    /// What fits one of these is discarded from now on, and nothing else.
+    /// Replaces all discard patterns. A frame that matches any pattern is discarded from now on.
     pub fn discard(&mut self, patterns: &[Vec<Term>]) -> Result<(), RegistryError> {
         let compiled = setup::discards(patterns)?;
         self.done(Order::Discard(compiled))?;
@@ -363,7 +371,7 @@ impl Registry {
         Ok(())
     }
 
-    /// A flow's frames go to another station, or may be of another length.
+    /// Changes a flow's next hop and its longest packet.
     pub fn readdress(
         &mut self,
         flow: u32,
@@ -376,7 +384,7 @@ impl Registry {
         self.address(flow)
     }
 
-    /// A flow ends.
+    /// Closes a flow and returns its counters.
     pub fn close(&mut self, flow: u32) -> Result<FlowCounts, RegistryError> {
         let known = self.flows.remove(flow);
         let known = known.ok_or(RegistryError::NoFlow(flow))?;
@@ -445,7 +453,7 @@ impl Registry {
             let Report::Counts(counted) = self.orders.give(Order::Counts(places))? else {
                 continue;
             };
-            // One for each, in their order.
+            // One result per flow, in the same order.
             for ((number, known), counted) in some.iter().zip(counted) {
                 let Some((counters, chunks)) = counted else {
                     continue;
@@ -461,7 +469,7 @@ impl Registry {
         Ok(census)
     }
 
-    /// What all flows have done together.
+    /// The sums over all flows.
     pub fn totals(&mut self) -> Result<TotalsDoc, RegistryError> {
         let totals = self.sums()?.totals;
         Ok(TotalsDoc {
@@ -472,12 +480,12 @@ impl Registry {
         })
     }
 
-    /// The link is up, or is not.
+    /// Sets whether the link is up.
     pub fn link(&mut self, is_up: bool) -> Result<(), RegistryError> {
         self.done(Order::Link(is_up))
     }
 
-    /// The interface has another address, or its packets may be of another length.
+    /// Takes over a new Ethernet address and MTU of the interface.
     pub fn reshape(&mut self, mac: Mac, mtu: u32) -> Result<(), RegistryError> {
         self.ear.moved(mac)?;
         self.ear.resized(mtu);
@@ -486,12 +494,12 @@ impl Registry {
         flows.into_iter().try_for_each(|flow| self.address(flow))
     }
 
-    /// When there is something to do again without anybody asking.
+    /// When [`Registry::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         Some(self.quiet_since? + QUIET)
     }
 
-    /// Takes XDP off if no flow has been there for a while.
+    /// Detaches XDP if no flow has been open for [`QUIET`].
     pub fn handle_timeout(&mut self, now: Instant) -> Result<(), RegistryError> {
         if self.poll_timeout().is_some_and(|at| at <= now) {
             self.quiet_since = None;
@@ -500,7 +508,7 @@ impl Registry {
         Ok(())
     }
 
-    /// All end: flows, programs, XDP, the packet thread.
+    /// Detaches all programs and XDP, and ends the packet thread.
     pub fn stop(&mut self) -> Result<(), RegistryError> {
         let programs: Vec<u32> = self.programs.keys().copied().collect();
         let gone: Result<(), RegistryError> = programs
@@ -533,7 +541,7 @@ impl Registry {
         }
     }
 
-    /// Tells the packet thread a flow's addresses and length.
+    /// Sends a flow's addresses and longest frame to the packet thread.
     fn address(&mut self, flow: u32) -> Result<(), RegistryError> {
         let known = self.flow(flow)?;
         let interface = self.ear.interface();
@@ -547,7 +555,7 @@ impl Registry {
         ))
     }
 
-    /// Closes a flow with the packet thread, and lets its pages be used again.
+    /// Closes a flow in the packet thread, and clears its pages for reuse.
     fn close_there(
         &mut self,
         program: u32,
@@ -597,7 +605,8 @@ impl Registry {
     }
 }
 
-/// The link, for the scheduler.
+/// The link's parameters for the scheduler. Fails with [`RegistryError::Rate`] if `rate` (bit/s) is
+/// out of range.
 pub fn wire(rate: u64, overhead: u64) -> Result<Wire, RegistryError> {
     let mut wire = Wire::new(Rate::new(rate).ok_or(RegistryError::Rate(rate))?);
     wire.overhead = Bytes(overhead);
@@ -613,11 +622,11 @@ fn refusal(report: Report) -> RegistryError {
     }
 }
 
-/// So long XDP stays without a flow: one that follows another need not wait for it to come back.
+/// How long XDP stays attached without a flow, so that the next flow need not wait for XDP.
 const QUIET: Duration = Duration::from_millis(500);
-/// Flows whose counters are copied in one go: some microseconds.
+/// Flows whose counters are copied by one command: some microseconds.
 const COUNTED_AT_ONCE: usize = 16;
-/// Flows that are closed in one go.
+/// Flows that one command closes.
 const SHED_AT_ONCE: usize = 8;
 
 #[cfg(test)]

@@ -1,60 +1,60 @@
-//! What is counted of received frames.
+//! Counters of received frames.
 
 use crate::frame::Malformed;
 
-/// All frames that were looked at: `received` is the sum of all the others.
+/// Counters over all classified frames. `received` is the sum of all the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames that were looked at.
+    /// Classified frames.
     pub received: u64,
-    /// Given to one flow.
+    /// Frames for one flow.
     pub delivered: u64,
-    /// Given to the flows of a group, however many these were.
+    /// Frames for the flows of a group, counted once however many flows these are.
     pub copied: u64,
-    /// No flow's.
+    /// Frames of no flow.
     pub unclaimed: u64,
-    /// Kept at present: parts whose datagram's first part has not come, or that wait to be
-    /// asked for.
+    /// Fragments kept at present: their datagram's first fragment has not arrived, or they wait for
+    /// [`super::Demux::poll_released`].
     pub held: u64,
-    /// Discarded, by reason: the place is that of [`Discard::ALL`].
+    /// Discarded frames by reason, in the order of [`Discard::ALL`].
     pub discarded: [u64; Discard::ALL.len()],
 }
 
-/// What one flow got.
+/// Counters of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounters {
-    /// Frames that were this flow's.
+    /// Frames for this flow.
     pub received: u64,
-    /// Parts that it did not get, since one before them was missing.
+    /// Fragments that the flow did not get because one before them was missing.
     pub out_of_order: u64,
 }
 
-/// Why a frame goes to nobody.
+/// Why a frame is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Discard {
-    /// It fits a discard pattern.
+    /// The frame matches a discard pattern.
     Pattern,
-    /// It ends inside its headers.
+    /// The frame ends inside its headers.
     Short,
-    /// Its version of IP contradicts its EtherType.
+    /// The IP version contradicts the EtherType.
     Version,
-    /// Its lengths contradict each other.
+    /// The lengths contradict each other.
     Length,
-    /// The checksum of its IPv4 header is wrong.
+    /// The checksum of the IPv4 header is wrong.
     Checksum,
-    /// It is an impossible part.
+    /// The fragment is impossible.
     Fragment,
-    /// Its source is a group.
+    /// The source is a group.
     Source,
-    /// It has no whole UDP or TCP header, or UDP's length is not the packet's. A first part that
-    /// is too short to say its ports is counted here.
+    /// The UDP or TCP header is incomplete, or UDP's length is not the packet's. This includes a
+    /// first fragment that is too short for its ports.
     Transport,
-    /// A part, and the flow wants none after a gap.
+    /// A fragment after a gap, for a flow that takes none.
     OutOfOrder,
-    /// A first part that names another flow than the one before it.
+    /// A first fragment that names another flow than an earlier first fragment.
     Conflict,
-    /// A part that was kept until its time was over or the room was needed, or one of more parts
-    /// than a datagram can have.
+    /// A fragment that was kept until its time was over or its memory was needed, or a fragment
+    /// beyond the number that a datagram can have.
     Forgotten,
 }
 
@@ -74,7 +74,7 @@ impl Discard {
         Discard::Forgotten,
     ];
 
-    /// Its name, for people and machines.
+    /// The reason's name, for people and machines.
     pub fn name(self) -> &'static str {
         match self {
             Discard::Pattern => "pattern",

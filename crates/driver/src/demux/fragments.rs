@@ -1,25 +1,28 @@
-//! Where the parts of a datagram go: only the first says its ports.
+//! Classifies fragments: only the first fragment of a datagram carries its ports.
 //!
 //! ```text
-//!             first part                            a later part
-//!  unknown ───────────────▶ known ──▶ its owner   unknown ────────────▶ waiting (if a flow wants every part)
-//!     ▲                       │                       ▲                    │
-//!     │    LIFETIME over,     │                       │  LIFETIME over     │ first part: released to its owner,
-//!     └──── or no room ───────┘                       └── or no room ──────┘ and known
+//!          first fragment                      a later fragment
+//!  unknown ───────────▶ known ─▶ its owner   unknown ────────────▶ waiting (a flow takes all)
+//!     ▲                   │                     ▲                     │
+//!     │ LIFETIME over,    │                     │  LIFETIME over      │ first fragment: known, and
+//!     └── or table full ──┘                     └── or table full ────┘ released to its owner
 //! ```
-//! The demultiplexer puts nothing together: every part goes on as it came, and the flow's own stack
-//! reassembles. A later part without a first one is anybody's, so it is held, unless no flow wants parts out of
-//! order; then it is nobody's.
+//! The demultiplexer does not reassemble: every fragment goes on as it came, and the flow's own
+//! stack reassembles. A later fragment without a first one could be any flow's, so it is held. If
+//! no flow takes fragments out of order, it is unclaimed instead.
 //!
-//! # Bounded, and by owner
-//! What is known of datagrams is kept for each owner apart, [`KNOWN_PER_OWNER`] at most, the oldest
-//! forgotten first; so parts that flood one flow make no other flow's be forgotten. Parts that wait are nobody's yet:
-//! [`WAITING`] datagrams and [`WAITING_BYTES`] bytes of them together, again the oldest forgotten first.
+//! # Bounds
+//! Known datagrams are stored per owner, at most [`KNOWN_PER_OWNER`]; the oldest is dropped first.
+//! So a flood of fragments for one flow drops no state of another flow. Waiting fragments have no
+//! owner yet: at most [`WAITING`] datagrams and [`WAITING_BYTES`] bytes together; the oldest is
+//! dropped first.
 //!
-//! # Safe
-//! A datagram goes where its *first* first part went. Another first part that names another flow is discarded, so that nobody
-//! can draw parts of others' datagrams to himself by sending one that overlaps. That all of a datagram has come does not end
-//! this, since anybody can send a last part: its owner has its name for [`LIFETIME`] after each first part.
+//! # Overlaps
+//! A datagram goes to the flow of its *earliest* first fragment. A later first fragment that names
+//! another flow is discarded, so an overlapping first fragment cannot redirect the fragments of
+//! another flow's datagram. The arrival of the last fragment does not end this, since any sender
+//! can send a last fragment: the owner keeps the datagram's identity for [`LIFETIME`] after each
+//! first fragment.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -30,7 +33,7 @@ use netnice_kernel::direct::PART_LIFETIME;
 use super::{Discard, Owner, Reassembly};
 use crate::frame::{Family, Ip};
 
-/// A part, and of what.
+/// A fragment and its datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     of: Datagram,
@@ -38,7 +41,7 @@ pub(super) struct Part {
     length: u32,
 }
 
-/// What all parts of a datagram say alike (RFC 791; RFC 8200 4.5).
+/// The identity of a datagram, which all its fragments share (RFC 791; RFC 8200 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Datagram {
     family: Family,
@@ -49,7 +52,7 @@ struct Datagram {
 }
 
 impl Part {
-    /// Nothing if the packet is a whole datagram.
+    /// `None` if the packet is a whole datagram.
     pub(super) fn of(ip: &Ip) -> Option<Part> {
         let fragment = ip.fragment?;
         Some(Part {
@@ -66,43 +69,43 @@ impl Part {
     }
 }
 
-/// See the module.
+/// The state of all datagrams; see the module.
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     known: HashMap<Datagram, Known, RandomState>,
-    /// The known datagrams of each owner, the oldest first. Some were forgotten since.
+    /// The known datagrams of each owner, oldest first. Some entries are stale.
     by_owner: HashMap<Owner, VecDeque<Ticket>, RandomState>,
     waiting: HashMap<Datagram, Waiting, RandomState>,
-    /// The waiting ones, the oldest first. Some have ended since.
+    /// The waiting datagrams, oldest first. Some entries are stale.
     order: VecDeque<Ticket>,
     waiting_bytes: usize,
     released: VecDeque<(Owner, Box<[u8]>)>,
     held: u64,
     forgotten: u64,
     serial: u64,
-    /// Flows that want every part.
+    /// Number of flows that take every fragment.
     complete: u32,
 }
 
-/// A datagram of the many that may have had this name.
+/// One of the datagrams that may have had this identity.
 #[derive(Clone, Copy, Debug)]
 struct Ticket {
     of: Datagram,
     serial: u64,
 }
 
-/// A datagram whose first part came.
+/// A datagram whose first fragment arrived.
 #[derive(Debug)]
 struct Known {
     serial: u64,
-    /// When a first part came last: its owner may use the name for another datagram.
+    /// Time of the latest first fragment: the owner may reuse the identity for another datagram.
     born: Instant,
     owner: Owner,
-    /// Where the next part in order begins; nothing once one came out of order.
+    /// Offset of the next fragment in order; `None` after one out of order.
     next: Option<u32>,
 }
 
-/// A datagram whose first part did not come yet.
+/// A datagram whose first fragment has not arrived.
 #[derive(Debug)]
 struct Waiting {
     serial: u64,
@@ -111,15 +114,15 @@ struct Waiting {
 }
 
 impl Fragments {
-    /// A flow came or went.
+    /// Counts a flow that was added (`change` 1) or removed (-1).
     pub(super) fn count(&mut self, reassembly: Reassembly, change: i32) {
         if reassembly == Reassembly::Complete {
             self.complete = self.complete.saturating_add_signed(change);
         }
     }
 
-    /// The first part of a datagram that its ports (or its pattern) give to `owner`: to whom it
-    /// goes, and whether it is in order.
+    /// Takes the first fragment of a datagram that its ports (or its pattern) assign to `owner`.
+    /// Returns the owner, and whether the fragment is in order.
     pub(super) fn first(
         &mut self,
         part: &Part,
@@ -149,7 +152,8 @@ impl Fragments {
         Ok((owner, in_order))
     }
 
-    /// Another part: to whom it goes, and whether it is in order; nothing if it is held.
+    /// Takes a later fragment. Returns the owner, and whether the fragment is in order; `None` if
+    /// it is held.
     pub(super) fn later(
         &mut self,
         part: &Part,
@@ -167,7 +171,7 @@ impl Fragments {
         Ok(None)
     }
 
-    /// Forgets what waited too long. Bounded: a few at each call.
+    /// Drops datagrams that waited too long; a bounded number at each call.
     #[inline]
     pub(super) fn expire(&mut self, now: Instant) {
         for _ in 0..FORGET_PER_CALL {
@@ -184,24 +188,24 @@ impl Fragments {
         }
     }
 
-    /// A part that waited, and to whom it goes.
+    /// A released fragment and its owner.
     pub(super) fn poll_released(&mut self) -> Option<(Owner, Box<[u8]>)> {
         let next = self.released.pop_front()?;
         self.held -= 1;
         Some(next)
     }
 
-    /// Parts that are kept at present.
+    /// Fragments kept at present.
     pub(super) fn held(&self) -> u64 {
         self.held
     }
 
-    /// Parts that were kept and went to nobody.
+    /// Fragments that were kept and then dropped.
     pub(super) fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// An owner is gone; so are its datagrams.
+    /// Drops the datagrams of an owner that is removed.
     pub(super) fn forget(&mut self, owner: Owner) {
         for ticket in self.by_owner.remove(&owner).into_iter().flatten() {
             self.drop_known(&ticket);
@@ -210,7 +214,7 @@ impl Fragments {
         theirs.for_each(|(to, _)| *to = Owner::Nobody);
     }
 
-    /// Panics if it contradicts itself.
+    /// Panics if the tables contradict each other. For tests.
     pub(super) fn invariants(&self) {
         let parts = |waiting: &Waiting| waiting.parts.len();
         let waiting: usize = self.waiting.values().map(parts).sum();
@@ -230,7 +234,7 @@ impl Fragments {
         }
     }
 
-    /// The datagram, if it is known and young.
+    /// The datagram, if it is known and within [`LIFETIME`].
     fn lookup(&mut self, of: Datagram, now: Instant) -> Option<&mut Known> {
         let known = self.known.get(&of)?;
         match is_young(known.born, now) {
@@ -276,7 +280,7 @@ impl Fragments {
         }
     }
 
-    /// A part of a known datagram came: whether it is in order.
+    /// Advances a known datagram by one fragment. Returns whether the fragment is in order.
     fn advance(&mut self, part: &Part) -> bool {
         let Some(known) = self.known.get_mut(&part.of) else {
             return false;
@@ -339,16 +343,17 @@ fn is_young(born: Instant, now: Instant) -> bool {
     now.0.saturating_sub(born.0) < LIFETIME
 }
 
-/// The parts of a datagram come together; this leaves room for a queue on the way that is full. As long as in XDP.
-/// (RFC 1122 keeps them for a minute, since there the number is not used again so soon.)
+/// The fragments of a datagram arrive close together; this allows for a full queue on the path. The
+/// same as in XDP. (RFC 1122 keeps fragments for a minute, since identifications are not reused so
+/// soon there.)
 const LIFETIME: u64 = PART_LIFETIME as u64;
-/// How many datagrams of one flow are known at once, those that have come whole too.
+/// Known datagrams per flow, including those that have arrived completely.
 const KNOWN_PER_OWNER: usize = 256;
-/// How many datagrams can wait for their first part.
+/// Datagrams that can wait for their first fragment.
 const WAITING: usize = 256;
-/// How many bytes that may be: sixteen of the longest datagrams.
+/// Bytes that can wait: sixteen of the longest datagrams.
 const WAITING_BYTES: usize = 1 << 20;
-/// How many parts of one datagram can wait: 65,535 bytes in parts of a small MTU's.
+/// Fragments of one datagram that can wait: 65,535 bytes in fragments of a small MTU.
 const PARTS: usize = 128;
 const FORGET_PER_CALL: usize = 8;
 

@@ -1,14 +1,17 @@
-//! What may arrive from the wire, from bytes: frames, each behind its length in two bytes, to flows that are always the same.
+//! Frames from the wire, from bytes: each frame behind its length in two bytes, to a fixed set of
+//! flows.
 //!
-//! [`judged`] has the demultiplexer and naive rules over an independent parser say whose each frame is, and panics where they
-//! differ. Tests and the target `receive` of `fuzz/` call the same function.
+//! [`judged`] classifies each frame by the demultiplexer and by naive rules over an independent
+//! parser, and panics if the two differ. Tests and the fuzz target `receive` call the same
+//! function.
 
 use etherparse::{LinkSlice, NetSlice, SlicedPacket, TransportSlice};
 
 use super::*;
 use crate::story::{OWN, end, mend_checksum, mend_lengths};
 
-/// What comes of the last frame; each goes to whom the naive rules name, and is counted once.
+/// The outcome of the last frame. Panics if a frame goes to other flows than the naive rules name,
+/// or is not counted exactly once.
 pub fn judged(bytes: &[u8]) -> String {
     let flows = flows();
     let mut demux = table(&flows);
@@ -31,8 +34,9 @@ pub fn judged(bytes: &[u8]) -> String {
             Verdict::Unclaimed => "unclaimed".to_owned(),
             Verdict::Discarded(why) => format!("{why:?}").to_lowercase(),
         };
-        // Whom a later part goes to, its first part says, and the naive rules know no parts of IPv6; what an independent parser
-        // finds odd behind the headers that we read is the flow's own matter.
+        // The first fragment decides the flow of a later one, and the naive rules ignore fragments
+        // of IPv6. A frame that the independent parser rejects for bytes behind the headers read
+        // here is not compared.
         let is_judged = expected.is_some() || SlicedPacket::from_ethernet(frame).is_ok();
         let is_part = is_later_part(frame)
             || frame.get(12..14) == Some(&[0x86, 0xdd]) && frame.get(20) == Some(&44);
@@ -46,7 +50,7 @@ pub fn judged(bytes: &[u8]) -> String {
     last
 }
 
-/// Makes the lengths of each frame's headers right, and the checksum of an IPv4 header.
+/// Corrects the lengths in each frame's headers, and the checksum of an IPv4 header.
 pub fn mend(bytes: &mut [u8]) {
     let mut rest = bytes;
     while let Some((length, behind)) = rest.split_first_chunk_mut::<2>() {
@@ -58,7 +62,8 @@ pub fn mend(bytes: &mut [u8]) {
     }
 }
 
-/// Each kind of match, in both families, for both transports; some ends have two owners, and some none.
+/// Each kind of match, in both families, for both transports; some endpoints have two owners, and
+/// some none.
 fn flows() -> Vec<Match> {
     let tcp = |local: &str| Match::Port {
         transport: Transport::Tcp,
@@ -100,7 +105,7 @@ pub(super) fn group(group: &str) -> Match {
     }
 }
 
-/// A table whose flows 0, 1, 2... get these.
+/// A table whose flows 0, 1, 2... have these matches.
 pub(super) fn table(flows: &[Match]) -> Demux {
     let mut demux = Demux::new(OWN);
     for (k, what) in flows.iter().enumerate() {
@@ -111,7 +116,7 @@ pub(super) fn table(flows: &[Match]) -> Demux {
     demux
 }
 
-/// Who is meant, by an independent parser and one look at every flow.
+/// The flows of a frame, by an independent parser and a linear search over all flows.
 pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
     let packet = SlicedPacket::from_ethernet(frame).ok()?;
     let Some(LinkSlice::Ethernet2(ethernet)) = &packet.link else {
@@ -124,7 +129,7 @@ pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
     let (source, destination): (IpAddr, IpAddr) = match packet.net.as_ref()? {
         NetSlice::Ipv4(v4) => {
             let header = v4.header().to_header();
-            // The parser forgets the reserved bit.
+            // The parser drops the reserved bit.
             let is_reserved = frame[20] & 0x80 != 0;
             if header.calc_header_checksum() != header.header_checksum && !is_reserved {
                 return None;
@@ -134,7 +139,7 @@ pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
                 v4.header().destination_addr().into(),
             )
         }
-        // With extension headers it is the kernel's.
+        // A packet with extension headers is the kernel's.
         NetSlice::Ipv6(v6) if v6.header().next_header() == v6.payload().ip_number => (
             v6.header().source_addr().into(),
             v6.header().destination_addr().into(),
@@ -184,7 +189,7 @@ pub(super) fn naive(flows: &[Match], frame: &[u8]) -> Option<Vec<u32>> {
     })
 }
 
-/// The parser does not look into parts. The first one says whose all of them are.
+/// The parser does not read the ports of fragments. The first fragment decides for all.
 fn first_part(net: &NetSlice<'_>) -> Option<(Transport, u16, u16)> {
     let NetSlice::Ipv4(v4) = net else { return None };
     let payload = v4.payload();
@@ -201,7 +206,7 @@ fn first_part(net: &NetSlice<'_>) -> Option<(Transport, u16, u16)> {
     is_first.then_some((transport, port(0)?, port(2)?))
 }
 
-/// Whether it says that it is a part of a datagram, and not the first one: it is whose that one was.
+/// Whether the frame is a fragment of IPv4 other than the first one, which decides its flow.
 pub(super) fn is_later_part(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&[8, 0])
         && frame.len() > 21

@@ -77,7 +77,7 @@ fn frames_to_other_stations_are_nobodys() {
     let mut datagram = udp("10.0.0.9:1", "10.0.0.1:53").received();
     datagram.macs.1 = PEER;
     assert_eq!(demux.handle(&datagram.frame(), NOW), Verdict::Unclaimed);
-    // Nor is what came to all stations for one address.
+    // A frame to the broadcast address for a single IP address is unclaimed too.
     datagram.macs.1 = Mac([0xff; 6]);
     assert_eq!(demux.handle(&datagram.frame(), NOW), Verdict::Unclaimed);
 }
@@ -94,7 +94,7 @@ fn each_member_of_a_group_gets_its_copy() {
     let end = frame.len();
     let flows = &[FlowNo(0), FlowNo(1)][..];
     assert_eq!(demux.handle(&frame, NOW), Verdict::Several { flows, end });
-    // Who has not joined gets nothing, though its port is the same.
+    // A flow that has not joined gets nothing, although its port is the same.
     assert_eq!(owner(&mut demux, &to("10.0.0.9:1", "224.1.1.2:53")), None);
     let six = to("[fd00::9]:1", "[ff02::5]:53");
     assert!(matches!(
@@ -265,7 +265,7 @@ fn any_match() -> impl Strategy<Value = Match> {
     })
 }
 
-/// A datagram between ends of one family.
+/// A datagram between endpoints of one family.
 fn any_datagram() -> impl Strategy<Value = Datagram> {
     let to_one = OWN_ENDS
         .into_iter()
@@ -289,8 +289,8 @@ fn any_datagram() -> impl Strategy<Value = Datagram> {
 proptest! {
     #![proptest_config(cases(1000))]
 
-    /// No frame goes to anybody that the naive rules do not name, damaged ones included; what they
-    /// name gets it; and each is counted once.
+    /// No frame, damaged or not, goes to a flow that the naive rules do not name. A flow that the
+    /// naive rules name gets its undamaged frames. Each frame is counted once.
     #[test]
     fn finds_whom_the_naive_rules_find(
         wanted in prop::collection::vec(any_match(), 0..12),
@@ -332,7 +332,8 @@ proptest! {
                 _ => None,
             };
             if found.is_some() || damage.is_empty() {
-                // What an independent parser finds odd behind the headers that we read is the flow's own matter.
+                // A frame that the independent parser rejects for bytes behind the headers read
+                // here is not compared.
                 let judged = expected.is_some() || SlicedPacket::from_ethernet(&frame).is_ok();
                 if judged && !is_later_part(&frame) {
                     prop_assert_eq!(found, expected, "{:02x?}", frame);
@@ -342,7 +343,7 @@ proptest! {
         }
     }
 
-    /// Nothing that arrives stops it, and everything is counted.
+    /// Any input is handled without a panic, and every frame is counted.
     #[test]
     fn counts_anything_once(
         frames in prop::collection::vec(

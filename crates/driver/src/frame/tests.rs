@@ -77,7 +77,8 @@ fn every_contradiction_has_its_name() {
     let mut wrong = v4.clone();
     wrong[24] ^= 1;
     assert_eq!(read(&wrong), Err(Malformed::Checksum));
-    // Part of more than 15 bytes, which are no multiple of eight; and one that ends too far.
+    // A fragment of 15 bytes, which is no multiple of eight and not the last; and one that ends too
+    // far.
     assert_eq!(with(&v4, 20, &[0x20, 0]), Err(Malformed::Fragment));
     assert_eq!(with(&v4, 20, &[0x1f, 0xff]), Err(Malformed::Fragment));
 }
@@ -110,7 +111,8 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(cases(2000))]
 
-    /// What is read is what an independent parser reads, and whatever that takes whole is read.
+    /// The result agrees with an independent parser's, and every frame that that parser accepts is
+    /// read.
     #[test]
     fn agrees_with_an_independent_parser(
         frame in any_frame(),
@@ -128,7 +130,7 @@ proptest! {
         }
         if let Ok(Frame::Ip(ip)) = &ours && ip.family == Family::V4 {
             let (header, _) = Ipv4Header::from_slice(&frame[14..]).unwrap();
-            // That parser forgets the reserved bit.
+            // That parser drops the reserved bit.
             let right = header.calc_header_checksum() == header.header_checksum;
             prop_assert!(right || frame[20] & 0x80 != 0);
             prop_assert_eq!(ip.source, u128::from(u32::from_be_bytes(header.source)));
@@ -140,7 +142,7 @@ proptest! {
         let theirs = SlicedPacket::from_ethernet(&frame);
         let Ok(theirs) = theirs else { return Ok(()) };
         let Some(TransportSlice::Udp(udp)) = &theirs.transport else { return Ok(()) };
-        // That parser takes IPv6's length of 0 for a jumbogram's.
+        // That parser takes an IPv6 length of 0 for a jumbogram's.
         let is_jumbo = frame[14] >> 4 == 6 && frame[18..20] == [0, 0];
         if ours == Err(Malformed::Checksum) || !theirs.link_exts.is_empty() || is_jumbo {
             return Ok(());
@@ -151,7 +153,7 @@ proptest! {
         }
     }
 
-    /// Nothing that arrives stops the reader.
+    /// Any input is read without a panic.
     #[test]
     fn reads_anything(frame in prop::collection::vec(any::<u8>(), 0..120), kind in 0..3_u8) {
         let mut frame = frame;

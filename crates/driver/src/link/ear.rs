@@ -1,7 +1,8 @@
-//! What comes to the driver from an interface: the XDP program and where it is attached, or whether the packet socket listens.
+//! Controls which frames the driver receives: the XDP program and its attachment, or whether the
+//! packet socket is bound.
 //!
-//! It is apart from the [`super::Link`] because its steps take long (the kernel waits for a grace period of RCU when XDP comes
-//! and goes), while packets go on.
+//! This is separate from [`super::Link`] because its steps are slow (the kernel waits for an RCU
+//! grace period when XDP is attached or detached), while the packet thread continues.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -13,12 +14,12 @@ use super::{Interface, LinkError, Mode};
 use crate::demux::FlowNo;
 use crate::frame::Mac;
 
-/// What comes to the driver. See the module.
+/// The receive control of an interface. See the module.
 #[derive(Debug)]
 pub struct Ear {
     interface: Interface,
     mode: Mode,
-    /// Why it is not native.
+    /// Why the mode is not native.
     refusal: Option<LinkError>,
     kind: Kind,
     listens: bool,
@@ -53,7 +54,7 @@ impl Ear {
         }
     }
 
-    /// One that listens already, where there is no interface.
+    /// A fake that receives already.
     #[cfg(test)]
     pub(super) fn on_paper(interface: &Interface, socket: OwnedFd) -> Ear {
         let mut ear = Ear::of_packets(interface, socket, None);
@@ -61,28 +62,28 @@ impl Ear {
         ear
     }
 
-    /// How frames pass. [`Ear::listen`] may find that native is not to be had.
+    /// The mode. [`Ear::listen`] may change it from native to generic.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// Why it is not [`Mode::Native`], where that was wanted and refused.
+    /// Why the mode is not [`Mode::Native`], if native was tried and refused.
     pub fn why_not_native(&self) -> Option<&LinkError> {
         self.refusal.as_ref()
     }
 
-    /// Which interface it is.
+    /// The interface.
     pub fn interface(&self) -> &Interface {
         &self.interface
     }
 
-    /// Whether received frames come.
+    /// Whether frames are received.
     pub fn listens(&self) -> bool {
         self.listens
     }
 
-    /// Received frames come from now on. XDP is attached by the interface's number, which another
-    /// may have meanwhile; so it is looked at once more.
+    /// Starts receiving. XDP is attached by the interface's index, which may belong to another
+    /// interface meanwhile, so the interface is looked up again first.
     pub fn listen(&mut self) -> Result<(), LinkError> {
         if self.listens {
             return Ok(());
@@ -109,7 +110,7 @@ impl Ear {
         Ok(())
     }
 
-    /// They do not any more: XDP is off the interface.
+    /// Stops receiving; XDP is detached.
     pub fn deafen(&mut self) -> Result<(), LinkError> {
         self.listens = false;
         match &mut self.kind {
@@ -118,8 +119,9 @@ impl Ear {
         }
     }
 
-    /// Such frames come to the driver and not to the kernel. (In the fallback they come to both.) Where they are all of one
-    /// flow, [`super::Link::shut`] can shut it.
+    /// Directs frames of this claim to the driver and away from the kernel. (In the fallback mode
+    /// both get them.) If all these frames belong to one flow, `flow` names it, so that
+    /// [`super::Link::shut`] can drop them.
     pub fn claim(&mut self, claim: &Claim, flow: Option<FlowNo>) -> Result<(), LinkError> {
         match &mut self.kind {
             Kind::Xdp(program) => Ok(program.claim(claim, flow.map(|flow| flow.0))?),
@@ -127,7 +129,7 @@ impl Ear {
         }
     }
 
-    /// They do not any more.
+    /// Undoes [`Ear::claim`].
     pub fn release(&mut self, claim: &Claim) -> Result<(), LinkError> {
         match &mut self.kind {
             Kind::Xdp(program) => Ok(program.release(claim)?),
@@ -135,7 +137,7 @@ impl Ear {
         }
     }
 
-    /// The interface has another address.
+    /// Takes over a new Ethernet address of the interface.
     pub fn moved(&mut self, mac: Mac) -> Result<(), LinkError> {
         self.interface.mac = mac;
         match &mut self.kind {
@@ -144,7 +146,7 @@ impl Ear {
         }
     }
 
-    /// Its packets may be of another length.
+    /// Takes over a new MTU of the interface.
     pub fn resized(&mut self, mtu: u32) {
         self.interface.mtu = mtu;
     }

@@ -1,7 +1,8 @@
-//! AF_PACKET past the interface's queue: slower than AF_XDP, and there wherever it is not.
+//! Sends and receives by AF_PACKET, past the interface's qdisc: slower than AF_XDP, and available
+//! everywhere.
 //!
-//! The kernel's own stack gets a copy of everything that comes in, so a port of a direct flow has to be held there too; else
-//! the kernel answers that nobody listens.
+//! The kernel's own stack gets a copy of every received frame. So a kernel socket must hold the
+//! port of each direct flow; otherwise the kernel answers that the port is unreachable.
 
 use std::cell::Cell;
 use std::io;
@@ -11,23 +12,23 @@ use super::socket::{bind, check, get, open, set, system};
 use super::{Counters, FRAME, Flushed, Interface, LinkError};
 use crate::template::{Checked, Forbidden};
 
-/// A packet socket, and frames that wait to be handed to it.
+/// A packet socket, and frames that wait to be sent.
 #[derive(Debug)]
 pub(super) struct PacketLink {
     socket: OwnedFd,
-    /// Frames side by side, and how long each is.
+    /// Waiting frames side by side; `lengths` has their lengths.
     waiting: Vec<u8>,
     lengths: Vec<usize>,
     buffers: Vec<u8>,
     counters: Counters,
-    /// What the kernel lost for want of room; it forgets the number when it is asked.
+    /// Frames that the kernel dropped for want of room; reading the kernel's counter resets it.
     dropped: Cell<u64>,
 }
 
 impl PacketLink {
     pub(super) fn open(interface: &Interface) -> Result<PacketLink, LinkError> {
         let name = &interface.name;
-        // No protocol: nothing comes before `listen`.
+        // Protocol 0: nothing is received before `listen`.
         let socket = open(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_NONBLOCK, 0)
             .map_err(system("cannot open a packet socket for", name))?;
         let it = socket.as_fd();
@@ -36,7 +37,7 @@ impl PacketLink {
             set(it, libc::SOL_PACKET, option, &on)
                 .map_err(system("cannot set up the packet socket of", name))?;
         }
-        // Beyond what others may have; where that is refused, as much as they may.
+        // Beyond the limit for unprivileged programs; if that is refused, up to the limit.
         let room = RECEIVE_BYTES;
         set(it, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &room)
             .or_else(|_| set(it, libc::SOL_SOCKET, libc::SO_RCVBUF, &room))
@@ -52,7 +53,7 @@ impl PacketLink {
         Ok(PacketLink::of(socket))
     }
 
-    /// Around a socket that is set up.
+    /// Wraps a socket that is set up.
     pub(super) fn of(socket: OwnedFd) -> PacketLink {
         PacketLink {
             waiting: vec![0; BATCH * FRAME],
@@ -66,7 +67,7 @@ impl PacketLink {
 
     pub(super) fn room(&mut self) -> usize {
         if self.lengths.len() == BATCH {
-            // What the kernel does not take stays.
+            // Frames that the kernel does not take stay queued.
             let _ = self.flush();
         }
         BATCH - self.lengths.len()
@@ -85,8 +86,8 @@ impl PacketLink {
         Some(length.map(|length| self.lengths.push(length)))
     }
 
-    /// A frame that cannot leave, whatever comes, is given up: it must not stand before the others for ever. It is longer than the
-    /// link carries, say, since that became less after the frame was judged.
+    /// A frame that can never leave is dropped, since it would block the others: for example, it is
+    /// longer than the MTU, which has shrunk since the check.
     pub(super) fn flush(&mut self) -> io::Result<Flushed> {
         while !self.lengths.is_empty() {
             match self.hand_over().map_err(|e| (e.raw_os_error(), e)) {
@@ -107,7 +108,8 @@ impl PacketLink {
         Ok(Flushed::All)
     }
 
-    /// Hands the kernel what waits; how many frames it took. An error is what it said of the first.
+    /// Hands the waiting frames to the kernel and returns how many it took. An error concerns the
+    /// first frame.
     fn hand_over(&mut self) -> io::Result<usize> {
         let mut pieces: [libc::iovec; BATCH] = [NO_PIECE; BATCH];
         let frames = self.waiting.chunks_exact_mut(FRAME).zip(&self.lengths);
@@ -118,7 +120,7 @@ impl PacketLink {
         let mut messages = pieces.each_mut().map(message);
         let count = self.lengths.len() as u32;
         let socket = self.socket.as_raw_fd();
-        // SAFETY: so many messages, each with one piece of a frame, all of which outlive the call.
+        // SAFETY: `count` messages, each with one piece of a frame, all of which outlive the call.
         let done = unsafe {
             libc::sendmmsg(
                 socket,
@@ -130,7 +132,7 @@ impl PacketLink {
         check(i64::from(done)).map(|sent| sent as usize)
     }
 
-    /// So many frames wait no more.
+    /// Removes the first `frames` waiting frames.
     fn forget(&mut self, frames: usize) {
         let rest = frames * FRAME..self.lengths.len() * FRAME;
         self.waiting.copy_within(rest, 0);
@@ -146,7 +148,7 @@ impl PacketLink {
         let mut messages = pieces.each_mut().map(message);
         let count = most.min(BATCH) as u32;
         let socket = self.socket.as_raw_fd();
-        // SAFETY: so many messages, each with one buffer, all of which outlive the call.
+        // SAFETY: `count` messages, each with one buffer, all of which outlive the call.
         let done = unsafe {
             libc::recvmmsg(
                 socket,
@@ -164,7 +166,7 @@ impl PacketLink {
             self.counters.received += 1;
             match message.msg_hdr.msg_flags & libc::MSG_TRUNC {
                 0 => each(&buffer[..message.msg_len as usize]),
-                // Segments that came as one packet: no frame has room for it.
+                // Segments that were merged into one packet, which no frame can hold.
                 _ => self.counters.missed += 1,
             }
         }
@@ -195,7 +197,7 @@ impl PacketLink {
     }
 }
 
-/// Frames of this protocol come from the interface; 0 is none.
+/// Binds the socket to the interface, to receive frames of this protocol; 0 receives none.
 pub(super) fn bind_to(
     socket: BorrowedFd<'_>,
     interface: &Interface,
@@ -217,8 +219,8 @@ fn message(piece: &mut libc::iovec) -> libc::mmsghdr {
     message
 }
 
-/// Frames that had a VLAN tag do not come: the kernel takes the tag off, and they would look as if
-/// they were this interface's own. Load whether there was one; if so nothing, else all.
+/// Rejects frames that had a VLAN tag: the kernel removes the tag, and the frame would look like
+/// one of this interface. Loads whether there was a tag; accepts nothing if so, else all.
 const NO_TAGS: [libc::sock_filter; 4] = [
     instruction(0x30, 0, 0, (-4096_i32 + 48) as u32),
     instruction(0x15, 0, 1, 0),
@@ -235,7 +237,7 @@ const NO_PIECE: libc::iovec = libc::iovec {
     iov_len: 0,
 };
 const PACKET_IGNORE_OUTGOING: i32 = 23;
-/// Some 5,000 packets of any length up to 1,500 bytes.
+/// About 5,000 packets of any length up to 1,500 bytes.
 const RECEIVE_BYTES: i32 = 4 << 20;
-/// Frames of one system call.
+/// Frames per system call.
 const BATCH: usize = 32;

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use super::{Interface, LinkError};
 use crate::frame::Mac;
 
-/// Looks an interface up.
+/// Reads the state of an interface.
 pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
     let unknown = || LinkError::NoInterface(name.to_owned());
     let text = CString::new(name).map_err(|_| unknown())?;
@@ -23,7 +23,7 @@ pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
             *to = from as libc::c_char;
         }
         let done = open(libc::AF_INET, libc::SOCK_DGRAM, 0).and_then(|socket| {
-            // SAFETY: all requests write no more than the structure has room for.
+            // SAFETY: these requests write no more than the structure holds.
             check(unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut answer) })
         });
         done.map(|_| answer).map_err(system(what, name))
@@ -50,11 +50,11 @@ pub(super) fn interface(name: &str) -> Result<Interface, LinkError> {
     })
 }
 
-/// A socket.
+/// Opens a socket with CLOEXEC.
 pub(super) fn open(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
-    // SAFETY: no memory is passed.
+    // SAFETY: the call passes no memory.
     let fd = check(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
-    // SAFETY: it is new, and nobody else's.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
@@ -67,18 +67,18 @@ pub(super) fn set<T: Copy>(
 ) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     let pointer: *const T = value;
-    // SAFETY: the value is that long and outlives the call.
+    // SAFETY: the value has this length and outlives the call.
     let done = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, pointer.cast(), length) };
     check(done).map(drop)
 }
 
 /// Reads an option that is a plain structure of integers.
 pub(super) fn get<T: Copy>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<T> {
-    // SAFETY: used for structures of integers alone, for which all bits zero are a value.
+    // SAFETY: used only for structures of integers, for which all bits zero are a value.
     let mut value: T = unsafe { std::mem::zeroed() };
     let mut length = size_of::<T>() as libc::socklen_t;
     let pointer: *mut T = &mut value;
-    // SAFETY: the kernel writes no more than `length` bytes, which the value has.
+    // SAFETY: the kernel writes at most `length` bytes, which the value has.
     let done =
         unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, pointer.cast(), &mut length) };
     check(done).map(|_| value)
@@ -88,11 +88,11 @@ pub(super) fn get<T: Copy>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io:
 pub(super) fn bind<T: Copy>(socket: BorrowedFd<'_>, address: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     let pointer: *const T = address;
-    // SAFETY: the address is that long and outlives the call.
+    // SAFETY: the address has this length and outlives the call.
     check(unsafe { libc::bind(socket.as_raw_fd(), pointer.cast(), length) }).map(drop)
 }
 
-/// What a system call said.
+/// The result of a system call: -1 becomes the last error.
 pub(super) fn check(done: impl Into<i64>) -> io::Result<i64> {
     match done.into() {
         -1 => Err(io::Error::last_os_error()),
@@ -100,7 +100,7 @@ pub(super) fn check(done: impl Into<i64>) -> io::Result<i64> {
     }
 }
 
-/// Names the step and the interface.
+/// Adds the step and the interface to an error.
 pub(super) fn system(what: &'static str, interface: &str) -> impl FnOnce(io::Error) -> LinkError {
     let interface = interface.to_owned();
     move |source| LinkError::System {

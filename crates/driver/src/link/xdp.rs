@@ -1,8 +1,10 @@
-//! AF_XDP: rings and a memory that are shared with the kernel alone, two rings for each receive queue and two to send.
+//! AF_XDP: rings and memory shared with the kernel only; two rings per receive queue and two for
+//! sending.
 //!
-//! The memory (UMEM) is the driver's own; no program maps it. The kernel copies (`XDP_COPY`), which every interface can. It sends
-//! only inside of `sendto`, a budget of descriptors at a time, so [`XdpLink::flush`] asks until the ring is empty. The
-//! kernel's side of the rings is believed about indices, and about frames only by [`Frames`].
+//! The memory (UMEM) is the driver's own; no program maps it. The kernel copies (`XDP_COPY`), which
+//! every interface supports. The kernel sends only inside `sendto`, a budget of descriptors per
+//! call, so [`XdpLink::flush`] repeats the call until the ring is empty. The driver trusts the
+//! kernel's ring indices, and checks each returned frame address by [`Frames`].
 
 mod gates;
 mod queue;
@@ -32,19 +34,19 @@ pub(super) struct XdpLink {
     transmit: Ring<libc::xdp_desc>,
     completion: Ring<u64>,
     queues: Vec<Queue>,
-    /// Which of them is looked at first.
+    /// The queue that is read first next time.
     next: usize,
-    /// Where there are several: readable when one of them is.
+    /// With several queues: readable when any queue is.
     several: Option<OwnedFd>,
     frames: Frames,
     counters: Counters,
     gates: Gates,
-    // Behind the rings: they go in this order.
+    // After the rings: fields are dropped in this order.
     memory: Mapping,
 }
 
 impl XdpLink {
-    /// The sockets, and the program that is to feed them.
+    /// Opens the sockets and loads the XDP program that feeds them.
     pub(super) fn open(interface: &Interface) -> Result<(XdpLink, Direct), LinkError> {
         let name = &interface.name;
         let mut program = Direct::load(interface.mac.0)?;
@@ -58,14 +60,15 @@ impl XdpLink {
             let (name, count) = (name.clone(), least);
             return Err(LinkError::Queues { name, count });
         }
-        // The first socket brings it, so it is there before it is known how many others there can be.
+        // The UMEM is registered with the first socket, before the number of the other sockets is
+        // known.
         let filled = most_filling(least, most.min(MAX_QUEUES));
         let memory = (SENDING + filled) as usize * FRAME;
         let memory =
             Mapping::anonymous(memory).map_err(system("no memory for the frames of", name))?;
         let (first, transmit, completion) = Queue::first(interface, &memory)?;
         let mut queues = vec![first];
-        // One more than there are sockets for, to see that it is not there.
+        // Tries one queue more than there are sockets for, to check that it does not exist.
         for number in 1..most.min(MAX_QUEUES + 1) {
             match Queue::another(interface, number, &queues[0]) {
                 Ok(_) if number == MAX_QUEUES => return Err(LinkError::Crowded(name.clone())),
@@ -99,7 +102,7 @@ impl XdpLink {
         Ok((link, program))
     }
 
-    /// So many frames are for sending, that received ones never lack one.
+    /// Frames for sending are separate, so reception never lacks frames.
     #[inline]
     pub(super) fn room(&mut self) -> usize {
         if self.frames.count(Holder::Free) == 0 {
@@ -148,7 +151,8 @@ impl XdpLink {
         } = self;
         let done = transmit.drain(|| match kick(queues[0].fd().as_fd()) {
             Ok(()) => Ok(false),
-            // Its budget is used up, or others hold its memory: what is done can be collected.
+            // The budget is used up, or queued packets hold the socket's memory: collect completed
+            // frames.
             Err(e) if is_passing(&e) => Ok(collect(completion, frames, counters)),
             Err(e) => Err(e),
         });
@@ -156,7 +160,7 @@ impl XdpLink {
         done
     }
 
-    /// From all queues in turn: one that is flooded keeps no other waiting for more than a call.
+    /// Reads all queues in turn, so a flooded queue delays the others by one call at most.
     #[inline]
     pub(super) fn receive(&mut self, most: usize, mut each: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
@@ -241,7 +245,7 @@ impl XdpLink {
         self.several.as_ref().unwrap_or(self.queues[0].fd())
     }
 
-    /// So many frames of each queue go to the kernel, to be filled.
+    /// Gives each queue `each` frames to fill.
     fn prime(&mut self, each: u32) {
         for queue in &mut self.queues {
             for _ in 0..each {
@@ -256,7 +260,7 @@ impl XdpLink {
         }
     }
 
-    /// What the kernel has sent is free again.
+    /// Frees frames that the kernel has sent.
     #[inline]
     fn collect(&mut self) {
         collect(&mut self.completion, &mut self.frames, &mut self.counters);
@@ -270,7 +274,7 @@ impl XdpLink {
     }
 }
 
-/// What the kernel has sent is free again; true if that was something.
+/// Frees frames that the kernel has sent; returns whether there were any.
 #[inline]
 fn collect(completion: &mut Ring<u64>, frames: &mut Frames, counters: &mut Counters) -> bool {
     let mut some = false;
@@ -283,7 +287,7 @@ fn collect(completion: &mut Ring<u64>, frames: &mut Frames, counters: &mut Count
     some
 }
 
-/// Readable when one of them is.
+/// An epoll that is readable when any of the queues is.
 fn watch(queues: &[Queue]) -> io::Result<OwnedFd> {
     let watched = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     for queue in queues {
@@ -293,22 +297,22 @@ fn watch(queues: &[Queue]) -> io::Result<OwnedFd> {
     Ok(watched)
 }
 
-/// How many frames each of so many queues has to be filled.
+/// How many frames each of `queues` queues gets to fill.
 fn filling(queues: u32) -> u32 {
     let each = FILLING / queues.max(1);
     (1 << each.max(LEAST).ilog2()).min(ENTRIES)
 }
 
-/// How many frames all queues have to be filled at most, if there are so many to so many of them.
+/// The most frames to fill, over all numbers of queues from `least` to `most`.
 fn most_filling(least: u32, most: u32) -> u32 {
     let all = (least..=most).map(|queues| queues * filling(queues));
     all.max().unwrap_or(0)
 }
 
-/// Lets the kernel send.
+/// Makes the kernel send.
 #[inline]
 fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: no memory is passed.
+    // SAFETY: the call passes no memory.
     let done = unsafe {
         libc::sendto(
             socket.as_raw_fd(),
@@ -322,34 +326,36 @@ fn kick(socket: BorrowedFd<'_>) -> io::Result<()> {
     check(done as i64).map(drop)
 }
 
-/// True for errors that say: not now.
+/// Whether the error is temporary.
 fn is_passing(error: &io::Error) -> bool {
     let number = error.raw_os_error().unwrap_or(0);
     [libc::EAGAIN, libc::EBUSY, libc::ENOBUFS, libc::EINTR].contains(&number)
 }
 
-/// Memory that is unmapped with its owner.
+/// A memory mapping; unmapped on drop.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: it is memory that one owner uses; no thread is better than another.
+// SAFETY: one owner uses the memory, and it is not bound to a thread.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
     fn anonymous(length: usize) -> io::Result<Mapping> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
-        // SAFETY: a new mapping is asked for, at no particular place.
+        // SAFETY: a new mapping without a fixed address.
         unsafe { Mapping::new(length, flags, -1, 0) }
     }
 
+    /// Maps memory.
+    ///
     /// # Safety
-    /// `flags` must not ask for a fixed place.
+    /// `flags` must not ask for a fixed address.
     unsafe fn new(length: usize, flags: i32, fd: i32, offset: u64) -> io::Result<Mapping> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: the kernel chooses the place, so nothing that is there is replaced.
+        // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
         let start = unsafe {
             libc::mmap64(
                 std::ptr::null_mut(),
@@ -369,33 +375,36 @@ impl Mapping {
         }
     }
 
-    /// The frame that begins there.
+    /// The frame that begins at this address.
     #[inline]
     fn frame_mut(&mut self, address: u64) -> &mut [u8] {
         let begin = address as usize;
         assert!(begin.is_multiple_of(FRAME) && begin + FRAME <= self.length);
-        // SAFETY: the frame lies inside, as was just checked; it is the driver's by the ledger, so the kernel does not
-        // use it meanwhile; and `self` is borrowed for as long as the slice lives.
+        // SAFETY: the assertion checks that the frame lies inside; the frame is the driver's by the
+        // ledger, so the kernel does not use it meanwhile; and `self` is borrowed for as long as
+        // the slice lives.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().add(begin), FRAME) }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: it is what was mapped, and nothing of it is borrowed any more.
+        // SAFETY: this is the whole mapping, and no borrow of it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }
 
-/// A ring between the driver and the kernel, one of them the producer. It is used from one side only.
+/// A ring between the driver and the kernel, with one producer and one consumer. Each value is used
+/// as one of the two.
 #[derive(Debug)]
 struct Ring<T> {
     mapping: Mapping,
     offsets: libc::xdp_ring_offset,
-    /// Where this side is. The other side's index is read when this one seems to be at its end.
+    /// This side's index. `other` caches the other side's index; it is read again when the ring
+    /// seems full or empty.
     own: u32,
     other: u32,
-    /// What the other side knows of ours.
+    /// The index that the other side can see.
     told: u32,
     entry: std::marker::PhantomData<T>,
 }
@@ -408,7 +417,7 @@ impl<T: Copy> Ring<T> {
     ) -> io::Result<Ring<T>> {
         let length = offsets.desc as usize + ENTRIES as usize * size_of::<T>();
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
-        // SAFETY: a new mapping of the socket, at no particular place.
+        // SAFETY: a new mapping of the socket, without a fixed address.
         let mapping = unsafe { Mapping::new(length, flags, socket.as_raw_fd(), page)? };
         Ok(Ring {
             mapping,
@@ -422,14 +431,14 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn index(&self, offset: u64) -> &AtomicU32 {
-        // SAFETY: the kernel said that an aligned index stands there, inside of the mapping.
+        // SAFETY: the kernel reported this offset of an aligned index inside the mapping.
         unsafe { &*self.mapping.start.as_ptr().add(offset as usize).cast() }
     }
 
     #[inline]
     fn entry(&self, at: u32) -> *mut T {
         let place = (at & (ENTRIES - 1)) as usize;
-        // SAFETY: the mapping has room for ENTRIES of them from `desc` on, by its length.
+        // SAFETY: the mapping has room for ENTRIES entries from `desc` on, by its length.
         unsafe {
             let first: *mut T = self
                 .mapping
@@ -441,7 +450,7 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// As the producer: how many entries are free.
+    /// Producer: how many entries are free.
     #[inline]
     fn room(&mut self) -> u32 {
         let used = self.own.wrapping_sub(self.other);
@@ -451,7 +460,7 @@ impl<T: Copy> Ring<T> {
         ENTRIES.saturating_sub(self.own.wrapping_sub(self.other))
     }
 
-    /// As the producer, with room.
+    /// Producer: writes an entry; the caller has checked for room.
     #[inline]
     fn push(&mut self, entry: T) {
         // SAFETY: the entry is the producer's until it is published.
@@ -459,7 +468,7 @@ impl<T: Copy> Ring<T> {
         self.own = self.own.wrapping_add(1);
     }
 
-    /// As the producer: the other side may have what was pushed; how much that was.
+    /// Producer: shows the pushed entries to the other side and returns their number.
     #[inline]
     fn publish(&mut self) -> u32 {
         let new = self.own.wrapping_sub(self.told);
@@ -471,15 +480,15 @@ impl<T: Copy> Ring<T> {
         new
     }
 
-    /// As the producer: the other side has taken everything.
+    /// Producer: whether the other side has taken all published entries.
     #[inline]
     fn is_drained(&mut self) -> bool {
         self.other = self.index(self.offsets.consumer).load(Ordering::Acquire);
         self.other == self.told
     }
 
-    /// As the producer: has the other side go on by `kick`, which says whether something else moved, until it has taken everything or
-    /// goes on no more.
+    /// Producer: calls `kick` until the other side has taken all entries or makes no progress.
+    /// `kick` returns whether it made progress elsewhere.
     #[inline]
     fn drain(&mut self, mut kick: impl FnMut() -> io::Result<bool>) -> io::Result<Flushed> {
         let (mut calls, mut idle) = (0, 0);
@@ -495,13 +504,13 @@ impl<T: Copy> Ring<T> {
         Ok(Flushed::All)
     }
 
-    /// As the producer: the other side is no longer where it was.
+    /// Producer: whether the other side has advanced.
     #[inline]
     fn has_moved(&self, from: u32) -> bool {
         self.index(self.offsets.consumer).load(Ordering::Acquire) != from
     }
 
-    /// As the consumer.
+    /// Consumer: takes the next entry.
     #[inline]
     fn pop(&mut self) -> Option<T> {
         if self.own == self.other {
@@ -510,13 +519,13 @@ impl<T: Copy> Ring<T> {
                 return None;
             }
         }
-        // SAFETY: the producer published it, and it is the consumer's until it is released.
+        // SAFETY: the producer published the entry, and it is the consumer's until it is released.
         let entry = unsafe { self.entry(self.own).read() };
         self.own = self.own.wrapping_add(1);
         Some(entry)
     }
 
-    /// As the consumer: the other side may use again what was popped.
+    /// Consumer: gives the popped entries back to the other side.
     #[inline]
     fn release(&mut self) {
         if self.own != self.told {
@@ -529,16 +538,18 @@ impl<T: Copy> Ring<T> {
 
 /// Frames to send from.
 const SENDING: u32 = HELD as u32;
-/// Frames to receive into, of all queues, where each has no more than a ring and no less than the least. Up to 16 MiB, or 32 with
-/// the most queues; and so much too where there is room for so many, however few there are.
+/// Frames to receive into, over all queues; each queue gets at most a full ring and at least
+/// `LEAST`. Up to 16 MiB, or 32 MiB with the most queues. Where the number of queues is known only
+/// as an upper bound, memory is reserved for the worst case.
 const FILLING: u32 = 8192;
 const LEAST: u32 = 256;
-/// Of each ring: no ring can be too full for the frames that may be in it.
+/// Entries of each ring: no ring is too small for the frames that may be in it.
 const ENTRIES: u32 = 2048;
-/// How often one flush asks the kernel to go on, where each takes the old budget.
+/// Most `sendto` calls of one flush, if each takes the old budget of 32.
 const FLUSH_CALLS: u32 = ENTRIES / 32;
-/// After how many calls in a row that changed nothing the interface is full. One would say so, but kernels before 6.17 send a budget
-/// of frames and show it only when all that they had seen is sent: these are the calls for a turn's.
+/// Number of calls in a row without progress after which the interface counts as full. A single
+/// call would suffice, but kernels before 6.17 send a budget of frames and show progress only when
+/// all frames that they had seen are sent. This many calls cover the frames of one iteration.
 const IDLE_CALLS: u32 = 4;
 
 #[cfg(test)]

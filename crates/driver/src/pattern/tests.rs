@@ -12,12 +12,12 @@ fn term(offset: u16, width: u8, mask: u64, value: u64) -> Term {
     }
 }
 
-/// The definition, one bit after the other.
+/// The definition, bit by bit.
 fn fits(terms: &[Term], bytes: &[u8]) -> bool {
     terms.iter().all(|term| {
         let begin = usize::from(term.offset);
         let Some(window) = bytes.get(begin..begin + usize::from(term.width)) else {
-            // Bits that nobody looks at need not be there.
+            // Bytes whose bits are not compared may be missing.
             return (0..term.width).all(|k| {
                 let shift = 8 * (term.width - 1 - k);
                 let (mask, value) = ((term.mask >> shift) as u8, (term.value >> shift) as u8);
@@ -83,7 +83,7 @@ fn ten_thousand_values_of_one_shape_are_one_look_up() {
     let mut packet = [0; 7];
     packet[3..].copy_from_slice(&7777_u32.to_be_bytes());
     assert_eq!(patterns.find(&packet), Some(&7777));
-    // As many shapes as may be, and one more.
+    // The most shapes, and one more.
     for k in 1..MAX_SHAPES as u64 {
         let pattern = Pattern::new(&[term(0, 2, 1 << k, 0)]).unwrap();
         patterns.insert(&pattern, k).unwrap();
@@ -96,7 +96,7 @@ fn any_term() -> impl Strategy<Value = Term> {
     let width = prop::sample::select(vec![1_u8, 2, 4, 8]);
     (0..12_u16, width, any::<u64>(), any::<u64>()).prop_map(|(offset, width, mask, value)| {
         let room = u64::MAX >> (64 - 8 * width);
-        // Few bits, so that packets fit now and then.
+        // Few bits, so that some packets match.
         let mask = mask & mask.rotate_left(7) & 0x1111_1111_1111_1111 & room;
         term(offset, width, mask, value & mask)
     })

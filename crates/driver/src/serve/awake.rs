@@ -1,10 +1,12 @@
-//! Processors that do not fall asleep while packets leave at moments of their own.
+//! Keeps processors awake while packets with a departure time leave.
 //!
-//! A processor that sleeps takes time to wake up, up to hundreds of microseconds out of a deep state. A virtual one is taken away by its
-//! host when it sleeps, and is stopped again and again when it is back: gaps of 120 us between packets of a cell contract came within
-//! 30 us (p1 to p99), and come within 3. So while such packets leave the kernel is asked to keep the processors awake (PM QoS,
-//! `/dev/cpu_dma_latency`): its idle loop turns instead. That takes power, so it is asked only as long as packets are less than
-//! [`HOLD`] apart, and whoever starts a driver can do without it.
+//! A sleeping processor takes time to wake, up to hundreds of microseconds from a deep state. The
+//! host takes a virtual processor away when it sleeps, and stops it repeatedly after it returns:
+//! gaps of 120 us between packets of a cell contract varied by 30 us (p1 to p99), and vary by 3
+//! with processors awake. So while such packets leave, the driver asks the kernel to keep
+//! processors awake (PM QoS, `/dev/cpu_dma_latency`): the idle loop spins instead. This costs
+//! power, so the request holds only while packets are less than [`HOLD`] apart, and an option of
+//! the driver turns it off.
 //! ```text
 //!  packets   | | | | |            |            | | |
 //!  awake     ████████████                       ███████
@@ -16,18 +18,18 @@ use std::io::{self, Write};
 
 use netnice_core::units::Instant;
 
-/// What is asked of the kernel.
+/// The request to the kernel.
 #[derive(Debug)]
 pub(super) struct Awake {
-    /// Whoever writes to it is heard as long as it is open. Nothing: processors sleep as they like.
+    /// A written request holds as long as the file is open. `None`: no request is made.
     wish: Option<File>,
     asked: bool,
-    /// When the last packet left that was to leave at its moment.
+    /// When the last packet with a departure time left.
     last: Option<Instant>,
 }
 
 impl Awake {
-    /// Nothing is asked yet.
+    /// Makes no request yet.
     pub fn new() -> Awake {
         Awake {
             wish: None,
@@ -36,25 +38,26 @@ impl Awake {
         }
     }
 
-    /// From now on it is asked by this, where there is reason.
+    /// Takes the file for later requests.
     pub fn allow(&mut self, wish: File) -> io::Result<()> {
         self.wish = Some(wish);
         self.tell(false)
     }
 
-    /// Packets left that were to leave at their moment.
+    /// Records that packets with a departure time left.
     pub fn left(&mut self, now: Instant) {
         self.last = Some(now);
     }
 
-    /// The thread is about to sleep, until the next packet is to leave if that is known. When it has to be back.
+    /// Called before a sleep, with the next departure if it is known. Makes or withdraws the
+    /// request, and returns when the thread must run again to withdraw it.
     pub fn rests(&mut self, now: Instant, next: Option<Instant>) -> Option<Instant> {
         let until = self.last.map(|last| Instant(last.0 + HOLD));
         let until = until.filter(|until| now < *until);
         let is_soon = next.is_none_or(|next| next.0.saturating_sub(now.0) <= HOLD);
         let asks = until.is_some() && is_soon;
         if asks != self.asked {
-            // Where the kernel does not take it, they sleep.
+            // If the kernel refuses, processors sleep.
             let _ = self.tell(asks);
         }
         until.filter(|_| self.asked)
@@ -76,16 +79,17 @@ impl Awake {
     }
 }
 
-/// What the kernel is asked by. Only root may.
+/// Opens the kernel's request file. Needs root.
 pub fn wish() -> io::Result<File> {
     File::options().write(true).open(DEVICE)
 }
 
-/// Linux: Documentation/power/pm_qos_interface.rst. A number of 32 bits: in how many microseconds a processor has to be awake.
+/// Linux: Documentation/power/pm_qos_interface.rst. The value is the allowed wake-up latency in
+/// microseconds, as 32 bits.
 const DEVICE: &str = "/dev/cpu_dma_latency";
 /// The kernel's own default.
 const WHATEVER: i32 = 2_000_000_000;
-/// Packets of 1500 bytes are so far apart at 600 kbit/s, in ns.
+/// In ns. Packets of 1500 bytes at 600 kbit/s are this far apart.
 const HOLD: u64 = 20_000_000;
 
 #[cfg(test)]

@@ -1,14 +1,16 @@
-//! How much of a processor the packet thread may take, so that the kernel never stops it.
+//! Limits the packet thread's share of a processor, so that the kernel never throttles it.
 //!
-//! Linux keeps a twentieth of a processor for ordinary programs: a SCHED_FIFO thread that leaves them less is stopped for up
-//! to 50 ms of each second (`sched_rt_runtime_us`, since 6.12 the fair server). A packet is better late by microseconds than by
-//! that. So time awake is paid from an account which sleep fills, eleven for one:
+//! Linux reserves a twentieth of a processor for ordinary programs: it stops a SCHED_FIFO thread
+//! that leaves less for up to 50 ms of each second (`sched_rt_runtime_us`, since 6.12 the fair
+//! server). A delay of microseconds is better than that. So time awake is paid from an account,
+//! which sleep fills at eleven to one:
 //! ```text
 //!   FULL ┤▔▔╲      ╱╲        spins before a departure
 //!   HALF ┤    ╲  ╱   ╲  ╱▔   sleeps to the departure instead
-//!      0 ┤      ▔     ▔      pauses, though there is work; only if it was stopped once
+//!      0 ┤      ▔     ▔      pauses despite work; only after the kernel has stopped it once
 //! ```
-//! Without others who want the processor nobody stops it, and a busy link has all of it.
+//! If no other thread needs the processor, the kernel does not stop the packet thread, and a busy
+//! link gets the whole processor.
 
 use std::time::Duration;
 
@@ -17,16 +19,16 @@ use netnice_core::units::Instant;
 /// The account of a thread.
 #[derive(Debug)]
 pub(crate) struct Duty {
-    /// What it may still be awake, in ns.
+    /// Time that the thread may still be awake, in ns.
     credit: i64,
-    /// Until when all is accounted for.
+    /// Time is accounted for until this moment.
     since: Instant,
-    /// It was stopped while it had work.
+    /// The kernel has stopped the thread while it had work.
     stopped: bool,
 }
 
 impl Duty {
-    /// Full.
+    /// A full account.
     pub fn new(now: Instant) -> Duty {
         Duty {
             credit: FULL,
@@ -35,22 +37,22 @@ impl Duty {
         }
     }
 
-    /// It was awake until now; for how long it should pause.
+    /// Charges the time until `now` as awake. Returns how long the thread should pause.
     pub fn awake(&mut self, now: Instant) -> Option<Duration> {
         let took = self.until(now);
         self.stopped |= took >= STOPPED;
-        // What it was stopped for was no work, but is not told apart.
+        // Time during which the thread was stopped is charged too, since it cannot be told apart.
         self.credit = (self.credit - took.min(FULL)).max(-FULL);
         (self.stopped && self.credit < 0).then_some(PAUSE)
     }
 
-    /// It slept until now.
+    /// Credits the time until `now` as sleep.
     pub fn slept(&mut self, now: Instant) {
         let slept = self.until(now).min(FULL);
         self.credit = FULL.min(self.credit + slept * FOR_ONE);
     }
 
-    /// Whether there is enough to be awake without work.
+    /// Whether the account suffices for spinning.
     pub fn may_spin(&self) -> bool {
         self.credit >= FULL / 2
     }
@@ -62,13 +64,14 @@ impl Duty {
     }
 }
 
-/// The most it saves up: of a second that the kernel looks at, a hundredth.
+/// The most credit, in ns: a hundredth of the second that the kernel accounts by.
 const FULL: i64 = 10_000_000;
-/// What a nanosecond of sleep is worth. One in twelve is slept: the kernel's twentieth, and what it takes to switch.
+/// Credit per nanosecond of sleep. One part in twelve is sleep: the kernel's twentieth, and the
+/// cost of the switches.
 const FOR_ONE: i64 = 11;
-/// A round takes less than a millisecond, unless somebody stops it.
+/// In ns. An iteration takes less than a millisecond unless the thread is stopped.
 const STOPPED: i64 = 20_000_000;
-/// Short enough to be no matter, and long beside the two switches of processor.
+/// Short enough not to matter, and long beside the two context switches.
 const PAUSE: Duration = Duration::from_micros(50);
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
-//! How long before a departure the packet thread has to be awake.
+//! Learns how long before a departure the packet thread has to be awake.
 //!
-//! A sleep ends late, and how late differs: 3 µs on a quiet machine, 50 in the median and 120 in the 98th percentile on a virtual
-//! one whose host is busy. So it is learnt from each sleep that nothing but the time has ended: one that was later than the lead makes
-//! it longer by [`UP`], another one shorter by [`DOWN`]. It comes to rest where one in five hundred is later:
-//! of a flow's packets one in a hundred may be late, and most of those are the machine's, which stops the thread while it waits.
+//! A sleep ends late, and the lateness varies: 3 µs on a quiet machine; 50 µs in the median and 120
+//! µs at the 98th percentile on a virtual machine with a busy host. So the lead is learnt from each
+//! sleep that only the time has ended: a sleep that ends later than the lead raises the lead by
+//! [`UP`], and any other lowers it by [`DOWN`]. The lead settles where one sleep in five hundred is
+//! later: one in a hundred of a flow's packets may be late, and the machine causes most of those
+//! when it stops the thread during the wait.
 
-/// The lead, learnt.
+/// The learnt lead.
 #[derive(Debug)]
 pub(crate) struct Lead {
     nanos: u64,
@@ -21,7 +23,7 @@ impl Lead {
         self.nanos
     }
 
-    /// A sleep ended so many ns late.
+    /// Learns from a sleep that ended `late` ns late.
     pub fn saw(&mut self, late: u64) {
         self.nanos = match late > self.nanos {
             true => MOST.min(self.nanos + UP),
@@ -30,11 +32,12 @@ impl Lead {
     }
 }
 
-/// Before anything is known.
+/// The first lead, in ns.
 const FIRST: u64 = 50_000;
-/// What it takes to go round the loop once more.
+/// The duration of one more iteration, in ns.
 const LEAST: u64 = 10_000;
-/// More of a processor than this is not worth it: a sixth of one for a flow of 10 Mbit/s, and one of 100 Mbit/s has a packet each 120 µs.
+/// In ns. A longer lead is not worth its processor time: a sixth of a processor for a flow of 10
+/// Mbit/s; and a flow of 100 Mbit/s has a packet each 120 µs.
 const MOST: u64 = 200_000;
 const UP: u64 = 499 * DOWN;
 const DOWN: u64 = 10;

@@ -1,71 +1,73 @@
-//! What the packet thread's time went to, from the clock readings that it takes anyhow.
+//! Accounts for the packet thread's time, from clock readings that the loop takes anyway.
 //!
 //! ```text
 //!  asleep ─▶│ round: receives ─▶ sends ─▶ tells │ spins ─▶│ round │ falls asleep ─▶
 //!           └──────── receiving, sending ───────┴ waiting ┘       └── waking, learnt ──
 //! ```
-//! Each stretch of time awake is for one of three: frames that came in, what programs submitted, or nothing at all, before a
-//! departure that it wants to be in time for. To fall asleep and to be woken takes longer than most rounds and is seen by no clock, since
-//! it is over before the thread knows. So of one sleep in [`SAMPLE`] the thread's own processor time is looked at ([`Waking`]), and a
-//! round for which frames have woken it is charged with the mean.
+//! Each stretch of time awake is charged to one of three: received frames, packets that programs
+//! submitted, or waiting for a departure. Falling asleep and waking take longer than most
+//! iterations, and no clock reading covers them. So the thread's own processor time is read for one
+//! sleep in [`SAMPLE`] ([`Waking`]), and an iteration that received frames have woken is charged
+//! with the mean.
 
 use netnice_core::units::{Instant, Nanos};
 
-/// What the loop did.
+/// The accounting of the loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Rounds of the loop.
+    /// Iterations of the loop.
     pub rounds: u64,
-    /// How often it slept.
+    /// Sleeps.
     pub sleeps: u64,
-    /// Rounds in which the interface took nothing: it is down, say.
+    /// Iterations in which the interface refused frames, for example because it is down.
     pub refusals: u64,
-    /// How often a doorbell was heard that was rung though nobody had asked for it.
+    /// Doorbell writes that the driver had not asked for.
     pub unasked: u64,
-    /// Pauses though there was work, so that the kernel takes no longer ones.
+    /// Pauses despite pending work, so that the kernel makes no longer ones.
     pub pauses: u64,
-    /// For frames that came in, with what it took to wake up for them.
+    /// Time for received frames, including waking up for them.
     pub receiving: Nanos,
-    /// For what programs submitted, and for orders.
+    /// Time for submitted packets and for commands.
     pub sending: Nanos,
-    /// For nothing but to be in time: looks that found nothing, and spinning.
+    /// Time spent only to be on time: iterations without work, and spinning.
     pub waiting: Nanos,
 }
 
-/// What ended the last sleep, as far as no round was charged with it.
+/// What ended the last sleep, as long as no iteration was charged for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// There was none.
+    /// There was no sleep.
     #[default]
     Not,
     /// Received frames.
     Frames,
-    /// A program, or an order.
+    /// A program or a command.
     Called,
     /// A departure.
     Due,
 }
 
-/// The clock's readings in one round, and what was done between them.
+/// The clock readings of one iteration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
-    /// Frames are looked for.
+    /// Reception begins.
     pub began: Instant,
-    /// They were handed over, and packets are looked for.
+    /// Received frames were delivered; sending begins.
     pub handed: Instant,
-    /// They were sent; programs are told. Nothing where no frame came.
+    /// Packets were sent; notifying programs begins. `None` if no frame was received.
     pub sent: Option<Instant>,
-    /// Some packet has left.
+    /// Whether a packet was sent.
     pub sends: bool,
 }
 
 impl Spent {
-    /// A doorbell ended a sleep, unasked or not.
+    /// Counts a doorbell that ended a sleep.
     pub(super) fn rung(&mut self, unasked: bool) {
         self.unasked += u64::from(unasked);
     }
 
-    /// A round ended, and was awake since then. What received frames took of it.
+    /// Accounts for an iteration that took `awake` and ended at `now`. Returns the time for
+    /// received frames.
     pub(super) fn round(
         &mut self,
         round: &Round,
@@ -89,13 +91,13 @@ impl Spent {
     }
 }
 
-/// What it takes to fall asleep and to be woken.
+/// The cost of falling asleep and waking.
 #[derive(Debug)]
 pub(super) struct Waking {
     /// In ns.
     cost: u64,
     sleeps: u32,
-    /// The thread's processor time at the beginning of a sleep that is looked at.
+    /// The thread's processor time at the beginning of a measured sleep.
     began: Option<u64>,
 }
 
@@ -112,13 +114,13 @@ impl Waking {
         Nanos(self.cost)
     }
 
-    /// A sleep begins. `processor` is the thread's processor time, which is asked for seldom.
+    /// A sleep begins. `processor` reads the thread's processor time; it is called for few sleeps.
     pub fn falls_asleep(&mut self, processor: impl FnOnce() -> u64) {
         self.sleeps = self.sleeps.wrapping_add(1);
         self.began = self.sleeps.is_multiple_of(SAMPLE).then(processor);
     }
 
-    /// It ended.
+    /// The sleep has ended.
     pub fn wakes(&mut self, processor: impl FnOnce() -> u64) {
         if let Some(began) = self.began.take() {
             let took = processor().saturating_sub(began).min(MOST);
@@ -127,11 +129,11 @@ impl Waking {
     }
 }
 
-/// Before anything is known.
+/// The first value, in ns.
 const FIRST: u64 = 3_000;
-/// To ask for the processor time is a call of the kernel's.
+/// Reading the processor time is a system call.
 const SAMPLE: u32 = 16;
-/// Who takes more was stopped by an interrupt.
+/// In ns. A longer one was interrupted.
 const MOST: u64 = 50_000;
 
 #[cfg(test)]

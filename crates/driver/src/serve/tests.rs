@@ -21,7 +21,7 @@ const SHAPE: Shape = Shape {
     receive_entries: 16,
 };
 
-/// A packet thread on a link of paper, and a program that sends as much as it can.
+/// An event loop on a fake link, and a program that sends as much as it can.
 struct Rig {
     server: Server,
     flow: Flow,
@@ -77,7 +77,8 @@ fn rig() -> Rig {
 }
 
 impl Rig {
-    /// The program submits what it can, and the driver goes round. How many records came back before.
+    /// The program submits as much as it can, and the loop runs one iteration. Returns how many
+    /// records came back before.
     fn round(&mut self) -> usize {
         let mut back = 0;
         while let Some(record) = self.flow.reclaim().unwrap() {
@@ -103,7 +104,7 @@ impl Rig {
 #[test]
 fn a_full_card_is_waited_for_asleep() {
     let mut rig = rig();
-    // Nobody reads what leaves.
+    // The peer does not read.
     let mut rounds = 0;
     while rounds < 100 {
         rounds = match rig.round() {
@@ -117,9 +118,9 @@ fn a_full_card_is_waited_for_asleep() {
         assert!(rig.server.turn.under_way() > 0, "they are here");
     }
     let sleeps = rig.server.spent().sleeps - before.sleeps;
-    // Not each time, if the machine is slow.
+    // Not in each iteration, if the machine is slow.
     assert!(sleeps > 10, "{sleeps} sleeps in 100 rounds");
-    // When there is room it goes on.
+    // Sending continues when there is room.
     let sent = rig.server.link.sent();
     while rig.wire.recv(&mut [0; 2048]).is_ok() {}
     let mut rounds = 0;

@@ -1,41 +1,45 @@
-//! How much of the driver's time the received packets of all flows may take together, and who has it when it is too little.
+//! Limits the driver's time for the received packets of all flows together, and divides it.
 //!
-//! Flows that are flooded at the same time would each have their share, and the driver no time for others: frames would be lost before
-//! it could see whose they are. So there is one bucket more, the [`Pool`], as large as the largest share of a flow, and every flow pays
-//! into both. When the pool is empty, a flow still has its *part*: what the pool earns, divided by the programs that received
-//! something lately, and that by the flows of the program that did. So
+//! If flows were limited only one by one, several flooded flows would leave the driver no time for
+//! others: frames would be lost before their flow is known. So there is one more bucket, the
+//! [`Pool`], as large as the largest share of a flow, and every flow pays into both. When the pool
+//! is empty, a flow still has its *part*: the pool's earnings divided by the number of programs
+//! that received something recently, and again by the number of such flows of the program. So
 //! ```text
-//!   admitted = there is enough in its share, and in its part or in the pool
+//!   admitted = its share has enough, and its part or the pool has enough
 //! ```
-//! A flow that uses less than its part never notices the others; those that use more have what the others leave. A program with many
-//! flows has no more than one with few.
+//! A flow that uses less than its part is not affected by others; flows that use more share what
+//! others leave. A program with many flows gets no more than a program with few.
 //!
-//! When there is not, the flow is shut until half of what its share saves up is there again, and half of what its part does or the whole
-//! pool, whichever is sooner. Of few flows that is the part, and they do not come back all at once; for one of a million its part alone
+//! A flow that is not admitted is suspended until half of its share's burst is there again, and
+//! also half of its part's burst or the whole pool, whichever is sooner. Among few flows that is
+//! the part, and the flows do not return all at once; for one flow of a million its part alone
 //! would take many seconds.
 //!
-//! Who received lately is counted in stretches of time of [`STRETCH`]. What is saved up is divided too: else thousands of flows that
-//! were idle could be flooded for a millisecond each. But a part saves no less than what two packets take that come alone and wake the
-//! driver ([`Cost::alone`](super::Cost::alone)); prices are learnt, and the next one may be dearer than the last. So who is among many,
-//! and sends little, can pay for its packet also if it is the first of a round, which pays for the round.
+//! Recent receivers are counted in periods of [`STRETCH`]. The burst is divided too; otherwise
+//! thousands of idle flows could be flooded for a millisecond each. But a part's burst is at least
+//! twice the price of a packet that arrives alone and wakes the driver
+//! ([`Cost::alone`](super::Cost::alone)), since prices are learnt and the next packet may cost more
+//! than the last. So a flow among many that receives little can pay for its packet even if the
+//! packet is the first of an iteration and pays for the iteration.
 
 use netnice_core::units::{Instant, Nanos};
 
 use super::Share;
 
-/// What all flows that have a share may use together.
+/// The budget that all flows with a share have together.
 #[derive(Clone, Debug)]
 pub struct Pool {
     share: Share,
     programs: Crowd,
-    /// What a part saves up at least.
+    /// The least burst of a part.
     least: Nanos,
 }
 
-/// How many received something lately: programs of a driver, or flows of a program.
+/// Counts recent receivers: programs of a driver, or flows of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Crowd {
-    /// The stretch that is counted now.
+    /// The period that is counted now.
     stretch: u64,
     now: u32,
     before: u32,
@@ -46,11 +50,11 @@ pub struct Crowd {
 pub struct Member {
     share: Share,
     part: Share,
-    /// When it was counted last.
+    /// The period in which the flow was last counted.
     stretch: u64,
-    /// By how many the pool was divided then.
+    /// The number that the pool was divided by then.
     others: u64,
-    /// What it saves up of its part, if that is enough for a packet.
+    /// The part's burst, unless it is less than the least.
     saves: Nanos,
 }
 
@@ -65,7 +69,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// A flow with this share comes.
+    /// Adds a flow with this share.
     pub fn member(&mut self, share: Share) -> Member {
         if self.share.part < share.part {
             self.share = share;
@@ -79,12 +83,13 @@ impl Pool {
         }
     }
 
-    /// A round begins, and so much is what a packet takes that comes alone and wakes the driver.
+    /// Begins an iteration, in which a packet that arrives alone and wakes the driver costs
+    /// `alone`.
     pub fn begin(&mut self, alone: Nanos) {
         self.least = Nanos(self.share.burst.min(2 * alone.0));
     }
 
-    /// Less than half of what can be saved up is left.
+    /// Less than half of the largest level is left.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.share.is_low()
@@ -92,7 +97,7 @@ impl Pool {
 }
 
 impl Crowd {
-    /// One more in this stretch; true if it is the first.
+    /// Counts one more in this period; true if it is the first.
     fn count(&mut self, stretch: u64) -> bool {
         if self.stretch == stretch {
             self.now += 1;
@@ -113,8 +118,8 @@ impl Crowd {
 }
 
 impl Member {
-    /// A packet came for a flow of this program: the look at it is charged. If the rest can be paid for it is charged too; if not,
-    /// until when it cannot.
+    /// A packet arrived for a flow of this program. Charges the look-up, and `rest` too if the flow
+    /// can pay for it. Otherwise returns until when the flow cannot pay.
     pub fn admit(
         &mut self,
         (pool, program): (&mut Pool, &mut Crowd),
@@ -147,21 +152,21 @@ impl Member {
         }
         self.share.take(rest);
         pool.share.take(rest);
-        // What others leave is no debt.
+        // A packet that the pool pays for leaves no debt in the part.
         let least = self.part.level.min(0);
         self.part.take(rest);
         self.part.level = self.part.level.max(least);
         Ok(())
     }
 
-    /// Less than half of what its share can save up is left.
+    /// Less than half of the share's largest level is left.
     #[inline]
     pub fn is_low(&self) -> bool {
         self.share.is_low()
     }
 }
 
-/// In ns: long beside the pauses of who receives steadily, and short beside a person's.
+/// In ns: long beside the gaps of a steady receiver, and short for a person.
 const STRETCH: u64 = 10_000_000;
 
 #[cfg(test)]

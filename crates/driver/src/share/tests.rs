@@ -1,7 +1,7 @@
 use super::pool::{Crowd, Member, Pool};
 use super::*;
 
-/// One flow, of the only program.
+/// One flow of the only program.
 struct Alone(Pool, Crowd, Member);
 
 impl Alone {
@@ -23,7 +23,7 @@ impl Alone {
 
 #[test]
 fn a_flow_gets_its_part_and_what_it_saved() {
-    // A tenth of the time, one microsecond saved: a packet of 100 ns every microsecond.
+    // A tenth of the time, with a burst of one microsecond: a packet of 100 ns every microsecond.
     let mut flow = Alone::new(Share::new(100_000, Nanos(1000)));
     let mut admit = |now| flow.admit(Nanos(0), Nanos(100), Instant(now)).is_ok();
     let at_once = (0..20).filter(|_| admit(0)).count();
@@ -47,13 +47,13 @@ fn looks_are_charged_too_but_no_debt_grows_for_ever() {
     let end = 10_000_000;
     assert!(!admit(0, 1, end));
     assert!(admit(0, 1, end + 2_100));
-    // Time that goes back gives nothing.
+    // Time that goes back earns nothing.
     assert!(!admit(0, 1000, 0));
 }
 
 #[test]
 fn what_rounds_and_looks_cost_is_learned() {
-    // Few frames: 9 us for whatever they are. Many: 160 ns for each, and what all rounds take.
+    // Few frames: 9 us in all. Many: 160 ns for each, and the price of the iteration.
     let mut cost = Cost::default();
     cost.saw(0, Nanos(1_000_000));
     assert_eq!(cost, Cost::default());
@@ -63,13 +63,14 @@ fn what_rounds_and_looks_cost_is_learned() {
     }
     assert!((8_700..=8_900).contains(&cost.round.0), "{cost:?}");
     assert!((140..=180).contains(&cost.look.0), "{cost:?}");
-    // A round in which the driver was stopped for a second says little, of one frame or of many.
+    // An iteration in which the driver was stopped for a second changes little, with one frame or
+    // many.
     let before = cost;
     cost.saw(1, Nanos(1_000_000_000));
     assert!(cost.round.0 <= before.round.0 + 2_000, "{cost:?}");
     cost.saw(64, Nanos(1_000_000_000));
     assert!(cost.look.0 <= before.look.0 + 100, "{cost:?}");
-    // And what is always so is known soon.
+    // A lasting change is learnt soon.
     (0..200).for_each(|_| cost.saw(1, Nanos(3_000)));
     assert!((2_600..=2_900).contains(&cost.round.0), "{cost:?}");
 }
@@ -88,7 +89,7 @@ fn the_first_frame_of_a_round_pays_for_it() {
 
 #[test]
 fn it_says_when_half_of_it_is_there_again() {
-    // A tenth, of which a millisecond is saved up.
+    // A tenth of the time, with a burst of a millisecond.
     let mut flow = Alone::new(Share::new(100_000, Nanos::from_millis(1)));
     let mut now = Instant(1_000_000_000);
     let then = loop {

@@ -1,14 +1,16 @@
-//! What a program may hand over to be sent, from bytes: the first says whose template it is, the others are the frame.
+//! Packets that a program submits, from bytes: the first byte chooses a template, the others are
+//! the frame.
 //!
-//! [`judged`] has the transmit check and an independent parser judge it, and panics where they differ. Tests and the target
-//! `transmit` of `fuzz/` call the same function.
+//! [`judged`] runs the transmit check and an independent parser, and panics if the two differ.
+//! Tests and the fuzz target `transmit` call the same function.
 
 use etherparse::{Ethernet2Header, Ipv4Header, Ipv6Header, TcpHeader, UdpHeader};
 
 use super::*;
 use crate::story::{OWN, PEER, end, mend_checksum, mend_lengths};
 
-/// What comes of a frame, which is what the independent checker says; what leaves is what was checked.
+/// The outcome for a frame. Panics if the independent checker differs, or if other bytes leave than
+/// were checked.
 pub fn judged(bytes: &[u8]) -> String {
     let Some((which, frame)) = bytes.split_first() else {
         return "nothing".to_owned();
@@ -27,7 +29,7 @@ pub fn judged(bytes: &[u8]) -> String {
     }
 }
 
-/// Makes the lengths of the frame's headers right, and the checksum of an IPv4 header.
+/// Corrects the lengths in the frame's headers, and the checksum of an IPv4 header.
 pub fn mend(bytes: &mut [u8]) {
     if let Some((_, frame)) = bytes.split_first_mut() {
         mend_lengths(frame);
@@ -128,7 +130,7 @@ pub(super) fn naive(sender: &Sender, frame: &[u8]) -> bool {
     }
 }
 
-/// What is behind a right IP header.
+/// The bytes behind an allowed IP header.
 fn naive_ip(
     kind: u16,
     packet: &[u8],
@@ -178,14 +180,14 @@ fn naive_ip(
     (from == local && goes).then_some(rest)
 }
 
-/// What leaves, if anything.
+/// The frame that leaves, if any.
 pub(super) fn judge(template: &Template, frame: &[u8]) -> Result<Vec<u8>, Forbidden> {
     let mut own = frame.to_vec();
     let checked = template.check(&mut own)?;
     Ok(checked.bytes().to_vec())
 }
 
-/// The frame with the Ethernet addresses that it is to have, as far as it has room for them.
+/// The frame with the Ethernet addresses that the template writes, as far as the frame reaches.
 pub(super) fn addressed(sender: &Sender, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let macs = sender.next_hop.iter().map(|mac| (0, mac));

@@ -53,7 +53,8 @@ fn to_any_host_is_to_what_can_be_one_host_elsewhere() {
             },
             "{to}"
         );
-        // Nor is a flow made to it alone: neither as one host nor, through one station, as a group.
+        // A flow to this address alone is refused too: as one host, and through a single next hop
+        // as a group.
         let mut only = sender(from, Some("10.0.0.2:1"));
         only.sends = Sends::Ports {
             transport: Transport::Udp,
@@ -209,7 +210,8 @@ fn every_bit_of_the_headers_is_fixed_or_known_to_be_free() {
             }
         }
         let expected: BTreeSet<usize> = match granted.sends {
-            // The Ethernet addresses, which are written; type of service, identification, don't-fragment, hops, both checksums.
+            // The Ethernet addresses, which the template writes; type of service, identification,
+            // don't-fragment, hops, both checksums.
             Sends::Ports { local, .. } if local.is_ipv4() => (0..12)
                 .chain([15, 18, 19, 20, 22, 24, 25, 40, 41])
                 .collect(),

@@ -1,30 +1,35 @@
-//! Programs that call the driver (docs/reference/ring.md, section 6), and those that call for nothing.
+//! Programs that wake the driver (docs/reference/ring.md, section 6), and those that do so
+//! needlessly.
 //!
-//! A call is a ring, or a notice that keeps the driver from sleeping; who calls has it go round once more, on a processor that is
-//! everybody's. A program that keeps to the rules calls for nothing now and then: it stored an index, the driver saw it on a round of its own,
-//! and the notice came behind. One that takes the flag and rings, or sets notices, and moves nothing keeps every rule that can be seen.
-//! So calls for nothing are counted, as by a policer ([`Calls`]): [`SPARE`] at once, one more each [`PAUSE`], and each turn
-//! in which a flow has a new head gives one back. Who has none left is not listened to for a [`PAUSE`]: its doorbell is not heard, its notices are not
-//! taken, it is not told that the driver sleeps. Its records that are known leave as ever.
+//! A wakeup is a doorbell write, or a notice that keeps the driver from sleeping. It causes one
+//! more iteration, on a processor that all flows share. A program that keeps the rules causes a
+//! needless wakeup now and then: it stores an index, the driver sees the index in an iteration of
+//! its own, and the notice arrives later. A program that takes the flag and writes the doorbell, or
+//! sets notices, and moves nothing keeps every rule that the driver can check. So needless wakeups
+//! are policed ([`Calls`]): [`SPARE`] at once and one more each [`PAUSE`], and each iteration in
+//! which a flow has a new head gives one back. A program without credit is throttled for a
+//! [`PAUSE`]: its doorbell is not polled, its notices are not read, and it is not told that the
+//! driver sleeps. Its known records leave as usual.
 //!
-//! A call is for nothing if no index of the program moved since it was looked at, in the first [`NAMED`] flows that its notices name.
-//! What moves is judged as ever, so there is an end to moving indices without sending anything.
+//! A wakeup is needless if no index of the program has moved, in the first [`NAMED`] flows that its
+//! notices name. A moved index is validated as usual, so a program cannot move indices endlessly
+//! without sending.
 
 use std::os::fd::BorrowedFd;
 
 use super::*;
 
-/// A program's calls for nothing.
+/// The needless wakeups of a program.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Calls {
-    /// When none of them would count any more.
+    /// When the credit will be full again.
     counted: u64,
-    /// It is not listened to before.
+    /// The program is throttled until then.
     mute: Instant,
 }
 
 impl Calls {
-    /// One for nothing; until when the program is not listened to, if that was one too many.
+    /// Counts a needless wakeup. If the credit is used up, returns the end of the program's pause.
     fn idle(&mut self, now: Instant) -> Option<Instant> {
         self.counted = self.counted.max(now.0).saturating_add(PAUSE.0);
         if self.counted < now.0.saturating_add(SPARE * PAUSE.0) {
@@ -34,7 +39,7 @@ impl Calls {
         Some(self.mute)
     }
 
-    /// It brought something.
+    /// Gives one needless wakeup back.
     #[inline]
     pub fn brought(&mut self) {
         self.counted = self.counted.saturating_sub(PAUSE.0);
@@ -42,7 +47,7 @@ impl Calls {
 }
 
 impl Program {
-    /// Its notices are taken: it was not expelled, and did not call for nothing too often.
+    /// Whether the program's notices are read: it is neither disconnected nor throttled.
     #[inline]
     pub(super) fn is_heard(&self, now: Instant) -> bool {
         !self.expelled && self.calls.mute <= now
@@ -50,13 +55,14 @@ impl Program {
 }
 
 impl Turn {
-    /// The doorbell of a program: readable when it rang.
+    /// The doorbell of a program; readable when the program wrote it.
     pub fn bell(&self, program: ProgramNo) -> Option<BorrowedFd<'_>> {
         let known = self.programs.get(program)?;
         Some(known.client.bell())
     }
 
-    /// Before sleeping. False: some program has news, look at them instead; and see who is [`Turn::poll_muted`].
+    /// Call before sleeping. False: a program has news; run another iteration, and check
+    /// [`Turn::poll_muted`].
     pub fn doze(&mut self, now: Instant) -> bool {
         let calls = |(number, program): (ProgramNo, &mut Program)| {
             (program.is_heard(now) && !program.client.doze()).then_some(number)
@@ -69,14 +75,15 @@ impl Turn {
         caller.is_none()
     }
 
-    /// After sleeping.
+    /// Call after sleeping.
     pub fn wake(&mut self) {
         let programs = self.programs.iter_mut();
         let served = programs.filter(|(_, program)| !program.expelled);
         served.for_each(|(_, program)| program.client.wake());
     }
 
-    /// A program rang; whether that was not asked for. See who is [`Turn::poll_muted`] then.
+    /// A program wrote its doorbell. Returns whether the driver had not asked for it; then check
+    /// [`Turn::poll_muted`].
     pub fn hear(&mut self, program: ProgramNo, now: Instant) -> bool {
         let Some(known) = self.programs.get_mut(program) else {
             return false;
@@ -94,16 +101,17 @@ impl Turn {
         unasked
     }
 
-    /// Rings of a program are heard again, and the first may be one from before: its doorbell is never emptied, so who begins to
-    /// listen hears that it rang once.
+    /// The program's doorbell is polled again. The first event may report an old write: the
+    /// doorbell is never read, so adding it to an epoll reports that it was written before.
     pub fn unmute(&mut self, program: ProgramNo) {
         if let Some(known) = self.programs.get_mut(program) {
             known.echoes = known.rang;
         }
     }
 
-    /// A program that rang unasked, or called for nothing too often, and until when its doorbell is not to be heard. The caller
-    /// wakes up then: what such a program has to say may be looked at only then.
+    /// The next program to throttle, with the end of the pause: it wrote its doorbell unasked, or
+    /// woke the driver needlessly too often. The caller runs an iteration at that time, since news
+    /// of the program may be read only then.
     pub fn poll_muted(&mut self) -> Option<(ProgramNo, Instant)> {
         self.muted.pop()
     }
@@ -118,7 +126,7 @@ impl Turn {
         }
     }
 
-    /// Whether an index of a program moved that its notices name.
+    /// Whether an index moved in the flows that the program's notices name.
     fn brings(&mut self, number: ProgramNo) -> bool {
         let Some(program) = self.programs.get(number) else {
             return false;
@@ -139,11 +147,11 @@ impl Turn {
     }
 }
 
-/// For how long a program is not listened to. A hundred wake-ups a second are a thousandth of a processor.
+/// How long a program is throttled. A hundred wakeups a second take a thousandth of a processor.
 const PAUSE: Nanos = Nanos::from_millis(10);
-/// Calls for nothing before it is not.
+/// Needless wakeups before a program is throttled.
 const SPARE: u64 = 16;
-/// How many flows are looked at to judge a call.
+/// How many flows are checked to judge a wakeup.
 const NAMED: usize = 8;
 
 #[cfg(test)]

@@ -1,91 +1,94 @@
-//! One flow, between its rings and the rest of the turn.
+//! One flow of the datapath: takes records from its rings, sends them, delivers received packets,
+//! and counts. A violation of the ring protocol is returned as a [`Breach`].
 
 use netnice_api::driver::SHORTEST;
 
 use super::*;
 use crate::share::pool::Member;
 
-/// What a flow is opened with.
+/// The parameters of a new flow.
 #[derive(Clone, Debug)]
 pub struct Open {
     /// Its memory.
     pub shape: Shape,
-    /// How it is served.
+    /// Its service by the scheduler.
     pub service: Service,
-    /// What it may send.
+    /// The packets that it may send.
     pub sender: crate::template::Sender,
-    /// What it receives.
+    /// The packets that it receives.
     pub matches: Vec<Match>,
-    /// What it wants of datagrams in parts.
+    /// Which fragments it receives.
     pub reassembly: Reassembly,
-    /// What it may use of the driver's time for receiving. Nothing: all that there is.
+    /// Its receive budget; `None`: unlimited.
     pub share: Option<Share>,
 }
 
-/// A flow that is open.
+/// A flow that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// Its number.
     pub flow: FlowNo,
-    /// Where it lies in its program's memory.
+    /// Its place in its program's memory.
     pub place: Place,
 }
 
-/// What became of a packet that came for a flow.
+/// The outcome of a received packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Handed {
-    /// The program has it.
+    /// Delivered to the program.
     Over,
-    /// The flow had no buffer for it.
+    /// Lost: the flow had no buffer for it.
     Lost,
-    /// The flow had no share of the driver's time for it, and will not have until then.
+    /// Dropped: the flow cannot pay for received packets until this time.
     Cut(Instant),
 }
 
-/// What was counted of a flow. Every record that was taken is sent, forbidden, too long, without a link, or
-/// its head; every packet that was received is delivered or lost.
+/// The counters of a flow. Every taken record is sent, forbidden, too long, without a link, or the
+/// head; every received packet is delivered or lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Packets that were handed to the card.
+    /// Packets handed to the NIC.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Packets that its template forbade.
+    /// Packets that the template forbade.
     pub forbidden: u64,
-    /// Packets longer than it may send.
+    /// Packets longer than the flow may send.
     pub too_long: u64,
-    /// Packets while there was no link or no next hop.
+    /// Packets without a link or a next hop.
     pub no_link: u64,
-    /// Packets that came for it.
+    /// Packets received for the flow.
     pub received: u64,
-    /// Those that it got.
+    /// Packets delivered to the program.
     pub delivered: u64,
     /// Their bytes.
     pub delivered_bytes: u64,
-    /// Those for which it had no buffer.
+    /// Packets without a buffer.
     pub no_buffer: u64,
-    /// Those that its buffer was too short for.
+    /// Packets longer than their buffer.
     pub too_short: u64,
-    /// Those that it had no share of the driver's time for.
+    /// Packets that the flow could not pay for.
     pub over_share: u64,
-    /// Parts of datagrams that it did not get, since one before them was missing. They are not among those that came for it.
+    /// Fragments that the flow did not get because one before them was missing. `received` does not
+    /// contain them.
     pub out_of_order: u64,
-    /// What the packets that came took of the driver's time, in ns: what it was charged.
+    /// The charge for received packets, in ns of the driver's time.
     pub receiving: u64,
-    /// How long heads waited until they were sent, in ns.
+    /// Sum of the times that heads waited until they were sent, in ns.
     pub waited_sum: u64,
-    /// The longest of them.
+    /// The longest of these times, in ns.
     pub waited_most: u64,
-    /// How late packets left after their contract let them go and they were there: `[k]` counts those of less than
-    /// 2^k µs and no less than the half of that, the last one all that were later.
+    /// Lateness of departures, measured from when the packet was there and its contract allowed it:
+    /// `[k]` counts those of less than 2^k µs and at least half of that, and the last entry all
+    /// later ones.
     pub lateness: [u64; LATENESS],
 }
 
-/// The last but one ends at half a second.
+/// Number of entries; the last but one ends at half a second.
 pub const LATENESS: usize = 21;
 
 impl Counters {
-    /// With what was counted of the flow where frames are told apart.
+    /// Adds the classifier's counters of the flow.
     pub(super) fn beside(mut self, received: Option<crate::demux::FlowCounters>) -> Counters {
         self.out_of_order = received.map_or(0, |received| received.out_of_order);
         self
@@ -105,28 +108,30 @@ impl Counters {
     }
 }
 
-/// See the module.
+/// A flow; see the module.
 pub(super) struct Flow {
     pub(super) id: FlowId,
     pub(super) program: ProgramNo,
     pub(super) ring: netnice_ring::driver::Flow,
     template: Template,
-    /// Bytes of the longest packet that its contract can let go, and of the longest that it can send at all.
+    /// Length in bytes of the longest packet that the contract can let go, and of the longest that
+    /// the flow can send at all.
     contract: usize,
     longest: usize,
-    /// What the scheduler knows of it.
+    /// The record that the scheduler holds.
     pub(super) head: Option<Record>,
-    /// When the scheduler was told of it.
+    /// When the scheduler got the head.
     pub(super) since: Instant,
-    /// There is a station that its frames go to.
+    /// Frames have a next hop.
     reaches: bool,
     silent: bool,
-    /// How late a packet may leave without a word to the scheduler. The most there can be: it does not matter.
+    /// How late a packet may leave without a correction of the schedule. The largest value:
+    /// departure times are not tracked.
     pub(super) tolerance: Nanos,
     share: Option<Member>,
-    /// Its rings moved in this turn.
+    /// Its rings moved in this iteration.
     touched: bool,
-    /// A record of it became its head, and nobody asked whether.
+    /// A record became its head since [`Flow::brought`] was last called.
     brought: bool,
     pub(super) counters: Counters,
 }
@@ -159,7 +164,7 @@ impl Flow {
         }
     }
 
-    /// Its program was expelled: nothing of it is looked at any more.
+    /// Its program was disconnected: the flow is ignored from now on.
     pub(super) fn silence(&mut self) {
         self.silent = true;
     }
@@ -169,7 +174,7 @@ impl Flow {
         self.silent
     }
 
-    /// True the first time in a turn.
+    /// True the first time in an iteration.
     pub(super) fn touch(&mut self) -> bool {
         !std::mem::replace(&mut self.touched, true)
     }
@@ -179,20 +184,20 @@ impl Flow {
         self.ring.publish()
     }
 
-    /// Whether a record of it became its head since this was asked last.
+    /// Whether a record became its head since the last call.
     pub(super) fn brought(&mut self) -> bool {
         std::mem::take(&mut self.brought)
     }
 
-    /// The record behind its head takes the head's place.
+    /// Makes the record behind the head the new head; returns the old one.
     #[inline]
     pub(super) fn follow(&mut self, behind: Option<Record>) -> Option<Record> {
         self.brought |= behind.is_some();
         std::mem::replace(&mut self.head, behind)
     }
 
-    /// The next record. What cannot be sent at all is one too: it waits for its time on the link like any other, and comes back
-    /// then. Else a flow of any contract could have the driver look at as many of them as it likes.
+    /// The next record. A record that cannot be sent at all is returned too: it waits for its time
+    /// on the link as any other. Otherwise a flow could make the driver read any number of them.
     #[inline]
     pub(super) fn next_record(&mut self) -> Result<Option<Record>, Breach> {
         match self.ring.take()? {
@@ -201,7 +206,8 @@ impl Flow {
         }
     }
 
-    /// What the scheduler is told of a record that came then: a packet of its length, and no longer than the flow can send.
+    /// The scheduler's view of a record that arrived at `came`: a packet of its length, and no
+    /// longer than the flow can send.
     pub(super) fn packet(&self, record: &Record, came: Instant) -> Packet {
         let length = Bytes(record.bytes() as u64).max(Bytes(SHORTEST));
         let length = length.min(Bytes(self.longest as u64));
@@ -211,13 +217,13 @@ impl Flow {
         }
     }
 
-    /// The contract lets no longer packet go.
+    /// Sets the longest packet that the contract can let go.
     pub(super) fn fits(&mut self, longest: Bytes) {
         self.contract = usize::try_from(longest.0).unwrap_or(usize::MAX);
         self.longest = self.contract.min(self.template.longest());
     }
 
-    /// Something came to an empty queue.
+    /// Takes a new head from the ring, if there is a record.
     pub(super) fn find_head(
         &mut self,
         scheduler: &mut Scheduler,
@@ -231,7 +237,8 @@ impl Flow {
                 self.follow(Some(record));
                 self.since = now;
             }
-            // It is no longer than the scheduler said; but then it is better lost than the flow stuck.
+            // The length is within the scheduler's limit, so this does not happen; a lost packet is
+            // better than a stuck flow.
             Err(_) => self.refuse(record),
         }
         Ok(())
@@ -242,7 +249,7 @@ impl Flow {
         self.ring.give_back(record, Status::TOO_LONG, 0);
     }
 
-    /// The head leaves: copied, judged in the copy, and given back. Whether it was sent.
+    /// Sends the head: copies it, checks the copy, and returns the record. True if it was sent.
     pub(super) fn send(
         &mut self,
         head: Record,
@@ -271,7 +278,7 @@ impl Flow {
                 self.counters.forbidden += 1;
                 (Status::FORBIDDEN, 0)
             }
-            // No link, or no station; or a card that had room before and changed its mind.
+            // No link, no next hop, or a NIC whose room is gone.
             None => {
                 self.counters.no_link += 1;
                 (Status::NO_LINK, 0)
@@ -281,8 +288,9 @@ impl Flow {
         status == Status::DONE
     }
 
-    /// Until when a packet may leave of which the scheduler has decided now, without a word to it. For ever: nothing. One that was later
-    /// than its contract tolerates already counts from now.
+    /// Latest departure time that needs no correction of the schedule, for a packet that is chosen
+    /// now; `None` if departure times are not tracked. A packet that is already later than its
+    /// contract tolerates counts from now.
     #[inline]
     pub(super) fn leaves_by(&self, eligible: Instant, now: Instant) -> Option<Instant> {
         let decided = now.0.checked_add(self.tolerance.0)?;
@@ -290,14 +298,14 @@ impl Flow {
         Some(Instant(if now.0 < planned { planned } else { decided }))
     }
 
-    /// Frames go to another station (none: to nobody), from another one, or may be of another length.
+    /// Sets the addresses and the longest frame; see [`Turn::readdress`].
     pub(super) fn readdress(&mut self, mac: Mac, next_hop: Option<Mac>, longest: usize) {
         self.template.readdress(mac, next_hop, longest);
         self.longest = self.contract.min(self.template.longest());
         self.reaches = next_hop.is_some() || self.template.names_station();
     }
 
-    /// A packet came for it.
+    /// Delivers a received packet, or counts why not.
     pub(super) fn hand_over(
         &mut self,
         packet: &[u8],
@@ -334,14 +342,14 @@ impl Flow {
         Ok(Handed::Over)
     }
 
-    /// It has little left of its share of the driver's time, or all have together.
+    /// The flow's receive budget or the shared budget is low.
     #[inline]
     pub(super) fn runs_short(&self, pool: &Pool) -> bool {
         let share = self.share.as_ref();
         share.is_some_and(|share| share.is_low() || pool.is_low())
     }
 
-    /// So many packets came for it, and were dropped before they came here.
+    /// Counts received packets that XDP dropped.
     pub(super) fn shut_out(&mut self, packets: u64) {
         self.counters.received += packets;
         self.counters.over_share += packets;
@@ -356,5 +364,6 @@ impl Flow {
     }
 }
 
-/// Opening one moves no other in memory as long as there are no more. Pages that nothing was written to are not there.
+/// Number of flows that can be opened without moving others in memory. Untouched pages take no
+/// memory.
 pub(super) const UNMOVED: usize = 65_536;

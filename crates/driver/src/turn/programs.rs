@@ -1,14 +1,15 @@
-//! The programs of a turn, by numbers of which none soon comes twice.
+//! The programs of a datapath, by numbers that are not reused soon.
 //!
 //! ```text
 //!   31         16 15          0
 //!  ┌─────────────┬─────────────┐
-//!  │ how many    │ its place   │
-//!  │ came before │             │
+//!  │ programs    │ place       │
+//!  │ before      │             │
 //!  └─────────────┴─────────────┘
 //! ```
-//! What is said of a program may be on its way while the program goes and another one comes: that it broke a rule, or that it is to be
-//! detached. Places are used again; but such a word means nobody then, until 65,536 others came.
+//! A message about a program (a protocol violation, a call to detach) may still be under way when
+//! the program is gone and another has its place. Places are reused, but the late message then
+//! finds no program, until 65,536 others have come.
 
 use super::Program;
 
@@ -22,19 +23,19 @@ impl ProgramNo {
     }
 }
 
-/// See the module.
+/// The programs; see the module.
 #[derive(Default)]
 pub(super) struct Programs {
     places: Vec<Option<(ProgramNo, Option<Program>)>>,
-    /// How many came.
+    /// How many numbers were reserved.
     came: u32,
 }
 
 impl Programs {
-    /// A number for one that comes later.
+    /// Reserves a number for a later program.
     ///
     /// # Panics
-    /// With more than 65,536 at once; each has descriptors, and there are not enough of these.
+    /// With more than 65,536 programs at once. The process has too few descriptors for so many.
     pub fn reserve(&mut self) -> ProgramNo {
         let vacant = self.places.iter().position(Option::is_none);
         let place = vacant.unwrap_or_else(|| {
@@ -48,7 +49,7 @@ impl Programs {
         number
     }
 
-    /// The one that a number was reserved for. False if the number is nobody's, or another one has come already.
+    /// Adds the program for a reserved number. False if the number is not reserved, or is in use.
     pub fn insert(&mut self, number: ProgramNo, program: Program) -> bool {
         match self.places.get_mut(number.place()) {
             Some(Some((own, place @ None))) if *own == number => {
@@ -59,7 +60,7 @@ impl Programs {
         }
     }
 
-    /// One that is gone from now on, and its number with it.
+    /// Removes a program and its number.
     pub fn remove(&mut self, number: ProgramNo) -> Option<Program> {
         let place = self.places.get_mut(number.place())?;
         let (_, program) = place.take_if(|(own, _)| *own == number)?;
@@ -94,5 +95,5 @@ impl Programs {
     }
 }
 
-/// The bits of a number that say where.
+/// The bits of a number that are the place.
 const PLACE: u32 = 0xffff;

@@ -1,15 +1,16 @@
-//! Received frames: to their flows, and what they took to the flows' shares.
+//! Delivers received frames to flows, and charges the flows' receive budgets.
 
 use super::*;
 
 impl Turn {
-    /// A round begins, for which the caller woke up at this cost, if frames have woken it: the first of them pays for it.
+    /// Begins an iteration. `woke` is the cost of waking up for received frames, or 0; the first
+    /// frame pays for it.
     pub fn begin(&mut self, woke: Nanos) {
         self.cost.begin(woke);
         self.pool.begin(self.cost.alone());
     }
 
-    /// A frame came in.
+    /// Handles a received frame.
     pub fn receive(&mut self, frame: &[u8], now: Instant) {
         let Turn {
             demux,
@@ -65,21 +66,21 @@ impl Turn {
         }
     }
 
-    /// A flow that has used up its share of the driver's time, and until when it has: the caller can have its frames dropped
-    /// before they come here.
+    /// The next flow that cannot pay for received packets, with the end of that time. The caller
+    /// can make XDP drop its frames until then.
     pub fn poll_shut(&mut self) -> Option<(FlowNo, Instant)> {
         self.shut.pop()
     }
 
-    /// So many frames of a flow were dropped for that.
+    /// Counts frames of a flow that XDP dropped.
     pub fn shut_out(&mut self, flow: FlowNo, frames: u64) {
         if let Some(Some(flow)) = self.flows.get_mut(flow.0 as usize) {
             flow.shut_out(frames);
         }
     }
 
-    /// So many frames were received and published, and it took so long since [`Turn::begin`]; `true` if flows that
-    /// got some have little left of their share of the driver's time, or nothing.
+    /// Ends the reception of `frames` frames, which took `took` since [`Turn::begin`], including
+    /// publication. True if a flow that received some has little or nothing left of its budget.
     pub fn charge(&mut self, frames: u32, took: Nanos) -> bool {
         self.cost.saw(frames, took);
         std::mem::take(&mut self.short)

@@ -14,7 +14,7 @@ use crate::protocol::{EtherType, Transport};
 use crate::story::{OWN, PEER, end, udp};
 use crate::template::{Sender, Sends};
 
-/// What takes the card's place: it keeps what leaves.
+/// A fake NIC that keeps the sent frames.
 #[derive(Default)]
 struct Memory {
     frame: Vec<u8>,
@@ -43,7 +43,7 @@ impl Card for Memory {
     }
 }
 
-/// One program with one flow, and what became of its records.
+/// One program with one flow, and the status of its records.
 struct Talker {
     program: ProgramNo,
     attachment: Attachment,
@@ -93,7 +93,7 @@ fn contract(typed: &str) -> Contract {
     typed.parse().unwrap()
 }
 
-/// What a talker is opened with: its own port, and a group of all of them.
+/// The parameters of a talker: its own port, and a group that all talkers join.
 fn asks(port: u16, service: Service, share: Option<Share>) -> Open {
     let local = end(&format!("10.0.0.1:{port}"));
     let transport = Transport::Udp;
@@ -159,7 +159,7 @@ impl Rig {
         next
     }
 
-    /// Lets time pass until then; talkers submit whenever they can.
+    /// Runs until this time; talkers submit whenever they can.
     fn run(&mut self, until: u64, talkers: &mut [Talker]) {
         while self.now.0 < until {
             for talker in talkers.iter_mut() {
@@ -212,7 +212,7 @@ impl Talker {
             self.stamps.push(record.stamp());
             self.flow.free_all(&record).unwrap();
         }
-        // There may be room for more to come back.
+        // There may be room for more returned records.
         self.flow.publish();
     }
 
@@ -233,7 +233,7 @@ impl Talker {
         true
     }
 
-    /// What it received since it last looked.
+    /// The packets received since the last call.
     fn hears(&mut self) -> Vec<Vec<u8>> {
         let mut heard = Vec::new();
         while let Ok(Some(record)) = self.flow.receive() {
@@ -307,7 +307,7 @@ fn what_may_not_leave_comes_back_and_says_so() {
     let count = |status| talker.back.iter().filter(|one| **one == status).count();
     let counts = [Status::TOO_LONG, Status::FORBIDDEN, Status::DONE].map(count);
     assert_eq!(counts, [LONG, 1, 1]);
-    // When it was sent, and nothing else.
+    // A record has a stamp only if it was sent.
     for (status, stamp) in talker.back.iter().zip(&talker.stamps) {
         assert_eq!(*stamp >= 5_000_000, *status == Status::DONE, "{status:?}");
         assert!(
@@ -318,7 +318,7 @@ fn what_may_not_leave_comes_back_and_says_so() {
     assert_eq!(rig.card.sent.len(), 1);
 }
 
-/// One byte is never sent, but it takes the link's time: as much as the shortest packet.
+/// A packet of one byte is never sent, but it takes the link's time of the shortest packet.
 #[test]
 fn whatever_is_short_counts_as_the_shortest_packet() {
     let mut rig = rig(100_000_000);
@@ -377,7 +377,7 @@ fn who_breaks_the_ring_is_expelled_and_nobody_else_notices() {
     let [good, mut bad] = talkers;
     bad.collects();
     let before = rig.turn.counters(good.opened.flow).unwrap().sent;
-    // Every index and record of its own is nonsense from now on.
+    // All indices and records of this flow are invalid from now on.
     let place = bad.opened.place;
     let area = SHAPE.plan().unwrap().area() as usize;
     bad.memory
@@ -385,7 +385,7 @@ fn who_breaks_the_ring_is_expelled_and_nobody_else_notices() {
         .unwrap();
     let mut talkers = [good];
     rig.run(400_000_000, &mut talkers);
-    // It may be between two looks at its ring: something comes in for it at the latest.
+    // If the driver has not read its ring since, a received frame makes it do so.
     rig.turn.receive(&to(5001, 10), rig.now);
     rig.turn.publish();
     let expelled = rig.turn.poll_expelled().expect("it is expelled");
@@ -393,7 +393,7 @@ fn who_breaks_the_ring_is_expelled_and_nobody_else_notices() {
     let breach = expelled.breach;
     assert!(breach.must() > 0, "{breach}");
     assert_eq!(bad.attachment.ended(), Some(breach.must()));
-    // It may write what it likes now, and be sent what anybody likes.
+    // Writes of this program and frames for it have no effect now.
     let was = rig.turn.counters(bad.opened.flow);
     rig.turn.receive(&to(5001, 10), rig.now);
     rig.transmit();
@@ -473,7 +473,7 @@ fn a_flooded_flow_is_cut_before_the_copy() {
         rig.talker(5001, slice(1), None),
     ];
     let (mut heard, mut other) = (0, 0);
-    // A packet each 200 ns for it, one in twenty for the other, for 10 ms.
+    // A packet each 200 ns for the first flow, a twentieth of that for the other, for 10 ms.
     for k in 0..50_000_u64 {
         while talkers[0].primes(2048) {}
         while talkers[1].primes(2048) {}
@@ -492,7 +492,7 @@ fn a_flooded_flow_is_cut_before_the_copy() {
     let counters = rig.turn.counters(talkers[0].opened.flow).unwrap();
     assert_eq!(counters.delivered, heard as u64);
     assert_eq!(counters.received, 50_000);
-    // It is to be shut until half of a microsecond is saved up again, at 1 %.
+    // Suspended until half of a microsecond is saved up again, at 1 %.
     let flow = talkers[0].opened.flow;
     let (shut, until) = rig.turn.poll_shut().expect("it is flooded");
     let wait = until.0 - rig.now.0;
@@ -505,7 +505,8 @@ fn a_flooded_flow_is_cut_before_the_copy() {
     assert_eq!(counters.over_share, before.over_share + 7);
     assert_eq!(talkers[0].flow.lost(Loss::OverShare), counters.over_share);
     rig.turn.invariants();
-    // 1 % of 10 ms is 100 us, and one packet takes 200 ns of it; looks at the others take the rest.
+    // 1 % of 10 ms is 100 us. A packet takes 200 ns of it; the look-ups of dropped packets take the
+    // rest.
     assert!(counters.delivered <= 600, "{counters:?}");
     assert_eq!(
         rig.turn.counters(talkers[1].opened.flow).unwrap().delivered,
@@ -516,8 +517,8 @@ fn a_flooded_flow_is_cut_before_the_copy() {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// Whatever programs and the wire do: each record that was submitted comes back once, what left is
-    /// what a template allows, and nobody gets another's packet.
+    /// For any actions of programs and any received frames: each submitted record returns once,
+    /// each sent packet is allowed by a template, and no program gets another program's packet.
     #[test]
     fn nothing_is_lost_and_nothing_is_mixed_up(
         steps in prop::collection::vec((0..8_u8, 0..3_usize, 0..1600_usize, 0..3_000_000_u64), 1..150),
@@ -579,7 +580,7 @@ fn records_that_are_too_long_are_looked_at_no_more_often_than_the_contract_sends
     let mut talker = rig.talker(5000, Service::of(&slow).unwrap(), None);
     let long = udp("10.0.0.1:5000", "10.0.0.2:9").data(&[0; 1473]).frame();
     let mut turns = 0;
-    // A second, at each moment that the driver wants to look.
+    // One second, at each time that the driver asks for.
     while rig.now.0 < 1_000_000_000 {
         while talker.submits(&long) {}
         turns += 1;
@@ -591,7 +592,7 @@ fn records_that_are_too_long_are_looked_at_no_more_often_than_the_contract_sends
     }
     let back = talker.back.len();
     assert!(talker.back.iter().all(|one| *one == Status::TOO_LONG));
-    // Of 1,514 bytes each: 82 a second, and what a burst may be.
+    // 82 packets of 1,514 bytes in a second, and the burst.
     assert!((80..=100).contains(&back), "{back}");
     assert!(turns <= 2 * back + 2, "{turns} turns for {back}");
 }
@@ -629,7 +630,7 @@ fn a_turn_looks_at_so_many_flows_and_those_that_follow_at_the_others() {
                 Service::best_effort(Weight::default()),
                 None,
             );
-            // A group has not so many members.
+            // A group has fewer members.
             open.matches.truncate(1);
             rig.talker_by(1000 + k as u16, &open)
         })
@@ -656,8 +657,8 @@ fn a_turn_looks_at_so_many_flows_and_those_that_follow_at_the_others() {
     }
 }
 
-/// The driver is stopped in each round, for so many us before it decides and behind that, and none of 5,000 such frames is early; in ns,
-/// how long they took.
+/// The driver is stopped in each round: `stops` returns the delays in us before the choice and
+/// after it. None of 5,000 such frames is early. Returns the time that they took, in ns.
 fn stopped(sends: Option<Sends>, frame: &[u8], stops: impl Fn(usize) -> (u64, u64)) -> u64 {
     let contract = contract("cell pcr=10mbit,cdvt=500us");
     let mut rig = rig(1_000_000_000);
@@ -693,7 +694,7 @@ fn stopped(sends: Option<Sends>, frame: &[u8], stops: impl Fn(usize) -> (u64, u6
 #[test]
 fn whoever_is_stopped_before_the_card_is_never_early_afterwards() {
     let frame = udp("10.0.0.1:5000", "10.0.0.2:9").data(&[0; 1500 - 28 - 14]);
-    // Each less than is tolerated, and both together more, or each more.
+    // Each delay within the tolerance and both together beyond it, or each beyond it.
     let stops = [0, 3, 260, 499, 501, 240, 7, 700, 30];
     let took = stopped(None, &frame.frame(), |round| {
         let late = round * 7 % (stops.len() - 1);
@@ -702,7 +703,7 @@ fn whoever_is_stopped_before_the_card_is_never_early_afterwards() {
     assert!(took < 1_900 * 5_000_000, "{took} ns for 5,000 packets");
 }
 
-/// What is delayed is as long as what was charged.
+/// A delay counts the length that was charged.
 #[test]
 fn nor_is_it_with_packets_that_count_as_longer_ones() {
     let mut frame = [0; 20];
@@ -724,7 +725,7 @@ fn what_a_card_that_is_never_done_still_has_is_not_forgotten_and_the_rest_is() {
     assert!(sent > 3 * HELD as u64, "{sent}");
     let leaving = rig.turn.under_way();
     assert!((HELD..=2 * HELD + BATCH).contains(&leaving), "{leaving}");
-    // Those have left by then, and the next one not before its time.
+    // The packets have left by then, and the next one is not early.
     let by = Instant(rig.now.0 + 3_000_000);
     rig.turn.left(|| by);
     assert_eq!(rig.turn.under_way(), 0);
@@ -744,7 +745,7 @@ fn a_message_that_waited_behind_another_has_its_deadline_from_when_it_came() {
     let one = service("channel mmax=1500B,rmax=10/s,bmax=1,deadline=20ms");
     let (mut first, mut second) = (rig.talker(5000, two, None), rig.talker(6000, one, None));
     assert!(first.says(1400) && first.says(1400));
-    // Its two messages are seen, and nothing leaves for 29 ms.
+    // Its two messages are read, and nothing leaves for 29 ms.
     rig.card.room = 0;
     rig.transmit();
     rig.card.room = ROOM;

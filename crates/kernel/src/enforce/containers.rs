@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Kernel, loaded};
 use crate::{
+    again::Forget,
     cgroup,
     device::{self, Device},
     error::KernelError,
@@ -101,7 +102,7 @@ impl Kernel {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u32, u32>("containers")?;
         for id in self.containers.difference(&ids) {
-            let _ = map.remove(id);
+            map.forget(id)?;
         }
         for id in ids.difference(&self.containers) {
             map.insert(id, id, 0)
@@ -127,7 +128,7 @@ impl Kernel {
         let told: BTreeMap<u32, u32> = map.iter().flatten().collect();
         for (index, id) in &told {
             if !self.containers.contains(id) {
-                let _ = map.remove(index);
+                map.forget(index)?;
             }
         }
         for (index, id) in boxes {

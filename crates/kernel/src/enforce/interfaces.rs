@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, fs};
 use super::{Kernel, entries, loaded, named, random, stages};
 use crate::{
     abi,
+    again::{self, Forget, insist},
     device::{self, Device},
     error::KernelError,
     grace::Short,
@@ -207,7 +208,7 @@ impl Kernel {
                         .map_err(|e| {
                             KernelError::bpf(format!("write target {target} on {}", device.name), e)
                         })?,
-                    None => drop(map.remove(&key)),
+                    None => map.forget(&key)?,
                 }
             }
         }
@@ -217,7 +218,7 @@ impl Kernel {
             .filter(|k| k.ifindex == device.index && !new.contains_key(&k.target))
             .collect();
         for key in gone {
-            let _ = map.remove(&key);
+            map.forget(&key)?;
         }
         Ok(())
     }
@@ -238,8 +239,8 @@ impl Kernel {
     fn forget_entries(&mut self, index: u32, known: Option<abi::Iface>) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         programs.forget_interface(index);
-        let _ = programs.hash::<u32, abi::Iface>("ifaces")?.remove(&index);
-        let _ = programs.hash::<u32, u32>("boxes")?.remove(&index);
+        programs.hash::<u32, abi::Iface>("ifaces")?.forget(&index)?;
+        programs.hash::<u32, u32>("boxes")?.forget(&index)?;
         let mut slots = programs.hash::<u16, abi::Slot>("slots")?;
         let stale: Vec<u16> = match known {
             Some(iface) => slots_of(&iface).into(),
@@ -252,7 +253,7 @@ impl Kernel {
                 .collect(),
         };
         for number in stale {
-            let _ = slots.remove(&number);
+            slots.forget(&number)?;
         }
         Ok(())
     }
@@ -335,16 +336,19 @@ impl Kernel {
     pub(super) fn close_loopback(&mut self) {
         let kept = self.runtime.join(LOOPBACK_FILE);
         // One that was being written when its daemon died.
-        let _ = fs::remove_file(kept.with_extension("new"));
-        let Ok(before) = fs::read_to_string(&kept) else {
+        again::remove_file(kept.with_extension("new"));
+        let Ok(before) = insist(|| fs::read_to_string(&kept)) else {
             return;
         };
         for (name, value) in before.lines().filter_map(|l| l.split_once(' ')) {
             if LOOPBACK_SETTINGS.contains(&name) {
-                let _ = fs::write(format!("/proc/sys/net/ipv4/conf/lo/{name}"), value);
+                let path = format!("/proc/sys/net/ipv4/conf/lo/{name}");
+                if let Err(error) = insist(|| fs::write(&path, value)) {
+                    tracing::warn!(%error, "setting {path} back to {value}");
+                }
             }
         }
-        let _ = fs::remove_file(&kept);
+        again::remove_file(&kept);
     }
 
     /// Looks at the interfaces anew and applies what is desired to those that came or went. For after a change that

@@ -7,6 +7,7 @@ use aya::maps::{HashMap, MapData};
 use super::{Kernel, entries, loaded};
 use crate::{
     abi::{self, GroupName, Proc},
+    again::{Forget, insist, look_up},
     cgroup::{self, Cgroup},
     error::KernelError,
     executable, process,
@@ -112,7 +113,7 @@ impl Kernel {
             let mut procs = programs.hash::<u32, Proc>("procs")?;
             let mut news = 0;
             for pid in family {
-                let old = procs.get(&pid, 0).unwrap_or_default();
+                let old = look_up(|| procs.get(&pid, 0))?.unwrap_or_default();
                 let mut new = old;
                 match which {
                     Membership::Own if pid != root && keep.contains(&old.own) => continue,
@@ -146,8 +147,7 @@ impl Kernel {
     fn drop_entries(&mut self, of: &[u32]) -> Result<(), KernelError> {
         let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
         for pid in of {
-            // It may have gone by itself meanwhile.
-            let _ = procs.remove(pid);
+            procs.forget(pid)?;
         }
         Ok(())
     }
@@ -165,11 +165,11 @@ impl Kernel {
         let Some(programs) = &mut self.programs else {
             return Proc::default();
         };
-        programs
-            .hash::<u32, Proc>("procs")
-            .ok()
-            .and_then(|map| map.get(&pid, 0).ok())
-            .unwrap_or_default()
+        let Ok(map) = programs.hash::<u32, Proc>("procs") else {
+            return Proc::default();
+        };
+        let found = look_up(|| map.get(&pid, 0));
+        found.ok().flatten().unwrap_or_default()
     }
 
     /// Makes members of the children for which there was no room in the table of members when they were born, with the
@@ -235,14 +235,14 @@ impl Kernel {
     }
 
     /// Ends process targets, all in one look at who is a member: members and their sockets pass to the target around
-    /// their own, or to nobody. Tells who was a member of which. Looks again until nobody is, for a child may be born
-    /// in between.
+    /// their own, or to nobody. Adds to `released` who was a member of which, also if it fails. Looks again until nobody is,
+    /// for a child may be born in between.
     pub fn release(
         &mut self,
         heirs: &BTreeMap<u32, Option<u32>>,
         which: Membership,
-    ) -> Result<BTreeMap<u32, u32>, KernelError> {
-        let mut released = BTreeMap::new();
+        released: &mut BTreeMap<u32, u32>,
+    ) -> Result<(), KernelError> {
         let mut inherited: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
         for _ in 0..MOST_LOOKS {
             let mut found = false;
@@ -267,14 +267,14 @@ impl Kernel {
         for (heir, members) in inherited {
             self.tag_sockets(&members, heir, which)?;
         }
-        Ok(released)
+        Ok(())
     }
 
     /// Makes a process a member of another target, if it still is one at all. 0: of none.
     fn pass_on(&mut self, pid: u32, heir: u32, which: Membership) -> Result<bool, KernelError> {
         let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
         // Read anew: it may have ended since, or begun to run something else.
-        let Ok(mut entry) = procs.get(&pid, 0) else {
+        let Some(mut entry) = look_up(|| procs.get(&pid, 0))? else {
             return Ok(false);
         };
         match which {
@@ -282,9 +282,11 @@ impl Kernel {
             Membership::App => entry.app = heir,
         }
         if entry == Proc::default() {
-            let _ = procs.remove(&pid);
+            procs.forget(&pid)?;
         } else {
-            let _ = procs.insert(pid, entry, 0);
+            insist(|| procs.insert(pid, entry, 0)).map_err(|e| {
+                KernelError::bpf(format!("make process {pid} a member of another target"), e)
+            })?;
         }
         Ok(true)
     }
@@ -330,10 +332,10 @@ impl Kernel {
         let mut apps = loaded(&mut self.programs)?.hash::<abi::AppKey, u32>("apps")?;
         let all: Vec<(abi::AppKey, u32)> = entries(apps.iter(), "apps")?;
         for (key, _) in all.iter().filter(|(_, of)| *of == target) {
-            let _ = apps.remove(key);
+            apps.forget(key)?;
         }
-        self.release(&BTreeMap::from([(target, None)]), Membership::App)?;
-        Ok(())
+        let heirs = BTreeMap::from([(target, None)]);
+        self.release(&heirs, Membership::App, &mut BTreeMap::new())
     }
 
     /// Makes a cgroup, with all below it, a target. Groups that the target had before are gone from the file system, but
@@ -347,7 +349,7 @@ impl Kernel {
         before.retain(|id| *id != group.id);
         let surplus = before.len().saturating_sub(MOST_FORMER_GROUPS);
         for id in &before[..surplus] {
-            let _ = map.remove(id);
+            map.forget(id)?;
         }
         for id in before {
             programs.forget_cgroup(id);
@@ -362,7 +364,7 @@ impl Kernel {
         let mut map = programs.hash::<u64, u32>("cgroups")?;
         let ids = ids_of(&map, target);
         for id in &ids {
-            let _ = map.remove(id);
+            map.forget(id)?;
         }
         for id in ids {
             programs.forget_cgroup(id);
@@ -386,7 +388,7 @@ impl Kernel {
             return Ok(());
         }
         for name in told.keys().filter(|name| !wanted.contains_key(name)) {
-            let _ = map.remove(name);
+            map.forget(name)?;
         }
         for (name, target) in &wanted {
             if told.get(name) != Some(target) {
@@ -445,7 +447,7 @@ impl Kernel {
         let all: Vec<(u32, u32)> = entries(users.iter(), "users")?;
         let (theirs, others): (Vec<_>, Vec<_>) = all.iter().partition(|(_, of)| *of == target);
         for (uid, _) in theirs {
-            let _ = users.remove(&uid);
+            users.forget(&uid)?;
         }
         let count = others.len() as u32;
         let mut settings = programs.settings()?;

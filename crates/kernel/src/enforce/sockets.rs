@@ -12,6 +12,7 @@ use std::sync::Arc;
 use super::{Adoption, Kernel, Membership, strays::Tagged};
 use crate::{
     abi::SockOwn,
+    again::insist,
     error::KernelError,
     process::{
         self, PidFd,
@@ -55,6 +56,8 @@ pub(super) struct Survey {
 struct Walk {
     left: VecDeque<u32>,
     now: Option<(u32, ReadDir)>,
+    /// How often a folder may still be read anew.
+    again: u32,
 }
 
 /// How many descriptors a step looks at.
@@ -179,7 +182,7 @@ impl Kernel {
                 return Ok(false);
             }
         }
-        match survey.search_on(budget.others) {
+        match survey.search_on(budget.others)? {
             true => self.visit_listeners(survey, found).map(|()| true),
             false => Ok(false),
         }
@@ -341,7 +344,7 @@ impl Survey {
 
     /// Looks at the next descriptor: where it is a socket that was not seen yet, its place. None: there is none left.
     fn next(&mut self) -> Result<Option<Option<Place>>, KernelError> {
-        let Some((pid, entry)) = self.walk.next() else {
+        let Some((pid, entry)) = self.walk.next()? else {
             return Ok(None);
         };
         if self.process.as_ref().is_none_or(|(of, _)| *of != pid) {
@@ -382,19 +385,19 @@ impl Survey {
     }
 
     /// Looks at so many of their descriptors; whether those were all.
-    fn search_on(&mut self, most: usize) -> bool {
+    fn search_on(&mut self, most: usize) -> Result<bool, KernelError> {
         let Some((walk, shared)) = &mut self.search else {
-            return true;
+            return Ok(true);
         };
         let listeners: BTreeSet<u64> = self.listeners.iter().map(|place| place.inode).collect();
         for _ in 0..most {
-            let Some((_, entry)) = walk.next() else {
-                return true;
+            let Some((_, entry)) = walk.next()? else {
+                return Ok(true);
             };
             let inode = process::socket_at(&entry).map(|(_, inode)| inode);
             shared.extend(inode.filter(|inode| listeners.contains(inode)));
         }
-        false
+        Ok(false)
     }
 }
 
@@ -403,6 +406,37 @@ impl Walk {
         Walk {
             left: processes.collect(),
             now: None,
+            again: AGAIN,
+        }
+    }
+
+    /// A process, and one of its descriptors in /proc. A folder that could not be read to its end is read anew.
+    fn next(&mut self) -> Result<Option<(u32, DirEntry)>, KernelError> {
+        loop {
+            if let Some((pid, descriptors)) = &mut self.now {
+                match descriptors.next() {
+                    Some(Ok(entry)) => return Ok(Some((*pid, entry))),
+                    Some(Err(error)) if !process::is_closed(&error) => {
+                        let pid = *pid;
+                        self.again = self
+                            .again
+                            .checked_sub(1)
+                            .ok_or(error)
+                            .map_err(looking_at(pid))?;
+                        self.left.push_front(pid);
+                    }
+                    // It has ended meanwhile.
+                    Some(Err(_)) | None => {}
+                }
+            }
+            let Some(pid) = self.left.pop_front() else {
+                return Ok(None);
+            };
+            self.now = match insist(|| std::fs::read_dir(format!("/proc/{pid}/fd"))) {
+                Ok(descriptors) => Some((pid, descriptors)),
+                Err(error) if process::is_closed(&error) => None,
+                Err(error) => return Err(looking_at(pid)(error)),
+            };
         }
     }
 }
@@ -413,29 +447,12 @@ impl Default for Walk {
     }
 }
 
-impl Iterator for Walk {
-    /// The process, and one of its descriptors in /proc.
-    type Item = (u32, DirEntry);
-
-    fn next(&mut self) -> Option<(u32, DirEntry)> {
-        loop {
-            if let Some((pid, descriptors)) = &mut self.now
-                && let Some(Ok(entry)) = descriptors.next()
-            {
-                return Some((*pid, entry));
-            }
-            let pid = self.left.pop_front()?;
-            // It has ended meanwhile.
-            let descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"));
-            self.now = descriptors.ok().map(|descriptors| (pid, descriptors));
-        }
-    }
-}
-
 fn looking_at(pid: u32) -> impl FnOnce(std::io::Error) -> KernelError {
     KernelError::file("look at the process", format!("/proc/{pid}"))
 }
 
+/// How many folders that could not be read to their end are read anew, before that counts as a failure.
+const AGAIN: u32 = 16;
 /// While a change is made.
 const FIRST_STEP: Budget = Budget {
     own: 512,

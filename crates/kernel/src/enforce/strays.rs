@@ -15,6 +15,7 @@ use std::{collections::BTreeSet, os::fd::BorrowedFd};
 use super::{Kernel, loaded};
 use crate::{
     abi::{self, SockCgroup, SockOwn},
+    again::{Forget, look_up},
     connections,
     error::{self, KernelError},
     netlink::Route,
@@ -42,12 +43,14 @@ impl Kernel {
         let programs = loaded(&mut self.programs)?;
         if programs.settings()?.strays != 0
             && let Some(cookie) = process::cookie(socket)
-            && let Ok(own) = programs.hash::<u64, SockOwn>("stray_owns")?.get(&cookie, 0)
         {
-            return Ok(Some(own));
+            let strays = programs.hash::<u64, SockOwn>("stray_owns")?;
+            if let Some(own) = look_up(|| strays.get(&cookie, 0))? {
+                return Ok(Some(own));
+            }
         }
         let owners = programs.socket_owners()?;
-        Ok(owners.get(&SocketRef(socket), 0).ok())
+        look_up(|| owners.get(&SocketRef(socket), 0))
     }
 
     /// Notes the owner of a socket.
@@ -68,7 +71,9 @@ impl Kernel {
             (Ok(()), cookie) => {
                 if let Some(cookie) = cookie.filter(|_| settings.strays != 0) {
                     // It had no room before.
-                    let _ = programs.hash::<u64, SockOwn>("stray_owns")?.remove(&cookie);
+                    programs
+                        .hash::<u64, SockOwn>("stray_owns")?
+                        .forget(&cookie)?;
                 }
                 Ok(Tagged::Itself)
             }
@@ -120,7 +125,7 @@ impl Kernel {
             .into_iter()
             .partition(|cookie| listed.contains(cookie));
         for cookie in gone {
-            let _ = groups.remove(&cookie);
+            groups.forget(&cookie)?;
         }
         if stay.is_empty() {
             programs.set_count(abi::COUNT_STRAY_GROUPS, 0)?;
@@ -146,7 +151,7 @@ impl Kernel {
         for (cookie, own) in &there {
             match stays(cookie, own) {
                 true => left += 1,
-                false => drop(owns.remove(cookie)),
+                false => owns.forget(cookie)?,
             }
         }
         if left == 0 && settings.strays != 0 {

@@ -85,6 +85,15 @@ impl Netnice {
         self.wait_ready()
     }
 
+    /// Starts the daemon behind a program such as `prlimit`, whose words end where the daemon's begin.
+    pub fn start_daemon_behind(&mut self, words: &[&str]) -> Result<()> {
+        let (program, words) = words.split_first().context("a program")?;
+        let mut command = self.door.command(program);
+        command.args(words).arg(&self.netniced);
+        self.spawn_daemon(command)?;
+        self.wait_ready()
+    }
+
     /// Starts the daemon so that it is stopped before its first instruction, to be taken hold of by a tracer and
     /// sent on with SIGCONT. Returns its process id.
     pub fn start_daemon_stopped(&mut self) -> Result<u32> {

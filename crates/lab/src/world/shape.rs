@@ -3,8 +3,9 @@
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::{Folder, Host, Netns, Port, World, next_number};
 use crate::process;
@@ -101,6 +102,7 @@ impl World {
                 list.push(port);
             }
         }
+        await_carrier(&[&client, &server])?;
         Ok(World {
             hosts: vec![
                 Host {
@@ -146,6 +148,8 @@ impl World {
                 ports: vec![port],
             });
         }
+        let ends: Vec<&Netns> = hosts.iter().map(|host| &host.ns).collect();
+        await_carrier(&ends)?;
         Ok(World {
             hosts,
             switch: Some(switch),
@@ -189,6 +193,23 @@ pub(super) fn raise(ns: &Netns, port: &Port, mtu: u32, offloads: Offloads) -> Re
     let _ = writeln!(batch, "addr add {v4}/24 dev {device}");
     let _ = writeln!(batch, "addr add {v6}/64 dev {device} nodad");
     process::run_with_input(ns.command("ip").args(["-batch", "-"]), &batch)?;
+    Ok(())
+}
+
+/// Waits until the kernel shows the carrier of every link that is up. It does so from a work queue, up to a second after the
+/// other end came up, and a snapshot taken before would differ from a later one.
+fn await_carrier(ends: &[&Netns]) -> Result<()> {
+    let until = Instant::now() + process::PATIENCE;
+    for ns in ends {
+        while ns.ip("link")?.contains("NO-CARRIER") {
+            ensure!(
+                Instant::now() < until,
+                "{}: a link has no carrier",
+                ns.name()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
     Ok(())
 }
 

@@ -1,15 +1,16 @@
-//! What the machine lacks: room on the disk. A change that cannot be written down is refused, and says why; what was in force
-//! stays.
+//! The machine lacks something: room on the disk, memory that may be locked, memory at all. A change that cannot be made is
+//! refused with an error that names what is missing. What was in force stays.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use netnice_lab::desk::Desk;
-use netnice_lab::experiment::bench::R4M;
+use netnice_lab::desk::{Desk, soon};
+use netnice_lab::experiment::bench::{R4M, at};
 use netnice_lab::process;
-use netnice_lab::traffic::{self, Tcp};
+use netnice_lab::traffic::{self, Direct, Tcp};
+use netnice_lab::world::Family;
 
 /// Fills the file system of a folder to its last byte.
 fn fill(folder: &Path) {
@@ -65,4 +66,143 @@ fn on_a_full_disk_a_change_is_refused_and_what_was_there_stays() {
     desk.netnice.start_daemon().expect("it starts again");
     let number = |pid| !desk.target(&format!("pid:{pid}")).is_null();
     assert!(number(held) && number(other.pid()), "both are held");
+}
+
+/// A source of a direct flow at the desk.
+fn flow(desk: &Desk, port: u16) -> anyhow::Result<traffic::Running> {
+    let (client, server) = (desk.world.client(), desk.world.server());
+    let source = Direct::source(at(client, Family::V4, port), at(server, Family::V4, 9));
+    let source = source.contract("up 10mbit").by(desk.netnice.runtime());
+    traffic::ready(client, &source)
+}
+
+#[test]
+fn where_no_memory_may_be_locked_limits_hold_and_flows_are_open() {
+    const NO_MEMORY: [&str; 3] = ["prlimit", "--memlock=0:0", "--"];
+    const NOT_LIFTED: [&str; 3] = ["setpriv", "--bounding-set", "-sys_resource"];
+    const NOT_LOCKED: [&str; 3] = ["setpriv", "--bounding-set", "-sys_resource,-ipc_lock"];
+    let mut desk = Desk::new().expect("a desk");
+    let to = desk.sink(5001).expect("a sink");
+    let source = Tcp::connect(to, 2).source();
+    let program = traffic::eager(desk.world.client(), &source).expect("a program");
+    for (k, rights) in [&[][..], &NOT_LIFTED, &NOT_LOCKED].iter().enumerate() {
+        desk.netnice.stop_daemon();
+        let words = [&NO_MEMORY[..], rights].concat();
+        desk.netnice.start_daemon_behind(&words).expect("it starts");
+        desk.types(&format!("set pid:{} --up 4mbit", program.pid()));
+        desk.types("link eth0 --rate 100mbit");
+        let sent = || desk.sent(0.3, 1.0).expect("a rate");
+        desk.keeps(sent, R4M, &format!("{words:?}"));
+        let flow = flow(&desk, 5100 + k as u16).unwrap_or_else(|why| panic!("{words:?}: {why:#}"));
+        let shown = desk.netnice.show().expect("a show");
+        assert_eq!(shown["direct"][0]["pid"], flow.pid(), "{words:?}");
+        drop(flow);
+        desk.types("clear --all");
+    }
+}
+
+/// A control group with a limit of memory, of either version.
+struct MemoryGroup {
+    folder: PathBuf,
+    limit: PathBuf,
+    /// How no limit is written.
+    all: &'static str,
+}
+
+impl MemoryGroup {
+    fn new() -> Option<MemoryGroup> {
+        let name = format!("nn-{}-memory", std::process::id());
+        let second = [
+            Path::new("/sys/fs/cgroup"),
+            Path::new("/sys/fs/cgroup/unified"),
+        ];
+        let second = second.into_iter().find(|root| {
+            let there = fs::read_to_string(root.join("cgroup.controllers"));
+            there.is_ok_and(|there| there.split(' ').any(|one| one.trim() == "memory"))
+        });
+        let (root, limit, all) = match second {
+            Some(root) => {
+                fs::write(root.join("cgroup.subtree_control"), "+memory").ok()?;
+                (root, "memory.max", "max")
+            }
+            None => (
+                Path::new("/sys/fs/cgroup/memory"),
+                "memory.limit_in_bytes",
+                "-1",
+            ),
+        };
+        let folder = root.join(name);
+        fs::create_dir(&folder).ok()?;
+        let limit = folder.join(limit);
+        limit.exists().then_some(MemoryGroup { folder, limit, all })
+    }
+
+    fn take(&self, pid: u32) {
+        fs::write(self.folder.join("cgroup.procs"), pid.to_string()).expect("it is taken in");
+    }
+
+    fn allow(&self, bytes: &str) {
+        fs::write(&self.limit, bytes).expect("a limit");
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        let processes = fs::read_to_string(self.folder.join("cgroup.procs"));
+        for pid in processes.unwrap_or_default().lines() {
+            if let Some(root) = self.folder.parent() {
+                let _ = fs::write(root.join("cgroup.procs"), pid);
+            }
+        }
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+#[test]
+fn where_memory_is_short_a_change_is_made_or_refused_and_what_was_there_stays() {
+    let mut desk = Desk::new().expect("a desk");
+    let Some(group) = MemoryGroup::new() else {
+        netnice_lab::desk::skip("this machine has no memory controller");
+        return;
+    };
+    let to = desk.sink(5001).expect("a sink");
+    let source = Tcp::connect(to, 2).source();
+    let program = traffic::eager(desk.world.client(), &source).expect("a program");
+    let held = format!("pid:{}", program.pid());
+    desk.types(&format!("set {held} --up 4mbit"));
+    let others: Vec<_> = (0..8).map(|_| desk.sleeper()).collect();
+    let set = |k: usize| format!("set pid:{} --up 1mbit", others[k].pid());
+    for (k, spare) in [0_u64, 64 << 10, 512 << 10, 2 << 20]
+        .into_iter()
+        .enumerate()
+    {
+        let pid = desk.netnice.pid().expect("a daemon");
+        group.take(pid);
+        // What it has now is charged where it was allocated; what comes now is charged here.
+        group.allow(&spare.max(4096).to_string());
+        let line = set(k);
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = desk.netnice.run(&words);
+        let lives = desk.netnice.runs();
+        println!("{spare} bytes to spare: lives {lives}, {answer:?}");
+        group.allow(group.all);
+        if !lives {
+            // The kernel ended it. The client has started another one, or this does.
+            desk.netnice.kill_daemon();
+            desk.netnice.start_daemon().expect("it starts again");
+        } else if let Ok(answer) = &answer {
+            let named = ["memory", "Memory", "ENOMEM"];
+            let named = named.iter().any(|word| answer.stderr.contains(word));
+            assert!(answer.status == 0 || named, "{spare}: {answer:?}");
+        }
+        assert!(
+            !desk.target(&held).is_null(),
+            "{spare}: root's limit is shown"
+        );
+        desk.types(&set(k));
+    }
+    desk.keeps(|| desk.sent(0.3, 1.0).expect("a rate"), R4M, "after all");
+    let all = others.iter().map(|other| format!("pid:{}", other.pid()));
+    let all: Vec<String> = all.take(4).collect();
+    assert!(soon(|| all.iter().all(|one| !desk.target(one).is_null())));
 }

@@ -1,4 +1,4 @@
-//! Each rule of indices and records, broken by one hand; and indices that wrap.
+//! Violations of each rule for indices and records, one at a time; and indices that wrap.
 
 use crate::breach::{Breach, Rule};
 use crate::driver::Taken;
@@ -9,10 +9,10 @@ use crate::story::{Both, SMALL, piece};
 
 const STARTS: [u32; 4] = [0, 1, u32::MAX - 5, 1 << 31];
 
-/// How often what repeats is repeated.
+/// Repetitions of the tests that repeat.
 const ROUNDS: u8 = if cfg!(miri) { 3 } else { 100 };
 
-/// A head and pairs, written from entry `at` of the submit ring on, and shown.
+/// Writes a head and pairs from entry `at` of the submit ring on, and publishes them.
 fn forge(both: &Both, at: u32, head: Head, slots: &[Slot]) {
     both.set_entry(Ring::Submit, at, head.store());
     for (index, slot) in (1..).zip(slots) {
@@ -78,7 +78,8 @@ fn records_wrap_around_the_end_of_the_ring() {
             ..SMALL
         };
         let mut both = Both::new(shape, start);
-        // Records of 4 entries, then of 3, 5 and 9, never a divisor of 16 together.
+        // Records of 4, 3, 5 and 9 entries. The sum 21 is coprime to 16, so records wrap at every
+        // position.
         for round in 0..u32::from(ROUNDS) {
             for count in [3, 2, 4, 8] {
                 let pieces: Vec<_> = (0..count)
@@ -124,14 +125,14 @@ fn a_full_ring_pushes_back() {
         assert_eq!(submit(&mut both), Ok(()));
     }
     assert_eq!(submit(&mut both), Err(Refused::Full));
-    // The driver takes 8, and shows it; the program hands over 8 more, and collects nothing.
+    // The driver takes 8 records and publishes that. The program submits 8 more and collects none.
     let taken: Vec<_> = (0..8).map(|_| both.taken()).collect();
     assert_eq!(submit(&mut both), Err(Refused::Full), "not shown yet");
     both.driver.publish();
     for _ in 0..8 {
         assert_eq!(submit(&mut both), Ok(()));
     }
-    // What the driver holds will fill the way back, so it takes no more: nobody is pushed but this program.
+    // The records that the driver holds will fill the reclaim ring, so the driver takes no more.
     assert_eq!(both.driver.take(), Ok(Taken::NoRoom));
     for record in taken.into_iter().rev() {
         both.driver.give_back(record, Status::DONE, 0);
@@ -182,7 +183,7 @@ fn what_the_driver_has_not_shown_is_not_free() {
     let mut both = Both::new(SMALL, 0);
     both.submit(b"a packet");
     let _held = both.taken();
-    // The driver consumed 2 entries, and did not say so: 14 are free.
+    // The driver consumed 2 entries and did not publish that: 14 are free.
     both.set_producer(Ring::Submit, 17);
     let breach = broken(&mut both);
     assert_eq!(
@@ -205,7 +206,7 @@ fn a_consumer_index_that_jumps_or_goes_back() {
                 },
                 start,
             );
-            // The way back is full: 16 entries may be consumed.
+            // The reclaim ring is full: the program may consume 16 entries.
             for _ in 0..8 {
                 both.submit(b"a packet");
                 let record = both.taken();
@@ -237,7 +238,7 @@ fn a_record_of_which_a_part_was_shown() {
     let breach = broken(&mut both);
     let (entries, published) = (4, 2);
     assert_eq!(breach.rule, Rule::Partial { entries, published });
-    // The rest comes too late: half a record was shown, and that is the breach.
+    // The program publishes the rest too late: publishing half a record is the violation.
     assert_eq!(breach.must(), 31);
 }
 
@@ -265,7 +266,7 @@ fn a_chunk_is_not_handed_over_twice() {
     let mut both = Both::new(SMALL, 0);
     forge(&both, 0, head(1), &[slot(512, 100)]);
     let held = both.taken();
-    // Whatever part of it, and by whichever channel.
+    // A second record names another part of the chunk; a third names it on the other channel.
     forge(&both, 2, head(1), &[slot(640, 8)]);
     assert_eq!(broken(&mut both).rule, Rule::NotYours { chunk: 2 });
     both.set_entry(Ring::Prime, 0, head(1).store());

@@ -1,8 +1,9 @@
-//! The parts of a memory file that no region takes: first fit, neighbours joined when one is given back.
+//! A first-fit allocator for the regions of a memory file. It joins adjacent gaps when a region is
+//! given back.
 
 use crate::layout::SetupError;
 
-/// Runs of free bytes, by where they begin, no two of them touching.
+/// Free runs of bytes, sorted by offset. No two of them are adjacent.
 pub(crate) struct Gaps {
     runs: Vec<Run>,
     total: u64,
@@ -15,7 +16,7 @@ struct Run {
 }
 
 impl Gaps {
-    /// One run.
+    /// An allocator with one free run.
     pub(crate) fn new(at: u64, bytes: u64) -> Gaps {
         Gaps {
             runs: vec![Run { at, bytes }],
@@ -23,7 +24,8 @@ impl Gaps {
         }
     }
 
-    /// Takes so many bytes, from the first run that has them.
+    /// Takes `bytes` bytes from the first run that has them, and returns their offset. Returns
+    /// `None` if no run is large enough.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<u64> {
         let found = self.runs.iter().position(|run| run.bytes >= bytes)?;
         let run = &mut self.runs[found];
@@ -36,7 +38,10 @@ impl Gaps {
         Some(at)
     }
 
-    /// Gives back what was taken.
+    /// Gives back bytes that were taken.
+    ///
+    /// # Panics
+    /// If the bytes overlap a free run.
     pub(crate) fn give(&mut self, at: u64, bytes: u64) {
         let after = self.runs.partition_point(|run| run.at < at);
         self.runs.insert(after, Run { at, bytes });
@@ -46,7 +51,7 @@ impl Gaps {
         }
     }
 
-    /// Why so many bytes could not be taken.
+    /// The error for a request of `wanted` bytes that no run satisfies.
     pub(crate) fn refusal(&self, wanted: u64) -> SetupError {
         let bytes = self.runs.iter().map(|run| run.bytes);
         SetupError::NoRoom {
@@ -57,7 +62,7 @@ impl Gaps {
         }
     }
 
-    /// Joins a run with the one behind it, if they touch.
+    /// Joins a run with the next one if they are adjacent.
     fn join(&mut self, index: usize) {
         let Some(&next) = self.runs.get(index + 1) else {
             return;

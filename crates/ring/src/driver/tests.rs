@@ -1,4 +1,4 @@
-//! Memory files, doorbells, flows that come and go: with the kernel.
+//! Tests with the kernel: memory files, doorbells, and flows that open and close.
 #![cfg(not(miri))]
 
 use std::time::{Duration, Instant};
@@ -80,7 +80,8 @@ fn flows_have_regions_of_their_own_and_leave_nothing() {
     assert!(!theirs.is_open());
     assert_eq!(theirs.reclaim().map(drop), Ok(()));
     drop(theirs);
-    // The whole file is one gap again, all zeros, and the next flow begins like the first one.
+    // The whole file is one gap again, filled with zeros, and the next flow starts like the first
+    // one.
     let all = client.bytes() - PAGE;
     let large = Shape {
         chunk_bytes: 65_536,
@@ -101,7 +102,7 @@ fn a_closed_flow_says_so() {
     let program = attach(&client);
     let mut here = client.open(SMALL).unwrap();
     let mut theirs = program.flow(here.place()).unwrap();
-    // Past the begin, so that zeros in place of the indices are a breach.
+    // Move the indices from 0, so that zeros in place of the indices are a violation.
     let chunk = theirs.chunk().unwrap();
     theirs.submit(&[piece(chunk, 0, 8)], false).unwrap();
     theirs.publish();
@@ -169,7 +170,7 @@ fn the_program_rings_only_for_a_driver_that_sleeps() {
     };
     assert_eq!(client.hear(), rung);
     assert_eq!(client.hear(), quiet);
-    // It woke by itself; the flag went with it.
+    // The driver woke without a notification, and cleared the flag.
     assert!(client.doze());
     client.wake();
     assert!(!program.ring());
@@ -212,7 +213,8 @@ fn a_driver_hears_without_waiting_whatever_the_program_did_to_the_doorbell() {
 fn the_program_cannot_reach_the_bell_that_the_driver_rings() {
     let client = Client::create(BUDGET).unwrap();
     let ear = client.handles().to_program;
-    // What it has is no counter: neither can it be filled, nor taken apart.
+    // The program's descriptor is not a counter: the program can neither fill it nor change what it
+    // polls.
     assert!(rustix::io::write(ear, &u64::MAX.to_ne_bytes()).is_err());
     for other in [client.handles().to_driver, client.handles().memory] {
         assert!(epoll::delete(ear, other).is_err());
@@ -277,7 +279,8 @@ fn a_program_that_takes_its_own_memory_away_harms_itself() {
     let Taken::Record(record) = here.take().unwrap() else {
         panic!("no record");
     };
-    // It cannot shrink the file, and holes it may make: what is read there is 0.
+    // The program cannot shrink the file. It can punch holes before the second seal; holes read as
+    // 0.
     let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
     let bytes = client.bytes();
     rustix::fs::fallocate(client.handles().memory, flags, 0, bytes).unwrap();
@@ -291,7 +294,7 @@ fn a_program_that_takes_its_own_memory_away_harms_itself() {
     assert!(client.doze());
     client.hear();
     assert_eq!(client.close(here).in_use, 0);
-    // The driver's own ledgers are elsewhere: the next flow is as good as ever.
+    // The driver's own ledgers are in private memory, so the next flow works.
     let mut here = client.open(SMALL).unwrap();
     drop(there);
     let mut there = program.flow(here.place()).unwrap();
@@ -322,6 +325,6 @@ fn descriptors_and_memory_are_given_back() {
         let flow = client.open(SMALL).unwrap();
         let _theirs = program.flow(flow.place()).unwrap();
     }
-    // Other tests of this process open some of their own meanwhile.
+    // Other tests of this process open descriptors at the same time.
     assert!(count() < before + 100);
 }

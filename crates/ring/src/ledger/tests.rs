@@ -14,7 +14,7 @@ fn a_frame_goes_out_once_and_comes_back_once() {
         total: 3,
     };
     assert_eq!(pool.balance(), balance(2, 1));
-    // Any address inside it names it: receive rings hand out such.
+    // Any address inside a frame names it: receive rings return such addresses.
     assert_eq!(pool.give(2048 + 256), Ok(()));
     assert_eq!(pool.give(2048), Err(PoolError::NotOut { address: 2048 }));
     assert_eq!(
@@ -29,7 +29,7 @@ fn a_frame_goes_out_once_and_comes_back_once() {
         "address 0xffffffffffffffff is in no frame: they have 6144 bytes together"
     );
     assert_eq!(pool.balance(), balance(1, 2));
-    // The one that is still in the cache.
+    // The frame that is still in the cache.
     assert_eq!(pool.take(), Some(2048));
     assert_eq!(pool.take(), Some(4096));
     assert_eq!(pool.take(), None);
@@ -39,7 +39,7 @@ fn a_frame_goes_out_once_and_comes_back_once() {
 proptest! {
     #![proptest_config(cases(200))]
 
-    /// Against a list of who has what.
+    /// Compares the pool with a list of the frames that are out.
     #[test]
     fn in_use_and_free_are_the_total(
         frames in 1u32..200,

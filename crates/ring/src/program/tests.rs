@@ -55,7 +55,7 @@ fn what_is_no_record_is_refused_and_changes_nothing() {
 #[test]
 fn a_packet_is_scattered_into_what_was_primed() {
     let mut both = Both::new(SMALL, 0);
-    // A place for the headers, and one for the payload.
+    // One piece for the headers, and one for the payload.
     let (front, rest) = (both.program.chunk().unwrap(), both.program.chunk().unwrap());
     let primed = [piece(front, 200, 42), piece(rest, 0, 256)];
     both.program.prime(&primed).unwrap();

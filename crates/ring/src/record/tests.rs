@@ -111,6 +111,6 @@ fn the_driver_has_a_status_a_time_and_empty_pairs() {
             length: 0
         })
     );
-    // It still names a chunk.
+    // An empty pair still names a chunk.
     assert_eq!(judge.pair(&slot(1024)).unwrap_err().must(), 42);
 }

@@ -20,7 +20,7 @@ fn a_sealed_file_keeps_its_pages_and_old_mappings_write_on() {
         let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(file.fd(), how, 0, 4096)
     };
-    // SAFETY: the range is a mapping of its own, in which nothing is borrowed.
+    // SAFETY: the range belongs to a mapping of its own, and no code borrows from it.
     let remove = || unsafe {
         let begin = there.at(0, 4096, 4096).as_ptr().cast();
         rustix::mm::madvise(begin, 4096, rustix::mm::Advice::LinuxRemove)
@@ -59,7 +59,7 @@ fn a_page_of_each_two_mebibytes_is_held() {
 fn a_file_that_its_program_sealed_otherwise_is_refused() {
     let file = MemoryFile::create(8192).unwrap();
     let _driver = file.map().unwrap();
-    // The driver's mapping is in the way of this one.
+    // The driver's own writable mapping prevents this seal.
     let write = rustix::fs::fcntl_add_seals(file.fd(), SealFlags::WRITE);
     assert_eq!(write, Err(Errno::BUSY));
     rustix::fs::fcntl_add_seals(file.fd(), SealFlags::SEAL).unwrap();

@@ -1,12 +1,13 @@
-//! The driver's side against a program that writes what it likes into its memory.
+//! Property tests of the driver's side against a program that writes any value to its memory.
 //!
-//! A story is a run of steps on one flow: honest ones of both sides, and a hand that writes indices and entries
-//! (near what is right, far from it, or anything at all) in between. Whatever happens,
+//! A scenario is a sequence of steps on one flow. It mixes valid steps of both sides with writes to
+//! indices and entries (near the valid value, far from it, or random). The properties:
 //!
 //! - no call panics, and each does bounded work;
-//! - a record that is accepted lies inside the data area, in chunks that nobody else has;
-//! - the ledger balances, and a record that was taken can be given back, always;
-//! - with honest steps alone there is no breach, and every packet arrives as it was sent.
+//! - an accepted record lies inside the data area, in chunks that no other record has;
+//! - the ledger balances, and the driver can always give back a record that it took;
+//! - with valid steps alone there is no protocol violation, and every packet arrives as it was
+//!   sent.
 
 mod script;
 
@@ -35,7 +36,7 @@ fn ring() -> impl Strategy<Value = Ring> {
     prop::sample::select(&Ring::ALL[..])
 }
 
-/// Numbers near 0, near every power of two, and any.
+/// Numbers near 0, numbers near every power of two, and random numbers.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         0u64..40,
@@ -47,9 +48,9 @@ fn number() -> impl Strategy<Value = u64> {
 fn entry() -> impl Strategy<Value = [u64; 2]> {
     let base = prop_oneof![4 => (0u64..14).prop_map(|chunk| 64 * chunk), 1 => number()];
     prop_oneof![
-        // A head with a count that may be.
+        // A head with a valid count.
         3 => (1u64..9).prop_map(|count| [count, 0]),
-        // A pair that may be.
+        // A pair that may be valid.
         3 => (base, prop_oneof![4 => 0u64..66, 1 => number()]).prop_map(|(base, length)| [base, length]),
         1 => [number(), number()],
     ]
@@ -70,7 +71,7 @@ fn poke(start: u32) -> impl Strategy<Value = Poke> {
     ]
 }
 
-/// The longest story.
+/// Steps of the longest scenario.
 const STEPS: usize = if cfg!(miri) { 12 } else { 200 };
 
 proptest! {
@@ -100,7 +101,7 @@ proptest! {
         story.end();
     }
 
-    /// Any memory at all: every word of the rings and indices is drawn.
+    /// Random memory: the test draws every word of the rings and indices.
     #[test]
     fn any_state_of_the_rings(
         entries in prop::collection::vec(entry(), 64),
@@ -112,7 +113,7 @@ proptest! {
             story.both.set_entry(Ring::ALL[place as usize / 16], place % 16, *words);
         }
         for (place, index) in indices.iter().enumerate() {
-            // Mostly such as could be.
+            // Mostly values that can occur.
             let index = *index as u32 % if place % 3 == 0 { u32::MAX } else { 40 };
             match place {
                 0..4 => story.both.set_producer(Ring::ALL[place], index),

@@ -1,7 +1,9 @@
-//! What a program may leave in its rings, told from bytes: [`judged`] plays it against the driver's side.
+//! Scenarios of a hostile program, decoded from bytes. [`judged`] runs one against the driver's
+//! side.
 //!
-//! Tests and the target `ring` of `fuzz/` call the same function. It panics if the driver's side breaks a rule of its own; the
-//! rules are at the head of the module `fuzz`, the tests of this one.
+//! The tests and the fuzz target `ring` of `fuzz/` call the same function. It panics if the
+//! driver's side breaks one of its own properties, which the documentation of the test module
+//! `fuzz` lists.
 
 use super::{Both, piece};
 use crate::breach::Breach;
@@ -38,7 +40,7 @@ pub(super) enum Poke {
     Nothing,
 }
 
-/// What a record that was accepted must be, whatever lay in the ring.
+/// Checks the properties that every accepted record must have, whatever the ring contained.
 fn judge_again(record: &Record, driver: &Flow, held: &[Record]) {
     let chunk = |base: u32| base / SHAPE.chunk_bytes;
     let mut seen = Vec::new();
@@ -58,18 +60,18 @@ fn judge_again(record: &Record, driver: &Flow, held: &[Record]) {
     assert_eq!(driver.balance().in_use as usize, all);
 }
 
-/// The story of one flow; true if it came to its end without a breach.
+/// A scenario on one flow, and the records and packets that are under way in it.
 pub(super) struct Story {
     pub(super) both: Both,
-    /// What the driver holds, of each channel.
+    /// The records that the driver holds: of the transmit channel, then of the receive channel.
     full: Vec<Record>,
     empty: Vec<Record>,
-    /// What was submitted and has not been taken: the first byte of each, and the length.
+    /// Submitted packets that the driver has not taken: the first byte and the length of each.
     sent: std::collections::VecDeque<(u8, usize)>,
     delivered: std::collections::VecDeque<(u8, usize)>,
     number: u8,
     honest: bool,
-    /// The MUST of docs/reference/ring.md that the program broke.
+    /// The rule of docs/reference/ring.md that the program broke.
     broken: Option<u32>,
 }
 
@@ -87,7 +89,7 @@ impl Story {
         }
     }
 
-    /// False if somebody broke a rule: the story is over.
+    /// Runs one step. False if a side broke a rule: the scenario ends.
     pub(super) fn step(&mut self, step: &Step) -> bool {
         match *step {
             Step::Submit { pieces, length } => self.hand_over(pieces, Some(length)),
@@ -188,7 +190,7 @@ impl Story {
         }
     }
 
-    /// Whether the driver found nothing wrong.
+    /// True if the driver found no violation.
     fn goes_on(&mut self, taken: Result<Taken, Breach>) -> bool {
         self.broken = taken.err().map(|breach| breach.must());
         self.broken.is_none()
@@ -225,7 +227,7 @@ impl Story {
         }
     }
 
-    /// The driver can always let go.
+    /// Ends the scenario. The driver must always be able to give back the records that it holds.
     pub(super) fn end(mut self) {
         for record in self.full.drain(..) {
             self.both.driver.give_back(record, Status::DONE, 0);
@@ -241,7 +243,7 @@ impl Story {
 
 pub(super) const START: u32 = u32::MAX - 20;
 
-/// Bytes that say what happens next, and with what; nothing happens behind their end.
+/// The bytes that encode a scenario. It ends where they end.
 struct Script<'a>(std::slice::Iter<'a, u8>);
 
 impl Script<'_> {
@@ -249,7 +251,7 @@ impl Script<'_> {
         self.0.next().copied()
     }
 
-    /// Small in one byte, or any in nine.
+    /// A number below 0xf0 in one byte, or any number in nine bytes.
     fn number(&mut self) -> Option<u64> {
         let first = self.byte()?;
         if first < 0xf0 {
@@ -263,7 +265,7 @@ impl Script<'_> {
         Some(Ring::ALL[usize::from(self.byte()? % 4)])
     }
 
-    /// Near the start, or anywhere.
+    /// An index near `start`, or any index.
     fn index(&mut self, start: u32) -> Option<u32> {
         Some(start.wrapping_add(self.number()? as u32).wrapping_sub(2))
     }
@@ -278,7 +280,7 @@ impl Script<'_> {
                 u32::from(self.byte()? % 16),
                 [self.number()?, self.number()?],
             ),
-            // The same in chunks, as bases mostly are.
+            // As 12, but the base is a multiple of the chunk size, like most bases.
             13 => Poke::Entry(
                 self.ring()?,
                 u32::from(self.byte()? % 16),
@@ -315,8 +317,9 @@ impl Script<'_> {
     }
 }
 
-/// Plays the story that these bytes tell, and returns how it ends: the rule of docs/reference/ring.md that the program breaks (`r31`), `whole`,
-/// or `program` if the program's side finds its own rings spoilt.
+/// Runs the scenario that `bytes` encode, and returns how it ends: the rule of
+/// docs/reference/ring.md that the program breaks (`r31`), `whole`, or `program` if the program's
+/// side finds its own rings corrupted.
 pub fn judged(bytes: &[u8]) -> String {
     let mut script = Script(bytes.iter());
     let start = if script.byte().is_some_and(|byte| byte % 2 == 1) {
@@ -334,7 +337,7 @@ pub fn judged(bytes: &[u8]) -> String {
     let end = match (goes_on, story.broken) {
         (true, _) => "whole".to_owned(),
         (false, Some(must)) => format!("r{must}"),
-        // The program found its own rings spoilt.
+        // The program's side found its own rings corrupted.
         (false, None) => "program".to_owned(),
     };
     story.end();

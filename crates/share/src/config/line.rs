@@ -1,18 +1,19 @@
-//! One line of `inetd.conf`, in its full form and in the paper's short one.
+//! Parses one line of `inetd.conf`, in the full form or in the paper's short form.
 //!
 //! ```text
-//! ftp  stream tcp nowait root /usr/sbin/vsftpd vsftpd -l   @128Kbyte/sec     full
-//! ftp                         vsftpd -l                    @128Kbyte/sec     short: stream, tcp, nowait, root
+//! ftp stream tcp nowait root /usr/sbin/vsftpd vsftpd -l  @128Kbyte/sec  full
+//! ftp                        vsftpd -l                   @128Kbyte/sec  short
 //! ```
-//! The service may be a number, and may have an address before it: `127.0.0.1:ftp`, `[::1]:8021`. `nowait/10` allows ten
-//! sessions at once. A word with blanks stands in double quotes.
+//! The short form means stream, tcp, nowait and root. The service can be a number, and an address
+//! can precede it: `127.0.0.1:ftp`, `[::1]:8021`. `nowait/10` permits ten concurrent sessions. A
+//! word that contains blanks must be in double quotes.
 
 use std::net::IpAddr;
 use std::path::Path;
 
 use super::{Fault, Place, Protocol, SESSIONS, Service, WEIGHT, names};
 
-/// Reads a line; nothing if it is empty or a comment.
+/// Parses a line. `None` if it is empty or a comment.
 pub(super) fn read(line: &str, place: &Place) -> Result<Option<Service>, Fault> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
@@ -64,7 +65,7 @@ pub(super) fn read(line: &str, place: &Place) -> Result<Option<Service>, Fault> 
     }))
 }
 
-/// What a line says behind its service.
+/// The content of a line after the service.
 struct Full<'a> {
     program: &'a str,
     argv0: Option<&'a str>,
@@ -130,7 +131,7 @@ impl<'a> Full<'a> {
     }
 }
 
-/// The address before a service, if there is one.
+/// Splits an optional address from a service.
 fn address(service: &str) -> Result<(Option<IpAddr>, &str), Fault> {
     let (address, name) = match service.strip_prefix('[') {
         Some(rest) => rest.split_once("]:"),
@@ -148,7 +149,7 @@ fn address(service: &str) -> Result<(Option<IpAddr>, &str), Fault> {
     Ok((Some(read), name))
 }
 
-/// Cuts a line at blanks outside of double quotes.
+/// Splits a line at blanks outside double quotes.
 fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -175,11 +176,11 @@ pub(super) fn unknown_protocol(text: &str) -> Fault {
     }
 }
 
-/// What a program is called by itself.
+/// The file name of a program, as the default for its argv[0].
 pub(super) fn base_name(program: &Path) -> String {
     let name = program.file_name().unwrap_or(program.as_os_str());
     name.to_string_lossy().into_owned()
 }
 
-/// Socket types that inetd.conf(5) knows; by one of them a line is seen to be in the full form.
+/// Socket types of inetd.conf(5). The second word of a line in the full form is one of them.
 const KINDS: [&str; 5] = ["stream", "dgram", "raw", "rdm", "seqpacket"];

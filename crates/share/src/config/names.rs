@@ -1,24 +1,25 @@
-//! Names that this machine gives: services, users and groups, programs. Read from the files where they are written.
+//! Looks up services, users, groups and programs on this machine, in the system's files. Fails if a
+//! name does not exist.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::Fault;
 
-/// Whose rights a program has.
+/// The user whose rights a program gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The user's name.
     pub name: String,
-    /// The user.
+    /// User number.
     pub uid: u32,
-    /// The group.
+    /// Group number.
     pub gid: u32,
-    /// Further groups.
+    /// Numbers of the supplementary groups.
     pub groups: Vec<u32>,
 }
 
-/// The port of a service.
+/// The port of a service, given by name or number.
 pub(super) fn port(service: &str, protocol: &str) -> Result<u16, Fault> {
     if let Ok(port @ 1..) = service.parse() {
         return Ok(port);
@@ -38,7 +39,7 @@ pub(super) fn port(service: &str, protocol: &str) -> Result<u16, Fault> {
         .ok_or_else(|| Fault::NoService(service.to_string()))
 }
 
-/// `user`, `user.group` or `user:group`; numbers will do.
+/// Reads `user`, `user.group` or `user:group`; each part can be a number.
 pub(crate) fn user(text: &str) -> Result<User, Fault> {
     let (name, group) = match text.split_once([':', '.']) {
         Some((name, group)) => (name, Some(group)),
@@ -90,7 +91,7 @@ pub(crate) fn user(text: &str) -> Result<User, Fault> {
     })
 }
 
-/// A program's file: the one that is named, or found where daemons and commands are.
+/// The file of a program: the given path, or the first match in the folders of daemons and in PATH.
 pub(super) fn program(name: &str) -> Result<PathBuf, Fault> {
     let missing = || Fault::NoProgram(name.to_string());
     if name.contains('/') {
@@ -114,7 +115,7 @@ fn is_executable(path: &Path) -> bool {
         .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
-/// Where daemons are, before PATH.
+/// Folders of daemons, searched before PATH.
 const FOLDERS: [&str; 4] = [
     "/usr/local/sbin",
     "/usr/sbin",
@@ -122,7 +123,7 @@ const FOLDERS: [&str; 4] = [
     "/usr/libexec",
 ];
 
-/// The services of the paper and their kind, for machines without /etc/services.
+/// The services of the paper and similar ones, for machines without /etc/services.
 const KNOWN: [(&str, u16); 10] = [
     ("ftp", 21),
     ("ssh", 22),

@@ -20,7 +20,7 @@ fn kbytes(config: &Config) -> Vec<Option<u64>> {
 
 #[test]
 fn the_papers_lines_are_read_as_they_are() {
-    // The programs are others: those of the paper may not be here.
+    // Other programs than in the paper, because those of the paper may not exist here.
     let a = "ftp      cat      @128Kbyte/sec\n\
              login    sleep    @32Kbyte/sec\n\
              telnet   true     @32Kbyte/sec\n";

@@ -78,11 +78,11 @@ fn an_idle_share_is_lent_and_kept_where_nobody_wants_it() {
         idle: Some(used * K),
         ..shared()
     };
-    // An eighth of 128, or twice what it uses.
+    // An eighth of 128, or twice the usage.
     assert_eq!(shares(pool(256), &[idle(0), shared()]), [16, 240]);
     assert_eq!(shares(pool(256), &[idle(10), shared()]), [20, 236]);
     assert_eq!(shares(pool(256), &[idle(0), idle(0)]), [128, 128]);
-    // A fixed rate is not lent.
+    // A session with a fixed rate does not lend.
     let quiet = Demand {
         idle: Some(0),
         ..fixed(32)
@@ -122,7 +122,7 @@ fn what_does_not_fit_is_refused() {
             left: 12 * K
         })
     );
-    // A share for whoever is there already is kept back: the floor.
+    // The floor of the existing session is reserved.
     assert!(fits(pool(512), &[shared(), fixed(512)]).is_err());
     assert_eq!(fits(pool(3), &[shared(); 3]), Ok(()));
     let full = fits(pool(3), &[shared(); 4]);
@@ -162,7 +162,8 @@ proptest! {
         if fits(pool, &demands).is_ok() {
             let shares = divide(pool, &demands);
             let sum: u64 = shares.iter().flatten().sum();
-            // An idle session that keeps the floor of a smaller share may add up to the floor of each.
+            // An idle session that keeps the floor of a smaller share may add up to the floor of
+            // each.
             let kept = demands.len() as u64 * floor;
             prop_assert!(sum <= total + kept, "{sum} of {total}");
             for (share, demand) in shares.iter().zip(&demands) {

@@ -1,4 +1,4 @@
-//! One session: its process and its gate. Its share is the keeper's.
+//! One session: its process and its gate. The keeper has its share.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,16 +13,17 @@ use crate::keep::Member;
 
 /// A session.
 pub(super) struct Session {
-    /// The service, by its place in the configuration.
+    /// Index of the service in the configuration.
     pub service: usize,
-    /// Who is served; none where the program serves a socket.
+    /// The client's address; `None` if the program serves the socket itself.
     pub client: Option<IpAddr>,
     child: Child,
     gate: Option<io::PipeWriter>,
 }
 
 impl Session {
-    /// Starts a program behind its gate; what keeps its share comes beside it.
+    /// Starts a program behind its gate. Also returns the member by which the keeper sets its
+    /// share.
     pub(super) fn start(
         index: usize,
         service: &Service,
@@ -52,7 +53,7 @@ impl Session {
         let member = match Member::open(child.id()) {
             Ok(member) => member,
             Err(error) => {
-                // Without the gate's writer it ends by itself.
+                // The child ends by itself when the gate's writer is closed.
                 drop(opener);
                 let _ = child.wait();
                 return Err(error.into());
@@ -67,7 +68,7 @@ impl Session {
         Ok((session, member))
     }
 
-    /// Lets the program run.
+    /// Opens the gate, so that the program runs.
     pub(super) fn open_gate(&mut self) -> io::Result<()> {
         match self.gate.take() {
             Some(mut gate) => io::Write::write_all(&mut gate, b"\n"),
@@ -75,16 +76,16 @@ impl Session {
         }
     }
 
-    /// Ends it.
+    /// Ends the session with SIGTERM.
     pub(super) fn stop(&mut self, member: Option<&Member>) {
         self.gate = None;
         if let Some(member) = member {
-            // It may have ended by itself.
+            // The process may have ended already.
             let _ = pidfd_send_signal(&member.pidfd, Signal::TERM);
         }
     }
 
-    /// Waits for its end, which has come; says how if a person should know.
+    /// Reaps the process, which has ended. Returns a message for the operator if it failed.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.gate = None;
         match self.child.wait() {

@@ -1,4 +1,4 @@
-//! Listening sockets.
+//! The listening sockets of services.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -8,11 +8,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::config::{Family, Protocol, Service};
 
-/// A service's socket.
+/// The socket of a service.
 pub(super) struct Listener {
-    /// The service, by its place in the configuration.
+    /// Index of the service in the configuration.
     pub service: usize,
-    /// Where it listens.
+    /// The address and port of the socket.
     pub at: SocketAddr,
     socket: Socket,
 }
@@ -23,7 +23,7 @@ enum Socket {
 }
 
 impl Listener {
-    /// Takes the port of a service.
+    /// Binds the port of a service.
     pub(super) fn open(service: usize, what: &Service) -> io::Result<Listener> {
         let Protocol { datagram, family } = what.protocol;
         let any4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -36,7 +36,7 @@ impl Listener {
         };
         let at = SocketAddr::new(address, what.port);
         let opened = match open(at, datagram, both) {
-            // A kernel without IPv6.
+            // The kernel has no IPv6.
             Err(rustix::io::Errno::AFNOSUPPORT | rustix::io::Errno::ADDRNOTAVAIL) if both => {
                 open(SocketAddr::new(any4, what.port), datagram, false)
             }
@@ -46,7 +46,7 @@ impl Listener {
         let (at, socket) = match datagram {
             false => {
                 let listener = TcpListener::from(fd);
-                // One that `wait` hands on is the program's to read, and must block.
+                // The program of a `wait` service reads the socket, which must block.
                 listener.set_nonblocking(!what.wait)?;
                 (listener.local_addr()?, Socket::Stream(listener))
             }
@@ -62,7 +62,7 @@ impl Listener {
         })
     }
 
-    /// The next connection and who made it; nothing if nobody waits.
+    /// Accepts the next connection. Returns it with its client, or `None` if there is none.
     pub(super) fn accept(&self) -> io::Result<Option<(OwnedFd, IpAddr)>> {
         let Socket::Stream(listener) = &self.socket else {
             return Ok(None);
@@ -70,7 +70,7 @@ impl Listener {
         match listener.accept() {
             Ok((stream, client)) => Ok(Some((stream.into(), client.ip().to_canonical()))),
             Err(error) => match error.kind() {
-                // Nobody, or somebody who left again.
+                // There is no connection, or the client closed it again.
                 io::ErrorKind::WouldBlock
                 | io::ErrorKind::ConnectionAborted
                 | io::ErrorKind::Interrupted => Ok(None),
@@ -79,7 +79,7 @@ impl Listener {
         }
     }
 
-    /// The socket itself, for a program that serves it.
+    /// A duplicate of the socket, for a program that serves it.
     pub(super) fn share(&self) -> io::Result<OwnedFd> {
         self.as_fd().try_clone_to_owned()
     }
@@ -108,7 +108,7 @@ fn open(at: SocketAddr, datagram: bool, both: bool) -> rustix::io::Result<OwnedF
         sockopt::set_ipv6_v6only(&fd, !both)?;
     }
     if !datagram {
-        // Connections of an earlier server may linger.
+        // Connections of an earlier server may be in TIME_WAIT.
         sockopt::set_socket_reuseaddr(&fd, true)?;
     }
     rustix::net::bind(&fd, &at)?;
@@ -118,5 +118,5 @@ fn open(at: SocketAddr, datagram: bool, both: bool) -> rustix::io::Result<OwnedF
     Ok(fd)
 }
 
-/// Connections that may wait while sessions are started.
+/// Connections that can wait while sessions start.
 const BACKLOG: i32 = 256;

@@ -1,27 +1,28 @@
-//! What a session uses, and whether that is little.
+//! The usage of a session, and whether the session is idle.
 
 use crate::divide;
 
-/// What a session uses.
+/// The usage of a session.
 #[derive(Default)]
 pub(super) struct Use {
     /// The last reading: time in ns, bytes.
     last: Option<(u64, u64)>,
-    /// Since when it has used little, in ns, and the most that it used since, in bit/s.
+    /// Start of the present period of low usage in ns, and the highest usage in it in bit/s.
     little: Option<(u64, u64)>,
-    /// It is idle, and uses at most so much.
+    /// Set if the session is idle: its highest usage in bit/s.
     idle: Option<u64>,
-    /// The largest share that it had while it was not idle.
+    /// The share that it had when it was last not idle, in bit/s.
     whole: u64,
 }
 
 impl Use {
-    /// How much it uses, if it is idle.
+    /// Its usage in bit/s, if it is idle.
     pub(super) fn idle(&self) -> Option<u64> {
         self.idle
     }
 
-    /// Takes in a reading of its counter under a share; returns whether it became idle or busy by it.
+    /// Adds a reading of its counter under a share. True if it changes what the session keeps, for
+    /// example because it became idle or busy.
     pub(super) fn used(&mut self, at_ns: u64, bytes: u64, share: u64) -> bool {
         if self.idle.is_none() {
             self.whole = share;
@@ -38,7 +39,7 @@ impl Use {
         let rate = u64::try_from(bits).unwrap_or(u64::MAX);
         let was = self.idle;
         match was {
-            // Half of what it kept: it may want more than that.
+            // The session uses half of what it kept, so it may need more.
             Some(_) if rate >= share / 2 => *self = self.busy(),
             Some(most) => self.idle = Some(most.max(rate)),
             None if rate > self.whole / LITTLE => self.little = None,
@@ -51,7 +52,7 @@ impl Use {
                 }
             }
         }
-        // What an idle session keeps follows what it uses, but not every little.
+        // Report a change only if it changes what the session keeps.
         let kept = |used: Option<u64>| used.map(|used| divide::kept(self.whole, used, 0));
         kept(was) != kept(self.idle)
     }
@@ -65,10 +66,10 @@ impl Use {
     }
 }
 
-/// A session that uses less than this part of its share uses little.
+/// Usage of at most this fraction of the share (a tenth) is low.
 const LITTLE: u64 = 10;
 
-/// How long it must have used little to be idle: a pause between two files is none.
+/// Duration of low usage after which a session is idle. A pause between two files is shorter.
 const IDLE_NS: u64 = 2_000_000_000;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Which sessions a target has.
+//! Finds the sessions of a target.
 //!
-//! A target's *outermost* processes are those whose parent is not in it. One that listens for connections is a **server**: what
-//! it starts, each child with its descendants, is a session. One that does not is a session itself.
+//! The *outermost* processes of a target are those whose parent is not in it. An outermost process
+//! that listens for connections is a **server**: each of its children, with its descendants, is a
+//! session. An outermost process that does not listen is a session itself.
 //!
 //! ```text
 //!   unit:vsftpd.service     vsftpd (listens) ─┬─ vsftpd ── vsftpd     session
@@ -9,11 +10,13 @@
 //!   name:backup             rsync ── rsync                            session
 //!                           rsync ── rsync                            session
 //! ```
-//! A process that listens when it is first seen is a server until it ends, and so is one that is seen to listen for three seconds
-//! on end: a session of FTP listens for a moment for its data connection. A child of a server is a session wherever it goes:
-//! service managers move those of sshd to groups of their own.
+//! A process that listens when it is first seen is a server until it ends. So is a process that is
+//! found to listen in three successive checks, a second apart; an FTP session listens only for a
+//! moment, for its data connection. A child of a server is a session in any cgroup: service
+//! managers move the children of sshd to cgroups of their own.
 //!
-//! A process that is the only target is asked to be divided, so it is a server whether it listens or not.
+//! If a process is the only target, the user asked to divide it, so it is a server whether it
+//! listens or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -22,25 +25,26 @@ use netnice_api::Found;
 
 use super::process::Processes;
 
-/// A target and what is known of its processes.
+/// A target and the state of its processes.
 pub(super) struct Crowd {
-    /// The target, in its full form.
+    /// The target in its full form.
     pub target: String,
-    /// What it is made of.
+    /// The composition of the target.
     pub found: Found,
-    /// The process is a server in any case.
+    /// The process is a server whether it listens or not.
     is_server: bool,
     /// The outermost processes.
     known: BTreeMap<u32, Kind>,
-    /// Parents that were read already.
+    /// The parents that were read so far.
     parents: BTreeMap<u32, u32>,
 }
 
-/// What an outermost process is.
+/// The kind of an outermost process.
 #[derive(Clone, Copy)]
 enum Kind {
     Server,
-    /// It was looked at last then, and has been seen listening so often since it did not.
+    /// `looked` is the time of the last check, `listening` the number of successive checks that
+    /// found it listening.
     Session {
         looked: Instant,
         listening: u32,
@@ -74,7 +78,7 @@ impl Crowd {
         sessions
     }
 
-    /// Whether none of its processes is left, and none can come.
+    /// True if none of its processes is left and none can be added.
     pub(super) fn has_ended(&self) -> bool {
         self.target.starts_with("pid:") && self.known.is_empty()
     }
@@ -89,10 +93,12 @@ impl Crowd {
                 self.parents.insert(*pid, parent);
             }
         }
-        // A parent that has ended since it was read is no member any more, whoever is the parent now.
+        // A parent that has ended since it was read is no longer a member, even if the process has
+        // a new parent.
         let outer = |pid: &u32| {
             let parent = match &self.found {
-                // Named processes, of which one may have started another: each is meant. It must still be there.
+                // Each named process is a session, even if one started another. It must still
+                // exist.
                 Found::Processes(_) => return machine.parent(*pid).is_some(),
                 _ => self.parents.get(pid),
             };
@@ -129,8 +135,8 @@ impl Crowd {
     }
 }
 
-/// The user of a session: that of its outermost process that is not root's, for servers keep a process of root beside the one
-/// that works for a user.
+/// The user of a session: that of its outermost process whose user is not root. Servers keep a
+/// process of root beside the one that works for a user.
 pub(super) fn user(machine: &impl Processes, session: u32) -> u32 {
     let mut level = vec![session];
     for _ in 0..DEEPEST {
@@ -149,13 +155,13 @@ pub(super) fn user(machine: &impl Processes, session: u32) -> u32 {
     0
 }
 
-/// Between two looks whether a process listens.
+/// Time between two checks whether a process listens.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Looks on end at which a process listens that is taken for a server.
+/// Successive checks that must find a process listening before it is a server.
 const ON_END: u32 = 3;
 
-/// Generations in which a session's user is looked for: of sshd the third has it.
+/// Generations that are searched for a session's user. With sshd it is the third.
 const DEEPEST: usize = 4;
 
 #[cfg(test)]

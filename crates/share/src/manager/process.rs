@@ -1,4 +1,4 @@
-//! What /proc and the control groups say of processes. Nothing is changed.
+//! Reads processes from /proc and from the cgroup tree. Changes nothing.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -9,15 +9,16 @@ use netnice_api::Found;
 use rustix::net::sockopt;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-/// Where processes are read; tests have a table of their own.
+/// Access to processes; tests have a fake.
 pub(super) trait Processes {
-    /// The processes that something is made of; of processes and their descendants only those that were named.
+    /// The processes of a target's composition; for processes and descendants only the named
+    /// processes.
     fn members(&self, of: &Found) -> Vec<u32>;
-    /// The parent of a process; none if it is gone.
+    /// The parent of a process; `None` if the process has ended.
     fn parent(&self, pid: u32) -> Option<u32>;
     /// The children of a process.
     fn children(&self, pid: u32) -> Vec<u32>;
-    /// Whether a process listens for connections.
+    /// True if a process listens for connections.
     fn listens(&self, pid: u32) -> bool;
     /// The real user of a process.
     fn user(&self, pid: u32) -> Option<u32>;
@@ -25,7 +26,7 @@ pub(super) trait Processes {
     fn name(&self, pid: u32) -> Option<String>;
 }
 
-/// The machine's.
+/// The processes of this machine.
 pub(super) struct Machine;
 
 impl Processes for Machine {
@@ -61,7 +62,8 @@ impl Processes for Machine {
         let mut children = Vec::new();
         for thread in threads.flatten() {
             let Ok(text) = fs::read_to_string(thread.path().join("children")) else {
-                // A kernel that does not list them (CONFIG_PROC_CHILDREN), or a thread that has just ended.
+                // The kernel does not list children (no CONFIG_PROC_CHILDREN), or the thread has
+                // just ended.
                 return all()
                     .into_iter()
                     .filter(|p| self.parent(*p) == Some(pid))
@@ -105,7 +107,7 @@ impl Processes for Machine {
     }
 }
 
-/// Whether a socket waits for connections from the network.
+/// True if a socket listens for connections from the network.
 fn is_listener(socket: std::os::fd::BorrowedFd<'_>) -> bool {
     use rustix::net::AddressFamily;
     let family = sockopt::socket_domain(socket);
@@ -113,7 +115,7 @@ fn is_listener(socket: std::os::fd::BorrowedFd<'_>) -> bool {
     internet && sockopt::socket_acceptconn(socket).unwrap_or(false)
 }
 
-/// A file of /proc as text. A process may call itself by what is no text.
+/// A file of /proc as text. Names in it need not be valid UTF-8.
 fn text(path: &Path) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
@@ -123,7 +125,7 @@ fn entry(pid: u32, name: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{pid}/{name}"))
 }
 
-/// The first number of a line of /proc/PID/status.
+/// The first number in a line of /proc/PID/status.
 fn field(pid: u32, name: &str) -> Option<u32> {
     let status = text(&entry(pid, "status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -137,13 +139,14 @@ fn all() -> Vec<u32> {
         .collect()
 }
 
-/// Which file a path leads to.
+/// Device and inode of the file at a path.
 fn file(path: &Path) -> Option<(u64, u64)> {
     let file = fs::metadata(path).ok()?;
     Some((file.dev(), file.ino()))
 }
 
-/// Where the cgroup2 tree is mounted: proc_pid_mountinfo(5), the fifth field of the line whose type it is.
+/// The mount point of the cgroup2 tree: the fifth field of the line with that type in
+/// proc_pid_mountinfo(5).
 fn cgroup_root() -> Option<PathBuf> {
     let mounts = text(Path::new("/proc/self/mountinfo"))?;
     mounts.lines().find_map(|line| {
@@ -154,7 +157,7 @@ fn cgroup_root() -> Option<PathBuf> {
     })
 }
 
-/// The processes of a control group and of all below it.
+/// The processes of a cgroup and of all cgroups below it.
 fn in_cgroup(folder: &Path) -> Vec<u32> {
     let listed = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     let mut found: Vec<u32> = listed

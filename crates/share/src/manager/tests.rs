@@ -59,12 +59,12 @@ fn weights_are_of_users_and_of_services() {
         shares(&asked(Per::Session, weights.clone()), &all),
         [43, 85, 128, 256]
     );
-    // Users 1 : 2, in each services 1 : 3.
+    // Users 1 : 2, and services 1 : 3 within each user.
     assert_eq!(
         shares(&asked(Per::User, weights.clone()), &all),
         [43, 85, 128, 256]
     );
-    // Services 1 : 3, in each users 1 : 2; one session is a whole service.
+    // Services 1 : 3, and users 1 : 2 within each service; one service has only one session.
     let all = [(0, 1000), (1, 1000), (1, 1001)];
     assert_eq!(shares(&asked(Per::Service, weights), &all), [128, 128, 256]);
 }

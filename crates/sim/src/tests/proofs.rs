@@ -1,7 +1,7 @@
-//! What admission says against what the scheduler does: thousands of random sets, played out.
+//! Compares admission with the scheduler: simulates thousands of random sets of flows.
 //!
-//! Each is drawn from a seed, so that one that fails can be played again. The small forms run
-//! with every test, the full ones ([`long`]) with `cargo xtask long`.
+//! A seed determines each set, so a failing one can be repeated. The short forms run with every
+//! test, the long ones ([`long`]) with `cargo xtask long`.
 
 use core::num::NonZeroU32;
 
@@ -24,7 +24,7 @@ fn wire() -> Wire {
     }
 }
 
-/// That link for admission, for up to 32 flows.
+/// The link's parameters for admission, for up to 32 flows.
 fn transmitter(wire: &Wire, leftover: Bytes, grain: Grain) -> Transmitter {
     Transmitter {
         grain,
@@ -37,7 +37,7 @@ fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: u64) -> Channel {
     Channel::new(Bytes(mmax), rmax, bmax, Nanos(deadline)).expect("a channel")
 }
 
-/// Some channel of up to about a third of the link.
+/// A random channel of up to about a third of the link.
 fn some_channel(random: &mut Random) -> Channel {
     let rate = random.within(5..=400) as u32;
     let most = 12_500_000 / 3 / u64::from(rate);
@@ -46,7 +46,7 @@ fn some_channel(random: &mut Random) -> Channel {
     channel(mmax, rate, random.within(1..=4) as u32, deadline)
 }
 
-/// A flow that offers messages at these times, all of the greatest size.
+/// A flow that offers messages of the greatest size at these times.
 fn sender(name: String, channel: Channel, times: Vec<u64>) -> Flow {
     let trace = times.into_iter().map(|at| (Nanos(at), channel.mmax()));
     Flow {
@@ -63,7 +63,7 @@ fn sender(name: String, channel: Channel, times: Vec<u64>) -> Flow {
     }
 }
 
-/// Messages as often as is legal: Bmax at once, and one each 1/Rmax.
+/// The most messages that the contract allows: Bmax at once, and one each 1/Rmax.
 fn at_its_most(channel: &Channel, first: u64, until: u64) -> Vec<u64> {
     let spacing = 1_000_000_000_u64.div_ceil(u64::from(channel.rmax().get()));
     let burst = core::iter::repeat_n(first, channel.bmax() as usize - 1);
@@ -71,7 +71,8 @@ fn at_its_most(channel: &Channel, first: u64, until: u64) -> Vec<u64> {
     burst.chain(steady.take_while(|at| *at < until)).collect()
 }
 
-/// Which patterns of the theorem to play: everybody at once, or one flow a moment before all.
+/// The theorem's patterns of first messages: all flows at once, or one flow a moment before all
+/// others.
 fn patterns(count: usize, first: u64) -> impl Iterator<Item = Vec<u64>> {
     let all = core::iter::once(vec![first; count]);
     all.chain((0..count).map(move |early| {
@@ -80,7 +81,7 @@ fn patterns(count: usize, first: u64) -> impl Iterator<Item = Vec<u64>> {
     }))
 }
 
-/// Deadlines missed when channels send like that, beside other flows.
+/// Missed deadlines of channels that send the most from these times on, beside other flows.
 fn missed(wire: Wire, channels: &[Channel], first: &[u64], others: &[Flow], until: u64) -> u64 {
     let mut world = World::new(wire);
     for (at, (channel, first)) in channels.iter().zip(first).enumerate() {
@@ -94,7 +95,7 @@ fn missed(wire: Wire, channels: &[Channel], first: &[u64], others: &[Flow], unti
     report.missed()
 }
 
-/// Draws channels as long as they fit.
+/// Draws channels, and keeps those that admission accepts.
 fn admitted(random: &mut Random, link: &Transmitter) -> Vec<Channel> {
     let mut held: Vec<Promise> = Vec::new();
     let mut channels = Vec::new();
@@ -108,7 +109,7 @@ fn admitted(random: &mut Random, link: &Transmitter) -> Vec<Channel> {
     channels
 }
 
-/// Channels alone, or beside best effort that never ends: nobody misses anything.
+/// Channels alone, or beside endless best effort: no deadline is missed.
 fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
     for seed in seeds {
         let mut random = Random::new(seed);
@@ -125,7 +126,7 @@ fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
         let channels = admitted(&mut random, &link);
         let count = channels.len();
         let mut plays: Vec<Vec<u64>> = patterns(count, 20_000).collect();
-        // And some that nobody thought of.
+        // And a random pattern.
         plays.push((0..count).map(|_| random.within(0..=3_000_000)).collect());
         let pick = random.within(0..=count as u64) as usize;
         for first in [0, pick.min(plays.len() - 2), plays.len() - 1] {
@@ -135,7 +136,7 @@ fn admitted_sets_miss_nothing(seeds: core::ops::Range<u64>) {
     }
 }
 
-/// Hundreds of small channels that all fall due in one instant, more than the scheduler looks at
+/// Hundreds of small channels with deadlines at the same instant, more than the scheduler handles
 /// in one call.
 fn crowds_miss_nothing(seeds: core::ops::Range<u64>) {
     for seed in seeds {
@@ -165,8 +166,8 @@ fn crowds_miss_nothing_short() {
     crowds_miss_nothing(0..3);
 }
 
-/// Sets of channels that were refused, their last deadline a hundredth shorter than what would
-/// fit: how many of how many does some legal pattern break?
+/// Takes refused sets of channels whose last deadline is one hundredth shorter than what would fit.
+/// Returns (refused sets, those in which some legal pattern misses a deadline).
 fn refused_sets_are_broken(seeds: core::ops::Range<u64>) -> (u64, u64) {
     let link = transmitter(&wire(), Bytes(0), Grain::NONE);
     let (mut refused, mut broken) = (0, 0);
@@ -193,13 +194,13 @@ fn refused_sets_are_broken(seeds: core::ops::Range<u64>) -> (u64, u64) {
     (refused, broken)
 }
 
-/// What a flow of a mixture was promised, and what it got.
+/// A promise of a mixture, and its flow.
 struct Promised {
     promise: Promise,
     flow: Flow,
 }
 
-/// Packets of random sizes, more than the rate lets through.
+/// Packets of random sizes, at twice the rate.
 fn more_than(random: &mut Random, rate: Rate, sizes: Sizes, until: u64) -> Source {
     let (mut at, mut all) = (0, Vec::new());
     while at < until {
@@ -210,7 +211,7 @@ fn more_than(random: &mut Random, rate: Rate, sizes: Sizes, until: u64) -> Sourc
     Source::Trace(all)
 }
 
-/// A promise of any kind, and a flow that wants all of it.
+/// A promise of any kind, and a flow that uses all of it.
 fn some_promise(random: &mut Random, until: u64) -> Promised {
     let most = Bytes(random.within(64..=1500));
     let least = match random.within(0..=1) {
@@ -250,7 +251,7 @@ fn some_promise(random: &mut Random, until: u64) -> Promised {
     let rate = Rate::new(mbit * 1_000_000).expect("a rate");
     let (promise, source) = match (kind, contract.slice(), contract.cell()) {
         (2, Some(slice), _) if random.within(0..=1) == 0 => {
-            // Sleeps and wakes, now and then in the worst moment.
+            // Idle between bursts, sometimes at the worst moment.
             let count = random.within(1..=20) as u32;
             let every = Nanos(random.within(slice.period().0 / 3..=slice.period().0 * 2));
             (
@@ -283,8 +284,8 @@ fn some_promise(random: &mut Random, until: u64) -> Promised {
     Promised { promise, flow }
 }
 
-/// The channel under a limit of its rate to three times that, with a burst from hardly enough to
-/// more than matters.
+/// The channel under a limit of one to three times its rate, with a burst from the least possible
+/// to more than is useful.
 fn behind_limit(random: &mut Random, channel: Channel, flow: Flow) -> Promised {
     let bits = channel.rate().0.max(1000);
     let max = Rate::new(random.within(bits..=3 * bits)).expect("a rate");
@@ -306,11 +307,10 @@ fn behind_limit(random: &mut Random, channel: Channel, flow: Flow) -> Promised {
     }
 }
 
-/// Everything at once on one link, beside best effort that never ends: everybody has what was
-/// promised to them.
+/// All kinds of promises on one link, beside endless best effort: every promise is kept.
 fn mixtures_are_kept(seeds: core::ops::Range<u64>) {
     const UNTIL: u64 = 300_000_000;
-    // Channels (free and under a limit), cells, slices, minimums that were played.
+    // Simulated promises: channels, cells, slices, minimums, channels under a limit.
     let mut kinds = [0_u64; 5];
     let sets = seeds.end - seeds.start;
     for seed in seeds {
@@ -355,7 +355,7 @@ fn mixtures_are_kept(seeds: core::ops::Range<u64>) {
             }] += 1;
         }
     }
-    // A proof about sets that are hardly there would be none.
+    // The test is meaningless unless each kind occurs often enough.
     assert!(
         sets == 1 || kinds.iter().all(|kind| kind * 4 >= sets),
         "{kinds:?} in {sets}"
@@ -374,7 +374,7 @@ fn kept(
     let cost = |length: Bytes| wire.rate.time_for(Bytes(length.0 + wire.overhead.0)).0;
     let bits: u64 = sent.iter().map(|one| one.length.0 * 8).sum();
     match promise {
-        // By its deadlines.
+        // The report counts missed deadlines.
         Promise::Channel(_) | Promise::Limited(..) => {}
         Promise::Cell(cell, sizes) => {
             let late = |one: &&Sent| match one.turn {
@@ -383,12 +383,13 @@ fn kept(
             };
             assert_eq!(sent.iter().filter(late).count(), 0, "{}", context());
             if cell.sustained().is_none() {
-                // All of the peak rate, but for one packet and what the last had to wait.
+                // The whole peak rate, less one packet and the wait of the last.
                 let time = until - cell.cdvt().0;
                 let rate = cell.pcr().bits_per_second();
                 let least = u128::from(rate) * u128::from(time) / 1_000_000_000;
                 let least = least as u64 - sizes.most().0 * 8;
-                // But for what waits are rounded up to where the chain of times broke off.
+                // The tolerance covers the rounding up where the chain of departure times was
+                // interrupted.
                 assert!(
                     bits + bits / 1000 >= least,
                     "{bits} < {least}, {}",
@@ -414,7 +415,8 @@ fn kept(
             }
         }
         Promise::Min(rate, sizes) => {
-            // The last packets may leave behind their deadlines by what is in the way.
+            // The last packets may leave after their deadlines, by the time of the packets before
+            // them.
             let time = Nanos(until - 2 * cost(wire.longest));
             let least = rate.bytes_in(time).0;
             let least = least.saturating_sub(2 * sizes.most().0);
@@ -424,8 +426,8 @@ fn kept(
 }
 
 /// How far the test for mixtures is from exact: the shortest deadline that admission grants a
-/// channel beside a mixture, over the shortest one that no pattern played here breaks. At least
-/// 1, or admission would not be safe; sorted.
+/// channel beside a mixture, divided by the shortest that no simulated pattern breaks. At least 1,
+/// or admission would be unsafe; sorted.
 fn gaps_of_mixtures(seeds: core::ops::Range<u64>) -> Vec<f64> {
     const UNTIL: u64 = 200_000_000;
     let mut gaps = Vec::new();
@@ -447,7 +449,7 @@ fn gaps_of_mixtures(seeds: core::ops::Range<u64>) -> Vec<f64> {
             continue;
         };
         let at = |deadline| channel(asked.mmax().0, asked.rmax().get(), asked.bmax(), deadline);
-        // The channel's own messages only: what the mixture was promised is not in question.
+        // Checks the channel's own messages only.
         let is_broken = |deadline: u64| {
             let tight = at(deadline);
             [0, 20_000, 1_000_000].into_iter().any(|first| {
@@ -497,7 +499,8 @@ fn the_gap_of_mixtures_short() {
     tell_gaps(&gaps);
 }
 
-/// The costs of RTC's table 1 (the context switch, which is lost, is ours).
+/// The costs in RTC's table 1 (the cost of the context switch is missing there and was chosen
+/// here).
 fn processor() -> Processor {
     let us = Nanos::from_micros;
     Processor {
@@ -512,8 +515,8 @@ fn processor() -> Processor {
     }
 }
 
-/// Deadlines that are divided between a processor and the link behind it, beside best effort
-/// that takes all of both.
+/// Deadlines divided between a processor and the link behind it, beside best effort that saturates
+/// both.
 fn divided_deadlines_are_kept(seeds: core::ops::Range<u64>) {
     let mut played = 0;
     let sets = seeds.end - seeds.start;
@@ -531,7 +534,8 @@ fn divided_deadlines_are_kept(seeds: core::ops::Range<u64>) {
                 let with = |time: Nanos| channel(size, rate, asked.bmax(), time.0);
                 work.push(Work::Channel(with(divided.processor)));
                 sent.push(Promise::Channel(with(divided.link)));
-                // The handler has the processor's part as its deadline, the message both.
+                // The handler's deadline is the processor's part; the message's deadline is the sum
+                // of both.
                 channels.push((asked, divided));
             }
         }
@@ -564,7 +568,7 @@ fn divided_deadlines_are_kept_short() {
 #[test]
 fn mixtures_are_kept_short() {
     mixtures_are_kept(0..20);
-    // Messages behind a limit once had the deadline of when it let them go.
+    // Regression: the deadline of messages behind a limit was once counted from their release.
     mixtures_are_kept(3732..3733);
 }
 

@@ -1,4 +1,4 @@
-//! Worlds that make no sense, and units behind a processor.
+//! Invalid worlds, and units behind a processor.
 
 use netnice_core::units::{Bytes, Nanos};
 
@@ -19,7 +19,7 @@ fn refused(text: &str) -> String {
     }
 }
 
-/// Two channels and a greedy flow behind a processor, with another contract for the last.
+/// Two channels and a greedy flow behind a processor; the greedy flow has this contract.
 fn channels(contract: &str) -> String {
     let bulk = format!("name = \"bulk\"\ncontract = \"{contract}\"");
     include_str!("../../scenarios/channels.toml").replace("name = \"bulk\"", &bulk)
@@ -31,8 +31,8 @@ fn one(flow: &str) -> String {
 
 const GREEDY: &str = "source = { kind = 'greedy', size = '1kB' }";
 
-/// Once a rate was one of the processor too, where a byte is a nanosecond: 17 kbit/s came of 1 Mbit/s,
-/// and MBS was 30 us.
+/// Regression: a rate once applied to the processor too, where a byte is a nanosecond: 1 Mbit/s
+/// became 17 kbit/s, and MBS was 30 us.
 #[test]
 fn behind_a_processor_contracts_are_about_the_link() {
     for (contract, rate) in [
@@ -65,7 +65,7 @@ fn a_block_that_takes_too_long_is_refused_in_time() {
         "`camera`: the processor takes 12.092ms for a block of 4 packets of it, and is not \
          interrupted meanwhile: 10ms at most"
     );
-    // As many packets as there are, in packets of any size: once a product of 2^64 bytes.
+    // Any number of packets of any size; their product was once 2^64 bytes.
     let whole = channels("").replace("block = 4", "block = 16777216");
     let report = played(&whole.replace("largest = \"1500B\"", "largest = \"1TiB\""));
     assert_eq!(report.missed(), 0, "{report}");
@@ -121,7 +121,7 @@ fn a_source_that_never_ends_is_refused() {
         let error = refused(&one(&format!("source = {source}")));
         assert!(error.contains(wrong), "{source}: {error}");
     }
-    // What is not written down is looked at as well.
+    // A world that is built in code is checked too.
     let mut world = link(10);
     let mean = Nanos(0);
     let size = Bytes(100);
@@ -169,7 +169,7 @@ fn what_has_no_effect_is_refused() {
     }
 }
 
-/// Each reason in its own words.
+/// Each reason has its own message.
 #[test]
 fn classes_and_policies_are_where_they_can_be() {
     let cell = "contract = 'cell pcr=1mbit,cdvt=1ms'";
@@ -205,7 +205,7 @@ fn classes_and_policies_are_where_they_can_be() {
     assert!(policy(&format!("{channel}\n{bursts}\nqueue = 3")).contains("a `queue` of 3 too"));
 }
 
-/// A trace is not copied for each of its packets: once a million of them took hours.
+/// Regression: a trace was once copied for each of its packets, and a million packets took hours.
 #[test]
 fn a_long_trace_is_played_in_no_time() {
     let mut world = link(1000);

@@ -20,7 +20,7 @@ fn packet(six: bool, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Puts the checksum of an IPv4 header right again.
+/// Corrects the checksum of an IPv4 header.
 fn summed(mut frame: Vec<u8>) -> Vec<u8> {
     frame[24..26].fill(0);
     let header = 4 * usize::from(frame[14] & 0xf);
@@ -59,7 +59,7 @@ fn a_wrong_checksum_is_seen_or_not_looked_at() {
         assert_eq!(read(&frame, Checks::Verify), Err(Unreadable::Checksum));
         assert!(read(&frame, Checks::Trust).is_ok());
         assert_eq!(read(&frame, Checks::Partial), Err(Unreadable::Checksum));
-        // None at all is allowed in IPv4 (RFC 768), and not in IPv6 (RFC 8200, section 8.1).
+        // IPv4 allows a missing checksum (RFC 768), and IPv6 does not (RFC 8200, section 8.1).
         let at = frame.len() - 7 - 2;
         frame[at..at + 2].fill(0);
         assert_eq!(read(&frame, Checks::Verify).is_ok(), !six);
@@ -78,7 +78,8 @@ fn half_a_checksum_is_taken_where_it_may_be() {
     for six in [false, true] {
         let mut frame = packet(six, b"payload");
         assert!(read(&frame, Checks::Partial).is_ok(), "a whole one");
-        // What Linux leaves to the card: the folded sum of addresses, protocol and length (udp(7) over CHECKSUM_PARTIAL).
+        // A checksum that Linux leaves to the NIC: the folded sum of addresses, protocol and length
+        // (CHECKSUM_PARTIAL).
         let udp = frame.len() - 15;
         let addresses = if six { 22..54 } else { 26..34 };
         let mut half = frame[addresses].chunks(2).fold(17 + 15, |sum, pair| {
@@ -108,7 +109,7 @@ fn what_is_no_datagram_has_a_name() {
     assert_eq!(change(false, 23, 6), Err(Unreadable::Protocol));
     assert_eq!(change(false, 20, 0x20), Err(Unreadable::Fragment));
     assert_eq!(change(false, 21, 1), Err(Unreadable::Fragment));
-    // Its ports are no header of a part of UDP.
+    // The ports are read as a fragment header, whose next header is not UDP.
     assert_eq!(change(true, 20, 44), Err(Unreadable::Protocol));
     assert_eq!(change(true, 20, 58), Err(Unreadable::Protocol));
     assert_eq!(change(false, 17, 200), Err(Unreadable::Short));
@@ -128,7 +129,7 @@ fn a_frame_cut_anywhere_is_no_datagram() {
     }
 }
 
-/// A packet as it is cut on its way, in parts of so many bytes.
+/// Fragments of a packet with at most `length` bytes of data each.
 fn cut(six: bool, payload: &[u8], length: usize) -> Vec<Vec<u8>> {
     let frame = packet(six, payload);
     let header = if six { 54 } else { 34 };
@@ -178,7 +179,7 @@ fn parts_are_read_and_what_they_make_too() {
         whole[50] ^= 1;
         let wrong = read_whole(&whole, &of.unwrap(), Checks::Verify);
         assert_eq!(wrong, Err(Unreadable::Checksum));
-        // What is whole is no part.
+        // A packet that is not fragmented has no fragment.
         assert!(part(&packet(six, b"whole")).is_err());
         for frame in &frames {
             for length in 0..frame.len() {
@@ -189,7 +190,7 @@ fn parts_are_read_and_what_they_make_too() {
 }
 
 proptest! {
-    /// Whatever comes, what is found lies inside the frame.
+    /// For any frame, the payload that is found lies inside the frame.
     #[test]
     fn any_frame_at_all(
         six in any::<bool>(),

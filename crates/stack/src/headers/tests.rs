@@ -1,4 +1,4 @@
-//! Against etherparse, which builds and reads the same packets by itself.
+//! Tests against etherparse, which builds and parses the same packets independently.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -33,7 +33,7 @@ fn frame(headers: &Headers, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The same packet, by etherparse.
+/// The same packet, built by etherparse.
 fn expected(address: &FlowAddress, payload: &[u8]) -> Vec<u8> {
     let ethernet = PacketBuilder::ethernet2(address.local_mac, address.next_hop);
     let (from, to) = (address.local.port(), address.remote.port());
@@ -135,7 +135,7 @@ proptest! {
             panic!("no UDP");
         };
         prop_assert_eq!(udp.payload(), &payload[..]);
-        // And the other way round.
+        // The parser of this crate reads the same packet.
         let found = crate::datagram::read(&bytes, crate::udp::Checks::Verify).unwrap();
         prop_assert_eq!(&bytes[found.payload.clone()], &payload[..]);
         prop_assert_eq!((found.from, found.to), (address.local, address.remote));

@@ -17,7 +17,7 @@ fn part(id: u32, offset: usize, more: bool) -> Part {
     }
 }
 
-/// A datagram whose bytes say where they belong.
+/// Bytes of a datagram whose values depend on their position.
 fn bytes(from: usize, to: usize) -> Vec<u8> {
     (from..to).map(|at| at as u8 ^ (at >> 8) as u8).collect()
 }
@@ -39,7 +39,7 @@ fn parts_in_order_and_out_of_it() {
 
 #[test]
 fn what_contradicts_itself_is_given_up() {
-    // Each but the first: another part of a datagram of which bytes 8 to 16 have come.
+    // Each tuple is a second fragment of a datagram whose bytes 8 to 16 have arrived.
     for (from, to, more) in [
         (0, 9, true),
         (0, 16, true),
@@ -60,7 +60,7 @@ fn what_contradicts_itself_is_given_up() {
         assert_eq!(parts.given_up(), 2, "{from} to {to}");
         assert!(parts.open.is_empty());
     }
-    // The same part twice is one.
+    // A duplicate fragment counts once.
     let mut parts = Parts::default();
     for _ in 0..2 {
         assert!(parts.add(&part(1, 8, true), &bytes(8, 16), 1).is_none());
@@ -80,16 +80,17 @@ fn what_does_not_become_whole_makes_room() {
         (parts.open.len(), parts.given_up()),
         (OPEN, 100 - OPEN as u64)
     );
-    // The last ones become whole.
+    // The newest datagram can still become complete.
     assert!(parts.add(&part(99, 8, false), &bytes(8, 9), 2).is_some());
-    // The others are too old.
+    // The older datagrams have expired.
     let late = 2 + LIFETIME;
     assert!(parts.add(&part(98, 8, false), &bytes(8, 9), late).is_none());
     assert_eq!((parts.open.len(), parts.given_up()), (1, 99));
 }
 
 proptest! {
-    /// Whatever order, however cut, with copies and with parts of others between: it comes out as it was.
+    /// A datagram arrives unchanged in any order and with any cut, with duplicates and with
+    /// fragments of other datagrams.
     #[test]
     fn any_cut_in_any_order(
         length in 1usize..3000,
@@ -131,10 +132,10 @@ proptest! {
 }
 
 proptest! {
-    // Each takes megabytes.
+    // Each case takes megabytes.
     #![proptest_config(cases(16))]
 
-    /// Nothing that comes makes it panic, or keep more than it may.
+    /// No fragment causes a panic or exceeds the memory limits.
     #[test]
     fn any_parts_at_all(
         all in prop::collection::vec((0u32..40, 0u32..65_536, any::<bool>(), 0usize..3000), 0..200),

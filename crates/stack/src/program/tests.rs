@@ -1,4 +1,5 @@
-//! A program through a daemon: the words on the socket, the descriptors, and the news.
+//! A program with a fake daemon: the messages on the socket, the descriptors, and the
+//! notifications.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -34,7 +35,7 @@ fn attach(peer: &Peer) -> Program {
     program
 }
 
-/// Two flows that speak with each other.
+/// Two flows whose remote endpoints are each other.
 fn pair(program: &Program, six: bool) -> (Socket, Socket) {
     let (a, b) = match six {
         false => (at("10.78.0.1:4001"), at("10.78.0.2:4002")),
@@ -83,11 +84,11 @@ fn flows_come_from_the_daemon_and_go_back_to_it() {
         assert_eq!(here.under_way(), 0);
         assert_eq!(here.outcome().unwrap().unwrap().status, Status::DONE);
     }
-    // Sixteen flows one after the other in a memory file for eight: each one that was dropped was closed.
+    // Sixteen flows in succession in a memory file for eight: dropping a socket closes its flow.
     for _ in 0..8 {
         let _ = pair(&program, false);
     }
-    // What is chosen is filled in.
+    // The socket reports the address and port that the daemon chose.
     let options = UdpOptions {
         buffers: SMALL,
         ..UdpOptions::to(at("10.78.0.7:7"))
@@ -136,7 +137,7 @@ fn what_is_refused_says_why() {
     assert_eq!(here.contract(), "slice 1ms/20ms");
     here.change("slice 2ms/20ms").unwrap();
     assert_eq!(here.contract(), "slice 2ms/20ms");
-    // Buffers that cannot be are refused here, and those that do not hold a packet of the link as well.
+    // The stack refuses invalid buffers, and buffers smaller than a packet of the link.
     let options = |buffers| UdpOptions {
         buffers,
         ..UdpOptions::to(at("10.78.0.7:7"))
@@ -171,7 +172,7 @@ fn what_is_refused_says_why() {
         ..SMALL
     };
     assert!(matches!(many.region_bytes(), Err(SetupError::Shape(_))));
-    // A flow that did not come to be is not open: the regions of six more are there.
+    // A flow that failed to open is closed: six more regions are free.
     drop((here, there));
     let all: Vec<_> = (0..8)
         .map(|_| program.open_udp(&options(SMALL)).unwrap())
@@ -212,19 +213,19 @@ fn a_flow_to_any_host_asks_for_each_once() {
     assert_eq!((received.bytes, received.from), (1, back));
     server.send_to(b"an answer", received.from, SOON).unwrap();
     assert_eq!(client.recv(&mut bytes, SOON).unwrap().bytes, 9);
-    // It is known now, to all flows, at any port.
+    // All flows now know the next hop, for any port.
     let before = program.next_hop(to.ip()).unwrap();
     client.try_send_to(b"?", to).unwrap();
     client.try_send_to(b"?", at("10.78.0.1:54")).unwrap();
     assert_eq!(program.next_hop(to.ip()).unwrap(), before);
-    // The way there carries less than the link does.
+    // The path to the host carries less than the link does.
     let error = client.try_send_to(&[0; 1400], to).unwrap_err();
     let said = "a payload of 1400 bytes; the link carries 1372 in one packet";
     assert_eq!(error.to_string(), said);
-    // Who does not answer, is named by the daemon.
+    // The daemon names the host that does not answer.
     let error = client.send_to(b"?", at("10.78.0.99:9"), SOON).unwrap_err();
     assert_eq!(error.to_string(), "10.78.0.99 does not answer");
-    // Each kind of flow is told what it is for.
+    // Each kind of flow refuses the calls of the other kinds.
     let error = client.try_send(b"to whom?").unwrap_err();
     assert!(matches!(error, StackError::NoRemote), "{error}");
     let (mut one, _other) = pair(&program, false);
@@ -266,7 +267,8 @@ fn a_smaller_mtu_is_obeyed_at_once_and_a_larger_one_too() {
     let flow = here.id().unwrap();
     assert_eq!(here.longest(), 1472);
     peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 1280 }));
-    // The other one's waiting thread hears it too: there is one connection.
+    // The thread that waits for the other flow reads the notification, because there is one
+    // connection.
     assert!(matches!(
         there.recv(&mut [0; 1], Some(Duration::from_millis(300))),
         Err(StackError::NotNow)
@@ -278,7 +280,7 @@ fn a_smaller_mtu_is_obeyed_at_once_and_a_larger_one_too() {
     assert_eq!(error.to_string(), said);
     here.try_send(&[0; 1252]).unwrap();
     assert_eq!(program.news(), Some(FlowNews::Mtu { flow, mtu: 1280 }));
-    // More than a buffer holds is not sent whatever the link carries.
+    // A buffer limits the payload, whatever the link carries.
     peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 9000 }));
     let begin = Instant::now();
     while program.news().is_none() {
@@ -332,7 +334,7 @@ fn the_end_of_a_flow_or_of_the_driver_wakes_who_waits() {
     let (mut here, said) = waiter.join().unwrap();
     assert_eq!(said, "the flow is closed: its way leads over wire1");
     assert_eq!(here.try_send(b"more").unwrap_err().to_string(), said);
-    // Two that wait: one of them hears it, both are told.
+    // Two threads wait: one reads the notification, both return.
     let (mut third, _fourth) = pair(&program, true);
     let waiters = [
         std::thread::spawn(move || there.recv(&mut [0; 10], SOON).unwrap_err().to_string()),
@@ -359,7 +361,7 @@ fn flows_outlive_the_daemon() {
     let (mut here, mut there) = pair(&program, false);
     peer.order(Order::HangUp);
     let mut bytes = [0; 100];
-    // Who waits notices, and waits on for packets.
+    // The waiting thread detects the loss and continues to wait for packets.
     assert!(matches!(
         there.recv(&mut bytes, Some(Duration::from_millis(200))),
         Err(StackError::NotNow)
@@ -391,20 +393,22 @@ fn a_loop_hears_packets_and_news_by_one_descriptor() {
     here.try_send(b"hello").unwrap();
     hear(there.slot());
     assert_eq!(there.try_recv(&mut [0; 10]).unwrap().bytes, 5);
-    // News of a flow name its slot; those of a link name none, but wake.
+    // A notification about a flow reports its slot. A notification about a link reports no slot,
+    // but wakes the program.
     let flow = there.id().unwrap();
     peer.order(Order::Say(FlowNews::Mtu { flow, mtu: 1000 }));
     hear(there.slot());
     assert_eq!(program.news(), Some(FlowNews::Mtu { flow, mtu: 1000 }));
     assert_eq!(there.longest(), 972);
-    // Another thread's call takes them off the connection: who sleeps is woken all the same.
+    // Another thread's call reads the notification from the connection, and still wakes the
+    // sleeping thread.
     assert!(program.arm());
     peer.order(Order::Say(FlowNews::Link { up: false }));
     here.change("slice 2ms/20ms").unwrap();
     assert!(readable(&program, 20_000));
     program.hear(|_| {});
     assert_eq!(program.news(), Some(FlowNews::Link { up: false }));
-    // The driver closed a flow, and nobody said so.
+    // The driver closed a flow without a message from the daemon.
     peer.order(Order::Shut(flow));
     hear(there.slot());
     let error = there.try_recv(&mut [0; 10]).unwrap_err();

@@ -1,4 +1,4 @@
-//! What a flow of UDP is opened with.
+//! The parameters of a UDP flow.
 
 use std::net::SocketAddr;
 
@@ -8,51 +8,54 @@ use netnice_ring::layout::{SetupError, ShapeError};
 
 use crate::datagram::Checks;
 
-/// What a flow of UDP is to be.
+/// The parameters of a UDP flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// The own end. An unspecified address (`0.0.0.0`, `::`) is chosen by the route to the other end, so a flow to any host has
-    /// to name its own. Port 0 is chosen.
+    /// The local endpoint. The daemon replaces an unspecified address (`0.0.0.0`, `::`) by the
+    /// source address of the route to the remote endpoint, so a flow to any host must name its
+    /// address. The daemon chooses a port for port 0.
     pub local: SocketAddr,
-    /// With whom.
+    /// The remote endpoint or endpoints.
     pub with: With,
-    /// Its contract, as text: `slice 3ms/20ms`. None: best effort.
+    /// The contract as text, for example `slice 3ms/20ms`. `None` is best effort.
     pub contract: Option<String>,
-    /// Its buffers.
+    /// The buffers of the flow.
     pub buffers: Buffers,
-    /// Which received checksums are wrong.
+    /// Validation of received checksums.
     pub checks: Checks,
-    /// TTL, or hop limit, of what is sent.
+    /// TTL or hop limit of sent packets.
     pub hops: u8,
-    /// Of a datagram that comes in parts, the driver hands over none behind a gap: where order fails, something was lost,
-    /// and the rest would be of no use (VERT 4.3).
+    /// If true, the driver delivers no fragment behind a gap. If fragments are out of order, one
+    /// was lost and the rest is useless (VERT 4.3).
     pub in_order: bool,
 }
 
-/// With whom a flow speaks.
+/// The remote endpoints of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum With {
-    /// One other end.
+    /// One remote endpoint.
     One(SocketAddr),
-    /// Any single host: each datagram is told to whom it goes.
+    /// Any single host. Each call that sends names the destination.
     Any,
-    /// A group and its port: what is sent to it is received, whoever sent it, and nothing but to it is sent.
+    /// A multicast group and its port. The flow receives what any host sends to it, and sends only
+    /// to it.
     Group(SocketAddr),
 }
 
-/// The buffers of a flow. Each holds one packet, headers too.
+/// The buffers of a flow. Each holds one packet with its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffers {
-    /// Bytes of each: a power of two, at least 14 more than the link's MTU.
+    /// Bytes of each buffer: a power of two, at least the link's MTU + 14.
     pub bytes: u32,
-    /// How many there are to send from, 1 at least. What waits for its time is in one of them.
+    /// Number of buffers for sending, at least 1. A packet occupies one until its departure.
     pub sending: u32,
-    /// How many there are to receive into. A flow that receives nothing needs none.
+    /// Number of buffers for receiving. 0 for a flow that does not receive.
     pub receiving: u32,
 }
 
 impl UdpOptions {
-    /// A flow with one other end: best effort, chosen port, usual buffers.
+    /// A flow with one remote endpoint: best effort, with a port that the daemon chooses and the
+    /// default buffers.
     pub fn to(remote: SocketAddr) -> UdpOptions {
         let local = match remote {
             SocketAddr::V4(_) => SocketAddr::from(([0; 4], 0)),
@@ -64,7 +67,7 @@ impl UdpOptions {
         }
     }
 
-    /// A flow with any host, at this own end.
+    /// A flow with any host at the local endpoint `local`.
     pub fn at(local: SocketAddr) -> UdpOptions {
         UdpOptions {
             local,
@@ -77,7 +80,8 @@ impl UdpOptions {
         }
     }
 
-    /// A member of a group, with this own end. What it sends stays on the link, as of sockets (RFC 1112, section 6.1).
+    /// A member of a group, with the local endpoint `local`. Sent packets have a TTL of 1, as on
+    /// sockets (RFC 1112, section 6.1).
     pub fn member(local: SocketAddr, group: SocketAddr) -> UdpOptions {
         UdpOptions {
             with: With::Group(group),
@@ -86,7 +90,7 @@ impl UdpOptions {
         }
     }
 
-    /// The request for it.
+    /// The request to the daemon, and the shape of the flow.
     pub(crate) fn request(&self) -> Result<(OpenFlow, Shape), SetupError> {
         let shape = self.buffers.shape()?;
         let local = self.local;
@@ -117,11 +121,11 @@ impl UdpOptions {
 }
 
 impl Buffers {
-    /// Bytes of a program's memory file that a flow with these buffers takes: what to add up for
+    /// Bytes of a program's memory file that a flow with these buffers uses. Add them up for
     /// [`Program::attach`](crate::Program::attach).
     ///
     /// # Errors
-    /// If there can be no such buffers.
+    /// If the buffers are invalid.
     pub fn region_bytes(&self) -> Result<u64, SetupError> {
         Ok(self.shape()?.plan()?.bytes())
     }
@@ -152,7 +156,7 @@ impl Buffers {
 }
 
 impl Default for Buffers {
-    /// For an MTU of 1500: 64 of 2048 bytes each way.
+    /// For an MTU of 1500: 64 buffers of 2048 bytes in each direction.
     fn default() -> Buffers {
         Buffers {
             bytes: 2048,

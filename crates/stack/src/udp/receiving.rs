@@ -1,18 +1,18 @@
-//! Receiving: the datagram in a delivered record, and its buffer back to the driver.
+//! Receiving: takes the datagram out of a delivered record, and primes the buffer again.
 
 use super::*;
 use crate::datagram::{self, Unreadable};
 
-/// What a place got.
+/// A datagram that was copied to the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// Bytes that there was room for.
+    /// Bytes that were copied.
     pub bytes: usize,
-    /// Bytes that the datagram had.
+    /// Bytes of the datagram's payload.
     pub whole: usize,
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
-    /// When the driver had it, in ns of `CLOCK_MONOTONIC`.
+    /// The time at which the driver received it, in ns of `CLOCK_MONOTONIC`.
     pub stamp: u64,
 }
 
@@ -20,14 +20,14 @@ impl Socket {
     /// The next datagram, in its buffer.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if none has come.
+    /// [`StackError::NotNow`] if no datagram has arrived. Another error if the flow has ended.
     #[inline]
     pub fn receive(&mut self) -> Result<Datagram, StackError> {
         loop {
             let record = match self.flow.receive() {
                 Ok(Some(record)) => record,
                 Ok(None) => {
-                    // What was dropped on the way is primed again, and the driver must see it.
+                    // The driver must see the buffers of dropped frames, which are primed again.
                     self.flush();
                     return Err(self.nothing());
                 }
@@ -36,7 +36,7 @@ impl Socket {
             let pair = record.pairs()[0];
             let chunk = self.flow.piece(&pair).chunk;
             if record.status() != Status::DONE {
-                // A packet that did not fit, which the driver has counted.
+                // The packet did not fit into the buffer. The driver has counted it.
                 self.prime(chunk)?;
                 continue;
             }
@@ -67,10 +67,10 @@ impl Socket {
         }
     }
 
-    /// The bytes of a datagram.
+    /// The payload of a datagram.
     ///
     /// # Errors
-    /// If it is of another socket.
+    /// If the datagram belongs to another socket.
     #[inline]
     pub fn payload<'a>(&'a self, datagram: &'a Datagram) -> Result<&'a [u8], StackError> {
         let bytes = match &datagram.lies {
@@ -80,10 +80,11 @@ impl Socket {
         Ok(&bytes[datagram.found.payload.clone()])
     }
 
-    /// Primes the buffer of a datagram again; the driver sees it with the next [`flush`](Socket::flush).
+    /// Primes the buffer of a datagram again. The driver sees it after the next
+    /// [`flush`](Socket::flush).
     ///
     /// # Errors
-    /// If it is of another socket.
+    /// If the datagram belongs to another socket, or the flow has ended.
     #[inline]
     pub fn release(&mut self, datagram: Datagram) -> Result<(), StackError> {
         match datagram.lies {
@@ -92,20 +93,21 @@ impl Socket {
         }
     }
 
-    /// Copies the next datagram's payload; says how many bytes there were room for, and from whom it is.
+    /// Copies the payload of the next datagram to `into`, truncated to its length.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if none has come.
+    /// [`StackError::NotNow`] if no datagram has arrived. Another error if the flow has ended.
     pub fn try_recv(&mut self, into: &mut [u8]) -> Result<Received, StackError> {
         let received = self.copy_out(into)?;
         self.flush();
         Ok(received)
     }
 
-    /// Copies as many datagrams as have come and as there are places for; says what each place got.
+    /// Copies the payloads of the datagrams that have arrived, one to each buffer of `into`.
+    /// `received` describes each copy. Returns the number of copies.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if none has come.
+    /// [`StackError::NotNow`] if no datagram has arrived. Another error if the flow has ended.
     pub fn try_recv_batch(
         &mut self,
         into: &mut [&mut [u8]],
@@ -123,10 +125,11 @@ impl Socket {
         Ok(received.len())
     }
 
-    /// Copies the next datagram's payload; waits for it so long, or for ever.
+    /// Copies the payload of the next datagram to `into`, and waits for it up to `timeout` (`None`:
+    /// without a limit).
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if the time is over.
+    /// [`StackError::NotNow`] if the timeout expires. Another error if the flow has ended.
     pub fn recv(
         &mut self,
         into: &mut [u8],
@@ -153,7 +156,7 @@ impl Socket {
             .ok_or(Unreadable::Protocol)
     }
 
-    /// A part has come: the datagram, if it is whole now.
+    /// Adds a fragment. Returns the datagram if it is complete.
     fn join(
         &mut self,
         chunk: Chunk,
@@ -183,7 +186,7 @@ impl Socket {
     }
 
     fn is_for_us(&self, found: &Found) -> bool {
-        // An address of one link alone has its number beside it here, and not in a packet.
+        // A link-local socket address contains a scope id, which a packet does not.
         let same = |one: &SocketAddr, other: &SocketAddr| {
             (one.ip(), one.port()) == (other.ip(), other.port())
         };

@@ -1,16 +1,18 @@
-//! Sending: payload into a buffer, headers before it, the record to the driver; and what became of it.
+//! Sending: copies the payload into a buffer, writes the headers in front of it, hands the record
+//! to the driver, and collects the result.
 //!
-//! **Messages of a real-time channel.** The deadline of a `channel` contract is that of a message, which may be several
-//! packets long. A packet begins a message unless it is queued by [`Socket::queue_on`]; `send_message` does both, and hands a
-//! message over whole or not at all, so that its packets stand one behind the other. With other contracts it makes no difference.
+//! **Messages of a real-time channel.** The deadline of a `channel` contract applies to a message,
+//! which may have several packets. A packet begins a message unless [`Socket::queue_on`] queued it.
+//! `send_message` queues a whole message or nothing, so the packets of the message are consecutive.
+//! With other contracts it makes no difference.
 
 use super::*;
 
 impl Socket {
-    /// A free buffer.
+    /// Takes a free buffer for sending.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if all are under way.
+    /// [`StackError::NotNow`] if all buffers are in use. Another error if the flow has ended.
     #[inline]
     pub fn packet(&mut self) -> Result<Packet, StackError> {
         let chunk = match self.flow.chunk() {
@@ -23,10 +25,11 @@ impl Socket {
         Ok(Packet { chunk })
     }
 
-    /// Where the payload is to be written: as much as the buffer holds, of which a packet can carry [`Socket::longest`].
+    /// The memory for the payload of a packet. It has the size of the buffer without headers; a
+    /// packet can carry at most [`Socket::longest`] bytes of it.
     ///
     /// # Errors
-    /// If the packet is of another socket.
+    /// If the packet belongs to another socket.
     #[inline]
     pub fn payload_mut(&mut self, packet: &Packet) -> Result<&mut [u8], StackError> {
         let (room, holds) = (self.room, self.payload_of(self.holds));
@@ -34,21 +37,23 @@ impl Socket {
         Ok(&mut bytes[room..room + holds])
     }
 
-    /// Puts the headers before the first `length` bytes of the payload, and hands the packet over; it goes with the next
-    /// [`flush`](Socket::flush). Says its number.
+    /// Writes the headers in front of the first `length` bytes of the payload and queues the
+    /// packet. The driver sees it after the next [`flush`](Socket::flush). Returns the number of
+    /// the packet.
     ///
     /// # Errors
-    /// The packet comes back with them.
+    /// If the payload is too long, the flow needs a destination, the ring is full, or the flow has
+    /// ended. The error returns the packet.
     #[inline]
     pub fn queue(&mut self, packet: Packet, length: usize) -> Result<u64, (Packet, StackError)> {
         self.give(packet, length, None, false)
     }
 
-    /// [`queue`](Socket::queue), to a host: on a flow to any.
+    /// [`queue`](Socket::queue) with a destination, on a flow to any host.
     ///
     /// # Errors
-    /// The packet comes back with them; [`StackError::NoHop`] if the way to the host is not known
-    /// ([`Program::next_hop`] finds it).
+    /// As [`queue`](Socket::queue), and [`StackError::NoHop`] if the next hop to the host is
+    /// unknown ([`Program::next_hop`] asks for it). The error returns the packet.
     #[inline]
     pub fn queue_to(
         &mut self,
@@ -59,45 +64,50 @@ impl Socket {
         self.give(packet, length, Some(to), false)
     }
 
-    /// [`queue`](Socket::queue), going on with the message that the packet queued before it began, or went on with.
+    /// [`queue`](Socket::queue) for a packet that continues the message of the packet queued
+    /// before.
     ///
     /// # Errors
-    /// The packet comes back with them.
+    /// As [`queue`](Socket::queue). The error returns the packet.
     #[inline]
     pub fn queue_on(&mut self, packet: Packet, length: usize) -> Result<u64, (Packet, StackError)> {
         self.give(packet, length, None, true)
     }
 
-    /// Gives a buffer back unsent.
+    /// Frees a buffer without sending it.
     pub fn discard(&mut self, packet: Packet) {
-        // It was held since it was taken; if it is of another socket there is nothing to give back here.
+        // The buffer is held since `packet` took it. A packet of another socket leaves nothing to
+        // free here.
         let _ = self.flow.free(packet.chunk);
     }
 
-    /// Sends one datagram, if there is a buffer. Says its number.
+    /// Sends one datagram if a buffer is free. Returns the number of the packet.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if there is none.
+    /// [`StackError::NotNow`] if no buffer is free. Otherwise as [`queue`](Socket::queue).
     pub fn try_send(&mut self, payload: &[u8]) -> Result<u64, StackError> {
         let number = self.queue_copy(payload, None, false)?;
         self.flush();
         Ok(number)
     }
 
-    /// [`try_send`](Socket::try_send), to a host: on a flow to any. It never asks the daemon.
+    /// [`try_send`](Socket::try_send) with a destination, on a flow to any host. It never asks the
+    /// daemon.
     ///
     /// # Errors
-    /// [`StackError::NoHop`] if the way to the host is not known ([`Program::next_hop`] finds it).
+    /// As [`try_send`](Socket::try_send), and [`StackError::NoHop`] if the next hop to the host is
+    /// unknown ([`Program::next_hop`] asks for it).
     pub fn try_send_to(&mut self, payload: &[u8], to: SocketAddr) -> Result<u64, StackError> {
         let number = self.queue_copy(payload, Some(to), false)?;
         self.flush();
         Ok(number)
     }
 
-    /// Sends as many of these datagrams as there are buffers for, all with one look of the driver; says how many.
+    /// Sends as many of the datagrams as there are free buffers, with one notification of the
+    /// driver. Returns the number of sent datagrams.
     ///
     /// # Errors
-    /// If the first cannot be sent.
+    /// If the first datagram cannot be sent.
     pub fn try_send_batch(&mut self, payloads: &[&[u8]]) -> Result<usize, StackError> {
         let mut sent = 0;
         for payload in payloads {
@@ -111,11 +121,13 @@ impl Socket {
         Ok(sent)
     }
 
-    /// Sends a message of a real-time channel: each part is one datagram. All of them go, or none. Says the number of the first;
-    /// the others follow.
+    /// Sends a message of a real-time channel, one datagram for each part. It sends all of them or
+    /// none. Returns the number of the first packet; the numbers of the others follow it.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if there are too few buffers now, [`StackError::TooMany`] if there always will be.
+    /// [`StackError::NotNow`] if too few buffers are free, [`StackError::TooMany`] if the flow
+    /// never has enough or there is no part, [`StackError::TooLong`] if a part is too long. Another
+    /// error if the flow has ended.
     pub fn try_send_message(&mut self, parts: &[&[u8]]) -> Result<u64, StackError> {
         let most = self.sending as usize;
         if parts.is_empty() || parts.len() > most {
@@ -139,18 +151,19 @@ impl Socket {
         Ok(first)
     }
 
-    /// Sends one datagram; waits for a buffer so long, or for ever.
+    /// Sends one datagram, and waits for a buffer up to `timeout` (`None`: without a limit).
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if the time is over.
+    /// [`StackError::NotNow`] if the timeout expires. Otherwise as [`try_send`](Socket::try_send).
     pub fn send(&mut self, payload: &[u8], timeout: Option<Duration>) -> Result<u64, StackError> {
         self.blocked(timeout, |socket| socket.try_send(payload))
     }
 
-    /// [`send`](Socket::send), to a host: on a flow to any. Asks the daemon for the way there if that is not known.
+    /// [`send`](Socket::send) with a destination, on a flow to any host. Asks the daemon for the
+    /// next hop if it is unknown.
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if the time is over.
+    /// As [`send`](Socket::send), and if the daemon does not find the next hop.
     pub fn send_to(
         &mut self,
         payload: &[u8],
@@ -169,10 +182,12 @@ impl Socket {
         self.blocked(left, |socket| socket.try_send_to(payload, to))
     }
 
-    /// [`try_send_message`](Socket::try_send_message); waits for buffers so long, or for ever.
+    /// [`try_send_message`](Socket::try_send_message), which waits for buffers up to `timeout`
+    /// (`None`: without a limit).
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if the time is over.
+    /// [`StackError::NotNow`] if the timeout expires. Otherwise as
+    /// [`try_send_message`](Socket::try_send_message).
     pub fn send_message(
         &mut self,
         parts: &[&[u8]],
@@ -181,11 +196,11 @@ impl Socket {
         self.blocked(timeout, |socket| socket.try_send_message(parts))
     }
 
-    /// What became of a packet that was sent; each is told once, in the order in which the driver gave them back. The
-    /// last [`OUTCOMES`] are kept.
+    /// The result of a sent packet. Returns each result once, in the order in which the driver
+    /// returned the packets. The socket keeps the last [`OUTCOMES`] results.
     ///
     /// # Errors
-    /// If the flow is over.
+    /// If the flow has ended.
     pub fn outcome(&mut self) -> Result<Option<Outcome>, StackError> {
         if self.outcomes.is_empty() {
             self.reclaim()?;
@@ -194,15 +209,16 @@ impl Socket {
         Ok(self.outcomes.pop_front())
     }
 
-    /// Packets that were handed over and have not come back.
+    /// Packets that were queued and that the driver has not returned.
     pub fn under_way(&self) -> u64 {
         self.next - self.back
     }
 
-    /// Waits until all that was sent has come back, so long or for ever.
+    /// Waits until the driver has returned all sent packets, up to `timeout` (`None`: without a
+    /// limit).
     ///
     /// # Errors
-    /// [`StackError::NotNow`] if the time is over.
+    /// [`StackError::NotNow`] if the timeout expires. Another error if the flow has ended.
     pub fn drain(&mut self, timeout: Option<Duration>) -> Result<(), StackError> {
         self.flush();
         self.blocked(timeout, |socket| {
@@ -273,7 +289,7 @@ impl Socket {
         let piece = Piece {
             chunk,
             start: 0,
-            // It lies inside a chunk.
+            // The frame lies inside a chunk, so its length fits in 32 bits.
             length: frame as u32,
         };
         match self.flow.submit(&[piece], goes_on) {
@@ -291,7 +307,7 @@ impl Socket {
         Ok(number)
     }
 
-    /// Sees to it that the headers to a host are there, and says the MTU on the way.
+    /// Ensures that the headers to a host exist. Returns the path MTU.
     fn find_way(&mut self, to: SocketAddr) -> Result<u32, StackError> {
         let Peer::Any { ways } = &mut self.peer else {
             return Err(StackError::NoHop(to.ip()));
@@ -330,7 +346,7 @@ impl Socket {
     fn fits(&self, length: usize, longest: usize) -> Result<(), StackError> {
         match length <= longest {
             true => Ok(()),
-            // Nothing fits a flow that is over.
+            // After the flow has ended the MTU is 0, so nothing fits.
             false => Err(self
                 .end()
                 .unwrap_or(StackError::TooLong { length, longest })),
@@ -341,7 +357,7 @@ impl Socket {
         self.flow.balance().free as usize
     }
 
-    /// Collects what was sent.
+    /// Takes back the packets that the driver returned.
     fn reclaim(&mut self) -> Result<(), StackError> {
         loop {
             let record = match self.flow.reclaim() {
@@ -364,7 +380,7 @@ impl Socket {
     }
 }
 
-/// So many outcomes are kept for who asks late.
+/// Number of results that a socket keeps for later calls of [`Socket::outcome`].
 pub const OUTCOMES: usize = 1024;
-/// So many hosts a flow keeps headers for.
+/// Number of hosts for which a flow keeps headers.
 const WAYS: usize = 4096;

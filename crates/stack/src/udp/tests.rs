@@ -1,5 +1,5 @@
-//! Against a peer that is nothing but the other end of the ring: what one flow sends another one receives, by the
-//! addresses in the frames.
+//! Tests against a peer that is only the other end of the ring. It delivers the frames of each flow
+//! to the flow that their addresses match.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Wire {
         (socket(0, 1), socket(1, 2))
     }
 
-    /// Carries all that was sent to the other side.
+    /// Delivers all sent frames to the other flow.
     fn carry(&mut self) -> usize {
         let mut carried = 0;
         for from in 0..2 {
@@ -91,7 +91,7 @@ impl Wire {
         carried
     }
 
-    /// Gives a frame to a flow, if it has a place for it.
+    /// Delivers a frame to a flow if the flow has an empty record.
     fn hand(&mut self, to: usize, frame: &[u8]) {
         let flow = &mut self.flows[to];
         match flow.take_empty().unwrap() {
@@ -103,7 +103,7 @@ impl Wire {
         }
     }
 
-    /// Gives a buffer back, as for a frame that did not fit.
+    /// Returns a buffer empty, as for a frame that did not fit.
     fn give_empty(&mut self, to: usize) {
         let flow = &mut self.flows[to];
         match flow.take_empty().unwrap() {
@@ -122,7 +122,7 @@ impl Wire {
         }
     }
 
-    /// Carries in a thread of its own, sleeping in between, until it is told to end.
+    /// Delivers frames in its own thread until it is told to end, and sleeps in between.
     fn run(mut self) -> Running {
         let end = Arc::new(AtomicBool::new(false));
         let over = end.clone();
@@ -190,7 +190,7 @@ fn a_datagram_arrives_in_both_families() {
         };
         assert_eq!(here.outcome().unwrap(), Some(outcome));
         assert_eq!(here.outcome().unwrap(), None);
-        // An answer; the longest, and an empty one.
+        // A reply of the largest length, and an empty one.
         let longest = vec![7; there.longest()];
         there.try_send(&longest).unwrap();
         there.try_send(&[]).unwrap();
@@ -263,7 +263,8 @@ fn sending_stops_where_the_buffers_end_and_goes_on_when_they_come_back() {
     assert!(matches!(here.try_send(b"more"), Err(StackError::NotNow)));
     assert_eq!(wire.carry(), 16);
     assert_eq!(here.try_send_batch(&payloads).unwrap(), 16);
-    // Nobody released a buffer of the first 16: the second 16 are lost, to this flow, and counted.
+    // The program has not released a buffer of the first 16. The flow loses the second 16, and the
+    // driver counts them.
     assert_eq!(wire.carry(), 16);
     assert_eq!(there.lost(Loss::NoBuffer), 16);
     let mut space = [[0u8; 64]; 20];
@@ -311,7 +312,7 @@ fn frames_that_hold_no_datagram_for_us_are_counted() {
         checksum: 1,
     };
     assert_eq!(there.dropped(), dropped);
-    // Their buffers are primed again: all 16.
+    // All 16 buffers of the dropped frames are primed again.
     here.try_send_batch(&[&b"x"[..]; 16]).unwrap();
     wire.carry();
     assert_eq!(there.lost(Loss::NoBuffer), 0);
@@ -341,7 +342,7 @@ fn a_frame_that_fits_no_buffer_is_counted_by_the_driver_alone() {
 fn frames_without_a_datagram_do_not_use_the_buffers_up() {
     let mut wire = Wire::new();
     let (mut here, mut there) = wire.sockets(false);
-    // Of 16 primed buffers.
+    // More often than the 16 primed buffers.
     for _ in 0..100 {
         wire.hand(1, &[0; 60]);
         wire.show();
@@ -382,7 +383,7 @@ fn blocked_calls_wait_and_wake() {
         let received = here.recv(&mut bytes, SOON).unwrap();
         assert_eq!(bytes[..received.bytes], round.to_ne_bytes());
     }
-    // More than there are buffers: sending waits for those that come back.
+    // More datagrams than buffers: sending waits for returned buffers.
     here.send(&[], SOON).unwrap();
     let there = echo.join().unwrap();
     for _ in 0..500 {
@@ -411,7 +412,7 @@ fn a_loop_of_ones_own_polls_one_descriptor() {
     assert!(!wait(program.as_fd(), 10), "the ring was taken");
     let mut bytes = [0; 10];
     assert_eq!(there.try_recv(&mut bytes).unwrap().bytes, 5);
-    // Something that happens before sleeping is not slept through.
+    // A packet that arrives before the program sleeps prevents it from sleeping.
     here.try_send(b"again").unwrap();
     wire.carry();
     assert!(!program.arm());
@@ -467,7 +468,7 @@ fn a_datagram_in_parts_is_put_together() {
     let mut wire = Wire::new();
     let (_here, mut there) = wire.sockets(false);
     let payload: Vec<u8> = (0..4000).map(|at| (at / 7) as u8).collect();
-    // As a sender's kernel cuts it.
+    // As a sender's kernel fragments it.
     let ethernet = etherparse::PacketBuilder::ethernet2([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
     let (from, to) = (here_and_there(1), here_and_there(2));
     let mut whole = Vec::new();
@@ -503,7 +504,7 @@ fn a_datagram_in_parts_is_put_together() {
         assert_eq!(received.from, "10.78.0.1:4001".parse().unwrap());
         assert_eq!(bytes[..received.bytes], payload);
     }
-    // One is missing: it makes no datagram, and its buffers are primed again.
+    // A fragment is missing: there is no datagram, and the buffers are primed again.
     for _ in 0..40 {
         wire.hand(1, &parts[1]);
         wire.show();

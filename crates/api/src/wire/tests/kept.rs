@@ -1,5 +1,5 @@
-//! Control messages from bytes. Streams that are kept in `corpus` are judged again with every test, each in a file named
-//! after what its last message is; the property tries what is near them.
+//! Control messages from bytes. Every test run replays the streams in `corpus`. The name of each
+//! file is the kind of its last message. The property test runs variations of them.
 
 use netnice_cases::{Corpus, changed};
 
@@ -20,7 +20,7 @@ fn messages_that_are_kept_are_what_they_were() {
 }
 
 proptest! {
-    /// One to three streams behind each other, with some bytes changed, put in or taken out.
+    /// One to three concatenated streams, with some bytes changed, inserted or removed.
     #[test]
     fn streams_near_those_that_are_kept(
         bytes in changed(corpus().some(1..4).prop_map(|streams| streams.concat())),
@@ -38,7 +38,7 @@ fn a_stream_with_a_byte_more_or_less_is_mended() {
         stream
     };
     assert_eq!(mended(&two), two);
-    // The last one takes in what is left, or ends where the stream does.
+    // The last frame takes the rest of the stream, or ends with it.
     assert_eq!(mended(b"\0\0\0\x02{} "), b"\0\0\0\x03{} ");
     assert_eq!(mended(&two[..12]), b"\0\0\0\x02{}\0\0\0\x02[1");
     assert_eq!(mended(b"\0\0\0\0{}"), b"\0\0\0\x02{}");

@@ -1,5 +1,5 @@
-//! The conditions of admission once more, written down as plainly as they are stated, from the
-//! contracts' own clauses and without any of the code under test; slow, and with no message.
+//! The conditions of admission, implemented as directly as they are stated, from the contracts' own
+//! clauses and without the code under test. It is slow and has no messages.
 
 use alloc::vec::Vec;
 
@@ -26,7 +26,7 @@ pub fn link_of<'l>(links: &'l [Link], entry: &Entry) -> Result<Option<&'l Link>,
     }
 }
 
-/// What a link can promise.
+/// The rate that a link can promise.
 fn usable(link: &Link, direction: Direction) -> Option<Bits> {
     let bits = |c: crate::link::Capacity| Bits::from(c.rate.bits_per_second());
     match direction {
@@ -35,7 +35,7 @@ fn usable(link: &Link, direction: Direction) -> Option<Bits> {
     }
 }
 
-/// An entry's own minimum on a link; an error if it has one that cannot be a rate.
+/// An entry's own minimum on a link. Fails if that minimum is not a valid rate.
 fn min(
     links: &[Link],
     entry: &Entry,
@@ -95,7 +95,7 @@ fn below(
     Ok(sum)
 }
 
-/// The targets around an entry, itself first; nothing if that never ends or leads nowhere.
+/// An entry and its ancestors, itself first. `None` in a cycle or with an unknown parent.
 fn chain<'e>(held: &'e [Entry], entry: &'e Entry) -> Option<Vec<&'e Entry>> {
     let mut chain = alloc::vec![entry];
     while let Some(parent) = chain.last()?.parent {
@@ -108,7 +108,7 @@ fn chain<'e>(held: &'e [Entry], entry: &'e Entry) -> Option<Vec<&'e Entry>> {
     Some(chain)
 }
 
-/// Whether a set of entries keeps all four conditions.
+/// Whether a set of entries meets all four conditions.
 pub fn admissible(links: &[Link], held: &[Entry]) -> bool {
     stands(held) && sums(links, held) == Ok(true)
 }
@@ -162,9 +162,9 @@ fn sums(links: &[Link], held: &[Entry]) -> Result<bool, ()> {
     Ok(fits)
 }
 
-/// Divides every link among all targets, each sending exactly what its minimum promises, and
-/// checks the division from outside: by walking packets' ways, not demands. Each target sends,
-/// of its own, its minimum less what its members' minimums take inside it.
+/// Divides every link among all targets, each sending exactly its guaranteed minimum, and checks
+/// the division by the paths of packets, not by demands. Each target itself sends its minimum less
+/// the minimums of its members inside it.
 pub fn serve(links: &[Link], held: &[Entry]) -> Result<(), &'static str> {
     let mut sent: Vec<(TargetId, usize, Direction, Bits)> = Vec::new();
     for (n, link) in links.iter().enumerate() {

@@ -1,18 +1,19 @@
-//! A processor on which channel handlers run: what messages cost on it.
+//! A processor that runs channel handlers, and the costs of messages on it.
 //!
-//! After the paper RTC, sections 3.1 and 3.2: a handler turns a message into packets and gives
-//! way to handlers with earlier deadlines at preemption points only, which lie P packets apart.
-//! Giving way costs a context switch, and a cold cache for whoever comes next.
+//! The model is that of the paper RTC, sections 3.1 and 3.2. A handler turns a message into
+//! packets. It yields to handlers with earlier deadlines at preemption points only, which lie P
+//! packets apart. Yielding costs a context switch, and a cold cache for the next handler.
 //!
-//! A job of N packets is counted as
+//! A job of N packets counts as
 //!
 //! ```text
 //! 2 (switch + cache miss) + first + (N - 1) later + N link scheduling
 //! ```
 //!
-//! twice the switch because it is switched to once, and may displace another handler once, which
-//! must be switched back to: a job begins once, so it displaces once, and whoever is displaced
-//! pays nothing. What cannot be interrupted is its first block, the dearest one.
+//! It counts the switch twice: the processor switches to the job once, and the job may displace
+//! another handler once, to which the processor must switch back. A job begins once, so it
+//! displaces once, and the displaced handler pays nothing. The longest piece without interruption
+//! is the job's first block.
 
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
@@ -24,43 +25,49 @@ use super::{BUDGET, BUDGET_OF_A_TRY, Fault, Instead, Misfit, least, most, verdic
 use crate::contract::{Channel, MessageRate, Slice};
 use crate::units::{Bytes, Nanos};
 
-/// A processor with what protocol processing costs on it (paper RTC, table 1).
+/// A processor with its costs of protocol processing (paper RTC, table 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Processor {
     /// C_sw: switching from one handler to another.
     pub switch: Nanos,
-    /// C_cm: what the cache loses by it.
+    /// C_cm: the cache misses after a switch.
     pub cache_miss: Nanos,
     /// C_1st: processing the first packet of a message.
     pub first: Nanos,
-    /// C_p: processing each later one.
+    /// C_p: processing each later packet.
     pub later: Nanos,
-    /// C_l: scheduling each packet on the link, which the handler does itself.
+    /// C_l: scheduling each packet on the link, which is part of the handler.
     pub link_scheduling: Nanos,
     /// P: packets between two preemption points.
     pub block: NonZeroU32,
     /// The largest packet.
     pub largest: Bytes,
-    /// What handlers without a deadline do at a time; nothing if there are none.
+    /// The longest uninterrupted piece of handlers without a deadline; zero if there are none.
     pub leftover: Nanos,
 }
 
-/// What a processor promises.
+/// A promise of a processor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Each message of a channel is processed by its logical arrival plus the channel's deadline.
     Channel(Channel),
-    /// So much of every period, to something that can be interrupted anywhere.
+    /// A slice of every period, for work that can be interrupted at any point.
     Slice(Slice),
 }
 
 impl Processor {
-    /// Whether all this work is done in time, whatever legal traffic comes.
+    /// Decides whether all this work is done in time, for all legal traffic.
+    ///
+    /// # Errors
+    /// [`Fault`] names the inequality that fails.
     pub fn carries(&self, work: &[Work]) -> Result<(), Fault> {
         self.judge(work.iter(), BUDGET)
     }
 
-    /// Whether one more can be promised beside what is held.
+    /// Decides whether one more promise can be made beside the ones that are held.
+    ///
+    /// # Errors
+    /// [`Misfit`] contains the fault, and an alternative if there is one.
     pub fn admit(&self, held: &[Work], asked: &Work) -> Result<(), Misfit> {
         let Err(fault) = self.judge(held.iter().chain([asked]), BUDGET) else {
             return Ok(());
@@ -89,9 +96,13 @@ impl Processor {
         Err(Misfit { fault, instead })
     }
 
-    /// Divides a channel's deadline between this processor and the link behind it: the processor
-    /// gets the least that it can keep, the link the rest. The refusal is that of the one that
-    /// cannot, with a deadline for both together where one is known.
+    /// Divides a channel's deadline between this processor and the link behind it. The processor
+    /// gets the shortest deadline that it can keep, and the link gets the rest. `held` are the
+    /// promises of the processor, and `sent` those of the link.
+    ///
+    /// # Errors
+    /// [`Misfit`] of the resource that cannot keep its part. An alternative deadline in it is for
+    /// both together.
     pub fn divide(
         &self,
         held: &[Work],
@@ -189,7 +200,7 @@ impl Processor {
         times * (u128::from(self.switch.0) + u128::from(self.cache_miss.0))
     }
 
-    /// So many packets of one message, the first one among them.
+    /// The duration of the first `count` packets of a message.
     fn packets(&self, count: u64) -> u128 {
         let later = u128::from(count.saturating_sub(1)) * u128::from(self.later.0);
         let sent = u128::from(count) * u128::from(self.link_scheduling.0);
@@ -199,11 +210,11 @@ impl Processor {
     }
 }
 
-/// A channel's deadline, divided.
+/// A channel's deadline in two parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Divided {
-    /// For processing.
+    /// The deadline of processing.
     pub processor: Nanos,
-    /// For sending, from when it must have been processed.
+    /// The deadline of sending, from the end of the first part.
     pub link: Nanos,
 }

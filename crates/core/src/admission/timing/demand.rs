@@ -1,20 +1,20 @@
-//! What a promise can ask for at worst: its demand bound function.
+//! Demand bound functions: the worst-case work that a promise can require.
 //!
 //! dbf(t) is the most transmission (or processor) time that can both become eligible and be due
-//! within some interval of length t. Every promise is one of two curves behind its relative
-//! deadline D, or the smaller of both:
+//! within an interval of length t. Every promise is one of two curves behind its relative deadline
+//! D, or the smaller of both:
 //!
 //! ```text
 //! steps   dbf(t) = cost · (1 + ⌊(t - D) / T⌋)     jobs of one size, at least T apart
 //! fluid   dbf(t) = burst + slope · (t - D)        packets of any size; slices; minimums
 //! ```
 //!
-//! Time is counted in *ticks*, of which a nanosecond has as many as the link sends bits in a
-//! second, so that a byte's transmission is a whole number of ticks (8 · 10^9) whatever the rate
-//! is, and nothing is rounded: not the cost of a packet, and not a period of a third of a second,
-//! which is kept as a fraction. Only slopes of fluid curves are rounded, up, to 2^-40 of the
-//! link. Times, the horizon among them, are at most [`LONGEST`] and rates at most 2^40, so ticks stay below 2^83 and all
-//! products below 2^128; what could exceed that saturates, which refuses.
+//! Time is counted in *ticks*. A nanosecond has as many ticks as the link sends bits in a second.
+//! So the transmission of a byte is a whole number of ticks (8 · 10^9) at every rate, and neither
+//! the cost of a packet nor a period of a third of a second is rounded: a period is stored as a
+//! fraction. Only slopes of fluid curves are rounded, up, to 2^-40 of the link. Times, including
+//! the horizon, are at most [`LONGEST`] and rates at most 2^40. So ticks stay below 2^83 and all
+//! products below 2^128. A value that could exceed that saturates, and the promise is refused.
 
 use super::Fault;
 use crate::units::{Nanos, Rate};
@@ -24,7 +24,7 @@ use crate::units::{Nanos, Rate};
 pub(super) struct Scale(u64);
 
 impl Scale {
-    /// A resource whose costs are given in nanoseconds.
+    /// A resource with costs in nanoseconds.
     pub(super) const NANOS: Scale = Scale(1);
 
     pub(super) fn of(rate: Rate) -> Scale {
@@ -35,17 +35,17 @@ impl Scale {
         u128::from(time.0) * u128::from(self.0)
     }
 
-    /// Bytes on a link of this scale.
+    /// The duration of `bytes` on a link of this scale.
     pub(super) fn bytes(self, bytes: u64) -> u128 {
         u128::from(bytes) * BYTE
     }
 
-    /// Rounded down, for the length of an interval.
+    /// Ticks as time, rounded down, for the length of an interval.
     pub(super) fn nanos_down(self, ticks: u128) -> Nanos {
         Nanos(u64::try_from(ticks / u128::from(self.0)).unwrap_or(u64::MAX))
     }
 
-    /// Rounded up, for work.
+    /// Ticks as time, rounded up, for work.
     pub(super) fn nanos(self, ticks: u128) -> Nanos {
         let nanos = ticks.div_ceil(u128::from(self.0));
         Nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -55,22 +55,22 @@ impl Scale {
 /// The demand of one promise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Demand {
-    /// Nothing is due within less than this, in ticks.
+    /// The shortest interval with due work, in ticks.
     pub deadline: u128,
-    /// How it grows from there.
+    /// The growth from there.
     pub growth: Growth,
-    /// A second bound, of which the smaller one counts.
+    /// A second bound; the smaller one counts.
     pub cap: Option<Fluid>,
-    /// The longest piece that, once begun, is not interrupted.
+    /// The longest piece that is not interrupted once it has begun.
     pub piece: u128,
-    /// Whether pieces of it can also come behind everything with a deadline, in the left-over.
+    /// Whether pieces of it can also be sent from the left-over, behind all work with a deadline.
     pub in_leftover: bool,
-    /// From which length of interval on the promise wants its deadlines kept; of a promise that
-    /// is only about a rate, none.
+    /// The shortest interval in which the promise's deadlines must be kept; `None` for a promise of
+    /// a rate.
     pub wants_from: Option<u128>,
 }
 
-/// How a demand grows behind its deadline.
+/// The growth of a demand behind its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Growth {
     Steps(Steps),
@@ -105,7 +105,7 @@ impl Demand {
         self.cap.map_or(due, |cap| due.min(cap.at(beyond)))
     }
 
-    /// What can arrive in an interval of length t, due or not.
+    /// The work that can arrive in an interval of length t, due or not.
     pub(super) fn arrives_within(&self, t: u128) -> u128 {
         let arrives = match self.growth {
             Growth::Steps(steps) => {
@@ -118,7 +118,7 @@ impl Demand {
         self.cap.map_or(arrives, |cap| arrives.min(cap.at(t)))
     }
 
-    /// The share of the resource in the long run, in 2^-40, rounded down and up.
+    /// The long-term share of the resource, in 2^-40, rounded down and up.
     pub(super) fn share(&self) -> (u128, u128) {
         let own = match self.growth {
             Growth::Fluid(fluid) => (fluid.slope.saturating_sub(1), fluid.slope),
@@ -130,7 +130,7 @@ impl Demand {
         }
     }
 
-    /// A line that dbf never crosses: what it has at the deadline, and its slope.
+    /// A line that dbf never exceeds: its value at the deadline, and its slope.
     pub(super) fn line(&self) -> Fluid {
         // A fluid curve is rounded up to a whole tick.
         let above = |fluid: Fluid| Fluid {
@@ -150,7 +150,7 @@ impl Demand {
         }
     }
 
-    /// How far the line lies above its slope alone, rounded up: K of dbf(t) ≤ K + slope · t.
+    /// The height of the line above its slope alone, rounded up: K of dbf(t) ≤ K + slope · t.
     pub(super) fn offset(&self) -> u128 {
         let line = self.line();
         line.burst
@@ -169,7 +169,7 @@ impl Demand {
         }
     }
 
-    /// Refuses what the arithmetic here was not made for.
+    /// Fails if a time of the promise exceeds the range of the arithmetic.
     pub(super) fn sound(&self, scale: Scale) -> Result<(), Fault> {
         let longest = scale.ticks(LONGEST);
         let (period, cost) = match self.growth {
@@ -237,5 +237,5 @@ const SHIFT: u32 = 40;
 /// Ticks of a byte: 8 bits, 10^9 ns to the second.
 const BYTE: u128 = 8_000_000_000;
 
-/// No time in a promise is longer: 2^43 ns are 2.4 hours.
+/// The longest time in a promise: 2^43 ns, 2.4 hours.
 pub(super) const LONGEST: Nanos = Nanos(1 << 43);

@@ -1,40 +1,39 @@
-//! Does everybody keep their deadlines, under non-preemptive earliest deadline first?
+//! The schedulability test for non-preemptive earliest deadline first.
 //!
 //! # The test
-//! With h(t) the sum of the demand bound functions and b(t) the longest piece that can be in the
-//! way, of whatever is due later than t, all deadlines are kept if
+//! With h(t) the sum of the demand bound functions and b(t) the longest piece of work that is due
+//! later than t and may be in the way, all deadlines are kept if
 //!
 //! ```text
 //! h(t) + b(t) ≤ t     for every t from the shortest relative deadline on
 //! ```
 //!
-//! and for sporadic jobs, of which every pattern with their spacing is legal, only then: Jeffay,
-//! Stanat and Martel 1991 (theorem 4.1) for deadlines at the end of the period, George, Rivierre
-//! and Spuri 1996 (theorem 5) for any. docs/reference/contracts.md states it with the proof that
-//! also covers messages of several packets.
+//! For sporadic jobs, for which every pattern with their spacing is legal, the condition is also
+//! necessary: Jeffay, Stanat and Martel 1991 (theorem 4.1) for deadlines at the end of the period,
+//! George, Rivierre and Spuri 1996 (theorem 5) for any. docs/reference/contracts.md states it with
+//! the proof that also covers messages of several packets.
 //!
-//! # How it is decided
+//! # The decision
 //! 1. Shares above the whole are refused at once.
-//! 2. Each dbf lies below a line; if the lines fit wherever one of them begins, so does h
-//!    (the test of Devi 2003 with b): nearly every set with room to spare is granted here, in
-//!    O(n log n).
-//! 3. Otherwise the exact test. A violation lies where b still falls, or within the longest busy
-//!    period that begins with the last b, and below (K + b) / (1 - share). b is a constant on few
-//!    stretches; on each, h + b rises, so it is
-//!    enough to look at t, then at h(t) + b, and so on downwards (quick processor-demand
-//!    analysis, Zhang and Burns 2009): where h(t) + b < t, nothing between the two can be wrong.
-//! 4. That is short for nearly all sets and not for all: after a budget of work the answer is
-//!    *undecided*, which is a refusal, and says so.
+//! 2. Each dbf lies below a line. If the lines fit at the start of each line, so does h (the test
+//!    of Devi 2003 with b). Nearly every set that leaves room is granted here, in O(n log n).
+//! 3. Otherwise the exact test decides. A violation lies where b still falls, or within the longest
+//!    busy period that begins with the last b, and below (K + b) / (1 - share). b is constant on
+//!    few stretches, and on each of them h + b rises. So it is enough to check t, then h(t) + b,
+//!    and so on downwards (quick processor-demand analysis, Zhang and Burns 2009): if h(t) + b < t,
+//!    there is no violation between the two.
+//! 4. This is short for nearly all sets. After a budget of work the answer is *undecided*, which is
+//!    a refusal with that reason.
 
 use alloc::vec::Vec;
 
 use super::demand::{Demand, WHOLE};
 
-/// The answer, times in ticks.
+/// The answer, with times in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Fits,
-    /// More than there is in the long run: the sum of the shares, in 2^-40.
+    /// The long-term share is above the whole: the sum of the shares, in 2^-40.
     Share(u128),
     /// Within `t`, `due` can be due while `blocked` is in the way.
     Late {
@@ -42,22 +41,22 @@ pub(super) enum Answer {
         due: u128,
         blocked: u128,
     },
-    /// It would take too long to find out.
+    /// The budget is used up.
     Undecided,
 }
 
-/// What everything else may put in the way.
+/// Work besides the demands that may be in the way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct InTheWay {
     /// The longest piece of work without a deadline.
     pub leftover: u128,
-    /// Work that was handed on and cannot be called back.
+    /// Work that was handed to the device and cannot be recalled.
     pub ahead: u128,
-    /// So much before it is eligible, work may be begun if nothing else is there.
+    /// How long before it is eligible work may begin if no other work is there.
     pub horizon: u128,
 }
 
-/// Decides with at most about so many evaluations of a single dbf.
+/// Decides with at most about `budget` evaluations of a single dbf.
 pub(super) fn decide(demands: &[Demand], way: InTheWay, mut budget: u64) -> Answer {
     let (down, up) = demands.iter().fold((0_u128, 0_u128), |(down, up), demand| {
         let (less, more) = demand.share();
@@ -67,7 +66,7 @@ pub(super) fn decide(demands: &[Demand], way: InTheWay, mut budget: u64) -> Answ
         return Answer::Share(down);
     }
     let Some(from) = demands.iter().filter_map(|demand| demand.wants_from).min() else {
-        // Nobody wants deadlines kept.
+        // No promise has a deadline.
         return Answer::Fits;
     };
     let stretches = Stretches::new(demands, way);
@@ -86,15 +85,15 @@ pub(super) fn decide(demands: &[Demand], way: InTheWay, mut budget: u64) -> Answ
     Answer::Fits
 }
 
-/// b(t), from long to short intervals.
+/// b(t), as a list of its steps.
 struct Stretches {
-    /// Where b falls, ascending, with b from there on.
+    /// The points at which b falls, ascending, each with b from there on.
     falls: Vec<(u128, u128)>,
     /// b before the first fall.
     first: u128,
 }
 
-/// Lengths of interval `from ≤ t < until` on which b(t) is the same.
+/// Lengths of interval `from ≤ t < until` on which b(t) is constant.
 #[derive(Clone, Copy, Debug)]
 struct Stretch {
     from: u128,
@@ -109,8 +108,9 @@ impl Stretches {
         for demand in demands {
             match demand.in_leftover {
                 true => now = now.max(demand.piece),
-                // In the way of all that is due earlier than it; begun before its time, of all
-                // that is due up to the horizon later.
+                // The piece is in the way of all work that is due earlier than it. If it begins
+                // before its time, it is in the way of all work that is due up to the horizon
+                // later.
                 false => {
                     ends.push((demand.deadline.saturating_add(way.horizon), demand.piece));
                 }
@@ -122,7 +122,7 @@ impl Stretches {
         for (end, piece) in ends {
             if piece > now {
                 match falls.last_mut() {
-                    // Several pieces end in the same place.
+                    // Several pieces end at the same point.
                     Some((at, _)) if *at == end => {}
                     _ => falls.push((end, now)),
                 }
@@ -146,7 +146,7 @@ impl Stretches {
         }
     }
 
-    /// The stretches of an interval of lengths, its end included, shortest first.
+    /// The stretches of the interval from `from` to `until`, including its end, shortest first.
     fn within(&self, from: u128, until: u128) -> impl Iterator<Item = Stretch> + '_ {
         let mut at = from;
         let end = until.saturating_add(1);
@@ -170,8 +170,8 @@ impl Stretches {
     }
 }
 
-/// Whether the lines above all dbf fit wherever one begins: between those places their sum minus
-/// t only falls, since their slopes together are at most one.
+/// Whether the lines above all dbf fit at the start of each line. Between those points the sum of
+/// the lines minus t only falls, since the slopes together are at most one.
 fn lines_fit(demands: &[Demand], stretches: &Stretches, from: u128) -> bool {
     let mut begins: Vec<(u128, &Demand)> = demands.iter().map(|d| (d.deadline, d)).collect();
     begins.sort_unstable_by_key(|(at, _)| *at);
@@ -202,7 +202,7 @@ fn lines_fit(demands: &[Demand], stretches: &Stretches, from: u128) -> bool {
             continue;
         }
         let t = (*at).max(from);
-        // The slope is at most one; t is a time.
+        // The slope is at most one, and t is a time.
         let Some(lines) = sum.checked_add((slope * t) as i128) else {
             return false;
         };
@@ -216,8 +216,8 @@ fn lines_fit(demands: &[Demand], stretches: &Stretches, from: u128) -> bool {
     true
 }
 
-/// No interval longer than this can be the first one to go wrong; nothing if finding it takes
-/// more than the budget.
+/// A length that the shortest violating interval does not exceed; `None` if the budget does not
+/// suffice to find one.
 fn last_suspect(
     demands: &[Demand],
     stretches: &Stretches,
@@ -240,8 +240,9 @@ fn last_suspect(
     by_busy.or(by_share).map(|bound| bound.max(last_fall))
 }
 
-/// The longest busy period that begins with `way`: the first length within which no more arrives
-/// than that; nothing if it is longer than the bound, or if half of the budget does not find it.
+/// The longest busy period that begins with `way`: the first length within which the arrivals and
+/// `way` fit. `None` if it is longer than the bound, or if half of the budget does not suffice to
+/// find it.
 fn longest_busy(demands: &[Demand], way: u128, bound: u128, budget: &mut u64) -> Option<u128> {
     let reserve = *budget / 2;
     let mut busy = way.saturating_add(1);
@@ -258,7 +259,7 @@ fn longest_busy(demands: &[Demand], way: u128, bound: u128, budget: &mut u64) ->
     None
 }
 
-/// Looks for a t in the stretch where h(t) + b > t, from its end downwards.
+/// Searches the stretch for a t with h(t) + b > t, from its end downwards.
 fn descend(demands: &[Demand], stretch: Stretch, budget: &mut u64) -> Answer {
     let blocked = stretch.blocked;
     let Some(mut t) = stretch.until.checked_sub(1) else {
@@ -283,7 +284,7 @@ fn descend(demands: &[Demand], stretch: Stretch, budget: &mut u64) -> Answer {
             };
             return Answer::Late { t, due, blocked };
         }
-        // Nothing is due within no time, and `from` may be none.
+        // No work is due within an interval of length zero, and `from` may be zero.
         t = match (wanted < t, t.checked_sub(1)) {
             (true, _) => wanted,
             (false, Some(before)) => before,
@@ -298,5 +299,5 @@ fn due_within(demands: &[Demand], t: u128) -> u128 {
     due.fold(0, u128::saturating_add)
 }
 
-/// Longer intervals are not looked at: [`super::demand::LONGEST`] at the highest rate.
+/// The longest interval that is examined: [`super::demand::LONGEST`] at the highest rate.
 const HORIZON: u128 = 1 << 83;

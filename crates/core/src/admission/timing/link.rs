@@ -1,4 +1,4 @@
-//! A link: what packets, messages, slices and rates cost on it.
+//! A link: the costs of packets, messages, slices and rates on it.
 
 use alloc::vec::Vec;
 
@@ -9,49 +9,50 @@ use crate::contract::{Cell, Channel, MessageRate, Slice};
 use crate::sched::{DUE_PER_CALL, Wire};
 use crate::units::{Bytes, Nanos, Rate};
 
-/// A link with what sending costs on it. L(x), the time that a packet of x bytes takes, is
-/// `per_packet` + (x + `framing`) / `rate` (paper RTC, section 3.3: C_x + x / B_x, with B_x the
-/// smaller one of the bandwidths of the link and of the way to it).
+/// A link with its costs of sending. L(x), the duration of a packet of x bytes, is `per_packet` +
+/// (x + `framing`) / `rate` (paper RTC, section 3.3: C_x + x / B_x, with B_x the smaller one of the
+/// bandwidths of the link and of the path to it).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transmitter {
-    /// Bits per second.
+    /// Rate of the link.
     pub rate: Rate,
     /// Bytes that the link adds to each packet.
     pub framing: Bytes,
-    /// What sending a packet costs beside its bytes: C_x.
+    /// Time that a packet takes besides its bytes: C_x.
     pub per_packet: Nanos,
-    /// The largest packet; longer messages are sent as several, all but the last of this size.
+    /// The largest packet. A longer message is sent as several packets, all but the last of this
+    /// size.
     pub largest: Bytes,
-    /// The largest packet without a deadline that may be in the way (best effort); nothing if
-    /// there are none.
+    /// The largest packet without a deadline (best effort) that may be in the way; zero if there
+    /// are none.
     pub leftover: Bytes,
-    /// Work that is handed to the device before its time and cannot be called back (the driver's
-    /// batch), and whatever else may come first although it is due later (what a scheduler whose
-    /// calls are bounded has not looked at yet).
+    /// Work that may come first although it is due later: the driver's batch, which is handed to
+    /// the device before its time and cannot be recalled, and the packets of flows that a scheduler
+    /// with bounded calls has not examined yet.
     pub ahead: Nanos,
-    /// How long before its logical arrival a packet of a channel may leave, if nothing else is
-    /// there.
+    /// How long before its logical arrival a channel's packet may leave if no other packet may.
     pub horizon: Nanos,
-    /// How coarsely the scheduler tells time.
+    /// Time resolution of the scheduler.
     pub grain: Grain,
 }
 
-/// How coarsely a scheduler tells time. A packet may become eligible late, and be put before
-/// others as if it were due earlier than it is; the test takes both from every deadline.
+/// Time resolution of a scheduler. A packet may become eligible late, and may be ordered by a
+/// deadline that is earlier than its own. The test subtracts both from every deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grain {
-    /// Each of both is at least this.
+    /// Lower bound of each of the two.
     pub least: Nanos,
-    /// Late by at most one part in so many of the wait; 0: not for that reason,
+    /// A packet is late by at most 1/`wait` of its wait; 0: not for that reason,
     pub wait: u32,
-    /// and by at most one part in so many of the time between eligible and deadline.
+    /// and by at most 1/`patience` of the time between its eligible time and its deadline.
     pub patience: u32,
-    /// As if due earlier by one part in so many of that time, beside `least`; 0: not.
+    /// The deadline is earlier by at most 1/`early` of that time, plus `least`; 0: not for that
+    /// reason.
     pub early: u32,
 }
 
 impl Grain {
-    /// Exact.
+    /// An exact scheduler.
     pub const NONE: Grain = Grain {
         least: Nanos(0),
         wait: 0,
@@ -59,8 +60,9 @@ impl Grain {
         early: 0,
     };
 
-    /// [`crate::sched`]: a wait is rounded up to 1/1024 of itself, 1/32 of the patience or 512 ns;
-    /// what is kept of a deadline is less by 1/128, 1/1024 and 576 ns ([`crate::sched::kept`]).
+    /// The resolution of [`crate::sched`]. A wait is rounded up by at most 1/1024 of itself, 1/32
+    /// of the time between eligible time and deadline, or 512 ns. A deadline is rounded down by at
+    /// most 1/128, 1/1024 and 576 ns ([`crate::sched::kept`]).
     pub const SCHEDULER: Grain = Grain {
         least: Nanos(576),
         wait: 1024,
@@ -68,7 +70,7 @@ impl Grain {
         early: 113,
     };
 
-    /// What is lost of a deadline, in ticks, where packets wait for up to `wait`.
+    /// The loss of a deadline, in ticks, if packets wait for up to `wait`.
     fn of(self, deadline: u128, wait: u128, scale: Scale) -> u128 {
         let part = |time: u128, parts: u32| time.checked_div(u128::from(parts));
         let least = scale.ticks(self.least);
@@ -89,16 +91,17 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// The longest packet that is spoken of here: 16 MiB.
+    /// The longest supported packet: 16 MiB.
     pub const LONGEST: Bytes = Bytes(1 << 24);
 
-    /// From the smallest to the largest, both above zero and not above [`Sizes::LONGEST`].
+    /// Packet sizes from the smallest to the largest. `None` unless both are above zero, in order,
+    /// and at most [`Sizes::LONGEST`].
     pub fn new(least: Bytes, most: Bytes) -> Option<Sizes> {
         let good = 0 < least.0 && least <= most && most <= Sizes::LONGEST;
         good.then_some(Sizes { least, most })
     }
 
-    /// All of one size.
+    /// Packets of one size. `None` as for [`Sizes::new`].
     pub fn all(size: Bytes) -> Option<Sizes> {
         Sizes::new(size, size)
     }
@@ -114,28 +117,28 @@ impl Sizes {
     }
 }
 
-/// What a link promises to a flow.
+/// A promise of a link to a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
     /// Each message of a channel has left by its logical arrival plus the channel's deadline.
     Channel(Channel),
-    /// The same behind a limit, with its burst as time at its rate. Limits on the others change
-    /// nothing of what is promised to them, or of what they ask of the link.
+    /// A channel with a limit: the limit's rate, and its burst as time at that rate. A limit on any
+    /// other kind of promise changes neither the promise nor its demand.
     Limited(Channel, Rate, Nanos),
     /// Each packet has left by its theoretical time plus CDVT.
     Cell(Cell, Sizes),
-    /// In every whole period in which the flow always has something to send, it sends for the
-    /// slice, less one largest packet.
+    /// In every whole period in which the flow always has a packet, it sends for the slice, less
+    /// one largest packet.
     Slice(Slice, Sizes),
-    /// A rate, in the long run.
+    /// A long-term rate.
     Min(Rate, Sizes),
 }
 
 impl Transmitter {
-    /// The link of a [`crate::sched::Scheduler`] that serves so many flows at most. Calls of the
-    /// scheduler are bounded: of flows that fall due in one instant it looks at
-    /// [`DUE_PER_CALL`] before it sends a packet, so the one of the earliest deadline may wait for
-    /// a packet for each time that many.
+    /// The link of a [`crate::sched::Scheduler`] with at most `flows` flows. Calls of the scheduler
+    /// are bounded: of the flows that fall due at one instant it examines [`DUE_PER_CALL`] before
+    /// it sends a packet. So the flow with the earliest deadline may wait for one packet for each
+    /// [`DUE_PER_CALL`] flows. `leftover` is the largest packet without a deadline.
     pub fn of(wire: &Wire, leftover: Bytes, flows: u32) -> Transmitter {
         let calls = flows.div_ceil(DUE_PER_CALL).saturating_sub(1);
         let longest = Bytes(wire.longest.0.saturating_add(wire.overhead.0));
@@ -152,12 +155,18 @@ impl Transmitter {
         }
     }
 
-    /// Whether all these promises are kept together, whatever legal traffic comes.
+    /// Decides whether all these promises are kept together, for all legal traffic.
+    ///
+    /// # Errors
+    /// [`Fault`] names the inequality that fails.
     pub fn carries(&self, promises: &[Promise]) -> Result<(), Fault> {
         self.judge(promises.iter(), BUDGET)
     }
 
-    /// Whether one more can be promised beside what is held.
+    /// Decides whether one more promise can be made beside the ones that are held.
+    ///
+    /// # Errors
+    /// [`Misfit`] contains the fault, and an alternative if there is one.
     pub fn admit(&self, held: &[Promise], asked: &Promise) -> Result<(), Misfit> {
         let Err(fault) = self.judge(held.iter().chain([asked]), BUDGET) else {
             return Ok(());
@@ -172,7 +181,7 @@ impl Transmitter {
         Err(Misfit { fault, instead })
     }
 
-    /// The shortest deadline that a channel could have beside what is held.
+    /// The shortest deadline that a channel can have beside the held promises. `None` if none fits.
     pub fn least_deadline(&self, held: &[Promise], channel: &Channel) -> Option<Nanos> {
         match self.admit(held, &Promise::Channel(at_deadline(channel, 1)?)) {
             Ok(()) => Some(Nanos(1)),
@@ -245,7 +254,7 @@ impl Transmitter {
         }
     }
 
-    /// The demand of a promise, if the promise makes sense on this link.
+    /// The demand of a promise. Fails if the promise is invalid on this link.
     fn demand(&self, promise: &Promise) -> Result<Demand, Fault> {
         let scale = self.scale();
         match promise {
@@ -309,9 +318,9 @@ impl Transmitter {
         }
     }
 
-    /// The channel with what a limit leaves of its deadline: all packets of a message have come
-    /// through by its logical arrival + D + Mmax / max - burst (docs/reference/contracts.md,
-    /// theorem 2).
+    /// The channel with the part of its deadline that a limit leaves: all packets of a message have
+    /// passed the limit by its logical arrival + D + Mmax / max - burst
+    /// (docs/reference/contracts.md, theorem 2).
     fn behind_limit(&self, channel: &Channel, max: Rate, burst: Nanos) -> Result<Channel, Fault> {
         let rate = channel.rate();
         if rate > max.into() {
@@ -350,7 +359,7 @@ impl Transmitter {
                 slope: self.slope(pcr, sizes),
             }),
         };
-        // A spent bucket is waited for until it is full.
+        // A flow with a spent bucket waits until the bucket is full.
         let full = cell.sustained().map(|parts| parts.scr.time_for(parts.mbs));
         let wait = (denominator / numerator).max(scale.ticks(full.unwrap_or_default()));
         let deadline = self.kept(scale.ticks(cell.cdvt()), wait);
@@ -380,7 +389,7 @@ impl Transmitter {
         })
     }
 
-    /// The share of the link that a rate needs if all its packets are the smallest.
+    /// The share of the link that a rate needs if all its packets have the smallest size.
     fn slope(&self, rate: Rate, sizes: Sizes) -> u128 {
         let needed = u128::from(rate.bits_per_second()).checked_mul(self.packet(sizes.least.0));
         let bytes = self.scale().bytes(sizes.least.0);
@@ -394,7 +403,7 @@ impl Transmitter {
         scale.bytes(bytes) + scale.bytes(self.framing.0) + scale.ticks(self.per_packet)
     }
 
-    /// All packets of a message.
+    /// The duration of all packets of a message, in ticks.
     fn message(&self, bytes: Bytes) -> u128 {
         let packets = bytes.0.div_ceil(self.largest.0.max(1));
         let each = self.packet(0);
@@ -403,13 +412,13 @@ impl Transmitter {
             .saturating_add(each.saturating_mul(u128::from(packets)))
     }
 
-    /// A deadline as the scheduler will keep it, where packets wait for up to `wait`.
+    /// A deadline less the scheduler's rounding, if packets wait for up to `wait`.
     fn kept(&self, deadline: u128, wait: u128) -> u128 {
         deadline.saturating_sub(self.grain.of(deadline, wait, self.scale()))
     }
 
-    /// What a flow without a deadline of its own may get too early, because it is put before
-    /// others as if it were due up to a part of `period` earlier.
+    /// The work that a flow without its own deadline may get too early: the scheduler may order it
+    /// as if it were due up to a part of `period` earlier.
     fn hasty(&self, slope: u128, period: u128) -> u128 {
         let early = self.grain.of(period, period, self.scale());
         Fluid { burst: 0, slope }.at(early)
@@ -432,9 +441,9 @@ impl Transmitter {
     }
 }
 
-/// The most bytes that the sustained part lets through at once: MBS, of which the peak rate
-/// takes away again what the sustained rate gives meanwhile, and one packet for certain.
-/// docs/reference/contracts.md, theorem 2, the demand of each contract; rounded up.
+/// The largest burst of the sustained rate above its slope, in bytes: MBS (1 - SCR / PCR) + largest
+/// · SCR / PCR, rounded up. During a burst at the peak rate the slope counts the rest. See
+/// docs/reference/contracts.md, theorem 2, the demand of each contract.
 fn burst_bytes(mbs: u64, largest: u64, scr: Rate, pcr: Rate) -> u128 {
     let (scr, pcr) = (scr.bits_per_second(), pcr.bits_per_second());
     let part = |bytes: u64, rate: u64| {

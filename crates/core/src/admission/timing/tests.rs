@@ -14,7 +14,7 @@ use crate::units::{Bytes, Nanos, Rate};
 mod model;
 mod switching;
 
-/// A link on which a byte takes 8 ns: 1 Gbit/s, packets of 1500 bytes, and nothing beside.
+/// A link on which a byte takes 8 ns: 1 Gbit/s, packets of 1500 bytes, no other costs.
 fn gigabit() -> Transmitter {
     Transmitter {
         rate: Rate::new(1_000_000_000).expect("a rate"),
@@ -28,7 +28,8 @@ fn gigabit() -> Transmitter {
     }
 }
 
-/// The processor of the paper RTC (table 1; its context switch is lost, 55 us is ours).
+/// The processor of the paper RTC (table 1). Its context switch is not known; 55 us is an
+/// assumption.
 fn motorola() -> Processor {
     Processor {
         switch: Nanos::from_micros(55),
@@ -42,7 +43,7 @@ fn motorola() -> Processor {
     }
 }
 
-/// A promise in words of the contract grammar, with the sizes of its packets.
+/// A promise in the words of the contract grammar, with the sizes of its packets.
 fn promise(text: &str, least: u64, most: u64) -> Promise {
     let contract: Contract = text.parse().expect("a contract");
     let sizes = Sizes::new(Bytes(least), Bytes(most)).expect("sizes");
@@ -58,8 +59,8 @@ fn promise(text: &str, least: u64, most: u64) -> Promise {
     }
 }
 
-/// A limit lets the last packet of a message through by its logical arrival + D + M/max - burst,
-/// if all before were in time; the rest of the deadline is the link's.
+/// A limit lets the last packet of a message through by its logical arrival + D + M/max - burst, if
+/// all packets before were in time. The rest of the deadline belongs to the link.
 #[test]
 fn a_limit_takes_its_part_of_the_deadline() {
     // 6 ms of the limit for a message, 12 Mbit/s in all.
@@ -72,14 +73,14 @@ fn a_limit_takes_its_part_of_the_deadline() {
         let max = Rate::new(mbit * 1_000_000).expect("a rate");
         Promise::Limited(asked, max, Nanos::from_micros(burst))
     };
-    // What is left of the deadline decides, to the nanosecond.
+    // The rest of the deadline decides, to the nanosecond.
     let least = link.least_deadline(&[], &asked).expect("it fits alone");
     let just = 6_000_000 + least.0;
     let at = |burst| Promise::Limited(asked, Rate::new(20_000_000).expect("a rate"), Nanos(burst));
     assert_eq!(link.admit(&[], &at(just)), Ok(()));
     let misfit = link.admit(&[], &at(just - 1)).expect_err("too short");
     assert_eq!(misfit.instead, Some(Instead::Burst(Nanos(just))));
-    // However long the burst is, the deadline is the channel's own.
+    // With any length of the burst, the deadline is the channel's own.
     let whole = channel(&format!("{clauses}20ms"));
     let other = channel(&format!("{clauses}3ms"));
     let both = [behind(20, 26_000), other];
@@ -126,7 +127,7 @@ fn a_deadline_holds_all_that_can_be_due_and_one_packet_in_the_way() {
             blocked: Nanos(0),
         }
     );
-    // With a longer deadline its packet would be in the way of the other two all the same.
+    // With a longer deadline its packet would still be in the way of the other two.
     assert_eq!(three.instead, None);
     let later = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=30us");
     let sooner = channel("channel mmax=1250B,rmax=10000/s,bmax=1,deadline=19us");
@@ -168,7 +169,8 @@ fn a_long_message_gives_way_between_its_packets() {
     };
     assert_eq!(gigabit().carries(&[long, short(22)]), Ok(()));
     assert!(gigabit().carries(&[long, short(21)]).is_err());
-    // With a horizon its packets may also begin early, and be in the way of what is due with it.
+    // With a horizon its packets may also begin early, and be in the way of work that is due with
+    // it.
     let alike = channel("channel mmax=1250B,rmax=1000/s,bmax=1,deadline=72us");
     let whole = channel("channel mmax=9000B,rmax=1000/s,bmax=1,deadline=71us");
     assert!(gigabit().carries(&[whole, alike]).is_err());
@@ -204,7 +206,7 @@ fn small_packets_pay_for_their_framing() {
         per_packet: Nanos::from_micros(4),
         ..gigabit()
     };
-    // 12 us of bytes and 4 us beside.
+    // 12 us for bytes and 4 us for the packet.
     assert_eq!(paced.carries(&[promise("min 750mbit", 1500, 1500)]), Ok(()));
     assert!(
         paced
@@ -247,7 +249,8 @@ fn a_cell_contract_needs_room_in_its_tolerance() {
 
 #[test]
 fn a_bucket_counts_for_what_it_lets_through_at_most() {
-    // The peak alone would be 10 x 20 % of the link; sustained they are 10 x 5 %.
+    // At the peak rate they would be 10 x 20 % of the link; at the sustained rate they are 10 x 5
+    // %.
     let cell = |cdvt: u32| {
         let parts = "scr=50mbit,mbs=3000B";
         promise(
@@ -349,7 +352,7 @@ fn a_processor_counts_what_protocol_processing_costs() {
     };
     assert_eq!(motorola().carries(&[message("1860us")]), Ok(()));
     assert!(motorola().carries(&[message("1859us")]).is_err());
-    // A second one with a longer deadline is in the way with its first block.
+    // The first block of a second message with a longer deadline is in the way.
     assert_eq!(
         motorola().carries(&[message("3575us"), message("4ms")]),
         Ok(())
@@ -368,7 +371,7 @@ fn a_processor_counts_what_protocol_processing_costs() {
             blocked
         }
     );
-    // Best effort that is not interrupted at all breaks what its blocks leave whole.
+    // Best effort that is never interrupted breaks promises that its blocks would leave intact.
     let rude = Processor {
         leftover: Nanos::from_millis(20),
         ..motorola()
@@ -451,13 +454,13 @@ fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
     for link in all.into_iter().chain(all.map(far)).chain(all.map(much)) {
         for one in odd {
             for other in odd {
-                // Any answer, without overflow; and asking again gives it again.
+                // Any answer, without overflow. The same question gets the same answer.
                 let answer = link.admit(&[one], &other);
                 assert_eq!(answer, link.admit(&[one], &other));
             }
         }
     }
-    // A horizon that is longer than any deadline is refused as such.
+    // A horizon that is longer than any deadline is refused with that reason.
     let tight = [
         promise("cell pcr=500gbit,cdvt=20ns", 1500, 1500),
         channel("channel mmax=1500B,rmax=1/s,bmax=1,deadline=30ns"),
@@ -466,7 +469,7 @@ fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
     let too_far = far(fast).carries(&tight).expect_err("too long");
     let most = super::demand::LONGEST;
     assert_eq!(too_far, Fault::TooLong { time: year, most });
-    // Thousands of channels with periods that have nothing in common.
+    // Thousands of channels whose periods have no common divisor.
     let parts = |n: u32| (2 + n % 7, 1000 + 3 * n, 500_000 + u64::from(n) * 977);
     let crowd: Vec<Promise> = (0..4000)
         .map(|n| {
@@ -489,14 +492,15 @@ fn extremes_and_hostile_sets_are_answered_in_bounded_time() {
             millionths: 1_000_001
         }
     );
-    // A hair under the whole: granted, or said to be too close.
+    // Slightly below the whole: granted, or undecided.
     assert!(matches!(at(need + 10), Ok(()) | Err(Fault::Undecided)));
 }
 
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// What is offered instead fits, and a nanosecond, or one message in a second, better does not.
+    /// The alternative in a refusal fits. One that is better by a nanosecond, or by one message in
+    /// a second, does not.
     #[test]
     fn what_would_fit_fits_and_is_the_best(
         held in prop::collection::vec((100_u32..3000, 100_u32..4000, 5_u32..400), 0..6),

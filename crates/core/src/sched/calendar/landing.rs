@@ -1,26 +1,27 @@
-//! Putting entries in a few packets later, with the memory that it takes brought near meanwhile.
+//! Delayed insertion of entries, while the memory that it needs is prefetched.
 //!
-//! Where an entry is to be put cannot be known before its flow is served, and then the bucket and
-//! its last chunk are two waits for memory, one after the other. So with very many flows an entry is
-//! kept back while [`IN_FLIGHT`] others come: first its bucket is asked for, then the bucket's last
-//! chunk, then it lands.
+//! The bucket of an entry is unknown before its flow is served. Then the bucket and its last chunk
+//! cost two waits for memory, one after the other. So with very many flows an entry is held back
+//! while [`IN_FLIGHT`] others come: first its bucket is prefetched, then the bucket's last chunk,
+//! then the entry is inserted ("lands").
 //!
-//! With fewer flows, from [`FEW`] on, an entry is kept back until the next one comes. Whether its
-//! bucket has a chunk with room is a branch that nobody can predict. If it hung on the arithmetic of
-//! the same packet, a wrong guess would cost all of that again; a packet later it is known at once.
+//! With fewer flows, from [`FEW`] on, an entry is held back until the next one comes. The branch on
+//! whether its bucket has a chunk with room is unpredictable. If it depended on the arithmetic of
+//! the same packet, a wrong prediction would cost all of that arithmetic again; one packet later
+//! the condition is known at once.
 //!
-//! Nobody can tell: an entry lands before its time comes ([`Calendar::is_landing_due`]), and
-//! [`Calendar::soonest`] counts those in flight.
+//! The delay is not observable: an entry lands before its time comes
+//! ([`Calendar::is_landing_due`]), and [`Calendar::soonest`] includes the entries in flight.
 
 use super::{Calendar, Entry, Place, Pool, Spot};
 use crate::prefetch;
 
-/// Entries that are not put in yet, the oldest at `next`.
+/// Entries that are not inserted yet. The oldest is at `next`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Landing {
-    /// Not after any of their keys; the end of time if there are none.
+    /// A key that is not after any of their keys; `u64::MAX` if there are none.
     least: u64,
-    /// How many there are.
+    /// Number of entries in flight.
     len: u32,
     next: u32,
     spots: [Spot; IN_FLIGHT],
@@ -40,8 +41,8 @@ impl Default for Landing {
 }
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
-    /// Puts an entry at a place that is not due yet, now or a few entries later. Says which entry
-    /// has landed instead, if any, and where it stands.
+    /// Inserts an entry into a bucket that is not due yet, now or a few entries later. Returns the
+    /// entry that was inserted by this call, if any, with its position.
     #[inline(always)]
     pub(in crate::sched) fn push_later(
         &mut self,
@@ -76,7 +77,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         landed
     }
 
-    /// The same, a single entry later. At most one is in flight.
+    /// As [`Calendar::push_later`], one entry later. At most one is in flight.
     #[inline(always)]
     fn push_next_time(
         &mut self,
@@ -97,13 +98,13 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         landed
     }
 
-    /// Whether what is in flight has to land, because its time has come.
+    /// Whether the entries in flight have to land, because the time of one of them has come.
     #[inline(always)]
     pub(in crate::sched) fn is_landing_due(&self, now: u64) -> bool {
         now >= self.landing.least
     }
 
-    /// Lets everything land; `landed` is told where.
+    /// Inserts all entries in flight. `landed` is called with each flow and position.
     #[inline(never)]
     pub(in crate::sched) fn land(&mut self, pool: &mut Pool, mut landed: impl FnMut(u32, Place)) {
         let Landing {
@@ -135,7 +136,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         here.chain(self.peek().map(|spot| spot.key)).min()
     }
 
-    /// What has not landed.
+    /// The entries that have not landed.
     pub(super) fn in_flight(&self) -> impl Iterator<Item = (Spot, Entry)> {
         let Landing {
             len,
@@ -151,9 +152,9 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     }
 }
 
-/// How many entries are in flight: the bucket comes near while the first half of them is put in,
-/// its last chunk during the other half.
+/// Number of entries in flight. The bucket is prefetched during the first half of them, its last
+/// chunk during the other half.
 const IN_FLIGHT: usize = 4;
 
-/// Up to so many entries each is put in at once. Tests have fewer.
+/// Up to this number of entries, each entry is inserted at once. Tests use a smaller number.
 const FEW: u32 = if cfg!(test) { 6 } else { 64 };

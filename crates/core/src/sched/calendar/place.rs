@@ -1,9 +1,9 @@
-//! Where a key has its place: ring, bucket, and what the key is rounded to.
+//! The bucket of a key: its ring, its width, and the rounding of the key.
 
-/// A place for a key: a bucket of a ring, and the bucket's key.
+/// A bucket of a ring, and the bucket's key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::sched) struct Spot {
-    /// When the place is due.
+    /// The rounded key; for times, when the bucket falls due.
     pub(in crate::sched) key: u64,
     /// Ring and bucket.
     pub(super) slot: u32,
@@ -21,14 +21,14 @@ impl Spot {
     }
 }
 
-/// Which places distances of some length have: bits 0 to 5 are the binary logarithm of a bucket's
-/// width, bits 6 to 11 of what a key is rounded to, bits 14 to 16 the ring.
+/// Width, rounding and ring for keys at a distance: bits 0 to 5 are the binary logarithm of a
+/// bucket's width, bits 6 to 11 that of the rounding, bits 14 to 16 the ring.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape<const QUANTUM: u32>(u32);
 
 impl<const QUANTUM: u32> Shape<QUANTUM> {
-    /// By the binary logarithm of the distance. What is too far away is rounded to less than its
-    /// bucket, so that no place fits it.
+    /// Shapes by the binary logarithm of the distance. For a distance that is too long the rounding
+    /// is less than the bucket, so that no bucket fits it.
     pub(super) const OF: [Shape<QUANTUM>; 64] = {
         let mut shapes = [Shape(63); 64];
         let mut log = 0;
@@ -42,7 +42,7 @@ impl<const QUANTUM: u32> Shape<QUANTUM> {
         shapes
     };
 
-    /// Keys as near as a ring has them.
+    /// Keys that are rounded to a ring's buckets.
     #[inline(always)]
     pub(super) const fn of_ring(ring: usize) -> Shape<QUANTUM> {
         let shift = QUANTUM + STEP * ring as u32;
@@ -55,13 +55,13 @@ impl<const QUANTUM: u32> Shape<QUANTUM> {
         self.0 % 64
     }
 
-    /// Binary logarithm of what keys are rounded to.
+    /// Binary logarithm of the rounding of keys.
     #[inline(always)]
     pub(super) fn digits(self) -> u32 {
         self.0 / 64 % 64
     }
 
-    /// The place of a key that is rounded already.
+    /// The bucket of a key that is rounded already.
     #[inline(always)]
     pub(super) fn spot(self, key: u64) -> Spot {
         let bucket = (key >> self.shift()) as u32 % BUCKETS as u32;
@@ -78,16 +78,16 @@ pub(super) const GROUPS: usize = WORDS / 64;
 /// The bits of the first ring in `groups`.
 pub(super) const RING: u32 = (1 << GROUPS) - 1;
 
-/// Binary logarithm of how many buckets of a ring are in use ahead of now: half of them, so that
-/// what is overdue and what is far ahead do not meet.
+/// Binary logarithm of the number of buckets that a ring uses ahead of now. It is half of them, so
+/// that overdue keys and far keys do not meet.
 pub(super) const SPAN: u32 = 13;
 
-/// Binary logarithm of how much coarser each ring is than the one before. With `SPAN` it leaves
-/// every distance at least ten binary digits.
+/// Binary logarithm of the ratio of widths between neighbouring rings. With `SPAN` it leaves every
+/// distance at least ten binary digits.
 const STEP: u32 = 3;
 
-/// Binary logarithm of the shortest distance that no ring is long enough for, in quanta.
+/// Binary logarithm of the shortest distance, in quanta, that is too long for every ring.
 pub(super) const LONGEST: u32 = SPAN + STEP * (RINGS as u32 - 1);
 
-/// To how many binary digits a distance is rounded.
+/// Number of binary digits to which a distance is rounded.
 const DIGITS: u32 = 10;

@@ -1,25 +1,25 @@
-//! The chunks that buckets are made of, of all calendars of one scheduler.
+//! The chunks of the buckets of all calendars of one scheduler.
 //!
-//! A bucket is a ring of chunks, known by its last one: `tail.next` is the first. Entries are
-//! appended at the tail and taken from the front. Chunks that came as a whole may be partly used
-//! wherever they stand. Chunk 0 stands for "none": it is full and stays so.
+//! A bucket is a ring of chunks. Its last chunk identifies it: `tail.next` is the first. Entries
+//! are appended at the tail and taken from the front. A chunk that was moved as a whole may be
+//! partly filled at any position. Chunk 0 means "none": it is full and stays full.
 
 use alloc::vec::Vec;
 
 use super::Entry;
 
-/// Chunks, and which of them are free.
+/// All chunks, and a list of the free ones.
 #[derive(Debug)]
 pub(in crate::sched) struct Pool {
     chunks: Vec<Chunk>,
     /// The first free chunk, or none.
     free: u32,
-    /// How many entries there may be at most: every one might need a chunk of its own.
+    /// The largest number of entries. Each of them could need a chunk of its own.
     reserved: usize,
 }
 
-/// [`ENTRIES`] entries, the link at [`NEXT`] and a description at [`ABOUT`]: one array, so that
-/// any four bits are an index.
+/// [`ENTRIES`] entries, the link at [`NEXT`] and a description at [`ABOUT`]. It is one array, so
+/// that any four bits are a valid index.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Chunk([u32; 16]);
@@ -27,7 +27,7 @@ struct Chunk([u32; 16]);
 /// No chunk.
 pub(in crate::sched) const NOWHERE: u32 = 0;
 
-/// Where an entry stands: chunk and position.
+/// The position of an entry: chunk and index in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::sched) struct Place(u32);
 
@@ -46,7 +46,7 @@ impl Place {
     }
 }
 
-/// What stood in one chunk, in its order.
+/// A copy of the entries of one chunk, in order.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::sched) struct Run {
     words: [u32; 16],
@@ -55,13 +55,13 @@ pub(in crate::sched) struct Run {
 }
 
 impl Run {
-    /// How many there are.
+    /// Number of entries that are left.
     #[inline(always)]
     pub(in crate::sched) fn len(&self) -> u32 {
         self.end - self.at
     }
 
-    /// The first of them, which there is.
+    /// The first entry. There must be one.
     #[inline(always)]
     pub(in crate::sched) fn first(&self) -> Entry {
         Entry(self.words[self.at as usize % 16])
@@ -79,7 +79,7 @@ impl Iterator for Run {
     }
 }
 
-/// Which bucket a chunk belongs to.
+/// The bucket that a chunk belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Home(u32);
 
@@ -117,10 +117,10 @@ impl Chunk {
 }
 
 impl Pool {
-    /// A pool that asks for no more memory before there may be more entries than these.
+    /// A pool that allocates no more memory until more than `entries` entries are reserved.
     pub(in crate::sched) fn with_capacity(entries: usize) -> Pool {
         let mut pool = Pool {
-            // The one that stands for none, and as in `reserve`.
+            // One chunk for "none", and one as in `reserve`.
             chunks: Vec::with_capacity(entries + 2),
             free: NOWHERE,
             reserved: 0,
@@ -129,7 +129,8 @@ impl Pool {
         pool
     }
 
-    /// Makes room for so many more entries. Only here memory is asked for (and not touched).
+    /// Reserves memory for `entries` more entries. It is the only function that allocates, and it
+    /// does not touch the memory.
     pub(in crate::sched) fn reserve(&mut self, entries: usize) {
         self.reserved += entries;
         let wanted = self.reserved + 1;
@@ -140,18 +141,20 @@ impl Pool {
         }
     }
 
-    /// Bytes that chunks in use or once used take; not what is reserved and was never touched.
+    /// Bytes of the chunks that are or were in use. Reserved memory that was never touched does not
+    /// count.
     pub(in crate::sched) fn memory(&self) -> usize {
         self.chunks.len() * size_of::<Chunk>()
     }
 
-    /// Where the chunks are, and for how many there is room.
+    /// The address and the capacity of the chunks.
     #[cfg(test)]
     pub(in crate::sched) fn room(&self) -> (usize, usize) {
         (self.chunks.as_ptr().addr(), self.chunks.capacity())
     }
 
-    /// Appends to the bucket of this tail, if the tail has room. (No tail has none.)
+    /// Appends an entry to the bucket with this tail, if the tail has room. "None" as tail has no
+    /// room.
     #[inline(always)]
     pub(super) fn append(&mut self, tail: u32, entry: u32) -> Option<Place> {
         let chunk = &mut self.chunks[tail as usize];
@@ -165,7 +168,7 @@ impl Pool {
         Some(Place::new(tail, end))
     }
 
-    /// Appends a chunk with an entry to the bucket of this tail.
+    /// Appends a chunk with an entry to the bucket with this tail.
     #[inline(always)]
     pub(super) fn grow(&mut self, tail: u32, entry: u32) -> (u32, Place) {
         let new = self.allocate();
@@ -175,21 +178,21 @@ impl Pool {
         self.fill(new, first, home, entry)
     }
 
-    /// Begins a bucket with an entry.
+    /// Starts a bucket with an entry.
     #[inline(always)]
     pub(super) fn start(&mut self, home: Home, entry: u32) -> (u32, Place) {
         let new = self.allocate();
         self.fill(new, new, home.0, entry)
     }
 
-    /// The first chunk of the bucket of this tail, which is the chunk behind the tail.
+    /// The chunk behind a chunk. Behind a tail it is the bucket's first.
     #[inline(always)]
     pub(super) fn behind(&self, chunk: u32) -> u32 {
         self.chunks[chunk as usize].0[NEXT]
     }
 
-    /// Takes the first entry of a chunk that is the first of its bucket; says whether there are
-    /// more in it. If not, [`Pool::drop_first`] has to follow.
+    /// Takes the first entry of a bucket's first chunk. Returns the entry, and whether the chunk
+    /// has more. If it has not, the caller must call [`Pool::drop_first`].
     #[inline(always)]
     pub(super) fn take(&mut self, first: u32) -> (u32, bool) {
         let chunk = &mut self.chunks[first as usize];
@@ -199,7 +202,7 @@ impl Pool {
         (chunk.entry(start), start + 1 < (about >> 4 & 15) as usize)
     }
 
-    /// The entries of a chunk. The chunk itself stays as it is.
+    /// A copy of the entries of a chunk. The chunk does not change.
     #[inline(always)]
     pub(super) fn run(&self, chunk: u32) -> Run {
         let chunk = &self.chunks[chunk as usize];
@@ -210,7 +213,7 @@ impl Pool {
         }
     }
 
-    /// The first chunk of the bucket of this tail is used up. The chunk behind it, if any.
+    /// Releases the first chunk of the bucket with this tail. Returns the chunk behind it, if any.
     #[inline(always)]
     pub(super) fn drop_first(&mut self, first: u32, tail: u32) -> Option<u32> {
         let next = self.detach_first(first, tail);
@@ -218,7 +221,7 @@ impl Pool {
         next
     }
 
-    /// Brings a chunk near.
+    /// Prefetches a chunk.
     #[inline(always)]
     pub(super) fn prefetch(&self, chunk: u32) {
         if let Some(chunk) = self.chunks.get(chunk as usize) {
@@ -226,14 +229,15 @@ impl Pool {
         }
     }
 
-    /// The first entry of a chunk and how many it has, if none was taken of it yet.
+    /// The first entry of a chunk and its number of entries; `None` if an entry of it has been
+    /// taken.
     #[inline(always)]
     pub(super) fn untouched(&self, chunk: u32) -> Option<(u32, u32)> {
         let chunk = &self.chunks[chunk as usize];
         (chunk.start() == 0).then(|| (chunk.entry(0), chunk.end() as u32))
     }
 
-    /// The bits in which entries of a chunk differ from the first one.
+    /// The bits in which the entries of a chunk differ from the first one.
     #[inline(always)]
     pub(super) fn differences(&self, chunk: u32) -> u32 {
         let chunk = &self.chunks[chunk as usize];
@@ -245,7 +249,7 @@ impl Pool {
         })
     }
 
-    /// Takes the first chunk of the bucket of this tail out of it. The chunk behind it, if any.
+    /// Detaches the first chunk of the bucket with this tail. Returns the chunk behind it, if any.
     #[inline(always)]
     pub(super) fn detach_first(&mut self, first: u32, tail: u32) -> Option<u32> {
         if first == tail {
@@ -256,7 +260,7 @@ impl Pool {
         Some(next)
     }
 
-    /// Puts a chunk that is in no bucket behind the tail of one, or begins one with it.
+    /// Appends a detached chunk to the bucket with this tail, or starts a bucket with it.
     #[inline(always)]
     pub(super) fn attach(&mut self, tail: u32, new: u32, home: Home) {
         let first = match tail {
@@ -274,7 +278,7 @@ impl Pool {
         self.chunks[chunk as usize].0[ABOUT] >> 8 == home.0
     }
 
-    /// Tells `ahead` of the entries of a chunk, and how many there are.
+    /// Calls `ahead` for each entry of a chunk. Returns their number.
     #[inline(always)]
     pub(super) fn announce(&self, chunk: u32, ahead: impl Fn(u32)) -> u32 {
         let chunk = &self.chunks[chunk as usize];
@@ -285,7 +289,7 @@ impl Pool {
         (chunk.end() - chunk.start()) as u32
     }
 
-    /// The entry at a place, if the place is in use.
+    /// The entry at `place`, if the position is in use.
     pub(super) fn get(&self, place: Place) -> Option<u32> {
         let chunk = self.chunks.get(place.chunk())?;
         let inside = (chunk.start()..chunk.end()).contains(&place.position());
@@ -296,9 +300,9 @@ impl Pool {
         Home(self.chunks[place.chunk()].0[ABOUT] >> 8)
     }
 
-    /// Takes away the entry at a place: the first entry of its bucket, which begins with the
-    /// chunk `first`, moves there. Says which one that is, unless it is the one taken away, and
-    /// whether any is left in that chunk, as [`Pool::take`] does.
+    /// Removes the entry at `place`. The first entry of its bucket, which begins with the chunk
+    /// `first`, moves there. Returns the moved entry, unless it is the removed one, and whether
+    /// `first` has more entries, as [`Pool::take`] does.
     pub(super) fn remove(&mut self, first: u32, place: Place) -> (Option<u32>, bool) {
         let front = Place::new(first, self.chunks[first as usize].start());
         let (entry, left) = self.take(first);
@@ -309,7 +313,7 @@ impl Pool {
         (moved, left)
     }
 
-    /// Panics if a bucket is not as the module says; how many entries it has.
+    /// Panics if a bucket differs from the module's description. Returns its number of entries.
     pub(super) fn invariants(&self, tail: u32, home: Home) -> usize {
         let first = self.behind(tail);
         let (mut at, mut entries) = (first, 0);
@@ -356,7 +360,7 @@ impl Pool {
 }
 
 impl Chunk {
-    /// A chunk without entries and without room for any.
+    /// A chunk without entries and without room.
     const FULL: Chunk = {
         let mut words = [0; 16];
         words[ABOUT] = (ENTRIES << 4 | ENTRIES) as u32;
@@ -364,12 +368,12 @@ impl Chunk {
     };
 }
 
-/// Entries of a chunk: what 64 bytes hold beside a link and a word.
+/// Number of entries in a chunk: 64 bytes less a link and a word.
 const ENTRIES: usize = 14;
 
-/// Where the next chunk of the bucket stands; in the last one, the first.
+/// Index of the link to the next chunk of the bucket. The last chunk links to the first.
 const NEXT: usize = 14;
 
-/// Where it stands where the first entry is, and where behind the last one (4 bits each); and
-/// home (24 bits).
+/// Index of the description: the index of the first entry and the index behind the last one (4 bits
+/// each), and the home (24 bits).
 const ABOUT: usize = 15;

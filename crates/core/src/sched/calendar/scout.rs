@@ -1,43 +1,44 @@
-//! Looking ahead: which entries come next, told some time before they are taken, so that their
-//! flows can be prefetched.
+//! Reading ahead: the scout reads entries some time before they are taken, so that their flows can
+//! be prefetched.
 //!
-//! A scout walks through the calendar's buckets in their order, [`AHEAD`] entries and more in
-//! front of what is taken, one chunk at a time. Its own way leads through memory that is far away:
-//! the bucket, the bucket's last chunk, the first one. It asks for each of them and goes on with
-//! another bucket meanwhile, so three are on their way. All that it knows is a hint: it may be
-//! wrong, and then a flow is fetched late or for nothing.
+//! A scout walks through the calendar's buckets in order, one chunk at a time, at least [`AHEAD`]
+//! entries before the entry that is taken. On its way it reads distant memory too: the bucket, the
+//! bucket's last chunk, the first one. It prefetches each of these and continues with another
+//! bucket meanwhile, so three are under way. Its results are hints. A wrong one causes a late or a
+//! useless prefetch.
 //!
-//! Of what is put in behind its back, between what is taken and where it stands, whoever puts it
-//! in is told at once ([`Calendar::push_ahead`]). Since it cannot know what is removed, it begins
-//! afresh now and then, and when it seems to be too far ahead.
+//! [`Calendar::push_ahead`] returns whether it inserted an entry before the scout's position. Its
+//! caller then prefetches the flow itself. The scout does not register removals. So it starts again
+//! after a number of buckets, and when its lead seems too long.
 
 use super::place::{BUCKETS, RINGS};
 use super::{Calendar, Entry, GROUPS, Home, NOWHERE, Pool, RING, Run, Shape, Spot};
 use crate::prefetch;
 
-/// How far entries are known before they are taken. All of it is a hint: what comes in between is
-/// missed, and now and then it begins afresh.
+/// State of the scout. All of it is a hint: it misses entries that are inserted behind it, and it
+/// starts again after a number of buckets.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scout {
-    /// About so many entries were told of and are still to be taken.
+    /// Estimated number of entries that were announced and not taken.
     lead: u32,
-    /// How many buckets more are told of before it begins afresh.
+    /// Number of buckets before the scout starts again.
     turns: u32,
-    /// The chunk to go on with in the bucket `here`, or none.
+    /// The chunk to continue with in the bucket `here`, or none.
     chunk: u32,
     here: Spot,
-    /// A bucket whose last chunk was asked for, and one that was asked for itself.
+    /// A bucket whose last chunk is being prefetched, and a bucket that is being prefetched itself.
     coming: Option<Spot>,
     chosen: Option<Spot>,
     /// The key of the last bucket that was chosen.
     reached: u64,
-    /// Of each ring, the key of the bucket to go on with.
+    /// For each ring, the key of the bucket to continue with.
     from: [u64; RINGS],
 }
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
-    /// Takes the next entry. Where there are many, `ahead` is called with each entry and its key
-    /// some time before it is taken, but for those that [`Calendar::push_ahead`] has told of.
+    /// Takes the next entry. If the calendar has many entries, `ahead` is called with each entry
+    /// and its key some time before it is taken, except entries that [`Calendar::push_ahead`]
+    /// reported.
     #[inline(always)]
     pub(in crate::sched) fn take_ahead(
         &mut self,
@@ -53,7 +54,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.take(pool)
     }
 
-    /// The same with all that stands in the next chunk. There is one.
+    /// As [`Calendar::take_ahead`] for all entries of the next chunk. There must be one.
     #[inline(always)]
     pub(in crate::sched) fn take_run_ahead(
         &mut self,
@@ -70,15 +71,14 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         run
     }
 
-    /// Whether what is put in at a key now comes before what was told of already (or would be
-    /// if there were enough).
+    /// Whether an entry at a key comes before the scout's position (or would, with enough entries).
     #[inline(always)]
     pub(in crate::sched) fn is_soon(&self, key: u64) -> bool {
         !self.is_deep() || self.order(key) <= self.order(self.scout.reached)
     }
 
-    /// Puts an entry at a place. Says whether it comes before what was told of already: then it
-    /// will not be told of any more.
+    /// Inserts an entry into a bucket. Returns whether it comes before the scout's position: then
+    /// `ahead` will not be called for it.
     #[inline(always)]
     pub(in crate::sched) fn push_ahead(
         &mut self,
@@ -91,13 +91,14 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         soon
     }
 
-    /// So many entries are taken at once.
+    /// Accounts for a number of entries that are taken at once.
     #[inline(always)]
     pub(super) fn taken_ahead(&mut self, entries: u32) {
         self.scout.lead = self.scout.lead.saturating_sub(entries);
     }
 
-    /// Whether so many entries at a key come before what was told of already; they are now.
+    /// Whether a number of entries at a key come before the scout's position. If so, they count as
+    /// announced.
     #[inline(always)]
     pub(super) fn told_ahead(&mut self, key: u64, entries: u32) -> bool {
         let soon = self.is_soon(key);
@@ -106,19 +107,19 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         soon
     }
 
-    /// Whether there are so many entries that it is worth looking ahead.
+    /// Whether there are so many entries that reading ahead is worthwhile.
     #[inline(always)]
     pub(super) fn is_deep(&self) -> bool {
         self.len > DEEP
     }
 
-    /// Whether there are so many entries that even what is taken next is far away.
+    /// Whether there are so many entries that the next ones are distant memory too.
     #[inline(always)]
     pub(in crate::sched) fn is_vast(&self) -> bool {
         self.len > VAST
     }
 
-    /// Tells of one chunk more.
+    /// Announces one more chunk.
     #[inline(never)]
     fn look_ahead(&mut self, pool: &Pool, ahead: impl Fn(Entry, u64)) {
         if self.scout.turns == 0 || self.scout.lead > TOO_FAR {
@@ -154,7 +155,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         self.choose();
     }
 
-    /// Which bucket comes behind those that were chosen before.
+    /// Chooses the bucket after the buckets that were chosen before.
     #[inline(always)]
     fn choose(&mut self) {
         let mut least: Option<(usize, u64)> = None;
@@ -190,17 +191,19 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     }
 }
 
-/// How many entries are known before they are taken, if there are so many.
+/// The number of entries that are announced before they are taken, if there are so many.
 const AHEAD: u32 = 16;
 
-/// From so many entries on it is worth it: the flows of fewer are near anyway. Tests have fewer.
+/// The smallest number of entries for reading ahead. The flows of fewer entries are in the cache
+/// anyway. Tests use a smaller number.
 pub(super) const DEEP: u32 = if cfg!(test) { 8 } else { 2048 };
 
-/// From so many entries on the calendar itself is far away too. Tests have fewer.
+/// From this number of entries on, the calendar itself is not in the cache. Tests use a smaller
+/// number.
 const VAST: u32 = if cfg!(test) { 12 } else { 1 << 17 };
 
-/// If it seems to be so many, what is known is not what comes next.
+/// With a longer lead, the announced entries are not the next ones.
 const TOO_FAR: u32 = 128;
 
-/// After how many buckets looking ahead begins afresh.
+/// Number of buckets after which the scout starts again.
 const AFRESH: u32 = 64;

@@ -1,4 +1,4 @@
-//! Against an ordered map, and against the promise of precision.
+//! Compares a calendar with an ordered map, and with its promised precision.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -10,16 +10,16 @@ use proptest::prelude::*;
 use super::scout::DEEP;
 use super::*;
 
-/// What can be done to a calendar of times.
+/// Operations on a calendar of times.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// Time goes on.
+    /// Time advances.
     Pass(u64),
-    /// A key so far from now is put in.
+    /// A key at this distance from now is inserted.
     Push(u64),
-    /// Everything that is due comes out.
+    /// All due entries are taken.
     Drain,
-    /// One entry is taken away: this one of those there are.
+    /// The entry with this index is removed.
     Remove(usize),
 }
 
@@ -37,14 +37,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..200)
 }
 
-/// A calendar of wake-up times with an honest list beside it.
+/// A calendar of wake-up times, with an ordered map of its expected content.
 struct Sleepers {
     calendar: Calendar<9>,
     pool: Pool,
     now: u64,
     next: u32,
-    /// Of each entry: the key that was asked for, its place's key, where it stands, and whether
-    /// the place is before the key.
+    /// For each entry: the key that was asked for, the key of its bucket, its position, and whether
+    /// the bucket is before the key.
     honest: BTreeMap<u32, (u64, u64, Place, bool)>,
 }
 
@@ -93,7 +93,7 @@ impl Sleepers {
         });
     }
 
-    /// Takes everything that is due, and checks its order and that nothing else was.
+    /// Takes all due entries. Checks their order, and that no other entry was due.
     fn drain(&mut self) {
         self.land_if_due();
         let mut last = 0;
@@ -127,7 +127,7 @@ impl Sleepers {
 proptest! {
     #![proptest_config(cases(40))]
 
-    /// Nothing is early, lost, out of order, or later than 1/1024 of its wait or 512 ns.
+    /// No entry is early, lost, out of order, or later than 1/1024 of its wait or 512 ns.
     #[test]
     fn keys_come_back_in_order_and_in_time(start in prop_oneof![Just(0), 0_u64..1 << 50], steps in steps()) {
         let mut sleepers = Sleepers::new(start);
@@ -155,7 +155,7 @@ proptest! {
         prop_assert!(sleepers.calendar.is_empty());
     }
 
-    /// Where the base follows the keys, they may wrap around.
+    /// If the base follows the keys, they may wrap around.
     #[test]
     fn tags_wrap_around(start in prop_oneof![Just(u64::MAX - (1 << 30)), any::<u64>()], steps in prop::collection::vec(0_u64..1 << 40, 1..200)) {
         let mut pool = Pool::with_capacity(0);
@@ -214,7 +214,7 @@ fn what_is_overdue_for_ages_stays_in_order() {
     let mut calendar = Calendar::<9>::new(0);
     let first = calendar.before(0, 0);
     calendar.push(&mut pool, first, Entry::new(1, 0));
-    // The first ring is 8.4 ms long; an hour later its first bucket is still in use.
+    // The first ring is 8.4 ms long. An hour later its first bucket is still in use.
     let now = 3_600_000_000_000;
     let second = calendar.before(now + 5000, now);
     calendar.push(&mut pool, second, Entry::new(2, 0));
@@ -238,8 +238,8 @@ fn a_place_is_as_fine_as_asked() {
     assert!(early <= second + 1 && second - early < 1 << 20);
 }
 
-/// Of many entries that come back after waits of many lengths, nearly all are known a while before
-/// they are taken, but not too long.
+/// Nearly all of many entries with waits of many lengths are announced some time before they are
+/// taken, but not too early.
 #[test]
 fn who_comes_next_is_known_before() {
     const ENTRIES: u32 = 8192;
@@ -277,14 +277,14 @@ fn who_comes_next_is_known_before() {
     assert!(known > TURNS / 100 * 97, "{known}");
 }
 
-/// Chunks of one word move as they are, others do not, and order is kept.
+/// Chunks of one word move as a whole, other chunks do not, and the order stays.
 #[test]
 fn chunks_of_one_word_move_as_they_are() {
     let mut pool = Pool::with_capacity(0);
     pool.reserve(200);
     let (mut from, mut to) = (Calendar::<9>::new(0), Calendar::<9>::new(1));
     let spot = from.not_before(1000, 0, 99).unwrap();
-    // Three chunks of 14, of which the second has another word in its middle, and a short one.
+    // Three chunks of 14, the second with another word in its middle, and a short one.
     for id in 0..47 {
         let word = if id == 20 { 8 } else { 7 };
         from.push(&mut pool, spot, Entry::new(id, word));

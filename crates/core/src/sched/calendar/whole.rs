@@ -1,7 +1,7 @@
-//! Moving entries from calendar to calendar a chunk at a time.
+//! Moving whole chunks of entries from calendar to calendar.
 //!
-//! When thousands of flows of one contract fall due in the same instant, their entries stand in full
-//! chunks with the same word in each. Then a chunk goes to its new bucket as it is, in about the
+//! If thousands of flows of one contract fall due at the same instant, their entries fill chunks,
+//! with the same word in each entry. Such a chunk moves to its new bucket as a whole, in about the
 //! time that one entry takes.
 
 use super::{Calendar, Entry, Home, NOWHERE, Pool, Spot};
@@ -16,13 +16,13 @@ pub(in crate::sched) struct Whole {
 }
 
 impl Whole {
-    /// How many entries it has.
+    /// Number of entries.
     #[inline(always)]
     pub(in crate::sched) fn len(self) -> u32 {
         self.len
     }
 
-    /// The word of all its entries.
+    /// The word of all entries.
     #[inline(always)]
     pub(in crate::sched) fn word(self) -> u32 {
         self.word
@@ -30,8 +30,8 @@ impl Whole {
 }
 
 impl<const QUANTUM: u32> Calendar<QUANTUM> {
-    /// Takes the next chunk, if nothing of it was taken yet and all of its entries have the same
-    /// word, which is less than `below`. Nothing if there are too few of them for it to be worth it.
+    /// Takes the next chunk as a whole. `None` if an entry of it has been taken, if its entries
+    /// have different words, if the word is not below `below`, or if it has too few entries.
     #[inline(always)]
     pub(in crate::sched) fn take_whole(&mut self, pool: &mut Pool, below: u32) -> Option<Whole> {
         let (first, len) = pool.untouched(self.front)?;
@@ -58,8 +58,8 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         Some(whole)
     }
 
-    /// Asks for the next chunk, and for the last one of the bucket behind, if that is at hand: it is read as soon as this
-    /// one is used up.
+    /// Prefetches the next chunk, and the last chunk of the bucket behind if that is in the same
+    /// word of `masks`. That chunk is read as soon as this one is used up.
     #[inline(always)]
     fn bring_following(&self, pool: &Pool) {
         pool.prefetch(self.front);
@@ -70,7 +70,7 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
         }
     }
 
-    /// Puts a chunk at a place, as [`Calendar::push_ahead`] does with an entry.
+    /// Inserts a chunk into a bucket, as [`Calendar::push_ahead`] does with an entry.
     #[inline(always)]
     pub(in crate::sched) fn push_whole(
         &mut self,
@@ -93,5 +93,5 @@ impl<const QUANTUM: u32> Calendar<QUANTUM> {
     }
 }
 
-/// How many entries a chunk must have to be moved as it is.
+/// The smallest number of entries for which a chunk is moved as a whole.
 const WORTH: u32 = 4;

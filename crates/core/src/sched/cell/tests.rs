@@ -1,4 +1,4 @@
-//! Against the cell paper's rule in exact fractions.
+//! Compares the cell shaper with the rule of the paper CELL in exact fractions.
 
 use netnice_cases::cases;
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ impl Naive {
         self.bucket = self.bucket.max(now * self.unit());
     }
 
-    /// When the bucket has enough for a packet.
+    /// The time at which the bucket has enough for a packet.
     fn enough(&self, length: i128) -> i128 {
         // BT = (MBS - length) (1/SCR - 1/PCR).
         let tolerance = (self.mbs - length) * 8 * SECOND * (self.pcr - self.scr);
@@ -40,13 +40,13 @@ impl Naive {
 
     fn eligible(&mut self, length: i128) -> i128 {
         let enough = self.enough(length);
-        // A bucket that lacks less than 100 ns of its next packet counts as enough.
+        // A bucket that lacks less than 100 ns of its next packet counts as having enough.
         self.refill = self.dual && (self.refill || enough > self.peak + 100 * self.unit());
         self.peak
             .max(if self.refill { self.bucket } else { enough })
     }
 
-    /// Sent at `at`, which was eligible at `eligible` in the same unit.
+    /// A packet that was eligible at `eligible` left at `at`, in the same unit.
     fn sent(&mut self, eligible: i128, at: i128, length: i128) {
         let (at, patience) = (at * self.unit(), self.cdvt * self.unit());
         let since = if at < eligible + patience {
@@ -63,8 +63,8 @@ impl Naive {
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// Never early; and late by no more than the roundings: a nanosecond for what is read, and
-    /// 2^-16 ns for each packet.
+    /// No packet is early. It is late by no more than the roundings: a nanosecond for the result,
+    /// and 2^-16 ns for each packet.
     #[test]
     fn it_is_the_papers_rule(
         pcr in 1_000_000_u64..10_000_000_000,
@@ -98,7 +98,7 @@ proptest! {
                 ours.wake(now);
                 naive.wake(i128::from(now));
             }
-            // Where rounding decides whether the bucket lacks something, the two may differ.
+            // If rounding decides whether the bucket lacks something, the two may differ.
             let lacks = naive.enough(i128::from(length)) - naive.peak - 100 * naive.unit();
             prop_assume!(lacks.abs() > naive.unit() * 3);
             let (eligible, deadline) = ours.plan(length);
@@ -111,7 +111,7 @@ proptest! {
             // Contention makes it late, within CDVT or beyond.
             let late = if verb == 1 { amount / 10 } else { 0 };
             let at = now.max(eligible) + late;
-            // Where rounding decides whether it is beyond, the two may differ.
+            // If rounding decides whether it is beyond, the two may differ.
             let beyond = (i128::from(at) - i128::from(cdvt)) * unit - exact;
             prop_assume!(beyond.abs() > unit * 4);
             now = at;

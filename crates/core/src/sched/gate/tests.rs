@@ -77,7 +77,7 @@ fn a_long_message_counts_as_several() {
 }
 
 proptest! {
-    /// The queue never holds more than Bmax, but for `Decay`; every message has one fate.
+    /// The queue never holds more than Bmax, except with `Decay`. Every message gets one verdict.
     #[test]
     fn every_message_has_one_fate(kind in 0_usize..4, steps in prop::collection::vec((any::<bool>(), 1_u64..5000, 0_u64..20_000_000), 0..200)) {
         let policy = [Overload::Block, Overload::Decay, Overload::Space, Overload::Drop][kind];

@@ -1,4 +1,4 @@
-//! Against exact arithmetic in 128 bits.
+//! Compares the arithmetic with exact arithmetic in 128 bits.
 
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ proptest! {
         prop_assert!(span <= most + (most >> 25) + 1, "{span} against {most}");
     }
 
-    /// Adding up many packets is adding up their spans: nothing is lost or won in between.
+    /// The sum of many packets is the sum of their spans, without a rounding in between.
     #[test]
     fn moments_carry_their_fractions(start in 0_u64..u64::MAX / 2, spans in prop::collection::vec(0_u64..1 << 40, 1..50)) {
         let mut moment = Moment::at(start);

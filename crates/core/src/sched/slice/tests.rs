@@ -1,5 +1,5 @@
-//! Against Atropos written down period by period (VERT, NTCP), with the waking rule of the
-//! constant-bandwidth server.
+//! Compares the slice shaper with a model of Atropos (VERT, NTCP) that counts period by period,
+//! with the waking rule of the constant-bandwidth server.
 
 use alloc::vec::Vec;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::units::Nanos;
 
-/// As a person would do it: every period that begins is gone through.
+/// A naive model: it goes through every period.
 struct Naive {
     slice: i64,
     period: u64,
@@ -31,7 +31,7 @@ impl Naive {
 
     fn wake(&mut self, now: u64) {
         if now >= self.ends {
-            // Each whole period slept repays a slice of debt; the new period begins now.
+            // Each whole period slept repays a slice of debt. The new period begins now.
             while now >= self.ends + self.period {
                 self.left = (self.left + self.slice).min(0);
                 self.ends += self.period;
@@ -72,7 +72,7 @@ proptest! {
                 _ => {
                     let (eligible, deadline) = ours.plan(now);
                     naive.to(now);
-                    // The naive one waits period by period until there is something.
+                    // The naive model waits period by period until the slice has a rest.
                     let mut later = Naive { ..naive };
                     let mut expected = now;
                     while later.left <= 0 {

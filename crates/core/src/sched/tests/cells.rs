@@ -1,4 +1,4 @@
-//! Cell contracts: conformance, rate, and the shapes of the two buckets.
+//! Tests of cell contracts: conformance, rate, and the two kinds of bucket.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use crate::police::{Police, Seen};
 use crate::sched::{Departure, Service, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
-/// Fails unless everything conforms.
+/// Fails unless every packet conforms.
 fn judge<'a>(contract: contract::Cell, sent: impl Iterator<Item = &'a Departure>) {
     let mut police = Police::cell(contract);
     for one in sent {
@@ -59,7 +59,7 @@ fn a_single_bucket_bursts_and_goes_on_at_the_sustained_rate() {
     judge(contract, world.sent_by(flow));
 }
 
-/// However patient it is: waiting for the bucket is not lateness, of which CDVT could be made good.
+/// Waiting for the bucket is not lateness, also with a CDVT that is longer than the wait.
 #[test]
 fn a_dual_bucket_bursts_and_is_silent() {
     for (peak, mean, patience) in [
@@ -88,8 +88,9 @@ fn a_dual_bucket_bursts_and_is_silent() {
     }
 }
 
-/// A wait that is short because its flow was late is rounded as the flow's packets are apart, so that many wake together: no
-/// packet is early, and none later than a thousandth of that.
+/// The wait of a late flow is short. It is rounded as the time between two of its packets is, so
+/// that many flows wake together. No packet is early, and none is later than a thousandth of that
+/// time.
 #[test]
 fn who_was_late_wakes_with_others() {
     const SPACING: u64 = 10_000_000;
@@ -102,7 +103,7 @@ fn who_was_late_wakes_with_others() {
         world.run(3_000 * flow.1);
         world.greedy(flow.0, 1250);
     }
-    // All are 9 ms late, and have to wait for the tenth.
+    // All flows are 9 ms late, and have to wait for the tenth.
     world.run(SPACING - 1_000_000);
     world.now = 2 * SPACING - 1_000_000;
     let late = world.now;
@@ -122,11 +123,12 @@ fn who_was_late_wakes_with_others() {
         }
     }
     assert_eq!(packets, 100);
-    // 300 us in places of 8.2 us, but for those that go the long way: waits of a millisecond have places of 512 ns.
+    // 300 us in buckets of 8.2 us. On the general path, waits of a millisecond have buckets of 512
+    // ns.
     assert!(wakes <= 38 + 12, "{wakes} wakes");
 }
 
-/// A contract between 0.1 % and 5 % of 1 Gbit/s, bursts of up to 20 packets.
+/// A contract between 0.1 % and 5 % of 1 Gbit/s, with bursts of up to 20 packets.
 fn contracts() -> impl Strategy<Value = contract::Cell> {
     let parts = (
         1_000_u64..50_000,
@@ -150,8 +152,8 @@ fn contracts() -> impl Strategy<Value = contract::Cell> {
 proptest! {
     #![proptest_config(cases(12))]
 
-    /// Random contracts of a link that carries them all, with packets of any size: the policer is
-    /// silent, whoever is always ready gets its rate, and nothing is lost.
+    /// Random contracts of a link that carries them all, with packets of any size: every packet
+    /// conforms, every backlogged flow gets its rate, and no packet is lost.
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
     fn no_policer_ever_speaks(
@@ -182,7 +184,8 @@ proptest! {
             if *greedy {
                 let rate = contract.sustained().map_or(contract.pcr(), |s| s.scr);
                 let cdvt = contract.cdvt().0;
-                // What contention costs beyond CDVT, how late the next one may be too, and how wide its place is.
+                // The loss: the time by which contention exceeds CDVT, the lateness of the next
+                // packet, and the width of its bucket.
                 let late: Vec<u64> = world.sent_by(*id).map(|one| one.start.0 - one.eligible.0).collect();
                 let lost: u64 = late.iter().filter(|late| **late >= cdvt).sum();
                 let off = lost + late.iter().max().unwrap() + cdvt / 32 + 1000;
@@ -196,8 +199,8 @@ proptest! {
     }
 }
 
-/// A link whose sender is stopped now and then between deciding and sending, for up to three times CDVT. Each flow's packets as
-/// they left, and as they were to leave.
+/// A link whose sender is stopped at times between decision and departure, for up to three times
+/// CDVT. Returns the packets of each flow as they left and as the scheduler decided.
 fn stopped(contracts: &[contract::Cell], stops: &[u64]) -> Vec<Vec<(Departure, Seen)>> {
     let mut world = World::new(Wire::new(mbit(1000)));
     for contract in contracts {
@@ -242,7 +245,7 @@ fn stopped(contracts: &[contract::Cell], stops: &[u64]) -> Vec<Vec<(Departure, S
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// Whoever is stopped on the way sends nothing early afterwards.
+    /// After a stop no packet is early.
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
     fn a_policer_at_the_wire_is_silent_too(
@@ -261,7 +264,8 @@ proptest! {
 proptest! {
     #![proptest_config(cases(64))]
 
-    /// Decided on late and left later still, around CDVT: of what leaves within the tolerance no word is needed.
+    /// The decision is late and the departure later still, around CDVT. A departure within the
+    /// tolerance needs no call of `delayed`.
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
     fn what_leaves_within_the_tolerance_needs_no_word(
@@ -277,7 +281,7 @@ proptest! {
             Some((kbit, burst)) => limited(Service::Cell(contract), kbit, us(burst)),
         };
         let tolerance = service.tolerance().0;
-        // None, some of it, just within, just beyond, more.
+        // No delay, a short one, one just within CDVT, one just beyond it, a longer one.
         let delay = |kind: u64, amount: u64| match kind {
             0 => 0,
             1 => amount % (patience + 1),
@@ -293,7 +297,7 @@ proptest! {
             world.now = world.link.poll_timeout().unwrap().0 + delay(decided, amount);
             let Some(one) = world.poll() else { continue };
             let least = one.start.0.max(one.eligible.0 + delay(leaves, amount >> 32));
-            // The end of what needs no word, or somewhere about it.
+            // The end of the tolerance, or a time near it.
             let last = one.start.0.max(one.eligible.0).max(match one.start.0 < one.eligible.0 + patience {
                 true => one.eligible.0 + tolerance,
                 false => one.start.0 + tolerance,

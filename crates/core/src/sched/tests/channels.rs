@@ -1,4 +1,4 @@
-//! Real-time channels: logical arrivals, deadlines, the three classes.
+//! Tests of real-time channels: logical arrivals, deadlines, the three classes.
 
 use alloc::vec::Vec;
 
@@ -15,7 +15,7 @@ pub(super) fn channel(mmax: u64, rmax: u32, bmax: u32, deadline: Nanos) -> Servi
     Service::Channel(Channel::new(Bytes(mmax), rmax, bmax, deadline).unwrap())
 }
 
-/// A message of some packets arrives now.
+/// Offers a message of several packets that arrives now.
 pub(super) fn message(world: &mut World, flow: FlowId, packets: &[u64]) {
     let arrived = Instant(world.now);
     for (k, length) in packets.iter().enumerate() {
@@ -69,7 +69,7 @@ fn packets_of_a_message_share_its_times() {
     assert_eq!(deadlines, [first, first, first, first, second, second]);
 }
 
-/// However long it is, and whether or not it was announced.
+/// A message of any length ends with Mmax, with or without a reported beginning.
 #[test]
 fn a_message_ends_with_mmax() {
     let mut world = World::new(Wire::new(mbit(100)));
@@ -88,8 +88,8 @@ fn a_message_ends_with_mmax() {
     assert_eq!(turns(&world, flow), due);
 }
 
-/// A sender that never says that a message begins, one whose messages never end, and one whose limit would let all of it pass:
-/// each has what it contracted and no more, and who is beside it is in time.
+/// A sender that reports no beginning of a message, one whose message never ends, and one whose
+/// limit would pass all of it: each gets its contract and no more, and the other flows are in time.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn nobody_is_harmed_by_a_message_without_end() {
@@ -134,7 +134,7 @@ fn deadline(ns: u64) -> Turn {
     }
 }
 
-/// Processing hands a message over piece by piece, and the link may be faster.
+/// Processing delivers a message in pieces, and the link may be faster.
 #[test]
 fn a_piece_that_finds_an_empty_queue_goes_on_with_its_message() {
     let mut world = World::new(Wire::new(mbit(100)));
@@ -146,7 +146,7 @@ fn a_piece_that_finds_an_empty_queue_goes_on_with_its_message() {
         assert_eq!(world.queued(flow), 0);
         world.offer(flow, Packet::new(Bytes(1500)));
     }
-    // Nor does the next message come later for it.
+    // The next message is not delayed by it.
     world.run(5_000_000);
     message(&mut world, flow, &[1500]);
     world.run(50_000_000);
@@ -155,7 +155,7 @@ fn a_piece_that_finds_an_empty_queue_goes_on_with_its_message() {
     assert_eq!(turns(&world, flow)[4..], [deadline(14_001_000)]);
 }
 
-/// Its old deadline would let it pass all who can still be in time.
+/// Its old deadline would put it before packets that can still be in time.
 #[test]
 fn a_piece_that_comes_too_late_is_a_message_of_its_own() {
     let mut world = World::new(Wire::new(mbit(100)));
@@ -172,7 +172,7 @@ fn a_piece_that_comes_too_late_is_a_message_of_its_own() {
         deadline(34_000_000),
     ];
     assert_eq!(turns(&world, flow), all);
-    // So is one before which there was no message.
+    // So is a piece without a message before it.
     let other = world.flow(channel(6000, 100, 2, ms(4)));
     world.offer(other, Packet::new(Bytes(1500)));
     world.run(50_000_000);
@@ -188,7 +188,7 @@ fn the_early_run_only_when_nobody_else_wants_the_link() {
     let mut world = World::new(wire);
     let flow = world.flow(channel(1500, 100, 5, ms(4)));
     let others = world.flow(Service::best_effort(weight(1)));
-    // The second message is 10 ms before its logical arrival, and the horizon 8 ms.
+    // The second message is 10 ms before its logical arrival, and the horizon is 8 ms.
     message(&mut world, flow, &[1500]);
     message(&mut world, flow, &[1500]);
     world.run(1_000_000);
@@ -197,7 +197,7 @@ fn the_early_run_only_when_nobody_else_wants_the_link() {
     let early = world.sent_by(flow).last().unwrap();
     assert_eq!(early.turn, Turn::Early);
     assert!((2_000_000..2_010_000).contains(&early.start.0), "{early:?}");
-    // Under a backlog it has to wait for its time.
+    // Beside a backlog it has to wait for its time.
     world.greedy(others, 1500);
     message(&mut world, flow, &[1500]);
     world.run(40_000_000);
@@ -223,8 +223,8 @@ fn earliest_deadline_first_among_the_due() {
     assert_eq!(order, [flows[3], flows[1], flows[4], flows[2], flows[0]]);
 }
 
-/// However many flows fall due in one instant, a call moves a bounded number of them, says that
-/// it is not finished, and in the end they leave in the order of their deadlines.
+/// With any number of flows that fall due at one instant, a call moves a bounded number of them and
+/// reports that it is not finished. In the end they leave in the order of their deadlines.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_thousand_flows_due_at_once_leave_by_deadline() {
@@ -250,7 +250,7 @@ fn a_thousand_flows_due_at_once_leave_by_deadline() {
         })
         .collect();
     assert_eq!(deadlines.len(), 1000);
-    // But for the 32 in the first call, and the rounding of deadlines (0.9 %).
+    // Except for the 32 flows of the first call, and the rounding of deadlines (0.9 %).
     let out_of_order = deadlines
         .iter()
         .enumerate()
@@ -266,8 +266,8 @@ fn a_thousand_flows_due_at_once_leave_by_deadline() {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// Messages of several pieces, each at any time: all have the times of their message by the
-    /// definition of logical arrivals.
+    /// Messages of several pieces, each at any time: all pieces have the times of their message by
+    /// the definition of logical arrivals.
     #[test]
     fn pieces_have_the_times_of_their_message(
         steps in prop::collection::vec((any::<bool>(), 0_u64..6_000_000), 1..60),
@@ -278,11 +278,11 @@ proptest! {
         let (mut logical, mut wanted, mut count) = (None, Vec::new(), 0);
         for (begins, gap) in steps {
             let now = world.now;
-            // What stands behind others is of their message, however late it is.
+            // A packet behind other packets belongs to their message, at any delay.
             let over = logical.is_none_or(|at| world.queued(flow) == 0 && now > at + bound);
             count += 1;
             if begins || over || count > pieces {
-                // Of what stands behind others nobody knows when it came.
+                // The arrival time of a packet behind other packets is unknown.
                 let came = if begins || over { now } else { 0 };
                 logical = Some(logical.map_or(now, |before: u64| came.max(before + spacing)));
                 count = 1;
@@ -298,8 +298,8 @@ proptest! {
         prop_assert_eq!(turns(&world, flow), wanted);
     }
 
-    /// Sets whose work fits in the worst case (all arrive at once, as often as they may, beside
-    /// the longest packet of somebody else) miss no deadline.
+    /// Sets whose work fits in the worst case miss no deadline. In the worst case all arrive at
+    /// once, as often as allowed, beside the longest packet of another flow.
     #[test]
     fn what_fits_is_in_time(
         raw in prop::collection::vec((100_u64..1500, 50_u32..2000, 2_u64..40), 1..12),

@@ -1,4 +1,4 @@
-//! Limits on what is promised: cells, slices, channels.
+//! Tests of limits on flows with a guarantee: cells, slices, channels.
 
 use alloc::vec::Vec;
 
@@ -11,7 +11,7 @@ use crate::police::{Police, Seen};
 use crate::sched::{Departure, FlowId, Guarantee, NotServed, Packet, Service, Turn, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
-/// What is promised, under a limit.
+/// The guarantee of a service, under a limit.
 pub(super) fn limited(service: Service, kbit: u64, burst: Nanos) -> Service {
     let guarantee = match service {
         Service::Slice { slice, weight } => Guarantee::Slice { slice, weight },
@@ -23,7 +23,7 @@ pub(super) fn limited(service: Service, kbit: u64, burst: Nanos) -> Service {
     Service::Limited { guarantee, max }
 }
 
-/// Panics if a flow was ever above a limit.
+/// Panics if a flow ever exceeded a limit.
 fn policed(world: &World, flow: FlowId, kbit: u64, burst: Nanos) {
     let mut police = Police::limit(Rate::new(kbit * 1000).unwrap(), burst);
     for one in world.sent_by(flow) {
@@ -37,7 +37,7 @@ fn policed(world: &World, flow: FlowId, kbit: u64, burst: Nanos) {
 fn a_cell_keeps_to_the_stricter_one() {
     let mut world = World::new(Wire::new(mbit(100)));
     let flood = world.flow(Service::best_effort(weight(1000)));
-    // 8 Mbit/s below 3, and 2 Mbit/s below 3.
+    // 8 Mbit/s under a limit of 3, and 2 Mbit/s under a limit of 3.
     let tight = world.flow(limited(Service::Cell(cell(mbit(8), ms(1))), 3_000, ms(2)));
     let loose = world.flow(limited(Service::Cell(cell(mbit(2), ms(1))), 3_000, ms(2)));
     world.greedy(flood, 1500);
@@ -61,7 +61,7 @@ fn a_cell_keeps_to_the_stricter_one() {
 #[cfg_attr(miri, ignore = "minutes")]
 fn the_extra_of_a_slice_is_limited_too() {
     let mut world = World::new(Wire::new(mbit(100)));
-    // 20 Mbit/s of slice and all that is left over, but 30 Mbit/s in all.
+    // 20 Mbit/s of slice and the whole left-over, but 30 Mbit/s in all.
     let flow = world.flow(limited(slice(ms(10), ms(50), true), 30_000, ms(5)));
     world.careful = true;
     world.greedy(flow, 1500);
@@ -86,7 +86,7 @@ fn the_early_packets_of_a_channel_are_limited_too() {
         ..Wire::new(mbit(100))
     };
     let mut world = World::new(wire);
-    // Five messages of 1.2 ms each at the limit's rate, 10 ms apart: two of them may go at once.
+    // Five messages of 1.2 ms each at the limit's rate, 10 ms apart. Two of them may go at once.
     let flow = world.flow(limited(channel(1500, 100, 5, ms(4)), 10_000, us(1300)));
     for _ in 0..5 {
         message(&mut world, flow, &[1500]);
@@ -103,7 +103,7 @@ fn the_early_packets_of_a_channel_are_limited_too() {
     assert!(world.sent_by(flow).any(|one| one.turn == Turn::Early));
 }
 
-/// A limit that holds up the packets of one message does not make several of it.
+/// If a limit delays the packets of one message, they stay one message.
 #[test]
 fn a_message_that_is_held_up_stays_one() {
     let mut world = World::new(Wire::new(mbit(100)));
@@ -117,15 +117,15 @@ fn a_message_that_is_held_up_stays_one() {
     };
     assert_eq!(deadlines, [[at(40); 4], [at(140); 4]].concat());
     let starts: Vec<u64> = world.sent_by(flow).map(|one| one.start.0).collect();
-    // 2.4 ms for each, of which the burst forgives 0.1 once.
+    // 2.4 ms for each; the burst covers 0.1 ms of it once.
     assert!((7_000_000..7_200_000).contains(&starts[3]), "{starts:?}");
 }
 
-/// It must not pass those who can still be in time, with a deadline that is over.
+/// With a deadline that is over it must not go before messages that can still be in time.
 #[test]
 fn a_message_that_comes_through_behind_its_deadline_counts_from_then() {
     let mut world = World::new(Wire::new(mbit(100)));
-    // 12 ms of the limit for each, 10 ms apart and to be away 5 ms later.
+    // 12 ms of the limit for each, 10 ms apart, with a deadline of 5 ms.
     let flow = world.flow(limited(channel(1500, 100, 3, ms(5)), 1_000, us(10)));
     for _ in 0..4 {
         message(&mut world, flow, &[1500]);
@@ -138,8 +138,8 @@ fn a_message_that_comes_through_behind_its_deadline_counts_from_then() {
             other => panic!("{other:?}"),
         })
         .collect();
-    // The second and the third are late by 2 and by 4 ms and keep their deadlines, the fourth
-    // by 6: its deadline is 5 ms from then.
+    // The second and the third are late by 2 and by 4 ms and keep their deadlines. The fourth is
+    // late by 6 ms: its deadline is 5 ms from then.
     let near = [0, 2_000_000, 4_000_000, 0];
     let apart = late.iter().zip(near).all(|(a, b)| a.abs_diff(b) < 50_000);
     assert!(apart, "{late:?}");
@@ -158,7 +158,7 @@ fn a_limit_comes_and_goes_and_what_is_used_stays_used() {
     world.greedy(flow, 1250);
     world.run(1_000_000);
     assert_eq!(world.sent.len(), 1, "10 ms for the first packet");
-    // Of another kind, with the same limit: it has to wait as long.
+    // A flow of another kind with the same limit has to wait as long.
     for service in [
         share,
         limited(slice(ms(1), ms(2), true), 1_000, ms(1)),
@@ -178,7 +178,7 @@ fn a_limit_comes_and_goes_and_what_is_used_stays_used() {
     assert!((10..=12).contains(&sent), "10 Mbit/s without it: {sent}");
 }
 
-/// Rates that are promised anew count from then on, however long the flow has been busy.
+/// A rate that is promised anew counts from then on, even if the flow has been busy for long.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_promise_to_a_busy_flow_is_no_credit() {
@@ -229,8 +229,8 @@ fn contracts_with_a_limit_are_served() {
     assert!(matches!(priority, Err(NotServed::Priority)));
 }
 
-/// What the module says: a flow under a limit is one without, to which the same packets come when
-/// the limit lets them go.
+/// The statement of the module: a flow under a limit equals one without a limit at which the same
+/// packets arrive when the limit lets them go.
 fn same_as_coming_later(service: Service, kbit: u64, burst: u64, lengths: &[u64]) {
     let busy = |world: &mut World| {
         let flood = world.flow(Service::best_effort(weight(1)));
@@ -251,7 +251,7 @@ fn same_as_coming_later(service: Service, kbit: u64, burst: u64, lengths: &[u64]
     let found: Vec<Departure> = held.sent_by(flow).copied().collect();
     assert_eq!(found.len(), lengths.len());
 
-    // TATm by its definition, in exact fractions of a nanosecond (of 10^6 parts).
+    // TATm by its definition, in exact fractions of a nanosecond (10^6 parts).
     let mut free = World::new(Wire::new(mbit(100)));
     busy(&mut free);
     let flow = free.flow(service);
@@ -271,7 +271,7 @@ fn same_as_coming_later(service: Service, kbit: u64, burst: u64, lengths: &[u64]
     free.run(10_000_000_000);
     let apart = free.sent_by(flow).zip(&found);
     for (number, (a, b)) in apart.enumerate() {
-        // A packet of somebody else's more or less, the burst's rounding and that of a wait.
+        // One packet of another flow more or less, the rounding of the burst, and that of a wait.
         let wait = found[number.saturating_sub(1)].start.0.abs_diff(b.start.0);
         let most = slack + burst / 64 + wait / 256;
         assert!(

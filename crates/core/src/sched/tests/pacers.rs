@@ -1,4 +1,4 @@
-//! Shaping alone: who is woken when, and for what.
+//! Tests of the pacer: the times at which it wakes, and the flows that may send then.
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use crate::contract::{self, Bucket, Sustained};
 use crate::sched::Pacer;
 use crate::units::{Bytes, Instant, Rate};
 
-/// Of many flows of many rates each wake-up is for somebody, and none comes late.
+/// With many flows of many rates, each wake-up has a packet, and no packet is late.
 #[test]
 fn a_pacers_wake_up_is_for_somebody() {
     let mut pacer = Pacer::new();
@@ -26,8 +26,8 @@ fn a_pacers_wake_up_is_for_somebody() {
             now = wake;
             continue;
         };
-        // 4,000 bits at its rate, however late the one before was; a place is at most 1/1024 of the
-        // wait or a microsecond later.
+        // 4,000 bits at its rate, independent of the lateness of the packet before. A bucket is
+        // later by at most 1/1024 of the wait or a microsecond.
         let rate = (flow.index() as u64 + 1) * 100_000;
         let due = sent[flow.index()] * 4_000_000_000_000 / rate;
         sent[flow.index()] += 1;
@@ -39,8 +39,8 @@ fn a_pacers_wake_up_is_for_somebody() {
     }
 }
 
-/// Slow flows wait in one go where CDVT has room for a thousandth of the wait, and else no longer than half of it; no rate is
-/// lost either way.
+/// A slow flow waits in one step if CDVT has room for a thousandth of the wait; else it waits in
+/// several steps. It loses no rate in either case.
 #[test]
 fn a_pacers_slow_flows_are_looked_at_once() {
     for (patience, at_once) in [(1, false), (50, false), (2_000, true), (100_000, true)] {
@@ -64,7 +64,7 @@ fn a_pacers_slow_flows_are_looked_at_once() {
     }
 }
 
-/// What follows the pause of a dual bucket is late by no more than 1/32 of CDVT.
+/// The packet after the pause of a dual bucket is late by at most 1/32 of CDVT.
 #[test]
 fn a_pacers_dual_bucket_is_full_when_it_should() {
     let sustained = Sustained {
@@ -92,8 +92,8 @@ fn a_pacers_dual_bucket_is_full_when_it_should() {
     }
 }
 
-/// Many flows whose places are all the same, and all before their time: one call looks at some of them, and says that it is not
-/// finished.
+/// Many flows have the same bucket, which is before their time. One call examines some of them, and
+/// reports that it is not finished.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_pacers_call_is_bounded() {
@@ -107,7 +107,7 @@ fn a_pacers_call_is_bounded() {
     for _ in 0..10_000 {
         assert!(pacer.poll(Instant(0), next).is_some());
     }
-    // All are due after 100 ms, and are looked at a little before.
+    // All are due after 100 ms, and are examined a little before.
     let (mut now, mut asked) = (Instant(0), 0);
     for _ in 0..10_000 {
         while pacer.poll(now, next).is_none() {

@@ -1,4 +1,4 @@
-//! Overbooked servers: priorities, proportional sharing, minimums of classes (cell-fig4).
+//! Tests of overbooked servers: priorities, proportional sharing, minimums of classes (cell-fig4).
 
 use alloc::vec::Vec;
 
@@ -17,7 +17,7 @@ fn whole(period: Nanos) -> contract::Slice {
 
 const NO_MIN: Class = Class { min: None };
 
-/// A link of 100 Mbit/s, all of it one server with these classes.
+/// A link of 100 Mbit/s that one server with these classes fills.
 fn overbooked(classes: &[Class]) -> (World, FlowId) {
     let mut world = World::new(Wire::new(mbit(100)));
     let server = world
@@ -51,7 +51,7 @@ fn close(a: f64, b: f64, percent: f64) -> bool {
     (a - b).abs() <= b * percent / 100.0
 }
 
-/// As outside of servers: waiting for the bucket is not lateness.
+/// As outside of servers, waiting for the bucket is not lateness.
 #[test]
 fn a_patient_dual_bucket_inside_bursts_and_is_silent() {
     for patience in [us(50), ms(12), ms(20), ms(4_000)] {
@@ -71,7 +71,7 @@ fn a_patient_dual_bucket_inside_bursts_and_is_silent() {
     }
 }
 
-/// A packet that is as long as MBS, of every length: as the head and behind it.
+/// Packets of every length with an equal MBS, as the head and behind it.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_member_sends_packets_as_long_as_its_burst() {
@@ -94,8 +94,8 @@ fn a_member_sends_packets_as_long_as_its_burst() {
     }
 }
 
-/// The paper's figure 4: connection 3 above, 1, 4, 5 and 6 in the middle, of which the last three
-/// ask for everything from some moment on, 2 below.
+/// Figure 4 of the paper: connection 3 in the first class, 1, 4, 5 and 6 in the second, 2 in the
+/// third. Connections 4, 5 and 6 become greedy one after the other.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn figure_4() {
@@ -219,7 +219,7 @@ fn without_overload_a_member_has_its_contract() {
     }
 }
 
-/// A tenth of 100 Mbit/s is not 5 and 6, nor anything of what others leave.
+/// A tenth of 100 Mbit/s does not cover minimums of 5 and 6, nor any share of the left-over.
 #[test]
 fn a_server_promises_no_more_than_its_slice() {
     let (mut world, _) = overbooked(&[NO_MIN]);
@@ -263,7 +263,8 @@ fn a_server_promises_no_more_than_its_slice() {
     link.invariants();
 }
 
-/// A server that a hundred members left in a hurry: their old entries go some at a time, and then all places are free.
+/// A hundred members leave a server before their packets are sent. Their old entries are dropped a
+/// few in each call, and then all flow numbers are free.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_server_is_closed_in_bounded_steps() {
@@ -294,7 +295,7 @@ fn a_server_is_closed_in_bounded_steps() {
         link.invariants();
     }
     assert!((5..10).contains(&inserted), "{inserted} calls");
-    // Its own turn is still to come.
+    // The server's own entry has not come first yet.
     assert_eq!(gone(link), 1);
     link.poll(now, |_| None);
     assert_eq!((gone(link), link.flows.len()), (0, places));
@@ -335,7 +336,7 @@ fn servers_are_asked_for_sense() {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// Members come, change, fall silent and go in any order; packets are conserved.
+    /// Members join, change, fall silent and leave in any order. Packets are conserved.
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
     fn members_are_conserved(

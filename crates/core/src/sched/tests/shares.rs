@@ -1,4 +1,4 @@
-//! The left-over: fairness, minimums, limits.
+//! Tests of the left-over: fairness, minimums, limits.
 
 use alloc::vec::Vec;
 
@@ -86,12 +86,12 @@ fn a_minimum_holds_from_the_moment_somebody_wakes() {
     }
 }
 
-/// Start-time fair queueing's bound, with the 1/1024 of a tag's rounding.
+/// The bound of start-time fair queueing, with the rounding of tags by 1/1024.
 fn fairness_bound(world: &World, flows: &[(FlowId, u16, u64)]) {
     for (i, (a, weight_a, length_a)) in flows.iter().enumerate() {
         for (b, weight_b, length_b) in &flows[i + 1..] {
-            // Service per weight of one less that of the other, over all intervals at once: the
-            // greatest difference between two moments is that of the extremes.
+            // Service per weight of one flow less that of the other, over all intervals at once:
+            // the greatest difference between two moments is that of the extremes.
             let (mut level, mut least, mut most) = (0.0, 0.0_f64, 0.0_f64);
             for one in &world.sent {
                 let length = one.length.0 as f64;
@@ -137,7 +137,7 @@ proptest! {
         for (flow, _, length) in &flows {
             world.greedy(*flow, *length);
         }
-        // The first packet of a slice is guaranteed; from then on all are in the left-over.
+        // The first packet of a slice is guaranteed. The later ones are in the left-over.
         world.run(1_000_000);
         world.sent.clear();
         for (packets, gap) in bursts {
@@ -153,7 +153,7 @@ proptest! {
     }
 }
 
-/// A slice of next to nothing, with extra.
+/// A minimal slice, with extra.
 fn spent(parts: u16) -> Service {
     let ten_seconds = Nanos::from_secs(10);
     Service::Slice {

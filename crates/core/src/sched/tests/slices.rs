@@ -1,4 +1,4 @@
-//! Slices: exactness, debt, waking.
+//! Tests of slices: exactness, debt, waking.
 
 use alloc::vec::Vec;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::world::*;
 use crate::sched::{FlowId, Wire};
 
-/// 10 Mbit/s, where a packet of 1,500 bytes takes 1.2 ms.
+/// A link of 10 Mbit/s, on which a packet of 1,500 bytes takes 1.2 ms.
 fn ethernet() -> World {
     World::new(Wire::new(mbit(10)))
 }
@@ -79,7 +79,7 @@ fn a_debt_larger_than_the_slice_is_slept_off() {
 }
 
 /// With the naive rule (an old deadline kept, a full slice) a flow that wakes just before its
-/// deadline takes two slices in a row, and at 80 % load somebody loses a whole period.
+/// deadline takes two slices in a row, and at 80 % load another flow loses a whole period.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn who_wakes_at_the_worst_moment_harms_nobody() {
@@ -88,7 +88,7 @@ fn who_wakes_at_the_worst_moment_harms_nobody() {
     let sleeper = world.flow(slice(ms(12), ms(30), false));
     world.greedy(victim, 1200);
     for round in 0..200_u64 {
-        // Awake for one packet, asleep nearly until the period is over, then greedy for a while.
+        // Awake for one packet, asleep nearly until the end of the period, then greedy for a while.
         world.offer(
             sleeper,
             crate::sched::Packet::new(crate::units::Bytes(1200)),
@@ -117,8 +117,8 @@ fn who_wakes_at_the_worst_moment_harms_nobody() {
 proptest! {
     #![proptest_config(cases(24))]
 
-    /// A backlogged flow has got its slice, but for one packet, at the end of every whole period,
-    /// whatever the others do, if the slices and one packet of overrun each fit.
+    /// At the end of every whole period a backlogged flow has got its slice, except for one packet,
+    /// with any behaviour of the other flows, if the slices and one packet of overrun each fit.
     #[test]
     #[cfg_attr(miri, ignore = "minutes")]
     fn an_admitted_slice_is_kept(
@@ -127,8 +127,8 @@ proptest! {
     ) {
         let packet = 120_000;
         let total: u64 = raw.iter().map(|(part, _)| part).sum();
-        // What each may ask so that everything, with an overrun and one packet of somebody else,
-        // is 95 % of the link.
+        // The slice of each flow, so that all slices, an overrun each and one packet of another
+        // flow are 95 % of the link.
         let mut world = World::new(Wire::new(mbit(100)));
         let mut flows = Vec::new();
         for (part, period) in &raw {

@@ -1,4 +1,4 @@
-//! Flows that come, change and go; time that does what it wants; calls that make no sense.
+//! Tests of flows that come, change and go; of times that go back or jump; and of invalid calls.
 
 use alloc::string::ToString;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use crate::contract::Slice;
 use crate::sched::{Class, END_OF_TIME, Misuse, Next, Pacer, Packet, Scheduler, Service, Wire};
 use crate::units::{Bytes, Instant, Nanos, Rate};
 
-/// Every kind, two in five of those that are promised something under a limit too.
+/// Every kind of service. Two in five of those with a guarantee also have a limit.
 fn services() -> impl Strategy<Value = Service> {
     let limit = (
         (1_u64..10_000),
@@ -84,7 +84,7 @@ fn steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..most)
 }
 
-/// Runs a story; in the end what came in went out, was flushed, or still waits.
+/// Runs a scenario. At its end every offered packet was sent, was flushed, or is queued.
 fn tell(start: u64, horizon: u64, ahead: u64, steps: Vec<Step>) {
     let mut world = World::new(Wire {
         horizon: Nanos(horizon),
@@ -214,7 +214,8 @@ fn one_call_says_what_to_send_or_when_to_wake() {
 #[test]
 fn an_idle_flow_takes_one_cache_line() {
     let mut link = Scheduler::new(Wire::new(mbit(10))).unwrap();
-    // Four calendars, of 32 bits for each place and one that says whether anything stands there; and the chunk for none.
+    // Four calendars, each with 32 bits and a mark of one bit for each bucket; and the chunk for
+    // none.
     let calendar = 8 * 16_384 * 33 / 8;
     assert_eq!(link.memory(), 4 * calendar + 64);
     let before = link.memory();
@@ -238,7 +239,7 @@ fn an_idle_flow_takes_one_cache_line() {
     assert_eq!(pacer.memory(), calendar + 128);
 }
 
-/// Inserting moves nothing in memory while there is the room that was asked for.
+/// Within the reserved number of flows, inserting moves no memory.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_flow_more_moves_no_others() {
@@ -269,7 +270,8 @@ fn a_place_is_used_again() {
     assert_ne!(first, second);
 }
 
-/// Who would have to wait beyond the end of time sleeps for good; nobody looks again and again.
+/// A flow that would have to wait beyond the end of time is never served again, and no call
+/// examines it repeatedly.
 #[test]
 fn at_the_end_of_time_flows_sleep_for_good() {
     let contract = cell(mbit(1), us(1));
@@ -289,7 +291,7 @@ fn at_the_end_of_time_flows_sleep_for_good() {
         let flow = pacer.insert(contract).unwrap();
         pacer.handle_head(flow, Bytes(1500), now).unwrap();
         let next = |_| Some(Bytes(1500));
-        // Its places are 512 ns wide, and none is behind the end.
+        // Its buckets are 512 ns wide, and none is behind the end.
         let sent = pacer.poll(now, next).is_some() || pacer.poll(Instant(u64::MAX), next).is_some();
         assert!(sent || before < 1024, "{before}");
         assert_eq!(pacer.poll(Instant(u64::MAX), next), None);

@@ -1,4 +1,4 @@
-//! The vocabulary of the scheduler's tests.
+//! Helpers of the scheduler's tests: a link in virtual time, with queues and sources of packets.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -51,24 +51,24 @@ pub(super) fn us(micros: u64) -> Nanos {
     Nanos::from_micros(micros)
 }
 
-/// Where a flow's packets come from.
+/// The source of a flow's packets.
 #[derive(Clone, Debug)]
 enum Source {
-    /// What was offered.
+    /// The packets that were offered.
     Queue(VecDeque<Packet>),
-    /// Always one more of this length.
+    /// An endless supply of packets of this length.
     Greedy(u64),
 }
 
-/// A link in virtual time. Where it is `careful` its invariants are looked at whatever is done to it.
+/// A link in virtual time. If it is `careful`, its invariants are checked after each step.
 pub(super) struct World {
     pub(super) link: Scheduler,
     pub(super) now: u64,
     sources: Vec<Source>,
     pub(super) sent: Vec<Departure>,
-    /// Packets that were put in a queue, and that are in one.
+    /// Number of packets that were offered.
     pub(super) offered: usize,
-    /// Look at all invariants after each step (linear in everything).
+    /// Whether all invariants are checked after each step (linear in everything).
     pub(super) careful: bool,
 }
 
@@ -89,7 +89,7 @@ impl World {
         self.note(flow)
     }
 
-    /// A flow that the link has; its queue is empty.
+    /// Registers a flow of the link, with an empty queue.
     pub(super) fn note(&mut self, flow: FlowId) -> FlowId {
         if flow.index() == self.sources.len() {
             self.sources.push(Source::Queue(VecDeque::new()));
@@ -98,7 +98,7 @@ impl World {
         flow
     }
 
-    /// A packet comes now.
+    /// Offers a packet that arrives now.
     pub(super) fn offer(&mut self, flow: FlowId, packet: Packet) {
         self.offered += 1;
         let Source::Queue(queue) = &mut self.sources[flow.index()] else {
@@ -112,7 +112,7 @@ impl World {
         self.look();
     }
 
-    /// From now on the flow always has a packet of this length.
+    /// Gives the flow an endless supply of packets of this length.
     pub(super) fn greedy(&mut self, flow: FlowId, length: u64) {
         self.sources[flow.index()] = Source::Greedy(length);
         let packet = Packet::new(Bytes(length));
@@ -122,7 +122,7 @@ impl World {
         self.look();
     }
 
-    /// The flow has nothing more to send.
+    /// Ends the flow's supply of packets. Returns the number of packets that were queued.
     pub(super) fn quiet(&mut self, flow: FlowId) -> usize {
         let left = self.queued(flow);
         self.sources[flow.index()] = Source::Queue(VecDeque::new());
@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// One packet, if there is one now.
+    /// Sends one packet, if one may leave now.
     pub(super) fn poll(&mut self) -> Option<Departure> {
         let sources = &mut self.sources;
         let departure =
@@ -154,7 +154,7 @@ impl World {
         departure
     }
 
-    /// Time goes on to `until`; what leaves meanwhile is noted.
+    /// Advances the time to `until`, and records the departures.
     pub(super) fn run(&mut self, until: u64) {
         loop {
             while let Some(departure) = self.poll() {
@@ -171,22 +171,22 @@ impl World {
         self.now = self.now.max(until);
     }
 
-    /// What a flow sent.
+    /// The departures of a flow.
     pub(super) fn sent_by(&self, flow: FlowId) -> impl Iterator<Item = &Departure> {
         self.sent.iter().filter(move |one| one.flow == flow)
     }
 
-    /// How much time of the link a flow got.
+    /// The time of the link that a flow used.
     pub(super) fn time_of(&self, flow: FlowId) -> u64 {
         self.sent_by(flow).map(|one| one.end.0 - one.start.0).sum()
     }
 
-    /// How many bytes a flow sent.
+    /// The bytes that a flow sent.
     pub(super) fn bytes_of(&self, flow: FlowId) -> u64 {
         self.sent_by(flow).map(|one| one.length.0).sum()
     }
 
-    /// Packets that left later than they had to.
+    /// Number of packets that left after their deadline.
     pub(super) fn misses(&self) -> usize {
         let late = |one: &&Departure| match one.turn {
             Turn::Guaranteed { deadline } | Turn::Shared { deadline } => one.end > deadline,

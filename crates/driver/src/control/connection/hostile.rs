@@ -1,8 +1,8 @@
-//! What the peer of a connection may send, from bytes: any bytes, in any pieces, with any descriptors beside them.
+//! A hostile peer of a connection, from bytes: any bytes, in any pieces, with any descriptors.
 //!
-//! [`judged`] plays it to a connection and compares what comes of it with the definition of the frames; it panics where they
-//! differ, where anything waits, and where a descriptor stays open. Tests and the target `connection` of `fuzz/` call the same
-//! function.
+//! [`judged`] sends the pieces to a connection and compares the outcome with the definition of the
+//! frames. It panics if the two differ, if data stays queued, or if a descriptor stays open. Tests
+//! and the fuzz target `connection` call the same function.
 
 use std::io::{PipeReader, Read as _, pipe};
 
@@ -11,12 +11,13 @@ use netnice_api::frame::FrameError;
 
 use super::*;
 
-/// Plays the story that these bytes tell, and returns how it ends.
+/// Runs the scenario that these bytes encode, and returns the name of its outcome.
 pub fn judged(bytes: &[u8]) -> String {
     played(&pieces(bytes))
 }
 
-/// Makes the length of the last piece right, and the lengths of the messages in the stream that the pieces are.
+/// Corrects the length of the last piece, and the lengths of the messages in the stream of all
+/// pieces.
 #[cfg(fuzzing)]
 pub fn mend(bytes: &mut [u8]) {
     let (mut at, mut places) = (0, Vec::new());
@@ -34,21 +35,22 @@ pub fn mend(bytes: &mut [u8]) {
     }
 }
 
-/// A piece of what a daemon sends: so many descriptors, and bytes.
+/// One piece of input: bytes, and a number of descriptors.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
     pub(super) descriptors: u8,
     pub(super) bytes: Vec<u8>,
 }
 
-/// A story from bytes: of each piece how many descriptors, the length in two bytes, and the bytes.
+/// Decodes a scenario: per piece one byte for the number of descriptors, the length in two bytes,
+/// and the bytes.
 pub(super) fn pieces(bytes: &[u8]) -> Vec<Sent> {
     let (mut rest, mut all) = (bytes, Vec::new());
     while let Some(([kind, high, low], behind)) = rest.split_first_chunk::<3>() {
         let length = usize::from(u16::from_be_bytes([*high, *low])).min(behind.len());
         let (bytes, behind) = behind.split_at(length);
         rest = behind;
-        // One mostly; nothing can be beside no bytes.
+        // Mostly no descriptor or one. A message without bytes can carry none.
         let descriptors = if bytes.is_empty() {
             0
         } else {
@@ -60,7 +62,8 @@ pub(super) fn pieces(bytes: &[u8]) -> Vec<Sent> {
     all
 }
 
-/// The calls in a stream up to what is none, and whether there is something that is none: the frames by their definition.
+/// The calls of a stream up to the first malformed message, and whether there is one, by the
+/// definition of the frames.
 fn naive(stream: &[u8]) -> (Vec<DriverCall>, bool) {
     let (mut rest, mut calls) = (stream, Vec::new());
     while let Some((length, behind)) = rest.split_first_chunk::<4>() {
@@ -80,8 +83,8 @@ fn naive(stream: &[u8]) -> (Vec<DriverCall>, bool) {
     (calls, false)
 }
 
-/// Plays a story, and says how it ended: with calls, with none, or by what ended it. Nothing waits, nothing is lost, and no
-/// descriptor stays open.
+/// Runs a scenario and returns the name of its outcome. Panics if data stays queued or is lost, or
+/// if a descriptor stays open.
 pub(super) fn played(sent: &[Sent]) -> String {
     let (own, mut peer) = UnixStream::pair().expect("a pair");
     let mut connection = Connection::new(own).expect("a connection");
@@ -97,13 +100,13 @@ pub(super) fn played(sent: &[Sent]) -> String {
         assert_eq!(gone.expect("room"), piece.bytes.len());
         open.extend(pipes.into_iter().map(|(read, _)| read));
         stream.extend(&piece.bytes);
-        // Four calls of the kernel's at most for 64 KiB.
+        // At most four reads of the kernel for 64 KiB.
         for _ in 0..5 {
             let mut end = connection.receive().err();
             while end.is_none() {
                 match connection.poll_call() {
                     Ok(Some(call)) => {
-                        // One in two takes what is beside it.
+                        // Every other call takes its descriptor.
                         if calls.len() % 2 == 0 {
                             taken += usize::from(connection.take_descriptor().is_some());
                         }
@@ -128,7 +131,7 @@ pub(super) fn played(sent: &[Sent]) -> String {
             if calls.is_empty() { "nothing" } else { "calls" }
         }
         Some(EndOf::Descriptors) => {
-            // More than one at once, or too many that nobody took.
+            // Several in one message, or too many that no call took.
             assert!(sent.iter().any(|one| one.descriptors > 1) || open.len() > taken + MOST_BESIDE);
             assert!(wanted.starts_with(&calls));
             "descriptors"
@@ -144,7 +147,7 @@ pub(super) fn played(sent: &[Sent]) -> String {
         }
         Some(other) => panic!("{other}"),
     };
-    // One last word says why.
+    // One last message gives the reason.
     connection.flush().expect("there is room");
     assert!(!connection.wants_to_write());
     drop(connection);
@@ -158,7 +161,7 @@ pub(super) fn played(sent: &[Sent]) -> String {
             assert_eq!(word, failed(0, &why));
         }
     }
-    // What nobody holds any more has come to its end.
+    // All write ends are closed.
     for mut pipe in open {
         assert_eq!(pipe.read(&mut [0]).expect("it is open"), 0);
     }

@@ -1,4 +1,4 @@
-//! What a connection makes of any bytes, in any pieces, with any descriptors beside them.
+//! A connection's reaction to any bytes, in any pieces, with any descriptors.
 
 use std::io::{Read as _, Write as _};
 
@@ -28,7 +28,7 @@ fn streams_that_are_kept_end_as_they_did() {
     corpus().replay(judged, &outcomes);
 }
 
-/// The longest message that is allowed comes in pieces of the socket's, and one byte more is refused.
+/// The longest allowed message arrives in several pieces and is accepted; one byte more is refused.
 #[test]
 fn a_message_of_the_limit_is_taken() {
     for (length, end) in [(LONGEST_CALL, "json"), (LONGEST_CALL + 1, "long")] {
@@ -44,7 +44,8 @@ fn a_message_of_the_limit_is_taken() {
     }
 }
 
-/// A peer that asks and does not read is not asked on; as it reads, it is answered, in order.
+/// No call is taken from a peer that does not read. When the peer reads, it gets all answers in
+/// order.
 #[test]
 fn calls_wait_while_much_is_unread() {
     let (own, mut peer) = UnixStream::pair().expect("a pair");
@@ -82,7 +83,7 @@ fn calls_wait_while_much_is_unread() {
     assert!(heard == told);
 }
 
-/// What empties what is unread may be another word than an answer: the calls behind it are asked for all the same.
+/// The unread output may be an event and no answer. The calls behind it are taken all the same.
 #[test]
 fn calls_that_wait_are_not_forgotten_when_all_has_gone() {
     let (own, mut peer) = UnixStream::pair().expect("a pair");
@@ -108,14 +109,15 @@ fn calls_that_wait_are_not_forgotten_when_all_has_gone() {
     drop(reads.join().expect("it has read"));
 }
 
-/// Whatever waits to be taken is bounded, whoever sends it.
+/// The number of waiting descriptors is bounded.
 #[test]
 fn descriptors_that_nobody_takes_end_it() {
     let one = Sent {
         descriptors: 1,
         bytes: vec![0],
     };
-    // The first bytes of a length of zeros, then of messages of nothing: so one each in a length that never ends.
+    // The first bytes are a length of zero. The messages after it each carry one descriptor and
+    // belong to a length that stays incomplete.
     let mut sent = vec![Sent {
         descriptors: 0,
         bytes: vec![0, 0, 0xff, 0xff],
@@ -134,7 +136,7 @@ proptest! {
         judged(&bytes);
     }
 
-    /// Good calls and bad, cut anywhere.
+    /// Good and bad calls, cut at any place.
     #[test]
     fn what_is_said_is_heard_however_it_is_cut(
         stories in corpus().some(1..5),

@@ -49,7 +49,7 @@ fn a_user_has_so_many_bytes_at_most_and_others_are_not_touched() {
     );
     files.admit(1001, MOST, MOST).unwrap();
     assert!(files.admit(1001, u64::MAX, MOST).is_err());
-    // Those that are gone are seen without anybody's looking.
+    // `admit` notices files that have ended without a call of `forget_gone`.
     drop(all);
     files.admit(1000, MOST, MOST).unwrap();
 }

@@ -1,23 +1,24 @@
-//! The flows that are open, by numbers of which none soon comes twice.
+//! The open flows, by numbers that are not reused soon.
 //!
-//! The packet thread knows a flow by its place in tables, which another flow has at once when it is closed. What the daemon says of
-//! one may have been said before it heard that its program is gone; so it is told another number, and such a word means
-//! nobody then, until 2^32 others came.
+//! The packet thread identifies a flow by its index in tables. It reuses the index as soon as the
+//! flow is closed. The daemon may send a call for a flow before it learns that the flow's program
+//! has ended. So the daemon gets a different number, which is reused only after 2^32 further flows;
+//! a late call then finds no flow.
 
 use std::collections::BTreeMap;
 
 use super::Flow;
 
-/// See the module.
+/// The open flows; see the module.
 #[derive(Default)]
 pub(super) struct Flows {
     open: BTreeMap<u32, Flow>,
-    /// The next one's number, if nobody has it.
+    /// The next flow's number, unless it is in use.
     next: u32,
 }
 
 impl Flows {
-    /// Another one: its number.
+    /// Adds a flow and returns its number.
     pub fn insert(&mut self, flow: Flow) -> u32 {
         while self.open.contains_key(&self.next) {
             self.next = self.next.wrapping_add(1);
@@ -28,7 +29,7 @@ impl Flows {
         number
     }
 
-    /// One that is gone from now on.
+    /// Removes a flow. Its number is not reused soon.
     pub fn remove(&mut self, number: u32) -> Option<Flow> {
         self.open.remove(&number)
     }
@@ -41,7 +42,7 @@ impl Flows {
         self.open.get_mut(&number)
     }
 
-    /// All, by number.
+    /// All flows, by number.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (u32, &Flow)> {
         self.open.iter().map(|(number, flow)| (*number, flow))
     }
@@ -50,7 +51,7 @@ impl Flows {
         self.open.is_empty()
     }
 
-    /// The next one has this number, if nobody has it.
+    /// Sets the number of the next flow, unless it is in use.
     #[cfg(test)]
     pub fn begin_at(&mut self, number: u32) {
         self.next = number;

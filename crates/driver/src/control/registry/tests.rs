@@ -1,4 +1,4 @@
-//! The registry and a packet thread, on a link of paper.
+//! The registry with a packet thread, on a fake link.
 
 use std::os::unix::net::UnixDatagram;
 use std::thread;
@@ -20,7 +20,7 @@ const SHAPE: ShapeDoc = ShapeDoc {
     receive_entries: 64,
 };
 
-/// The packet thread ends with the registry.
+/// A registry whose packet thread ends with it.
 fn registry() -> Registry {
     let interface = Interface {
         name: "paper".to_owned(),
@@ -46,7 +46,7 @@ fn registry() -> Registry {
 }
 
 impl Registry {
-    /// A program, which is this process.
+    /// Attaches this process as a program.
     fn program(&mut self) -> u32 {
         let pid = std::process::id();
         let life = PidFd::open(pid).unwrap().duplicate().unwrap();
@@ -62,7 +62,7 @@ impl Registry {
         self.attach(&guest, budget, Some(life)).unwrap().program
     }
 
-    /// A flow of it, from this port.
+    /// Opens a flow of the program, from this port.
     fn opened(&mut self, program: u32, port: u16) -> u32 {
         let asked = DriverFlow {
             program,
@@ -87,7 +87,7 @@ impl Registry {
 fn a_late_word_for_a_flow_does_not_mean_the_one_that_has_its_place() {
     let mut registry = registry();
     let other = registry.program();
-    // By its program's end, and by its own.
+    // The flow ends with its program, and by itself.
     for by_itself in [false, true] {
         let gone = registry.program();
         let late = registry.opened(gone, 5000);
@@ -110,7 +110,7 @@ fn a_late_word_for_a_flow_does_not_mean_the_one_that_has_its_place() {
         }
         assert_eq!(registry.census().unwrap().flows, before);
         assert_eq!((before[0].flow, before[0].held), (present, 0));
-        // It hears what is meant for itself.
+        // Calls for the present flow succeed.
         registry.readdress(present, None, 576).unwrap();
         let counts = registry.close(present).unwrap();
         assert_eq!(counts, FlowCounts::default());

@@ -21,7 +21,7 @@ fn port(local: &str) -> Match {
     }
 }
 
-/// Flow 0 wants every part of what comes to port 53, flow 1 only those in order, to port 54.
+/// Flow 0 takes every fragment to port 53. Flow 1 takes fragments to port 54 in order only.
 fn two() -> Demux {
     let mut demux = Demux::new(OWN);
     claim(&mut demux, 0, Reassembly::Complete, port("10.0.0.1:53")).unwrap();
@@ -34,7 +34,7 @@ fn parts(to: &str, id: u16) -> Vec<Vec<u8>> {
     datagram.data(&[id as u8; 100]).parts(32)
 }
 
-/// Who got which part, in the order in which they got them.
+/// (flow, fragment), in order of delivery.
 #[derive(Default)]
 struct Log(Vec<(u32, Vec<u8>)>);
 
@@ -94,7 +94,7 @@ fn a_datagram_that_is_nobodys_stays_nobodys() {
     for part in parts("10.0.0.1:99", 7) {
         assert_eq!(demux.handle(&part, Instant(0)), Verdict::Unclaimed);
     }
-    // Also if its parts came in another order, though late.
+    // Also if the fragments arrived in another order, though late.
     let mut log = Log::default();
     for part in parts("10.0.0.1:99", 8).iter().rev() {
         log.handle(&mut demux, part, 0);
@@ -118,7 +118,7 @@ fn nobody_draws_parts_of_others_to_himself() {
     assert_eq!((log.of(0), log.of(1)), (good, Vec::new()));
 }
 
-/// Eight bytes of this part's datagram, from byte `offset` on, which are said to be its last ones.
+/// Eight bytes of this fragment's datagram, from byte `offset` on, marked as the last fragment.
 fn last(part: &[u8], offset: u16) -> Vec<u8> {
     let mut part = part[..14 + 20 + 8].to_vec();
     part[16..18].copy_from_slice(&28_u16.to_be_bytes());
@@ -129,7 +129,7 @@ fn last(part: &[u8], offset: u16) -> Vec<u8> {
 
 #[test]
 fn who_ends_a_datagram_of_others_does_not_get_the_rest_of_it() {
-    // In order, or over what has come.
+    // In order, or overlapping bytes that have arrived.
     for end in [8, 32] {
         let mut demux = two();
         let mut log = Log::default();
@@ -145,7 +145,7 @@ fn who_ends_a_datagram_of_others_does_not_get_the_rest_of_it() {
         }
         let all = [&good[..1], &[tiny], &good[1..]].concat();
         assert_eq!((log.of(0), log.of(1)), (all, Vec::new()), "{end}");
-        // Then the number can be another's.
+        // After `LIFETIME` another flow can get the identification.
         log.handle(&mut demux, &bad[0], LIFETIME);
         assert_eq!(log.of(1), bad[..1]);
     }
@@ -168,7 +168,7 @@ fn a_number_that_its_owner_uses_again_is_in_order_again() {
 fn a_first_part_too_short_to_say_its_port_is_discarded() {
     let mut demux = two();
     let mut tiny = parts("10.0.0.1:53", 7)[0].clone();
-    // Eight bytes are the shortest part but the last; TCP's header is longer.
+    // A fragment that is not the last has at least eight bytes; TCP's header is longer.
     tiny.truncate(14 + 20 + 8);
     tiny[16..18].copy_from_slice(&28_u16.to_be_bytes());
     tiny[23] = 6;
@@ -184,7 +184,7 @@ fn parts_are_forgotten_in_time_and_when_there_is_no_room() {
     assert_eq!(demux.handle(&part, Instant(0)), Verdict::Held);
     demux.handle(&parts("10.0.0.1:53", 8)[0], Instant(LIFETIME));
     assert_eq!(demux.counters().discarded[Discard::Forgotten as usize], 1);
-    // Waiting ones cannot push out what is known, and not each other beyond their number.
+    // Waiting datagrams do not drop known ones, and do not exceed their own limit.
     let known = parts("10.0.0.1:53", 9);
     let mut log = Log::default();
     log.handle(&mut demux, &known[0], LIFETIME);
@@ -194,7 +194,7 @@ fn parts_are_forgotten_in_time_and_when_there_is_no_room() {
     assert_eq!(demux.counters().held, WAITING as u64);
     log.handle(&mut demux, &known[1], LIFETIME);
     assert_eq!(log.of(0).len(), 2);
-    // What is known of one flow does not push out another's.
+    // Known datagrams of one flow do not drop those of another.
     for id in 0..3 * KNOWN_PER_OWNER as u16 {
         log.handle(&mut demux, &parts("10.0.0.1:54", 5000 + id)[0], LIFETIME);
     }
@@ -209,7 +209,7 @@ fn a_flow_that_ends_takes_its_datagrams_along() {
     demux.handle(&parts[0], Instant(0));
     demux.remove(FlowNo(0)).unwrap();
     demux.insert(FlowNo(0), Reassembly::Complete).unwrap();
-    // Its number has a new owner, who gets nothing of it.
+    // The flow's number is reused by a new flow, which gets no fragment of the old one.
     assert_eq!(demux.handle(&parts[1], Instant(0)), Verdict::Held);
     demux.invariants();
 }
@@ -238,8 +238,9 @@ fn members_of_a_group_may_want_different_things() {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// Datagrams of several flows, their parts shuffled, some twice: who wants all gets exactly its own, who
-    /// wants order gets what came in order, and nobody gets another's.
+    /// Datagrams of several flows, with fragments shuffled and some twice. A flow that takes all
+    /// fragments gets exactly its own; a flow that takes them in order gets those in order; no flow
+    /// gets another flow's.
     #[test]
     fn parts_go_where_their_datagram_goes(
         datagrams in prop::collection::vec((0..3_usize, 1..200_usize, any::<bool>()), 1..12),

@@ -1,4 +1,5 @@
-//! The receive demultiplexer from bytes: those in `corpus` are judged again with every test; the property tries what is near them.
+//! The receive demultiplexer from bytes: each test replays the files in `corpus`; the property
+//! tries inputs near them.
 
 use netnice_cases::Corpus;
 
@@ -27,7 +28,7 @@ proptest! {
     }
 }
 
-/// Every way to go that frames have here.
+/// Every outcome of a frame here.
 const OUTCOMES: [&str; 13] = [
     "nothing",
     "one",

@@ -1,7 +1,9 @@
-//! The gates of flows: memory that is shared with the XDP program, which drops frames of a flow while it is shut.
+//! The gates of flows, in memory shared with the XDP program. While a flow's gate is shut, XDP
+//! drops the flow's frames.
 //!
-//! To shut one is a store, and it opens by itself when its time has come; so the packet thread makes no call, and nothing stays shut
-//! when it is gone. The program counts what it drops beside it.
+//! To shut a gate is one store of an end time, so the packet thread makes no system call. The gate
+//! opens by itself at the end time, also if the driver has ended. The XDP program counts dropped
+//! frames beside the end time.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -13,15 +15,15 @@ use netnice_kernel::direct::{DirectGate, MAX_GATES};
 use super::Mapping;
 use crate::demux::FlowNo;
 
-/// See the module.
+/// The gates of all flows; see the module.
 #[derive(Debug)]
 pub(in crate::link) struct Gates {
     memory: Mapping,
-    /// What was told of each counter.
+    /// The last reported value of each counter.
     told: Vec<u64>,
 }
 
-/// As `struct direct_gate`.
+/// Layout of `struct direct_gate`.
 #[repr(C)]
 struct Gate {
     shut_until: AtomicU64,
@@ -33,7 +35,7 @@ const _: () = assert!(size_of::<Gate>() == size_of::<DirectGate>());
 impl Gates {
     pub(super) fn map(table: BorrowedFd<'_>) -> io::Result<Gates> {
         let length = MAX_GATES as usize * size_of::<Gate>();
-        // SAFETY: a new mapping of the table, at no particular place.
+        // SAFETY: a new mapping of the table, without a fixed address.
         let memory = unsafe { Mapping::new(length, libc::MAP_SHARED, table.as_raw_fd(), 0)? };
         Ok(Gates {
             memory,
@@ -41,14 +43,14 @@ impl Gates {
         })
     }
 
-    /// Shuts a flow until then.
+    /// Shuts a flow's gate until `until`.
     pub(in crate::link) fn shut(&mut self, flow: FlowNo, until: Instant) {
         if let Some(gate) = self.gate(flow) {
             gate.shut_until.store(until.0, Ordering::Relaxed);
         }
     }
 
-    /// How many frames of it were dropped since the last time.
+    /// How many frames of the flow were dropped since the last call.
     pub(in crate::link) fn dropped(&mut self, flow: FlowNo) -> u64 {
         let Some(gate) = self.gate(flow) else {
             return 0;
@@ -63,7 +65,8 @@ impl Gates {
 
     fn gate(&self, flow: FlowNo) -> Option<&Gate> {
         let place = Some(flow.0).filter(|flow| *flow < MAX_GATES)? as usize;
-        // SAFETY: the mapping begins at a page and has room for MAX_GATES of them; both sides use them by atomic words alone.
+        // SAFETY: the mapping begins at a page and has room for MAX_GATES gates; both sides access
+        // them by atomic words only.
         Some(unsafe { &*self.memory.start.as_ptr().cast::<Gate>().add(place) })
     }
 }

@@ -1,8 +1,8 @@
-//! One receive queue of an interface: a socket that is bound to it, and the two rings by which frames come in.
+//! One receive queue of an interface: an AF_XDP socket bound to it, and its two receive rings.
 //!
-//! XDP hands a frame to a socket of the queue that it came by, or to none; so each queue has one. All share one memory: the first
-//! socket brings it, the others name the first. What is empty each has in a ring of its own, and a frame goes back to the queue
-//! that it came by.
+//! XDP hands a frame only to a socket of the queue that received it, so each queue has a socket.
+//! All sockets share one UMEM: the first registers it, and the others refer to the first. Each
+//! queue has its own fill ring, and a frame returns to the queue that it came from.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -12,17 +12,17 @@ use super::{ENTRIES, Mapping, Ring};
 use crate::link::socket::{bind, get, open, set, system};
 use crate::link::{Counters, FRAME, Interface, LinkError};
 
-/// See the module.
+/// A receive queue; see the module.
 #[derive(Debug)]
 pub(super) struct Queue {
     pub receive: Ring<libc::xdp_desc>,
     pub fill: Ring<u64>,
-    // Behind the rings: they go in this order.
+    // After the rings: fields are dropped in this order.
     socket: OwnedFd,
 }
 
 impl Queue {
-    /// The first one, with the rings by which frames go out.
+    /// Opens the first queue, with the rings for sending.
     pub fn first(
         interface: &Interface,
         memory: &Mapping,
@@ -54,7 +54,7 @@ impl Queue {
         Ok((queue, transmit, completion))
     }
 
-    /// Another one, with the memory of the first.
+    /// Opens another queue, on the first queue's UMEM.
     pub fn another(interface: &Interface, number: u32, first: &Queue) -> Result<Queue, LinkError> {
         let name = &interface.name;
         let socket = socket(name)?;
@@ -62,7 +62,7 @@ impl Queue {
         set_rings(it, &[libc::XDP_RX_RING], name)?;
         let offsets = offsets(it, name)?;
         let queue = Queue::of(socket, &offsets, name)?;
-        // How frames pass is as with the first.
+        // The bind flags are those of the first socket.
         let shares = (libc::XDP_SHARED_UMEM, first.socket.as_raw_fd());
         let bound = bind_queue(queue.socket.as_fd(), interface.index, number, shares);
         bound.map_err(|source| LinkError::Queue {
@@ -73,7 +73,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// With its rings. Older kernels map none of a socket that is bound.
+    /// Maps the rings. Older kernels cannot map rings of a bound socket.
     fn of(
         socket: OwnedFd,
         offsets: &libc::xdp_mmap_offsets,
@@ -91,12 +91,12 @@ impl Queue {
         })
     }
 
-    /// Readable when a frame came by it.
+    /// Readable when the queue received a frame.
     pub fn fd(&self) -> &OwnedFd {
         &self.socket
     }
 
-    /// Adds what the kernel counted.
+    /// Adds the kernel's counters.
     pub fn count(&self, counters: &mut Counters) {
         let told: io::Result<libc::xdp_statistics> =
             get(self.socket.as_fd(), libc::SOL_XDP, libc::XDP_STATISTICS);
@@ -125,7 +125,8 @@ fn offsets(socket: BorrowedFd<'_>, name: &str) -> Result<libc::xdp_mmap_offsets,
         .map_err(system("cannot ask for the rings of", name))
 }
 
-/// Binds to a queue. A socket that was closed a moment ago still holds it: the kernel tears it down later.
+/// Binds to a queue, with retries: a recently closed socket holds the queue until the kernel tears
+/// it down.
 fn bind_queue(
     socket: BorrowedFd<'_>,
     index: u32,
@@ -148,7 +149,7 @@ fn bind_queue(
     bind(socket, &address)
 }
 
-/// `struct xdp_umem_reg` as every kernel with AF_XDP takes it; later ones have more fields.
+/// `struct xdp_umem_reg` as every kernel with AF_XDP accepts it; later kernels have more fields.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Umem {
@@ -158,7 +159,7 @@ struct Umem {
     headroom: u32,
 }
 
-/// How many descriptors one `sendto` takes: 16 µs of 1500 bytes.
+/// Descriptors per `sendto`: 16 µs for 64 packets of 1500 bytes.
 const SEND_BUDGET: u32 = 64;
 const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 const BIND_TRIES: u32 = 100;

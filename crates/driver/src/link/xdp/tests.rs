@@ -1,6 +1,6 @@
 use super::*;
 
-/// A ring to send by with so many frames in it, and the kernel's index of it.
+/// A send ring with `frames` frames in it, and the kernel's index of it.
 fn ring(frames: u32) -> (Ring<u64>, *const AtomicU32) {
     // SAFETY: all bits zero are a value of this plain structure.
     let mut offsets: libc::xdp_ring_offset = unsafe { std::mem::zeroed() };
@@ -20,7 +20,8 @@ fn ring(frames: u32) -> (Ring<u64>, *const AtomicU32) {
     (ring, taken)
 }
 
-/// What became of a flush by a kernel that takes so many frames in each call and shows how many it has taken, and how often it was called.
+/// The result of a flush and the number of calls. `taken` gives the number of frames that the
+/// kernel shows as taken after so many calls.
 fn flush(frames: u32, taken: impl Fn(u32) -> u32) -> (Flushed, u32) {
     let (mut ring, index) = ring(frames);
     let mut calls = 0;

@@ -4,7 +4,7 @@ use super::*;
 
 const MS: u64 = 1_000_000;
 
-/// What is asked into a file, and what was asked so far.
+/// Requests into a file, and a reader of the requests so far.
 fn asking() -> (Awake, impl FnMut() -> Vec<i32>) {
     let path = std::env::temp_dir().join(format!(
         "netnice-awake-{}-{:?}",
@@ -36,7 +36,7 @@ fn processors_are_kept_awake_from_a_packet_on_until_no_more_come() {
     let (start, later) = (Instant(1_000 * MS), |ms: u64| Instant((1_000 + ms) * MS));
     assert_eq!(awake.rests(start, None), None);
     assert!(asked().is_empty());
-    // A packet each millisecond, known before or not.
+    // A packet each millisecond, with and without a known next departure.
     for ms in 0..100 {
         awake.left(later(ms));
         let next = (ms % 2 == 0).then(|| later(ms + 1));

@@ -2,7 +2,8 @@ use super::*;
 
 const US: u64 = 1_000;
 
-/// Plays a thread that is awake and asleep in turn; how much of the time it was awake.
+/// Simulates a thread that alternates between work and idleness; returns the part of the time that
+/// it was awake.
 fn play(duty: &mut Duty, busy: u64, idle: u64, rounds: u64) -> f64 {
     let (mut now, mut awake) = (duty.since.0, 0);
     let begin = now;
@@ -13,7 +14,7 @@ fn play(duty: &mut Duty, busy: u64, idle: u64, rounds: u64) -> f64 {
             now += pause.as_nanos() as u64;
             duty.slept(Instant(now));
         }
-        // Before it sleeps it spins, if it may, half of what is left.
+        // Before sleeping, the thread spins for half of the idle time if it may.
         let spin = if duty.may_spin() { idle / 2 } else { 0 };
         now += spin;
         awake += spin;
@@ -34,7 +35,8 @@ fn who_sleeps_enough_spins_always() {
 #[test]
 fn spinning_ends_where_it_would_take_all() {
     let mut duty = Duty::new(Instant(5));
-    // 80 us of work, 10 of spin and 10 of sleep: a tenth of sleep is enough. 85 of work, 7.5 and 7.5: it is not.
+    // 80 us of work, 10 of spin and 10 of sleep: a tenth of sleep suffices. 85 of work, 7.5 and
+    // 7.5: it does not.
     let share = play(&mut duty, 80 * US, 20 * US, 100_000);
     assert!((0.89..0.91).contains(&share), "{share}");
     let share = play(&mut duty, 85 * US, 15 * US, 100_000);

@@ -1,6 +1,6 @@
 use super::*;
 
-/// After twenty thousand sleeps that are as late as `late` says.
+/// The lead after twenty thousand sleeps with the lateness `late`.
 fn learnt(late: impl Fn(u64) -> u64) -> u64 {
     let mut lead = Lead::new();
     (0..20_000).for_each(|number| lead.saw(late(number)));
@@ -9,7 +9,7 @@ fn learnt(late: impl Fn(u64) -> u64) -> u64 {
 
 #[test]
 fn it_is_as_long_as_all_but_one_in_five_hundred_need() {
-    // From 0 to 50 µs, each as often as another.
+    // From 0 to 50 µs, uniformly.
     let seen = learnt(|number| number * 7919 % 50_000);
     assert!((45_000..=60_000).contains(&seen), "{seen}");
 }

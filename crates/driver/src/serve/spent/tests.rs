@@ -20,11 +20,12 @@ fn each_stretch_is_for_one_of_three() {
         assert_eq!(all, awake.0, "nothing is counted twice");
         (spent.receiving.0, spent.sending.0, spent.waiting.0)
     };
-    // Frames alone, whoever has woken it: all of it. With packets beside them: until they are handed over, and to tell of them.
+    // Frames only, whatever has woken the thread: all the time is for them. With packets beside
+    // them: until delivery, and the notification.
     assert_eq!(of(round(Some(1_900), false), Woken::Frames), (1_300, 0, 0));
     assert_eq!(of(round(Some(1_900), true), Woken::Due), (600, 700, 0));
     assert_eq!(of(round(None, true), Woken::Not), (0, 1_300, 0));
-    // A program rang, and its packet is not due; nobody did.
+    // A program wrote its doorbell, and its packet is not due; no doorbell was written.
     assert_eq!(of(round(None, false), Woken::Called), (0, 1_300, 0));
     assert_eq!(of(round(None, false), Woken::Not), (0, 0, 1_300));
     assert_eq!(of(round(None, false), Woken::Due), (0, 0, 1_300));
@@ -51,7 +52,7 @@ fn what_a_sleep_takes_is_learnt_from_some_of_them() {
     }
     assert_eq!(asked, 100);
     assert!((20_500..=21_000).contains(&waking.cost().0), "{waking:?}");
-    // One that was not slept after all, and one that took a second.
+    // A sleep that did not take place, and a sleep of a second.
     (0..SAMPLE).for_each(|_| waking.falls_asleep(|| 0));
     waking.wakes(|| 1_000_000_000);
     assert!(waking.cost().0 < 23_000, "{waking:?}");

@@ -1,6 +1,7 @@
 use super::*;
 
-/// Flows of programs, each sent a packet of 1 µs so often, for a quarter of a second; what part of the driver's time each flow got.
+/// Each flow belongs to a program and is sent a packet of 1 µs in the given interval in µs, for a
+/// quarter of a second. Returns each flow's part of the driver's time.
 fn shares(flows: &[(usize, u64)]) -> Vec<f64> {
     let mut pool = Pool::default();
     let programs = flows.iter().map(|(program, _)| program + 1).max();
@@ -78,13 +79,13 @@ fn what_many_have_saved_is_no_flood() {
         let mut admit = || member.admit((&mut pool, &mut program), (Nanos(0), Nanos(1_000)), now);
         got += (0..1000).take_while(|_| admit().is_ok()).count();
     }
-    // Of 4 s that they would have alone: the pool's millisecond, and what is least for each.
+    // Out of 4 s for flows that are alone: the pool's millisecond, and the least burst of each.
     assert!(got <= 1_000 + 7_000 + 4096 * 20, "{got} us");
 }
 
 #[test]
 fn a_flow_among_many_can_pay_for_the_packet_that_wakes_the_driver() {
-    // Beside 40 floods one packet in 8 ms, which takes 80 us: 1 %, of the 1.2 that it may have.
+    // One packet in 8 ms beside 40 floods. It takes 80 us: 1 %, of the 1.2 % that it may have.
     let (alone, look, rest) = (Nanos(80_000), Nanos(79_000), Nanos(1_000));
     let mut pool = Pool::default();
     let mut programs = [Crowd::default(); 41];
@@ -127,9 +128,9 @@ fn who_is_one_of_a_million_is_not_shut_for_longer_than_the_pool_is_empty() {
     };
     let wait = until.0 - now.0;
     assert!((1_900_000..=4_000_000).contains(&wait), "{wait}");
-    // Nobody else has come meanwhile.
+    // No other flow has received meanwhile.
     let again = first.admit((&mut pool, &mut programs[0]), price, until);
     assert_eq!(again, Ok(()));
-    // What is its own of the pool is little, and not nothing.
+    // Its part of the pool is small, and not zero.
     assert!(first.part.part > 0);
 }

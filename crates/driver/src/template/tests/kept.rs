@@ -1,4 +1,5 @@
-//! The transmit check from bytes: those in `corpus` are judged again with every test; the property tries what is near them.
+//! The transmit check from bytes: each test replays the files in `corpus`; the property tries
+//! inputs near them.
 
 use netnice_cases::Corpus;
 
@@ -27,7 +28,8 @@ proptest! {
     }
 }
 
-/// A byte more or less in what a frame carries leaves an allowed frame, once its lengths and its checksum are right.
+/// A payload that is a byte longer or shorter leaves an allowed frame, once lengths and checksum
+/// are right.
 #[test]
 fn a_frame_of_another_length_is_mended() {
     for (which, from, to) in [
@@ -50,7 +52,7 @@ fn a_frame_of_another_length_is_mended() {
     }
 }
 
-/// Every way to be judged.
+/// Every outcome.
 const OUTCOMES: [&str; 16] = [
     "nothing",
     "allowed",

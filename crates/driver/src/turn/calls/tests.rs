@@ -12,7 +12,7 @@ use crate::protocol::Transport;
 use crate::story::{OWN, PEER, end, udp};
 use crate::template::{Sender, Sends};
 
-/// A card that takes everything and keeps nothing.
+/// A NIC that takes everything and keeps nothing.
 struct Nowhere;
 
 impl Card for Nowhere {
@@ -28,7 +28,7 @@ impl Card for Nowhere {
     }
 }
 
-/// A driver and one program with one flow, which calls as the test says.
+/// A driver and one program with one flow; the test decides what the program does.
 struct Caller {
     turn: Turn,
     number: ProgramNo,
@@ -38,7 +38,7 @@ struct Caller {
     place: Place,
     memory: File,
     bell: OwnedFd,
-    /// How often it had the driver go round.
+    /// How often the program caused an iteration.
     woke: u32,
 }
 
@@ -91,8 +91,8 @@ fn caller() -> Caller {
 }
 
 impl Caller {
-    /// The driver goes round, and would sleep; then the program does what it does, and the driver hears it if it rang. Nothing if it is
-    /// not listened to.
+    /// The driver runs an iteration and prepares to sleep; then the program acts, and the driver
+    /// handles its doorbell. `None` if the program is throttled.
     fn round(&mut self, does: impl FnOnce(&mut Caller)) -> Option<()> {
         self.turn.transmit(&mut Nowhere, self.now);
         self.turn.publish();
@@ -115,12 +115,12 @@ impl Caller {
         }
     }
 
-    /// Whether it rang since this was asked last: the driver hears each ring once, and leaves the doorbell full.
+    /// Whether the program wrote its doorbell since the last call.
     fn has_rung(&self) -> bool {
         rustix::io::read(&self.bell, &mut [0; 8]).is_ok()
     }
 
-    /// How many rounds there are until it is not listened to.
+    /// How many rounds there are until the program is throttled.
     fn rounds(&mut self, does: impl Fn(&mut Caller)) -> u32 {
         (0..10_000)
             .take_while(|_| self.round(&does).is_some())
@@ -131,7 +131,7 @@ impl Caller {
         rustix::io::write(&self.bell, &times.to_ne_bytes()).unwrap();
     }
 
-    /// Takes the flag, if it stands; whether it did.
+    /// Takes the flag; returns whether it was set.
     fn take_flag(&self) -> bool {
         let mut flag = [0; 4];
         self.memory.read_exact_at(&mut flag, 0x40).unwrap();
@@ -143,7 +143,7 @@ impl Caller {
         self.memory.write_all_at(&[0xff; 8], 0x200).unwrap();
     }
 
-    /// Submits a datagram, if there is room; not yet shown.
+    /// Submits a datagram without publishing it; false without room.
     fn says(&mut self) -> bool {
         while let Some(record) = self.flow.reclaim().unwrap() {
             self.flow.free_all(&record).unwrap();
@@ -177,7 +177,7 @@ fn who_takes_the_flag_and_has_nothing_to_say_is_not_heard_for_long() {
         }
     };
     assert_eq!(rogue.rounds(rings), 15);
-    // From then on the driver sleeps, whatever it does.
+    // From then on the driver sleeps, whatever the program does.
     let woke = rogue.woke;
     for _ in 0..1000 {
         assert!(rogue.turn.doze(rogue.now));
@@ -185,10 +185,10 @@ fn who_takes_the_flag_and_has_nothing_to_say_is_not_heard_for_long() {
         rogue.set_notices();
     }
     assert_eq!(rogue.woke, woke);
-    // When it is heard again, once is enough.
+    // After the pause one needless wakeup suffices.
     rogue.now.0 += PAUSE.0;
     assert_eq!(rogue.rounds(rings), 0);
-    // Who was quiet for a while may err again.
+    // A program that was quiet for a while has credit again.
     rogue.now.0 += 8 * PAUSE.0;
     assert_eq!(rogue.rounds(rings), 7);
 }
@@ -228,7 +228,7 @@ fn a_ring_from_before_the_pause_is_none() {
     assert_eq!(rogue.turn.poll_muted(), None);
     assert!(rogue.turn.hear(rogue.number, rogue.now));
     assert!(rogue.turn.poll_muted().is_some());
-    // Who was not listened to for its notices alone has no ring from before.
+    // A program that was throttled only for its notices has no old doorbell write.
     let mut other = caller();
     other.turn.unmute(other.number);
     assert!(other.turn.hear(other.number, other.now));
@@ -238,7 +238,7 @@ fn a_ring_from_before_the_pause_is_none() {
 fn rings_that_nobody_asked_for_are_counted_and_not_heard_at_once() {
     let mut rogue = caller();
     assert_eq!(rogue.round(|rogue| rogue.ring(u64::MAX - 1)), None);
-    // Its notices are taken as ever.
+    // Its notices are read as usual.
     rogue.says();
     rogue.shows();
     assert!(!rogue.turn.doze(rogue.now));
@@ -262,7 +262,8 @@ fn who_rings_behind_news_that_were_seen_already_is_heard_too() {
     let mut program = caller();
     for _ in 0..10_000 {
         assert!(program.says());
-        // The driver comes by itself in between, and sees the record; then the program takes the flag.
+        // The driver runs an iteration of its own in between and sees the record; then the program
+        // takes the flag.
         program.flow.publish();
         let done = program.round(|program| {
             program.set_notices();

@@ -1,5 +1,6 @@
-//! Stories told by bytes. Those in `corpus` are told with every test, each in a file named after how it
-//! ends: with the MUST of docs/reference/ring.md that it breaks, or whole. The property tells stories near them.
+//! Scenarios from bytes. Every test run replays those in `corpus`. The name of each file is the way
+//! in which its scenario ends: the number of the rule of docs/reference/ring.md that it breaks, or
+//! `whole`. The property test runs variations of them.
 
 use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
@@ -26,7 +27,7 @@ proptest! {
     }
 }
 
-/// Every rule that a program can break, and what else a story ends with.
+/// Every rule that a program can break, and the other ways in which a scenario can end.
 const ENDS: [&str; 14] = [
     "r20", "r21", "r22", "r23", "r30", "r31", "r32", "r40", "r41", "r42", "r43", "r44", "whole",
     "program",

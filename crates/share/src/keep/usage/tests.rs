@@ -3,7 +3,7 @@ use super::Use;
 const MS: u64 = 1_000_000;
 const SHARE: u64 = 1_000_000;
 
-/// Readings each 200 ms at these rates, in bit/s; what the session is after each.
+/// Reads the counter every 200 ms at these rates in bit/s; returns the state after each reading.
 fn after(rates: &[u64]) -> Vec<Option<u64>> {
     let mut use_ = Use {
         whole: SHARE,

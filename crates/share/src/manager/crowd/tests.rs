@@ -2,7 +2,7 @@ use std::cell::RefCell;
 
 use super::*;
 
-/// A process of paper.
+/// A fake process.
 #[derive(Clone, Copy)]
 struct Paper {
     parent: u32,
@@ -11,7 +11,7 @@ struct Paper {
     inside: bool,
 }
 
-/// A machine of paper.
+/// A fake machine.
 #[derive(Default)]
 struct Machine(RefCell<BTreeMap<u32, Paper>>);
 
@@ -30,7 +30,7 @@ impl Machine {
         change(self.0.borrow_mut().get_mut(&pid).expect("it lives"));
     }
 
-    /// Its children become those of process 1.
+    /// Ends a process; its children become those of process 1.
     fn end(&self, pid: u32) {
         let mut all = self.0.borrow_mut();
         all.remove(&pid);
@@ -94,12 +94,12 @@ fn what_a_server_starts_are_sessions_wherever_they_go() {
     machine.spawn(11, 10);
     machine.spawn(12, 11);
     machine.spawn(13, 10);
-    // A child that has the listening socket too is a session all the same.
+    // A child that also has the listening socket is a session.
     machine.change(13, |child| child.listens = true);
     assert_eq!(crowd.sessions(&machine, now), set([11, 13]));
     machine.change(13, |child| child.inside = false);
     assert_eq!(crowd.sessions(&machine, now), set([11, 13]));
-    // The server ends: what is left inside is a session for itself.
+    // The server ends: a process that is left inside is a session itself.
     machine.end(10);
     assert_eq!(crowd.sessions(&machine, now), set([11]));
     machine.end(11);
@@ -113,11 +113,11 @@ fn whoever_does_not_listen_is_a_session_with_all_that_it_starts() {
     machine.spawn(11, 10);
     machine.spawn(20, 1);
     assert_eq!(unit().sessions(&machine, now), set([10, 20]));
-    // Named one by one: each is meant, also where one has started the other.
+    // Processes named one by one: each is a session, even if one started another.
     let named = Found::Processes(vec![10, 11, 99]);
     let mut crowd = Crowd::new("name:n".to_string(), named, false);
     assert_eq!(crowd.sessions(&machine, now), set([10, 11]));
-    // The only target: its children.
+    // A process as the only target: its children are the sessions.
     let mut crowd = Crowd::new("pid:10".to_string(), Found::Processes(vec![10]), true);
     assert_eq!(crowd.sessions(&machine, now), set([11]));
     assert!(!crowd.has_ended());

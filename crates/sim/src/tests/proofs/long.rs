@@ -1,15 +1,15 @@
-//! The long forms, most in ten pieces that are tests of their own: a run that is broken off has proved what it came
-//! to, a piece can be asked for by its name, and two processors work at once.
+//! The long forms of the proofs, most in ten pieces that are separate tests: an interrupted run has
+//! finished some pieces, a piece can be run by its name, and two processors work in parallel.
 //!
-//! `cargo test --release -p netnice-sim --lib -- --ignored proofs::long` runs all,
-//! `... proofs::long::mixtures_are_kept::tenth_3` the seeds 3,000 to 3,999 of that one.
+//! `cargo test --release -p netnice-sim --lib -- --ignored proofs::long` runs all, `...
+//! proofs::long::mixtures_are_kept::tenth_3` the seeds 3,000 to 3,999 of that one.
 
 use super::{
     admitted_sets_miss_nothing, crowds_miss_nothing, divided_deadlines_are_kept, gaps_of_mixtures,
     mixtures_are_kept, refused_sets_are_broken, tell_gaps,
 };
 
-/// Ten tests of one proof, `$seeds` each, one after the other.
+/// Ten tests of one proof, with `$seeds` consecutive seeds each.
 macro_rules! tenths {
     ($proof:ident, $seeds:literal, $run:expr) => {
         tenths!($proof, $seeds, $run, tenth_0 0, tenth_1 1, tenth_2 2, tenth_3 3, tenth_4 4,
@@ -50,7 +50,7 @@ fn a_thousand_are_broken(seeds: core::ops::Range<u64>) {
     assert!(broken * 100 >= refused * 95, "{broken} of {refused}");
 }
 
-/// One test, for what it says is of all sets together.
+/// One test, since its result covers all sets together.
 #[test]
 #[ignore = "a minute: 1,000 sets"]
 fn the_gap_of_mixtures() {

@@ -1,5 +1,5 @@
-//! The test against what it is about: a link that sends by earliest deadline first, played out
-//! tick by tick, and the inequality written down as it stands.
+//! Compares the test with a simulated link that sends by earliest deadline first, tick by tick, and
+//! with the inequality itself.
 
 use alloc::vec::Vec;
 
@@ -23,7 +23,7 @@ pub(super) fn with_rate(channel: &Channel, rate: u32) -> Channel {
     Channel::new(channel.mmax(), rmax, channel.bmax(), channel.deadline()).expect("a channel")
 }
 
-/// Jobs of `pieces` pieces of `piece` ticks, each `period` ticks, due `deadline` later.
+/// Jobs of `pieces` pieces of `piece` ticks, one each `period` ticks, due `deadline` later.
 #[derive(Clone, Copy, Debug)]
 struct Task {
     piece: u64,
@@ -33,7 +33,7 @@ struct Task {
 }
 
 impl Task {
-    /// Its demand. A tick is the smallest time here, so what is in the way has begun at least one
+    /// Its demand. A tick is the smallest time here, so a piece in the way has begun at least one
     /// tick before.
     fn demand(&self) -> Demand {
         Demand {
@@ -51,10 +51,10 @@ impl Task {
     }
 }
 
-/// Plays earliest deadline first, each task from its first release on, and says whether a job is
-/// late before `end`. Pieces are not interrupted.
+/// Simulates earliest deadline first, with each task from its first release on. Returns whether a
+/// job is late before `end`. Pieces are not interrupted.
 fn misses(tasks: &[Task], first: &[u64], end: u64) -> bool {
-    // (deadline, ticks left, piece) of jobs that are there.
+    // (deadline, ticks left, piece) of the released jobs.
     let mut ready: Vec<(u64, u64, u64)> = Vec::new();
     let mut next: Vec<u64> = first.to_vec();
     let mut now = 0;
@@ -107,7 +107,7 @@ fn small_tasks() -> impl Strategy<Value = Vec<Task>> {
     prop::collection::vec(task, 1..5)
 }
 
-/// Of small sets even those that fill the whole exactly are decided within this.
+/// A budget that decides small sets, even those that fill the whole exactly.
 const ENOUGH: u64 = 1 << 24;
 
 const FREE: InTheWay = InTheWay {
@@ -119,8 +119,8 @@ const FREE: InTheWay = InTheWay {
 proptest! {
     #![proptest_config(cases(1000))]
 
-    /// Both halves of the theorem, on sets small enough to be played out: what is refused misses
-    /// a deadline in one of the worst patterns, what is granted in none of them.
+    /// Both halves of the theorem, on sets small enough to be simulated: a refused set misses a
+    /// deadline in one of the worst patterns, a granted set in none of them.
     #[test]
     fn the_test_is_exact_for_sporadic_jobs(tasks in small_tasks()) {
         let demands: Vec<Demand> = tasks.iter().map(Task::demand).collect();
@@ -130,13 +130,13 @@ proptest! {
         match answer {
             Answer::Fits => prop_assert!(!late(2_000)),
             Answer::Late { t, .. } => prop_assert!(late(2 * t as u64 + 100)),
-            // Slower, the closer the sum is to the whole.
+            // The closer the sum is to the whole, the later the miss.
             Answer::Share(_) => prop_assert!(late(100_000_000)),
             Answer::Undecided => prop_assert!(false, "{answer:?}"),
         }
     }
 
-    /// And no other pattern breaks what is granted.
+    /// No other pattern breaks a granted set.
     #[test]
     fn what_is_granted_no_pattern_breaks(
         tasks in small_tasks(), first in prop::collection::vec(0_u64..60, 5),
@@ -147,7 +147,7 @@ proptest! {
         }
     }
 
-    /// The short ways to the answer agree with looking at every t, whatever the curves are.
+    /// The shortcuts to the answer agree with a check of every t, for all curves.
     #[test]
     fn the_answer_is_that_of_the_inequality_at_every_t(
         tasks in small_tasks(),
@@ -184,7 +184,7 @@ proptest! {
         }
     }
 
-    /// With too little work allowed, the answer is the same or none; never another one.
+    /// With too small a budget the answer is the same or undecided, never another one.
     #[test]
     fn a_small_budget_never_changes_the_answer(tasks in small_tasks(), budget in 0_u64..40) {
         let demands: Vec<Demand> = tasks.iter().map(Task::demand).collect();

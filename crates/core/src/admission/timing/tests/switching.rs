@@ -1,11 +1,11 @@
-//! Theorem 3 against handlers that really switch. Nothing here knows what admission counts for a
-//! job: a processor is played by the rule of the paper RTC (section 3.1), and switching costs time
-//! when it happens.
+//! Checks theorem 3 with handlers that really switch. The simulation does not use admission's cost
+//! of a job: the processor follows the rule of the paper RTC (section 3.1), and switching costs
+//! time when it happens.
 //!
-//! There is a handler for each channel. The one with the earliest deadline has the processor; it
-//! gives way at its preemption points, which lie P packets apart. Whoever gets the processor and
-//! did not have it pays for the switch, and for a cold cache, before its first packet. Best effort
-//! has what is left, a block at a time.
+//! There is a handler for each channel. The one with the earliest deadline has the processor. It
+//! yields at its preemption points, which lie P packets apart. A handler that gets the processor
+//! from another one pays for the switch, and for a cold cache, before its first packet. Best effort
+//! gets the rest, a block at a time.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -25,8 +25,8 @@ struct Job {
     is_begun: bool,
 }
 
-/// Plays channels whose first messages come at these times and which send as often as they may; how
-/// many messages are late.
+/// Simulates channels whose first messages arrive at the times `first`, and which send as often as
+/// allowed. Returns the number of late messages.
 fn late(costs: &Processor, channels: &[Channel], first: &[u64], best_effort: bool) -> u64 {
     let mut waiting: Vec<VecDeque<Job>> = channels.iter().map(|_| VecDeque::new()).collect();
     let mut next = first.to_vec();
@@ -47,7 +47,7 @@ fn late(costs: &Processor, channels: &[Channel], first: &[u64], best_effort: boo
             .filter(|at| due(at).is_some())
             .min_by_key(due);
         if who.is_none() && !best_effort {
-            // The cache is cold for whoever comes.
+            // The cache is cold for the next handler.
             (now, had) = (next.iter().copied().min().unwrap_or(UNTIL), None);
             continue;
         }
@@ -74,7 +74,7 @@ fn late(costs: &Processor, channels: &[Channel], first: &[u64], best_effort: boo
     late
 }
 
-/// All at once, and each one a moment before all others.
+/// All channels at once, and each one a moment before all others.
 fn is_late_somewhere(costs: &Processor, channels: &[Channel], best_effort: bool) -> bool {
     let all = core::iter::once(alloc::vec![1; channels.len()]);
     let early = (0..channels.len()).map(|early| {
@@ -85,7 +85,7 @@ fn is_late_somewhere(costs: &Processor, channels: &[Channel], best_effort: bool)
     patterns.any(|first: Vec<u64>| late(costs, channels, &first, best_effort) > 0)
 }
 
-/// A processor, whether best effort uses what is left of it, and channels to ask for.
+/// A processor, whether best effort uses its left-over, and channels to request.
 #[derive(Clone, Debug)]
 struct Case {
     costs: Processor,
@@ -132,7 +132,7 @@ fn cases() -> impl Strategy<Value = Case> {
     })
 }
 
-/// Those that fit, the last of them with the shortest deadline that is granted.
+/// The channels that fit, the last of them with the shortest deadline that is granted.
 fn granted(costs: &Processor, asked: &[Channel]) -> Vec<Channel> {
     let fits = |all: &[Channel]| {
         let all: Vec<Work> = all.iter().copied().map(Work::Channel).collect();
@@ -172,8 +172,8 @@ proptest! {
     }
 }
 
-/// Without the cost of switching, or with half of it (once for each job, in place of twice),
-/// promises are broken: so this model can tell.
+/// Without the cost of switching, or with half of it (once for each job instead of twice), promises
+/// are broken. So this model detects the error.
 #[test]
 #[cfg_attr(miri, ignore = "minutes")]
 fn a_test_that_counted_less_would_break_promises() {
