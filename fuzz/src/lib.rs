@@ -8,7 +8,8 @@
 //!      ▲                  └──panic──▶ a finding
 //!      └── new bytes, near those that reached new code; every other time their lengths and checksums are made right
 //! ```
-//! `cargo xtask fuzz --learn` builds and runs the targets; docs/testing.md says what it reports.
+//! `cargo xtask fuzz --learn` builds and runs the targets; docs/internals/testing.md says what it
+//! reports.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;

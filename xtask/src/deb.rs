@@ -409,7 +409,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
     ("zsh", "usr/share/zsh/vendor-completions/_netnice"),
     ("fish", "usr/share/fish/vendor_completions.d/netnice.fish"),
 ];
-const FILES: [(&str, &str, u32); 12] = [
+const FILES: [(&str, &str, u32); 13] = [
     ("packaging/postinst", "DEBIAN/postinst", 0o755),
     ("packaging/prerm", "DEBIAN/prerm", 0o755),
     ("packaging/postrm", "DEBIAN/postrm", 0o755),
@@ -428,7 +428,7 @@ const FILES: [(&str, &str, u32); 12] = [
         "usr/lib/systemd/system/netnice-driver@.service",
         0o644,
     ),
-    ("docs/policy.toml", "etc/netnice/policy.toml", 0o644),
+    ("docs/manual/policy.toml", "etc/netnice/policy.toml", 0o644),
     ("LICENSE-MIT", "usr/share/doc/netnice/LICENSE-MIT", 0o644),
     (
         "LICENSE-BSD-2-CLAUSE",
@@ -436,12 +436,25 @@ const FILES: [(&str, &str, u32); 12] = [
         0o644,
     ),
     (
-        "docs/operations.md",
+        "docs/manual/operations.md",
         "usr/share/doc/netnice/operations.md",
         0o644,
     ),
-    ("docs/policy.md", "usr/share/doc/netnice/policy.md", 0o644),
-    ("docs/units.md", "usr/share/doc/netnice/units.md", 0o644),
+    (
+        "docs/manual/policy.md",
+        "usr/share/doc/netnice/policy.md",
+        0o644,
+    ),
+    (
+        "docs/reference/policy-keys.md",
+        "usr/share/doc/netnice/policy-keys.md",
+        0o644,
+    ),
+    (
+        "docs/manual/units.md",
+        "usr/share/doc/netnice/units.md",
+        0o644,
+    ),
 ];
 const COMPRESSED: [(&str, &str); 2] = [
     ("packaging/netniced.8", "usr/share/man/man8/netniced.8"),

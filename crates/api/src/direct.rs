@@ -133,7 +133,7 @@ pub const PATTERN_TERMS: u16 = 8 * PATTERN_WORDS;
 /// a look-up per packet.
 pub const PATTERN_SHAPES: u16 = 8;
 
-/// The sizes of a flow's memory, as in `docs/ring.md`.
+/// The sizes of a flow's memory, as in `docs/reference/ring.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShapeDoc {

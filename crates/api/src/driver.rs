@@ -190,7 +190,8 @@ pub enum DriverEvent {
         /// Number of the program.
         program: u32,
     },
-    /// A program broke a rule of `docs/ring.md`, and the driver disconnected it with its flows.
+    /// A program broke a rule of `docs/reference/ring.md`, and the driver disconnected it with its
+    /// flows.
     Expelled {
         /// Number of the program.
         program: u32,

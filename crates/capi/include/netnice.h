@@ -212,7 +212,7 @@ int netnice_flow_release(int flow, const struct netnice_buffer *buffer);
 /* Publishes what was queued and released, and notifies the driver if it sleeps. */
 int netnice_flow_flush(int flow);
 
-/* The status of a sent packet; the numbers are those of docs/ring.md. */
+/* The status of a sent packet; the numbers are those of docs/reference/ring.md. */
 #define NETNICE_SENT 0
 #define NETNICE_FORBIDDEN 1 /* the flow is not permitted to send it */
 #define NETNICE_TOO_LONG 2  /* too long for the link or the contract */

@@ -18,8 +18,8 @@
 //!
 //! [`admit`] checks whether the set stays admissible with the request in it. It checks only the
 //! conditions that the request touches. So a set that has become inadmissible elsewhere (a link
-//! lost speed) does not block requests for other targets. docs/contracts.md has the theorem about
-//! admissible sets.
+//! lost speed) does not block requests for other targets. docs/reference/contracts.md has the
+//! theorem about admissible sets.
 //!
 //! [`timing`] decides whether deadlines fit.
 //!

@@ -4,8 +4,8 @@
 //!
 //! Tests of a program parse these lines with the program's real parser ([`judge`]).
 //!
-//! Documents are `README.md`, `docs/*.md`, `crates/core/README.md` and the manual pages
-//! `packaging/*.8`. A command line of one of [`PROGRAMS`] is
+//! Documents are `README.md`, `CONTRIBUTING.md`, `crates/core/README.md`, every Markdown file below
+//! `docs` and the manual pages `packaging/*.8`. A command line of one of [`PROGRAMS`] is
 //!
 //! - a line of a code block whose language is none, `sh`, `bash`, `zsh` or `console`. Prompts,
 //!   comments, `\` at the end of a line, pipes, `$(…)`, `sudo` and settings such as `FOR=60` are
@@ -45,7 +45,7 @@ pub const PROGRAMS: [&str; 6] = [
 /// One command line of a document, ready to be parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
-    /// File and line: `docs/share.md:13`.
+    /// File and line: `docs/manual/share.md:13`.
     pub place: String,
     /// The text in the document, with its comment.
     pub text: String,
@@ -255,18 +255,29 @@ fn root() -> PathBuf {
     here.ancestors().nth(2).unwrap_or(here).to_owned()
 }
 
+/// The documents, sorted by path.
 fn files(root: &Path) -> Vec<PathBuf> {
-    let mut files = vec![root.join("README.md"), root.join("crates/core/README.md")];
-    for (folder, end) in [("docs", "md"), ("packaging", "8")] {
-        let folder = root.join(folder);
-        let entries = folder
-            .read_dir()
-            .unwrap_or_else(|error| panic!("{} cannot be listed: {error}", folder.display()));
-        let paths = entries.map(|entry| entry.expect("a folder can be read").path());
-        files.extend(paths.filter(|path| path.extension().is_some_and(|is| is == end)));
-    }
+    let single = ["README.md", "CONTRIBUTING.md", "crates/core/README.md"];
+    let mut files = single.map(|file| root.join(file)).to_vec();
+    add_below(&root.join("docs"), "md", &mut files);
+    add_below(&root.join("packaging"), "8", &mut files);
     files.sort();
     files
+}
+
+/// Adds every file below this folder, at any depth, whose name has this extension.
+fn add_below(folder: &Path, extension: &str, files: &mut Vec<PathBuf>) {
+    let entries = folder
+        .read_dir()
+        .unwrap_or_else(|error| panic!("{} cannot be listed: {error}", folder.display()));
+    for entry in entries {
+        let path = entry.expect("a folder can be read").path();
+        if path.is_dir() {
+            add_below(&path, extension, files);
+        } else if path.extension().is_some_and(|is| is == extension) {
+            files.push(path);
+        }
+    }
 }
 
 /// The example value of each placeholder. Process 1 runs everywhere.

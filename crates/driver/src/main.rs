@@ -113,7 +113,10 @@ mod tests {
 
     #[test]
     fn the_command_lines_of_the_documents_are_read() {
-        let least = [("docs/operations.md", 1), ("packaging/netnice-driver.8", 1)];
+        let least = [
+            ("docs/manual/operations.md", 1),
+            ("packaging/netnice-driver.8", 1),
+        ];
         netnice_documents::judge("netnice-driver", &least, &[], |shown| {
             let read = Arguments::try_parse_from(&shown.words);
             read.map(drop).map_err(|error| error.to_string())

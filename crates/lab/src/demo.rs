@@ -3,18 +3,18 @@
 //! ```text
 //!  client ──[ 20 Mbit/s both ways, queue of 150 ms ]── server
 //!
-//!  on the client:  a film        receives 5 Mbit/s, or it stands still
+//!  on the client:  a video       receives 5 Mbit/s, or it stands still
 //!                  a download    twelve connections, as much as it can get
 //!                  a backup      uploads over four connections, as much as it can get
 //!                  a ping
 //!
 //!  seconds   0            5                        10                18               38
-//!            film, ping   backup, download begin   netnice is typed  └─── compared ───┘
+//!            video, ping  backup, download begin   netnice is typed  └─── compared ───┘
 //! ```
 //!
 //! Nothing is stopped or started again for netnice: its lines are typed while everything runs and
 //! is connected. The same seconds of both runs are compared. Rates are wire bytes as the receiving
-//! program got them. What was promised is written down before: the film its 5 Mbit/s, the backup
+//! program got them. What was promised is written down before: the video its 5 Mbit/s, the backup
 //! no more than 4, and the ping nothing; that it becomes fast is what a queue in the right place
 //! does.
 
@@ -162,7 +162,7 @@ fn table(before: &Figures, after: &Figures) -> String {
             "",
         ),
         (
-            "film",
+            "video",
             "5 Mbit/s at least",
             rate(before.film),
             rate(after.film),

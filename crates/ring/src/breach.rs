@@ -1,6 +1,6 @@
-//! Protocol violations that the other side can detect. Each [`Rule`] is a MUST of `docs/ring.md`,
-//! with its number. A violation ends the connection: the driver disconnects the program, and a
-//! program gives up its flow.
+//! Protocol violations that the other side can detect. Each [`Rule`] is a MUST of
+//! `docs/reference/ring.md`, with its number. A violation ends the connection: the driver
+//! disconnects the program, and a program gives up its flow.
 
 use crate::layout::Ring;
 
@@ -15,13 +15,13 @@ pub struct Breach {
 }
 
 impl Breach {
-    /// The number of the rule in `docs/ring.md`.
+    /// The number of the rule in `docs/reference/ring.md`.
     pub fn must(&self) -> u32 {
         self.rule.must()
     }
 }
 
-/// A rule of `docs/ring.md`, with the value that was found and the allowed value.
+/// A rule of `docs/reference/ring.md`, with the value that was found and the allowed value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rule {
     /// A producer index moved back (R20).
@@ -119,7 +119,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// The number of the rule in `docs/ring.md`.
+    /// The number of the rule in `docs/reference/ring.md`.
     pub fn must(&self) -> u32 {
         match self {
             Rule::ProducerBack { .. } => 20,

@@ -1,5 +1,5 @@
 //! The two ends of a ring: a [`Producer`] writes records, a [`Consumer`] reads them. Both report a
-//! [`Breach`] if the other side's index or a record breaks a rule of `docs/ring.md`.
+//! [`Breach`] if the other side's index or a record breaks a rule of `docs/reference/ring.md`.
 //!
 //! ```text
 //!        consumer index          producer index

@@ -1,7 +1,7 @@
 //! The driver's side of the rings. A [`Client`] creates a program's memory file and opens flows in
 //! it. A [`Flow`] takes validated records from the program and gives them back. A call fails with a
-//! [`Breach`] when the program breaks a rule of `docs/ring.md`; the caller must then disconnect the
-//! program.
+//! [`Breach`] when the program breaks a rule of `docs/reference/ring.md`; the caller must then
+//! disconnect the program.
 //!
 //! ```text
 //!              ┌─ take ──▶ Record ── read ──▶ the driver's frame ──▶ give_back ─┐

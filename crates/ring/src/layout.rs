@@ -5,8 +5,8 @@
 //!
 //! The structures in this module are never constructed. The crate uses the offsets of their fields
 //! ([`std::mem::offset_of`]). The assertions at the end compare the offsets with the numbers that
-//! `docs/ring.md` gives to programs in other languages. All integers have the machine's byte order,
-//! because both sides run on the same machine.
+//! `docs/reference/ring.md` gives to programs in other languages. All integers have the machine's
+//! byte order, because both sides run on the same machine.
 //!
 //! Fields that the program writes share no cache line with fields that the driver writes. The cache
 //! lines of one writer are adjacent, so the adjacent-line prefetcher of the processor does not take
@@ -342,7 +342,7 @@ pub const MAX_ENTRIES: u64 = 32_768;
 pub const ENTRY: u64 = size_of::<Slot>() as u64;
 /// "netnring" in the byte order of x86.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"netnring");
-/// Version of the layout and of the rules in `docs/ring.md`.
+/// Version of the layout and of the rules in `docs/reference/ring.md`.
 pub const VERSION: u32 = 1;
 /// Words of notice bits in each direction.
 pub(crate) const WORDS: usize = MAX_FLOWS as usize / 64;
@@ -381,7 +381,7 @@ fn within(
     }
 }
 
-// The offsets that docs/ring.md specifies.
+// The offsets that docs/reference/ring.md specifies.
 const _: () = {
     assert!(size_of::<FileHeader>() == 0x600);
     assert!(offset_of!(FileHeader, magic) == 0x00);

@@ -19,9 +19,9 @@
 //! both channels. Every ring and every data area has a fixed size, so a full ring applies
 //! back-pressure to its own flow only, and no flow waits for a buffer of another flow.
 //!
-//! `docs/ring.md` specifies every byte, with numbered rules for both sides. A program in another
-//! language needs no other document. [`Breach`] is a protocol violation; it holds the rule that was
-//! broken.
+//! `docs/reference/ring.md` specifies every byte, with numbered rules for both sides. A program in
+//! another language needs no other document. [`Breach`] is a protocol violation; it holds the rule
+//! that was broken.
 //!
 //! # Trust
 //! The driver treats the program's side as hostile. The `driver` module reads each shared field

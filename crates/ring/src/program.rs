@@ -1,6 +1,7 @@
 //! The program's side of the rings. An [`Attachment`] maps the memory file that the driver passed.
 //! A [`Flow`] hands records of chosen buffers to the driver and takes back what the driver returns.
-//! A call fails with [`Fault`] when the driver closed the flow or broke a rule of `docs/ring.md`.
+//! A call fails with [`Fault`] when the driver closed the flow or broke a rule of
+//! `docs/reference/ring.md`.
 //!
 //! ```text
 //!            chunk()                submit / prime                       publish + ring
@@ -200,8 +201,8 @@ impl Attachment {
         false
     }
 
-    /// The number of the rule of `docs/ring.md` for which the driver disconnected this program, if
-    /// it did.
+    /// The number of the rule of `docs/reference/ring.md` for which the driver disconnected this
+    /// program, if it did.
     pub fn ended(&self) -> Option<u32> {
         match self.ended.load(Ordering::Acquire) {
             0 => None,
@@ -322,7 +323,7 @@ pub enum Fault {
     /// The driver closed it.
     #[error("the flow is closed")]
     Closed,
-    /// The driver broke a rule of `docs/ring.md`.
+    /// The driver broke a rule of `docs/reference/ring.md`.
     #[error("the driver broke a rule of the ring: {0}")]
     Breach(#[from] Breach),
 }

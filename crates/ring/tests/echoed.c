@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0
  *
- * A program that exchanges packets with the driver, written from docs/ring.md alone. It sends
- * numbered packets with one pair and with two pairs alternately on one flow, and expects each
+ * A program that exchanges packets with the driver, written from docs/reference/ring.md alone. It
+ * sends numbered packets with one pair and with two pairs alternately on one flow, and expects each
  * packet back.
  *
  *     echoed MEMORY TO_DRIVER TO_PROGRAM OFFSET SLOT PACKETS

@@ -47,9 +47,9 @@ pub enum StackError {
     #[error("the direct path ended: {0}")]
     Ended(String),
     /// The driver disconnected the program for breaking the rule with this number.
-    #[error("the driver expelled this program for breaking rule R{0} of docs/ring.md")]
+    #[error("the driver expelled this program for breaking rule R{0} of docs/reference/ring.md")]
     Expelled(u32),
-    /// The driver broke a rule of `docs/ring.md`.
+    /// The driver broke a rule of `docs/reference/ring.md`.
     #[error(transparent)]
     Driver(Fault),
     /// The buffer does not belong to this socket.

@@ -14,7 +14,7 @@ use crate::tidy::Complaint;
 
 /// What a link may lead to.
 pub struct Known {
-    /// Files and folders, from the root of the tree: `docs`, `docs/ring.md`.
+    /// Files and folders, from the root of the tree: `docs`, `docs/reference/ring.md`.
     paths: BTreeSet<String>,
     /// Anchors of each Markdown file.
     anchors: BTreeMap<String, BTreeSet<String>>,

@@ -2,7 +2,7 @@
 //! may stand.
 //!
 //! The table is the design's, with the rooms that are still to be built; it is read by
-//! `docs/architecture.md`'s readers too, so keep the two alike.
+//! `docs/internals/architecture.md`'s readers too, so keep the two alike.
 
 use crate::tidy::Complaint;
 use crate::tree::Crate;

@@ -497,9 +497,9 @@ fn with_min(entry: &Entry, direction: Direction, min: Rate) -> Option<Entry> {
 proptest! {
     #![proptest_config(cases(512))]
 
-    /// Theorem 1 of docs/contracts.md, first half: after requests of any kind in any order, the
-    /// held set is admissible, and no admissible request is refused. The check is a recomputation
-    /// that shares no code with admission.
+    /// Theorem 1 of docs/reference/contracts.md, first half: after requests of any kind in any
+    /// order, the held set is admissible, and no admissible request is refused. The check is a
+    /// recomputation that shares no code with admission.
     #[test]
     fn admission_grants_exactly_what_is_admissible(
         requests in proptest::collection::vec(requests(), 1..28),
@@ -554,8 +554,8 @@ proptest! {
         }
     }
 
-    /// Theorem 1 of docs/contracts.md, second half: for an admissible set there is a division of
-    /// every link that gives every target its minimum and exceeds no limit.
+    /// Theorem 1 of docs/reference/contracts.md, second half: for an admissible set there is a
+    /// division of every link that gives every target its minimum and exceeds no limit.
     #[test]
     fn what_is_admissible_can_be_served(requests in proptest::collection::vec(requests(), 1..28)) {
         let links = two_links();

@@ -11,7 +11,7 @@
 //! test (`edf`) decides whether earliest deadline first keeps all promises, although packets (and
 //! blocks of P packets on the CPU) are not interrupted. For channels alone the test is exact: for
 //! each refused set there is legal traffic that misses a deadline. For mixtures it is safe.
-//! docs/contracts.md has the theorems, their sources and proofs.
+//! docs/reference/contracts.md has the theorems, their sources and proofs.
 //!
 //! A refusal contains the inequality that fails, in numbers, and the best alternative. All
 //! arithmetic is in whole numbers. The running time is bounded for all promises (`BUDGET`). A set

@@ -179,7 +179,7 @@ fn a_file_that_is_not_there_asks_for_nothing() {
 
 #[test]
 fn the_example_is_a_policy_with_and_without_its_examples() {
-    let example = include_str!("../../../../docs/policy.toml");
+    let example = include_str!("../../../../docs/manual/policy.toml");
     assert_eq!(parse(example).expect("all is commented"), nothing());
     // A commented setting begins with `#` and no space.
     let lines = example.lines().map(|line| match line.strip_prefix('#') {

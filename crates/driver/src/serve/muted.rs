@@ -1,5 +1,5 @@
 //! Programs whose doorbells are not polled for a while, because they wrote them without need
-//! (docs/ring.md, R50 and R52).
+//! (docs/reference/ring.md, R50 and R52).
 //!
 //! Each doorbell write wakes the packet thread, whose time all flows share.
 //! [`Turn::poll_muted`](crate::turn::Turn::poll_muted) returns the programs to throttle. Doorbell

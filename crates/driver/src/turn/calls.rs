@@ -1,4 +1,5 @@
-//! Programs that wake the driver (docs/ring.md, section 6), and those that do so needlessly.
+//! Programs that wake the driver (docs/reference/ring.md, section 6), and those that do so
+//! needlessly.
 //!
 //! A wakeup is a doorbell write, or a notice that keeps the driver from sleeping. It causes one
 //! more iteration, on a processor that all flows share. A program that keeps the rules causes a

@@ -90,7 +90,7 @@ pub fn play(with_netnice: bool, say: &impl Fn(f64, &str)) -> Result<Take> {
             std::thread::sleep(Duration::from_secs_f64((next - elapsed()).max(0.001)));
         }
     };
-    until(time::CROWD, "a film plays");
+    until(time::CROWD, "a video plays");
     for ends in [&mut stage.download, &mut stage.backup] {
         ends[1].go()?;
         ends[0].go()?;

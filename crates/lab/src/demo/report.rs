@@ -28,16 +28,16 @@ fn head(out: &mut String, before: &Figures, after: &Figures) {
     out.push_str(
         "<p class=\"kicker\">netnice · demo</p>\
          <h1>Four programs share a 20&nbsp;Mbit/s line. Then somebody types <code>netnice</code>.</h1>\
-         <p class=\"lead\">A film plays, and it needs 5&nbsp;Mbit/s. A backup starts to upload, a big \
+         <p class=\"lead\">A video plays, and it needs 5&nbsp;Mbit/s. A backup starts to upload, a big \
          download starts with twelve connections, and both take whatever they can get. Without netnice \
-         the film stands still and every answer from the network comes late. With netnice, three \
-         lines promise the film its rate and hold the backup back, <em>while all of them keep \
+         the video stands still and every answer from the network comes late. With netnice, three \
+         lines promise the video its rate and hold the backup back, <em>while all of them keep \
          running</em>: no restart, no change to any program.</p>",
     );
     out.push_str("<section class=\"cards\">");
     card(
         out,
-        "The film stood still",
+        "The video stood still",
         &format!("{:.0}&nbsp;s", before.film_stood),
         &format!("{:.0}&nbsp;s", after.film_stood),
         &format!("of {span:.0} seconds"),
@@ -86,7 +86,7 @@ fn plots(out: &mut String, without: &Take, with: &Take) {
     let _ = write!(
         out,
         "<p class=\"caption\">The same {:.0} seconds twice. The figures on this page compare the \
-         shaded part. Once it has its rate, the film first takes more than it needs, to catch up with \
+         shaded part. Once it has its rate, the video first takes more than it needs, to catch up with \
          what it missed.</p>",
         time::TO
     );
@@ -117,11 +117,11 @@ fn rates(take: &Take) -> String {
         .with(Series::new("download", palette::ORANGE, download))
         .with(Series::new("backup, an upload", palette::PURPLE, backup))
         .with(
-            Series::new("film", palette::BLUE, line(&take.film))
+            Series::new("video", palette::BLUE, line(&take.film))
                 .thick()
                 .filled(),
         )
-        .level(FILM as f64 / 1e6, "the film needs 5")
+        .level(FILM as f64 / 1e6, "the video needs 5")
         .y_range(0.0, 27.0)
         .size(560.0, 300.0)
         .svg()
@@ -191,7 +191,7 @@ fn table(out: &mut String, before: &Figures, after: &Figures) {
     let film = |f: &Figures| format!("{:.2} Mbit/s, stood {:.0} s", f.film, f.film_stood);
     let rows = [
         (
-            "Film",
+            "Video",
             "5 Mbit/s at least".to_owned(),
             film(before),
             film(after),
@@ -248,7 +248,7 @@ fn foot(out: &mut String) {
          <p><b>How this was measured.</b> Real programs and real packets in private network \
          namespaces of one machine (Linux {}), the line held to 20 Mbit/s each way with a queue of \
          {} ms, TCP cubic throughout. Rates count bytes on the wire as the receiving program got \
-         them. The film counts as standing still when a player with one second of buffer has \
+         them. The video counts as standing still when a player with one second of buffer has \
          nothing to show. Ping is the ordinary program, 20 times a second. To see it again: \
          <code>make demo</code>.</p></footer>",
         escape(kernel.trim()),
@@ -267,7 +267,7 @@ fn milliseconds(ms: f64) -> String {
 /// What each typed line means, for who has never seen one.
 const MEANINGS: [&str; 3] = [
     "this is my line, and this is how fast it is",
-    "the film: never less than 5 Mbit/s of what comes in",
+    "the video: never less than 5 Mbit/s of what comes in",
     "the backup: never more than 4 Mbit/s of what goes out",
 ];
 

@@ -1,4 +1,4 @@
-//! Programs that break the rules of `docs/ring.md`, and come back when they are expelled.
+//! Programs that break the rules of `docs/reference/ring.md`, and come back when they are expelled.
 //!
 //! A [`Rogue`] knows that page and nothing else: it writes its memory as bytes, at the page's offsets, so it shares no code
 //! with the ring. A [`Prison`] is a thread beside the driver's, as the control thread of `netnice-driver`: it lets rogues in, and
@@ -78,7 +78,7 @@ impl Crime {
         Crime::Twice,
     ];
 
-    /// The number of the rule in `docs/ring.md`.
+    /// The number of the rule in `docs/reference/ring.md`.
     pub fn must(self) -> u32 {
         match self {
             Crime::ProducerBack => 20,
@@ -443,7 +443,7 @@ impl Rogue {
 
 /// Records that are right, before a crime.
 const GOOD: u64 = 4;
-/// Offsets of `docs/ring.md`, in the file and in a flow's region.
+/// Offsets of `docs/reference/ring.md`, in the file and in a flow's region.
 const DRIVER_SLEEPS: u64 = 0x40;
 const TO_DRIVER: u64 = 0x200;
 const SUBMIT_PRODUCER: u64 = 0x080;

@@ -6,7 +6,8 @@ use anyhow::{Result, ensure};
 
 use crate::sys::Mapped;
 
-/// See the module. The driver seals the file against writes other than by such a mapping (rule R5 of `docs/ring.md`).
+/// See the module. The driver seals the file against writes other than by such a mapping (rule R5
+/// of `docs/reference/ring.md`).
 pub struct Shared(Mapped);
 
 impl Shared {

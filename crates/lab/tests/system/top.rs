@@ -189,7 +189,7 @@ fn connections_are_told_to_their_owner_and_to_root() {
     wait(&top, "nothing on this target was set by you");
 }
 
-/// The pictures of docs/top.md, into the folder that `NETNICE_PICTURES` names.
+/// The pictures of docs/manual/top.md, into the folder that `NETNICE_PICTURES` names.
 #[test]
 #[ignore = "draws, and judges nothing"]
 fn pictures_for_the_manual() {

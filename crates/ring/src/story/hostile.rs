@@ -71,7 +71,7 @@ pub(super) struct Story {
     delivered: std::collections::VecDeque<(u8, usize)>,
     number: u8,
     honest: bool,
-    /// The rule of docs/ring.md that the program broke.
+    /// The rule of docs/reference/ring.md that the program broke.
     broken: Option<u32>,
 }
 
@@ -317,9 +317,9 @@ impl Script<'_> {
     }
 }
 
-/// Runs the scenario that `bytes` encode, and returns how it ends: the rule of docs/ring.md that
-/// the program breaks (`r31`), `whole`, or `program` if the program's side finds its own rings
-/// corrupted.
+/// Runs the scenario that `bytes` encode, and returns how it ends: the rule of
+/// docs/reference/ring.md that the program breaks (`r31`), `whole`, or `program` if the program's
+/// side finds its own rings corrupted.
 pub fn judged(bytes: &[u8]) -> String {
     let mut script = Script(bytes.iter());
     let start = if script.byte().is_some_and(|byte| byte % 2 == 1) {

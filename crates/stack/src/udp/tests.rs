@@ -442,7 +442,7 @@ fn the_end_is_told() {
     });
     assert_eq!(
         waiter.join().unwrap(),
-        "the driver expelled this program for breaking rule R30 of docs/ring.md"
+        "the driver expelled this program for breaking rule R30 of docs/reference/ring.md"
     );
 }
 

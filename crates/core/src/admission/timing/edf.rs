@@ -10,8 +10,8 @@
 //!
 //! For sporadic jobs, for which every pattern with their spacing is legal, the condition is also
 //! necessary: Jeffay, Stanat and Martel 1991 (theorem 4.1) for deadlines at the end of the period,
-//! George, Rivierre and Spuri 1996 (theorem 5) for any. docs/contracts.md states it with the proof
-//! that also covers messages of several packets.
+//! George, Rivierre and Spuri 1996 (theorem 5) for any. docs/reference/contracts.md states it with
+//! the proof that also covers messages of several packets.
 //!
 //! # The decision
 //! 1. Shares above the whole are refused at once.

@@ -319,8 +319,8 @@ impl Transmitter {
     }
 
     /// The channel with the part of its deadline that a limit leaves: all packets of a message have
-    /// passed the limit by its logical arrival + D + Mmax / max - burst (docs/contracts.md, theorem
-    /// 2).
+    /// passed the limit by its logical arrival + D + Mmax / max - burst
+    /// (docs/reference/contracts.md, theorem 2).
     fn behind_limit(&self, channel: &Channel, max: Rate, burst: Nanos) -> Result<Channel, Fault> {
         let rate = channel.rate();
         if rate > max.into() {
@@ -443,7 +443,7 @@ impl Transmitter {
 
 /// The largest burst of the sustained rate above its slope, in bytes: MBS (1 - SCR / PCR) + largest
 /// · SCR / PCR, rounded up. During a burst at the peak rate the slope counts the rest. See
-/// docs/contracts.md, theorem 2, the demand of each contract.
+/// docs/reference/contracts.md, theorem 2, the demand of each contract.
 fn burst_bytes(mbs: u64, largest: u64, scr: Rate, pcr: Rate) -> u128 {
     let (scr, pcr) = (scr.bits_per_second(), pcr.bits_per_second());
     let part = |bytes: u64, rate: u64| {

@@ -1,6 +1,6 @@
 //! Scenarios from bytes. Every test run replays those in `corpus`. The name of each file is the way
-//! in which its scenario ends: the number of the rule of docs/ring.md that it breaks, or `whole`.
-//! The property test runs variations of them.
+//! in which its scenario ends: the number of the rule of docs/reference/ring.md that it breaks, or
+//! `whole`. The property test runs variations of them.
 
 use netnice_cases::{Corpus, cases};
 use proptest::prelude::*;
