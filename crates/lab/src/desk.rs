@@ -206,7 +206,7 @@ impl Desk {
     /// A process of root that does nothing.
     pub fn sleeper(&self) -> Proc {
         let mut command = self.world.client().ns.command("sleep");
-        command.arg("600");
+        command.arg("7200");
         Proc::start(command).expect("sleep can be started")
     }
 

@@ -243,7 +243,7 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     let lab = desk.copy_for_all("netnice-lab").expect("a copy");
     let source = |at: usize| {
         format!(
-            "{} traffic tcp --connect {} --flows 4 --source",
+            "{} traffic tcp --connect {} --flows 4 --source --for-ms 600000",
             lab.display(),
             to[at]
         )
@@ -254,12 +254,12 @@ fn children_of_a_process_share_users_are_equal_and_idle_ones_lend() {
     let (a, b, c) = (source(0), source(1), source(2));
     let flag = desk.world.folder().join("go");
     let script = [
-        as_user(4001, &format!("exec {a} < /dev/zero")),
-        as_user(4001, &format!("exec {b} < /dev/zero")),
+        as_user(4001, &format!("exec {a}")),
+        as_user(4001, &format!("exec {b}")),
         as_user(
             4002,
             &format!(
-                "until [ -e {} ]; do sleep 0.1; done; exec {c} < /dev/zero",
+                "until [ -e {} ]; do sleep 0.1; done; exec {c}",
                 flag.display()
             ),
         ),
