@@ -75,7 +75,7 @@ impl<H: Inventory> View<'_, H> {
     }
 }
 
-/// The range of points for each second; older ones are coarser.
+/// Up to this range the points are seconds, beyond it minutes.
 const SECONDS: Nanos = Nanos::from_secs(120);
 /// Largest number of points in an answer. With many targets, each gets a shorter history.
 const MOST_TOLD: usize = 100_000;
