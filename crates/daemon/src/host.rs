@@ -91,10 +91,10 @@ pub(crate) enum Act {
         /// The target of each process.
         members: BTreeMap<u32, u32>,
     },
-    /// Releases the members of process targets to the containers of these. One act takes several
+    /// Releases the members of process targets to the targets around these. One act takes several
     /// targets, because each pass over the members takes time proportional to their number.
     Release {
-        /// The container of each target.
+        /// The target around each target.
         heirs: BTreeMap<u32, Option<u32>>,
     },
     /// Binds an executable.
@@ -198,7 +198,7 @@ impl fmt::Display for Act {
 pub(crate) trait Inventory {
     /// The process with this pid.
     fn process(&mut self, pid: u32) -> Option<Process>;
-    /// The facts that determine a process's container.
+    /// The facts that determine which targets contain a process.
     fn place(&mut self, pid: u32) -> Place;
     /// A process and its living descendants.
     fn family(&mut self, pid: u32) -> BTreeSet<u32>;

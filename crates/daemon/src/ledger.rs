@@ -158,7 +158,7 @@ impl Ledger {
         held.chain(self.part_entries()).collect()
     }
 
-    /// The containers of a target, innermost first.
+    /// The targets around a target, innermost first.
     pub(crate) fn around(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
         let mut next = self.held.get(&slot).and_then(|held| held.entry.parent);
         std::iter::from_fn(move || {
@@ -191,7 +191,7 @@ impl Ledger {
             inside,
         } = newcomer;
         let known = |id: Option<u32>| id.filter(|id| self.by_id(*id).is_some());
-        // The id may be of a closed target: then the place has no container.
+        // The id may be of a closed target: then the place is in no target.
         let place = Place {
             own: known(place.own),
             app: known(place.app),
@@ -228,8 +228,8 @@ impl Ledger {
         Ok(slot)
     }
 
-    /// Removes a target. Its container takes over its contents. Guarantees that do not fit there go
-    /// out of force, and their targets become degraded.
+    /// Removes a target. The target around it takes over its contents. Guarantees that do not fit
+    /// there go out of force, and their targets become degraded.
     pub(crate) fn close(&mut self, slot: TargetId) -> Option<Closed> {
         let held = self.held.remove(&slot)?;
         self.slots.remove(&held.id);
@@ -274,13 +274,14 @@ impl Ledger {
         self.seat(slot);
     }
 
-    /// Puts the targets in `inside` into this one, if `around` is their present container.
+    /// Puts the targets in `inside` into this one, if `around` is the target directly around them
+    /// now.
     pub(crate) fn contain(&mut self, slot: TargetId, inside: &BTreeSet<u32>, around: Option<u32>) {
         let Some(id) = self.held.get(&slot).map(|held| held.id) else {
             return;
         };
         let above = self.descent(Some(id));
-        // The id may be of a closed target: then there is no container.
+        // The id may be of a closed target: then there is no target around them.
         let known = |own: Option<u32>| own.filter(|own| self.slots.contains_key(own));
         let around = known(around);
         let inner: Vec<TargetId> = self
@@ -339,6 +340,6 @@ impl Ledger {
     }
 }
 
-/// Upper bound on the length of a chain of containers, including those that are set aside and take
-/// no level of the kernel's classes.
+/// Upper bound on the length of a chain of nested targets, including those that are set aside and
+/// take no level of the kernel's classes.
 const LONGEST_CHAIN: usize = 64;

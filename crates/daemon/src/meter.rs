@@ -9,7 +9,7 @@
 //! - dropped bytes are those that the programs counted and the classes did not pass on (zero if no
 //!   packet was dropped);
 //! - offered is the sum. A target without classes of its own has sent what it offered: its packets
-//!   wait in a class of its container.
+//!   wait in a class of a target around it.
 
 pub(crate) mod history;
 mod measured;

@@ -3,9 +3,9 @@
 //! Root and the group come first. A claim of an unprivileged user is admitted if it fits beside the
 //! rest. If it conflicts with a later privileged claim (another kind of limit in the same chain,
 //! one level too many, a limit below a minimum), it is *set aside*: the claim stays on the books,
-//! only the target's containers limit it, and [`Ledger::heal`] puts the claim into force again as
-//! soon as it fits. A privileged request is refused only if all conflicting claims are privileged
-//! too.
+//! only the targets around it limit its target, and [`Ledger::heal`] puts the claim into force
+//! again as soon as it fits. A privileged request is refused only if all conflicting claims are
+//! privileged too.
 //!
 //! ```text
 //!            fits                     a privileged request needs its place
@@ -125,8 +125,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The containers and contents of this target on which an unprivileged user has a claim in
-    /// force, oldest first.
+    /// The targets around and inside this one on which an unprivileged user has a claim in force,
+    /// oldest first.
     fn unprivileged_near(&self, slot: TargetId) -> Vec<TargetId> {
         let around: BTreeSet<TargetId> = self.around(slot).map(|held| held.entry.id).collect();
         let is_inside = |held: &Held| self.around(held.entry.id).any(|at| at.entry.id == slot);
@@ -226,7 +226,8 @@ impl Ledger {
         healed
     }
 
-    /// Sets the parent of a target whose container is gone, and admits its claims again there.
+    /// Sets the parent of a target after the one around it has gone, and admits its claims again
+    /// there.
     pub(super) fn reseat(&mut self, slot: TargetId) {
         let Some(held) = self.held.get(&slot) else {
             return;
@@ -267,7 +268,7 @@ impl Ledger {
             });
         }
         // The kinds of limits cannot be nested: then the inner claim of root and the group holds
-        // without its container.
+        // without the outer one.
         if parent.is_some()
             && let Ok(grant) = admission::admit(&links, &others, of(privileged.clone(), None))
         {

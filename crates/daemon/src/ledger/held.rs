@@ -118,7 +118,7 @@ impl Body {
 }
 
 impl Held {
-    /// The effective contract: the admitted one, combined with the limits of the containers.
+    /// The effective contract: the admitted one, combined with the limits of the targets around it.
     pub(crate) fn effective(&self, ledger: &Ledger) -> Contract {
         let mut change = self.entry.contract.as_change();
         let smaller = |own: Option<Rate>, outer: Option<Rate>| match (own, outer) {

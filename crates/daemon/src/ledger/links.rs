@@ -44,8 +44,8 @@ impl Ledger {
         [[up, self.needed(&link.name)].into_iter().sum(), down]
     }
 
-    /// The total promised on a link, up and down, to targets that have no container with a promise
-    /// on it.
+    /// The total promised on a link, up and down, to targets without a promise on it to a target
+    /// around them.
     pub(crate) fn promised_to_targets(&self, link: &Link) -> [Amount; 2] {
         let own = |held: &Held, direction| {
             let on = held.entry.contract.on().is_some_and(|on| *on == link.name);

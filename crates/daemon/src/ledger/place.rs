@@ -1,9 +1,9 @@
 //! What contains a target.
 //!
-//! For processes, the kernel's record determines the container: the target that a process is a
-//! member of by descent ([`Place::own`]) and by its executable ([`Place::app`]). For other targets,
-//! paths and users determine it. The nearest of these contains the target, in the order in which
-//! the eBPF programs look up a packet's owner:
+//! For processes, the kernel's record determines it: the target that a process is a member of by
+//! descent ([`Place::own`]) and by its executable ([`Place::app`]). For other targets, paths and
+//! users determine it. The nearest of these contains the target, in the order in which the eBPF
+//! programs look up a packet's owner:
 //!
 //! ```text
 //!   process  in  the process or name target that it descends from
@@ -20,7 +20,7 @@ use netnice_core::admission::TargetId;
 
 use super::{Body, Held, Ledger};
 
-/// The facts that determine a target's container.
+/// The facts that determine which targets contain a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Id of the process or name target that its processes descend from.
@@ -33,7 +33,7 @@ pub(crate) struct Place {
     pub uid: Option<u32>,
 }
 
-/// The held targets, indexed for the search for containers.
+/// The held targets, indexed for the search of what contains a target.
 pub(super) struct Containers<'a> {
     by_id: &'a BTreeMap<u32, TargetId>,
     groups: Vec<(&'a str, TargetId)>,
@@ -58,12 +58,12 @@ impl<'a> Containers<'a> {
         containers
     }
 
-    /// The slot of a target's container.
+    /// The slot of the target directly around a target.
     pub(super) fn around(&self, held: &Held) -> Option<TargetId> {
         self.at(&held.place, Some(held))
     }
 
-    /// The slot of the container of a place, other than `me`.
+    /// The slot of the target directly around a place, other than `me`.
     fn at(&self, place: &Place, me: Option<&Held>) -> Option<TargetId> {
         let slot_of_me = me.map(|me| me.entry.id);
         let other =
@@ -115,7 +115,7 @@ impl Ledger {
         }
     }
 
-    /// A process target and its containers by descent, innermost first.
+    /// A process target and those around it by descent, innermost first.
     pub(crate) fn descent(&self, mut own: Option<u32>) -> Vec<u32> {
         let mut chain = Vec::new();
         while let Some(held) = own.and_then(|id| self.by_id(id)) {

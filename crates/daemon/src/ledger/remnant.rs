@@ -18,7 +18,7 @@ pub(crate) struct Remnant {
     pub slot: TargetId,
     /// Its id.
     pub id: u32,
-    /// The slot of its container.
+    /// The slot of the target around it.
     pub parent: Option<TargetId>,
     /// Its limits.
     pub contract: Contract,

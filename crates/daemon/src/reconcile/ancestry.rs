@@ -1,7 +1,7 @@
 //! Which held targets lie inside a process family. Pure.
 //!
 //! The kernel's members table has the target of each process; the process also belongs to the
-//! containers of that target. A target made by pid lies inside a family if its named process does.
+//! targets around that one. A target made by pid lies inside a family if its named process does.
 //! Once that process has left the target, and for targets made by name, all members must lie
 //! inside.
 
@@ -12,8 +12,8 @@ use netnice_core::target::Target;
 use crate::host::Members;
 use crate::ledger::{Body, Ledger};
 
-/// Ids of the held targets whose processes are all in `family`, without the containers of the
-/// process `newcomer`: its new target is inside them.
+/// Ids of the held targets whose processes are all in `family`, without the targets that contain
+/// the process `newcomer`: its new target is inside them.
 pub(super) fn inside(
     ledger: &Ledger,
     members: &Members,

@@ -50,7 +50,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         Ok(slot)
     }
 
-    /// Adds a process to a target of processes. The target's containers are then those that contain
+    /// Adds a process to a target of processes. The targets around it are then those that contain
     /// all its processes.
     pub(crate) fn join_as(
         &mut self,
@@ -110,8 +110,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
         family: &BTreeSet<u32>,
         newcomer: Option<u32>,
     ) -> Result<BTreeSet<u32>, Denied> {
-        // A target inside has a member inside; if all members are of the container, no target is
-        // inside.
+        // A target inside has a member inside; if all members belong to the target around it, no
+        // target is inside.
         let around = newcomer.map_or(0, |pid| self.machine.membership(pid).0);
         let mixed = family.iter().any(|pid| {
             let (own, _) = self.machine.membership(*pid);

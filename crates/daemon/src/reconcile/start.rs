@@ -159,8 +159,8 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Releases the members of targets from a change that was never completed: the containers take
-    /// them over.
+    /// Releases the members of targets from a change that was never completed: the targets around
+    /// these take them over.
     fn release_strangers(&mut self) -> Result<(), Denied> {
         let mut strangers: Vec<u32> = self.host.members()?.values().map(|(own, _)| *own).collect();
         strangers.sort_unstable();

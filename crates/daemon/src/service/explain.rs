@@ -1,4 +1,4 @@
-//! `netnice explain`: how a target is served, by which claims, in which containers, and what its
+//! `netnice explain`: how a target is served, by which claims, inside which targets, and what its
 //! contract does not cover.
 
 use netnice_api::Explained;

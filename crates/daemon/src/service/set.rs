@@ -342,7 +342,7 @@ pub(super) fn about_sockets(adoption: &Adoption) -> Vec<String> {
     remarks
 }
 
-/// Limits of containers that are below the target's own.
+/// Limits of the targets around a target that are below the target's own.
 fn tighter_around(ledger: &Ledger, held: &Held) -> Vec<String> {
     let own = &held.entry.contract;
     let effective = held.effective(ledger);

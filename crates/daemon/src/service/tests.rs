@@ -141,7 +141,7 @@ impl Desk {
         self.service.ledger().find(&target).cloned()
     }
 
-    /// The name of a target's container.
+    /// The name of the target directly around a target.
     fn parent(&self, target: &str) -> Option<String> {
         let held = self.held(target).expect(target);
         let parent = self.service.ledger().get(held.entry.parent?)?;

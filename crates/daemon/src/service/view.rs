@@ -39,8 +39,8 @@ impl<H: Inventory> View<'_, H> {
         Finder::new(self.machine, &self.books.ledger)
     }
 
-    /// The target that limits a process: its own, else the innermost container. If the process has
-    /// joined a name inside its own target, that one too.
+    /// The target that limits a process: its own, else the innermost one around it. If the process
+    /// has joined a name inside its own target, that one too.
     pub(super) fn of_process(&mut self, target: &Target, pid: u32) -> Result<Vec<Held>, Denied> {
         let place = self.machine.place(pid);
         let lives = self.machine.process(pid).is_some();

@@ -158,7 +158,7 @@ fn a_users_small_limit_does_not_refuse_roots_minimum() {
     let held = ledger.get(pid).expect("held");
     assert_eq!(held.claims.set_aside(), [USER.uid]);
     assert!(in_force(&ledger, pid).contains("min 2mbit"));
-    // The same in a container of it.
+    // The same in a target around it.
     let mut ledger = ledger.clone();
     let outer = process(&mut ledger, 2, None);
     ask(&mut ledger, outer, USER, "up 1kbit").expect("it fits");

@@ -38,7 +38,7 @@ fn what_contains_what_follows_processes_groups_and_users() {
     let shown = desk.show();
     let inner = shown.targets.iter().find(|t| t.target == "pid:12");
     assert_eq!(inner.expect("shown").effective.up, Some(4_000_000));
-    // In reverse: the container takes over what was inside.
+    // In reverse: the target around it takes over what was inside.
     for (cleared, around) in [
         ("pid:11", "pid:10"),
         ("pid:10", "unit:b.service"),
