@@ -1,4 +1,5 @@
-//! Why a request is not carried out: the daemon's only error type for clients.
+//! Why a request is not carried out: the daemon's only error type for clients. Converts to the
+//! response of the same kind.
 
 use netnice_api::Response;
 use netnice_core::admission::Refusal;

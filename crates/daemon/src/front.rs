@@ -16,7 +16,7 @@
 //! serves one user ([`user`]). The front is confined before it reads the first byte of a client
 //! ([`netnice_kernel::confine`]): a user of its own, no capability, an empty root folder, and a
 //! list of system calls that cannot open, create, signal or trace anything. The daemon relies on
-//! the front for one fact: the uid of the peer.
+//! the front for the identity of the peer (uid and groups).
 //!
 //! If the front ends, its connections end, and the daemon starts another one. If the daemon ends,
 //! the front sees the end of its socket and ends too.

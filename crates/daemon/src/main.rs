@@ -1,4 +1,5 @@
-//! The daemon's command line.
+//! The daemon's command line: parses the arguments, and runs the daemon, the front or a probe. The
+//! exit code is a failure if that fails.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! The peer of a connection, and its privilege.
+//! The peer of a connection: its uid, groups and privilege, from the kernel's credentials.
 
 use netnice_core::claims::Claimant;
 

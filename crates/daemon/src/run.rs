@@ -58,6 +58,11 @@ impl Options {
 }
 
 /// Runs the daemon until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If the runtime folder is in use or not root's alone, the state file is of a newer version or
+/// another network namespace, netlink or the kernel path cannot be opened, or a source of events
+/// fails.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
     let runtime = Runtime::take(folder).during("take the runtime folder")?;
@@ -109,6 +114,9 @@ pub fn examine() -> DoctorReport {
 
 /// Reads the state file. A damaged file is renamed, so that its content is neither guessed nor
 /// lost.
+///
+/// # Errors
+/// If it cannot be read, is of a newer version, or is of another network namespace.
 fn read(store: &Store) -> Result<Record, RunError> {
     let error = match store.load() {
         Ok(None) => return Ok(Record::None),

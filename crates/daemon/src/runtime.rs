@@ -56,6 +56,10 @@ pub struct Runtime {
 
 impl Runtime {
     /// Creates the folder if it does not exist, checks it, and locks it.
+    ///
+    /// # Errors
+    /// If another daemon has locked it, a user other than root can write or replace it, or a system
+    /// call fails.
     pub fn take(folder: &Path) -> Result<Runtime, RuntimeError> {
         let unusable = |source| RuntimeError::Unusable {
             folder: folder.to_owned(),

@@ -1,4 +1,4 @@
-//! Why the daemon cannot start or continue.
+//! The error with which the daemon ends: the action that failed, and the cause.
 
 /// The failed action and its cause.
 #[derive(Debug, thiserror::Error)]

@@ -1,5 +1,5 @@
-//! Dispatches one request: [`Flows`] answers requests about flows, the [`Service`] all others; some
-//! answers contain parts of both.
+//! Dispatches one request, and its reply: requests about direct flows go to [`Flows`], all others
+//! to the [`Service`]. [`Flows`] completes the replies that show flows too.
 
 use netnice_api::{Clear, ClearWhat, DoctorItem, Request, Response};
 use netnice_core::target::Target;
@@ -74,7 +74,8 @@ fn clears_flows(peer: &Peer, clear: &Clear) -> bool {
     peer.uid == 0 && matches!(clear.what, ClearWhat::All) && !clear.dry_run
 }
 
-/// What `flows` adds to the service's answer; `None` for answers that contain no flows.
+/// The response as the part of a reply that [`Flows`] completes; `None` if the response is
+/// complete.
 fn told_with_flows(request: &Request, response: &Response) -> Option<What> {
     let named = |text: &str| text.parse::<Target>().ok();
     match (request, response) {

@@ -1,4 +1,6 @@
-//! The sources of events. This is the only place that waits for several things at once.
+//! The sources of events: signals, timers, requests, scrapes, drivers, netlink, inotify and the
+//! exit ring. This is the only place that waits for several things at once. It fails if a source
+//! fails permanently.
 
 use std::future::Future;
 use std::io;

@@ -1,4 +1,6 @@
-//! Promises on a link, and its division between both paths.
+//! Promises on a link, and its division between both paths: a new flow is admitted or refused here,
+//! flows are degraded and restored when the link changes, and the driver and the kernel's classes
+//! get their rates.
 
 use netnice_api::direct::FlowNews;
 use netnice_api::driver::{DriverRequest, TotalsDoc};

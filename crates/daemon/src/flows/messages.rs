@@ -1,4 +1,5 @@
-//! Text about flows, for people.
+//! Text about flows for `show`, `explain` and `doctor`: formats the drivers' counts and modes.
+//! Pure.
 
 use std::path::Path;
 

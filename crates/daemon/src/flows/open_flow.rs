@@ -1,4 +1,5 @@
-//! Opening, changing and closing flows.
+//! Opening, changing and closing flows: checks the request, holds ports, resolves the next hop,
+//! admits, and calls the driver. A refused or failed request releases what it holds.
 
 use std::net::IpAddr;
 

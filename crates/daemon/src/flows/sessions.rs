@@ -1,4 +1,5 @@
-//! Attaching programs to a link, and the end of their connections.
+//! Attaching programs to a link, and the end of their connections. An attachment is refused without
+//! permission, beyond a quota, or without a managed link.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;

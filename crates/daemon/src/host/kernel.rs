@@ -1,4 +1,5 @@
-//! The Linux kernel as a [`super::Host`]: the only caller of `kernel`.
+//! The Linux kernel as a [`super::Host`]: the only caller of `kernel`. Converts its errors to
+//! [`Denied`].
 
 use std::collections::{BTreeMap, BTreeSet};
 

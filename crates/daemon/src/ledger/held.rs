@@ -1,4 +1,5 @@
-//! A held target: its name, body, claims, and the contract in force.
+//! A held target: its name, body, place, claims, and the contract in force. Plain data with pure
+//! queries.
 
 use std::collections::BTreeSet;
 

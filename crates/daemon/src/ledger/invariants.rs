@@ -1,4 +1,4 @@
-//! The invariants of a ledger between two requests.
+//! The invariants of a ledger between two requests. Debug builds check them after each draft.
 
 use std::collections::BTreeSet;
 

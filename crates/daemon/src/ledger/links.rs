@@ -1,4 +1,5 @@
-//! Managed links: their capacity, and what is promised on them.
+//! Managed links of the ledger: their capacity, and what is promised on them. A change fails if the
+//! promises do not fit.
 
 use netnice_core::admission;
 use netnice_core::contract::{Direction, IfName};

@@ -1,4 +1,5 @@
 //! `[quotas]` of the policy file: counts without quotes, sizes and times as text with their units.
+//! A value out of its range is an error with its line.
 
 use serde::Deserialize;
 use toml::Spanned;

@@ -1,4 +1,5 @@
-//! The present rules of the administrator: those of the policy file, and those of unit files.
+//! The present rules of the administrator, from the policy file and from unit files, and the
+//! reasons why some are not in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

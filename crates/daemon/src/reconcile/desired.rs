@@ -1,4 +1,5 @@
-//! The desired kernel state of a ledger. Pure.
+//! The desired kernel state of a ledger: classes, limits and shares, and control groups to bind.
+//! Pure.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! A change that is computed but not installed.
+//! A change that is computed but not installed: a ledger, its rollbacks, and the acts that go with
+//! it.
 
 use netnice_core::admission::TargetId;
 use netnice_core::target::Target;

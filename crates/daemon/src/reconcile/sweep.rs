@@ -1,5 +1,5 @@
-//! Changes that no request caused: processes end, control groups and executables are created again,
-//! counts grow.
+//! Changes that no request caused: closes targets whose processes have ended, binds control groups
+//! and executables that were created again, and removes remnants without traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 

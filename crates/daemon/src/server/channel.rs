@@ -1,8 +1,9 @@
 //! The daemon's side of one front: its connections, their requests, and its answers.
 //!
-//! The daemon relies on the front for the uid of a peer and for nothing else: its messages are
-//! parsed again and bounded, and a front that violates the protocol is ended, with all its
-//! connections. Nothing here waits for a client: answers go to the front, which always reads.
+//! The daemon relies on the front for the identity of a peer (uid and groups) and for nothing else:
+//! its messages are parsed again and bounded, and a front that violates the protocol is ended, with
+//! all its connections. Nothing here waits for a client: answers go to the front, which always
+//! reads.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

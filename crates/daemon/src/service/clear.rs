@@ -1,4 +1,5 @@
-//! Withdrawing claims: `netnice clear`.
+//! `netnice clear`: withdraws claims, and closes targets without claims. For root, `--all` also
+//! removes links and remnants.
 
 use netnice_api::{Clear, ClearWhat, Done};
 use netnice_core::admission::TargetId;

@@ -1,4 +1,5 @@
-//! The connections of one target.
+//! The connections of one target, from the kernel's socket lists. A peer sees only its own, unless
+//! it is privileged.
 
 use netnice_api::{Connection, ConnectionsDoc, Found};
 use netnice_core::target::Target;

@@ -1,4 +1,4 @@
-//! The history of targets.
+//! `netnice history`: the measured past of targets, as columns of points.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::target::Target;

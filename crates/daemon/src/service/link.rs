@@ -1,4 +1,5 @@
-//! Managing links.
+//! `netnice link`: manages a link, changes its capacity, or stops managing it. Fails if the
+//! promises on it do not fit, or the kernel refuses the classes.
 
 use netnice_api::{Done, LinkChange};
 use netnice_core::contract::{Direction, IfName};

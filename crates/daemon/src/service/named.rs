@@ -1,4 +1,4 @@
-//! The process that a request names.
+//! The process that a request names, checked against its pidfd.
 
 use crate::authority;
 use crate::denied::Denied;

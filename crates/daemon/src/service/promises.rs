@@ -1,4 +1,5 @@
-//! The service's side of [`Promises`].
+//! The service's side of [`Promises`]: gives the flow manager access to policy, ledger, class trees
+//! and machine.
 
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;

@@ -1,4 +1,4 @@
-//! `netnice show`: the state.
+//! `netnice show`: the state of links and targets, with contracts and counters.
 
 use netnice_api::{ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc};
 use netnice_core::contract::{Contract, Direction};
@@ -94,7 +94,7 @@ impl<H: Host> View<'_, H> {
         let mut contract = ContractDoc::from(asked);
         for clause in asked.as_change().clauses() {
             if let Some(uid) = held.claims.set_by(clause) {
-                // Root is responsible for the policy file's claims.
+                // Claims of the policy file are shown as root's.
                 let uid = if uid == POLICY.uid { 0 } else { uid };
                 contract.set_by.insert(clause.to_string(), uid);
             }
