@@ -238,7 +238,8 @@ impl Quotas {
     }
 }
 
-/// Upper bound of the quota `connections`.
+/// Largest number of connections of all users except root together. Also the upper bound of the
+/// quota `connections`.
 pub(crate) const MOST_CONNECTIONS: u64 = 512;
 
 /// A number of days.

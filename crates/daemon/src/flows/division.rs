@@ -1,9 +1,9 @@
 //! Division of a link between the driver of the direct path and the kernel's classes. Pure.
 //!
-//! Each side has what it needs ([`super::admission`]), and lends the rest, five times a second. A
-//! side that uses most of its rate is *busy*. If both are busy, the rest is halved. If one is busy,
-//! it gets what the other does not use, except a margin, so that an increase of the other's use is
-//! visible.
+//! Each side has at least what it needs ([`super::admission`]). The rest is lent; the division is
+//! adapted five times a second. A side that uses most of its rate is *busy*. If both are busy, the
+//! rest is halved. If one is busy, it gets what the other does not use, except a margin, so that an
+//! increase of the other's use is visible.
 
 use netnice_core::units::{Amount, Rate};
 

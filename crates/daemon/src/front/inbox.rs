@@ -67,7 +67,8 @@ impl Inbox {
         }
         queue.told.push_back(what);
         drop(queue);
-        // If the eventfd's counter is full, the write fails, but the thread is woken too.
+        // The write fails if the eventfd's counter is full; then the descriptor is readable
+        // already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         Ok(())
     }
