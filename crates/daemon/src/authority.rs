@@ -1,16 +1,16 @@
-//! Who may ask what of whom. Pure: it judges facts that others have gathered.
+//! Permissions: which peer may request what. Pure: it judges facts that the caller has gathered.
 //!
 //! ```text
-//!                              root, group netnice      anybody else
-//!   limit a process            any                      one's own: same real user, and open to being looked into
-//!   limit name:N               any                      where all its processes are one's own
-//!   limit app, cgroup, unit,   any                      none: they hold other users' processes, now or later
+//!                              root, group netnice      any other user
+//!   limit a process            any                      own: same real user, and dumpable
+//!   limit name:N               any                      if all its processes are the user's own
+//!   limit app, cgroup, unit,   any                      none: they may hold others' processes
 //!     user
 //!   reserve, weigh, order      any                      never
-//!   have direct flows          of any process           of one's own, where the policy keeps users off: none
-//!   take back                  root: anything;          one's own claim
-//!                              group: one's own claim
-//!   links, policy, clear all   all                      of `clear --all`: one's own claims
+//!   have direct flows          of any process           of own ones; none if the policy forbids it
+//!   withdraw                   root: any claim;         own claim
+//!                              group: own claim
+//!   links, policy, clear all   all                      of `clear --all`: own claims
 //! ```
 
 use netnice_core::contract::Change;
@@ -20,7 +20,7 @@ use crate::denied::Denied;
 use crate::host::Process;
 use crate::peer::Peer;
 
-/// Whether a peer may name these clauses at all.
+/// Checks that a peer may use the clauses of a change.
 pub fn may_ask(peer: &Peer, change: &Change) -> Result<(), Denied> {
     match change.needs_privilege() {
         Some(clause) if !peer.privileged => Err(Denied::NotPermitted(format!(
@@ -30,7 +30,7 @@ pub fn may_ask(peer: &Peer, change: &Change) -> Result<(), Denied> {
     }
 }
 
-/// Whether a peer may limit a process, or let it join a target.
+/// Checks that a peer may limit a process, or let it join a target.
 pub fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), Denied> {
     let Process { root, name, .. } = process;
     if peer.privileged {
@@ -53,7 +53,8 @@ pub fn may_limit_process(peer: &Peer, process: &Process) -> Result<(), Denied> {
     Ok(())
 }
 
-/// Whether a peer may limit a target that is not a process; `owner` is the one user whose processes it is made of.
+/// Checks that a peer may limit a target that is not a process. `owner` is the user of all its
+/// processes, if there is exactly one.
 pub fn may_limit_target(peer: &Peer, target: &Target, owner: Option<u32>) -> Result<(), Denied> {
     if peer.privileged || (matches!(target, Target::Name(_)) && owner == Some(peer.uid)) {
         return Ok(());
@@ -68,7 +69,7 @@ pub fn may_limit_target(peer: &Peer, target: &Target, owner: Option<u32>) -> Res
     )))
 }
 
-/// Whether a peer may do what concerns the whole host; `what` says what.
+/// Checks that a peer may change the whole host. `what` names the action in the error.
 pub fn may_manage(peer: &Peer, what: &str) -> Result<(), Denied> {
     match peer.privileged {
         true => Ok(()),
@@ -78,7 +79,7 @@ pub fn may_manage(peer: &Peer, what: &str) -> Result<(), Denied> {
     }
 }
 
-/// A user in a message.
+/// A user's name in a message.
 pub fn user(uid: u32) -> String {
     match uid {
         0 => "root".to_owned(),

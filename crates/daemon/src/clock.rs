@@ -1,4 +1,5 @@
-//! The clocks. They are read at the edge, by whoever receives a request or a tick; everything inside takes [`Now`].
+//! The clocks. Only the code that receives a request or a tick reads them; all other code takes
+//! [`Now`].
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -8,10 +9,10 @@ use nix::time::{ClockId, clock_gettime};
 /// One moment, on both clocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Now {
-    /// Since the machine started, without the time that it slept: for all that expires and all rates. It goes on when
-    /// the daemon is started again.
+    /// CLOCK_MONOTONIC: time since boot, without suspend; for expiry and rates. It continues across
+    /// restarts of the daemon.
     pub monotonic: Instant,
-    /// Nanoseconds since 1970, for people to read; it may jump.
+    /// Nanoseconds since 1970, for display; it may jump.
     pub wall_ns: u64,
 }
 

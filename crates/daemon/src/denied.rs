@@ -1,4 +1,5 @@
-//! Why a request is not carried out: the one error that leaves the daemon towards a client.
+//! Why a request is not carried out: the daemon's only error type for clients. Converts to the
+//! response of the same kind.
 
 use netnice_api::Response;
 use netnice_core::admission::Refusal;
@@ -10,16 +11,16 @@ use netnice_core::units::UnitError;
 /// A request that is not carried out; nothing has changed. The text is for the person who asked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// The request makes no sense.
+    /// The request is invalid.
     #[error("{0}")]
     BadUsage(String),
-    /// It makes sense but cannot be done.
+    /// The request is valid but cannot be carried out.
     #[error("{0}")]
     Failed(String),
-    /// It does not fit.
+    /// The request does not fit.
     #[error("{0}")]
     NotAdmitted(String),
-    /// The asker may not.
+    /// The peer has no permission.
     #[error("{0}")]
     NotPermitted(String),
 }

@@ -1,20 +1,21 @@
-//! What happens, one event after the other: there is one thread, one queue, one table of timers, and one sleep.
+//! The event loop: one thread handles one event at a time, from one queue, with one timer table and
+//! one sleep.
 //!
 //! ```text
 //!   signals ─────────────┐
 //!   timers ──────────────┤                  ┌─> service: requests, policy, repair, sweep
 //!   requests, metrics ───┼─> Event ─> handle┤
-//!   drivers, programs ───┤                  └─> flows: what programs ask, what drivers say ──> calls to drivers
+//!   drivers, programs ───┤                  └─> flows: requests, driver messages ──> commands
 //!   netlink, inotify ────┤                        │
 //!   ends of processes ───┘                        └── settled with the ledger after each event
 //! ```
 //!
-//! Requests wait for their turn in [`turns`], so that neither a user with many connections nor requests as a whole keep the
-//! other events waiting.
+//! Requests wait in [`turns`], so that neither a user with many connections nor the requests as a
+//! whole delay the other events.
 //!
-//! Connections have tasks of their own, which read and write and hand in whole requests; nothing that they do changes any
-//! state. An event is handled at a `now`, which goes down as an argument. An event that takes longer than [`LONG`] is said
-//! in the log, because it held up all others.
+//! Each connection has a task of its own, which reads, writes and hands in complete requests; the
+//! tasks change no state. An event is handled at one time, `now`, which is passed down as an
+//! argument. The loop logs an event that takes longer than [`LONG`], because it delayed all others.
 
 mod failure;
 mod listeners;
@@ -51,22 +52,23 @@ use sources::{Event, Sources};
 use timers::{Timer, Timers};
 use turns::Turns;
 
-/// How the daemon serves.
+/// The settings of the event loop.
 pub(crate) struct Settings<'a> {
-    /// Its runtime folder.
+    /// The runtime folder.
     pub runtime: &'a RuntimeDir,
     /// The policy file.
     pub policy: &'a Path,
-    /// Where metrics are served, if they are.
+    /// The address to serve metrics at; `None`: no metrics.
     pub metrics: Option<Address>,
-    /// Clients may send descriptors, as on kernels before 6.16, where they cannot be refused. For tests.
+    /// Clients may send descriptors, as on kernels before 6.16, which cannot refuse them. For
+    /// tests.
     pub take_descriptors: bool,
 }
 
-/// Serves until the daemon is told to stop.
+/// Runs the event loop until SIGTERM or SIGINT.
 ///
 /// # Errors
-/// A source of events cannot be opened, or fails for good.
+/// If a source of events cannot be opened or fails permanently.
 pub(crate) async fn run(
     settings: &Settings<'_>,
     mut service: Service<KernelHost>,
@@ -93,7 +95,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// All that an event can concern.
+/// The state that events act on.
 struct Daemon {
     service: Service<KernelHost>,
     flows: Flows<KernelNetwork>,
@@ -102,9 +104,10 @@ struct Daemon {
     timers: Timers,
     /// Requests that wait for their turn.
     turns: Turns<Ask>,
-    /// Whose request left open sockets to be looked at, the last time.
+    /// The user whose request last left open sockets to be tagged; `None`: root, the group or the
+    /// daemon.
     looker: Option<u32>,
-    /// The last event was a request: now it is the others' turn.
+    /// True if the last event was a request: then the other sources come first.
     asked_last: bool,
     /// The policy file.
     policy: PathBuf,
@@ -126,7 +129,7 @@ impl Daemon {
             }
             let (kind, began) = (event.kind(), Now::read());
             self.handle(event, began);
-            // Whatever happened may have changed what a link carries, or what is promised on it.
+            // An event may have changed the capacity of a link, or what is promised on it.
             self.flows.settle_all(&mut self.service, Now::read());
             self.drivers.obey(self.flows.take_orders());
             let took = Now::read().monotonic.since(began.monotonic);
@@ -136,14 +139,15 @@ impl Daemon {
         }
     }
 
-    /// Waits for the next event. Where requests wait, every other one is a request whose turn it is.
+    /// Waits for the next event. While requests are ready, every second event is a request.
     async fn next(&mut self, follow_routes: bool) -> Result<Event, RunError> {
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let ready = self.turns.ready_at(quota);
         let ready = ready.is_some_and(|at| at <= Now::read().monotonic);
         if ready && !self.asked_last {
             self.asked_last = true;
-            // Answers go out, and requests of others come in, before the next one.
+            // Lets the tasks send answers and hand in requests of other users before the next
+            // request.
             tokio::task::yield_now().await;
             return Ok(Event::Due(Timer::Turn));
         }
@@ -158,7 +162,7 @@ impl Daemon {
         }
     }
 
-    /// Answers the request whose turn it is, and charges its user with the time that it takes.
+    /// Answers the next request in turn, and charges its user the time it takes.
     fn take_turn(&mut self, now: Now) {
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let Some((user, ask)) = self.turns.pop(quota, now.monotonic) else {
@@ -191,7 +195,7 @@ impl Daemon {
         }
     }
 
-    /// Charges a user with the time since `began`.
+    /// Charges a user the time since `began`.
     fn charge(&mut self, user: Option<u32>, began: Now) {
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let after = Now::read().monotonic;
@@ -199,7 +203,7 @@ impl Daemon {
         self.turns.charge(user, took, quota, after);
     }
 
-    /// What users have, and of how much, as far as a peer may see it.
+    /// The quotas and the use of each user, as far as `peer` may see them.
     fn users(&self, peer: &Peer, now: Now) -> UsersDoc {
         let quotas = self.service.quotas();
         let mut used = self.service.used();
@@ -220,7 +224,7 @@ impl Daemon {
         document(quotas, &used, &waiting, peer)
     }
 
-    /// Sets the timers that follow from what waits.
+    /// Sets the timers that depend on waiting work.
     fn set_timers(&mut self) {
         let has_links = self.service.ledger().links().next().is_some();
         let now = Now::read().monotonic;
@@ -230,7 +234,7 @@ impl Daemon {
             .set(Timer::Sockets, is_looking.then(|| now.after(BETWEEN_LOOKS)));
         self.timers.set(Timer::Rollback, self.service.next_due());
         self.timers.set(Timer::Flows, self.flows.next_due());
-        // One that is ready is not a timer's: then requests and all other events take turns.
+        // A ready request needs no timer: [`Daemon::next`] alternates it with the other events.
         let quota = self.service.quotas().time(Quota::ServiceTime);
         let turn = self.turns.ready_at(quota).filter(|at| *at > now);
         self.timers.set(Timer::Turn, turn);
@@ -249,7 +253,8 @@ impl Daemon {
                 self.charge(user, now);
             }
             Event::Scraped(scrape) => {
-                // Who has gone meanwhile misses the page.
+                // The send fails if the scraper has closed its connection; the page is dropped
+                // then.
                 let page = match self.service.page(now) {
                     Some(page) => page,
                     None => {
@@ -272,7 +277,8 @@ impl Daemon {
                 }
             }
             Event::Links => {
-                // A container that starts is held from its first packet on if its interface is seen to at once.
+                // A container's first packet is limited only if its new interface is handled at
+                // once.
                 self.service.house();
                 self.soon(Timer::Repair, LINKS_SETTLE, now);
             }
@@ -301,7 +307,8 @@ impl Daemon {
                 self.flows.balance(Now::read());
             }
             Timer::Tick => {
-                // A service manager that hears nothing for `WatchdogSec=` starts the daemon again; what is in force stays.
+                // If no watchdog message arrives for `WatchdogSec=`, the service manager restarts
+                // the daemon; the kernel keeps enforcing meanwhile.
                 let _ = sd_notify::notify(&[NotifyState::Watchdog]);
                 self.service.tick(now);
                 self.flows.tick(Now::read());
@@ -313,14 +320,14 @@ impl Daemon {
         }
     }
 
-    /// Something is to be done when a burst of changes may be over.
+    /// Sets a timer for the expected end of a burst of changes, unless it is set.
     fn soon(&mut self, timer: Timer, settle: Nanos, now: Now) {
         self.timers
             .set_unless_set(timer, now.monotonic.after(settle));
     }
 }
 
-/// The folders in which held control groups come and go.
+/// The folders in which held control groups appear and disappear.
 fn group_folders(service: &Service<KernelHost>) -> BTreeSet<PathBuf> {
     let Ok(root) = cgroup::root() else {
         return BTreeSet::new();
@@ -332,13 +339,13 @@ fn group_folders(service: &Service<KernelHost>) -> BTreeSet<PathBuf> {
     service.group_paths().into_iter().map(above).collect()
 }
 
-/// In which other events have their turn.
+/// The pause between two portions of sockets, in which other events are handled.
 const BETWEEN_LOOKS: Nanos = Nanos::from_millis(1);
-/// An event that takes longer keeps people waiting.
+/// An event that takes longer is logged.
 const LONG: Nanos = Nanos::from_millis(100);
-/// Files are written in several steps, and many at once.
+/// A file is written in several steps, and often many files at once.
 const FILES_SETTLE: Nanos = Nanos::from_millis(200);
-/// Changes on interfaces come in bursts.
+/// Changes of interfaces come in bursts.
 const LINKS_SETTLE: Nanos = Nanos::from_millis(50);
-/// An end is told just before its process leaves the map, and many end together.
+/// The exit event comes just before its process leaves the map, and many processes end together.
 const ENDS_SETTLE: Nanos = Nanos::from_millis(20);

@@ -1,27 +1,32 @@
-//! The flow manager: who has which flow of the direct path, and on what terms.
+//! The flow manager: admits flows of the direct path, and controls the drivers that carry them.
 //!
-//! A program on the direct path hands its packets to a driver process through memory of its own; the daemon is not on
-//! that way. It decides what has to be decided once: who may have a flow, whose port it is, by which station its
-//! packets leave, and what is promised to it. Then it tells the driver, and tells the program what changes.
+//! A program on the direct path exchanges packets with a driver process through shared memory,
+//! without the daemon. The daemon makes the decisions that come before: which program may have a
+//! flow, with which port and next hop, and what is promised to it. It tells the driver, and
+//! notifies the program of changes.
 //!
 //! ```text
-//!   program ──attach──▶ a driver of the link is there, or is started ──▶ memory file and doorbells go back
-//!           ──open────▶ contract, way, port ─▶ station ─▶ admitted ─▶ driver ─▶ open ──▶ told of changes
-//!                          │ no                 │ 1 s       │ no        │ no      │
-//!                          └────────────────────┴── refused, and all given back ──┴── closed, program gone, driver gone
+//!   program ─attach─▶ driver of the link runs, or is started ─▶ memory file, doorbells return
+//!           ─open───▶ contract, route, port ─▶ next hop ─▶ admission ─▶ driver ─▶ open: notified
+//!                        │ refused            │ 1 s         │ refused    │ fails    │ of changes
+//!                        └────────────────────┴── refused, all is released          └── closed
+//!
+//!   closed: by request, or program or driver ended
 //! ```
 //!
 //! # One writer
-//! [`Flows`] is a state machine without waiting: requests, words of drivers and changes of the network go in; calls to
-//! drivers come out ([`Flows::take_orders`]), and answers go to whoever asked. What is promised on a link is in the ledger
-//! as one part for all flows of it, so that neither path promises what the other has; see [`admission`], [`division`] and
-//! [`promises`], the only way from here to the rest of the daemon. A driver goes on without the daemon; the next daemon asks it what it has, and admits that again.
+//! [`Flows`] is a state machine that never blocks. Inputs: requests, messages of drivers, changes
+//! of the network. Outputs: commands for drivers ([`Flows::take_orders`]), and replies. The ledger
+//! holds the promises of all flows of a link as one part, so that neither path promises what the
+//! other has; see [`admission`] and [`division`]. [`promises`] is the only interface from here to
+//! the rest of the daemon. A driver keeps running without the daemon; the next daemon asks it for
+//! its flows, and admits them again.
 //!
 //! # Terms
 //! - A *lane* is a link with a driver. A *session* is a connection that has attached to a lane.
-//! - A *program* is a driver's word for who has attached; of a program that an earlier daemon attached there is no
-//!   session, and it lives until its process ends.
-//! - The *station* of a flow is who its frames go to: the next hop.
+//! - A *program* is a driver's record of an attached process. A program that an earlier daemon
+//!   attached has no session, and lives until its process ends.
+//! - The *station* of a flow is the next hop of its frames.
 
 mod admission;
 mod division;
@@ -60,63 +65,64 @@ use division::Split;
 use driver::Start;
 use network::{Network, Nic};
 
-/// Where an answer goes.
+/// The channel for the reply to a request.
 pub(crate) type Reply = oneshot::Sender<Told>;
 
-/// What the caller does for the flow manager.
+/// A command of the flow manager that the caller carries out.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Speak to the driver of a link; start one if there is none and it is said how.
+    /// Connect to the driver of a link. If none runs, start one as the second field says; `None`:
+    /// do not start one.
     Reach(IfName, Option<Start>),
-    /// Make a call.
+    /// Send a call to the driver of a link.
     Call(IfName, DriverCall, Option<OwnedFd>),
-    /// Let go of the connection to a driver.
+    /// Close the connection to a driver.
     Leave(IfName),
-    /// Say when this connection has ended.
+    /// Report the end of this connection to [`Flows::left`].
     Watch(Guest),
 }
 
 /// A request of a program.
 pub(crate) struct Asked {
-    /// Who asks.
+    /// The user who sent it.
     pub peer: Peer,
-    /// The connection.
+    /// The connection that it came over.
     pub guest: Guest,
-    /// What.
+    /// The request.
     pub request: DirectRequest,
-    /// The process, of an attachment.
+    /// The process to attach; only for an attachment.
     pub caller: Option<Caller>,
-    /// Where the answer goes.
+    /// The channel for the reply.
     pub reply: Reply,
 }
 
-/// A process that asks.
+/// The process that asks to attach.
 pub(crate) struct Caller {
-    /// Its number.
+    /// The pid.
     pub pid: u32,
-    /// A handle of it for the driver.
+    /// A pidfd, for the driver.
     pub handle: OwnedFd,
-    /// Whether it still lives.
+    /// Returns true while the process is alive.
     pub lives: Box<dyn Fn() -> bool>,
 }
 
-/// See the module.
+/// The flow manager, see the module docs.
 pub(crate) struct Flows<N: Network> {
     network: N,
     lanes: BTreeMap<IfName, Lane>,
     sessions: BTreeMap<u64, Session>,
-    /// Connections that are there and were of a session once, by number.
+    /// Open connections that asked to attach, by connection number.
     guests: BTreeMap<u64, GuestOf>,
     flows: BTreeMap<u32, Flow>,
     next_flow: u32,
     ports: BTreeMap<std::net::SocketAddr, ports::Hold<N::Port>>,
     calls: BTreeMap<u64, Call>,
     next_call: u64,
-    /// Flows whose station has not answered yet.
+    /// Flows and next-hop requests that wait for neighbour resolution.
     waiting: Vec<Waiting>,
     orders: Vec<Order>,
     tickets: reports::Tickets,
-    /// Something was heard of ways; those of all flows are looked at.
+    /// True after a change of routes, until the routes of all flows are checked.
     look_at_ways: bool,
     used_stations_at: Instant,
 }
@@ -124,32 +130,32 @@ pub(crate) struct Flows<N: Network> {
 /// A link with a driver.
 struct Lane {
     nic: Option<Nic>,
-    /// It answers.
+    /// True once the driver has accepted the connection.
     here: bool,
-    /// How it reaches the link; empty until it has told what it has.
+    /// The driver's mode of reaching the link; empty until the first census.
     mode: String,
     why_not_native: Option<String>,
     programs: BTreeMap<u32, Program>,
-    /// How many flows there are, and what those are promised to whom anything is, by number.
+    /// The number of flows, and the contracts of those with a promise, by flow number.
     count: u32,
     promised: BTreeMap<u32, Contract>,
-    /// Some were degraded since the lane was opened.
+    /// True if a flow was degraded since the lane was opened.
     any_degraded: bool,
     split: Option<Split>,
-    /// The classes get this as soon as the driver has shrunk.
+    /// The kernel's classes get this rate as soon as the driver has reduced its own.
     tree_after: Option<Rate>,
     need: Option<Rate>,
-    /// With what the present split was made.
+    /// The basis of the present split.
     room: Option<admission::Room>,
-    /// Bytes that flows and classes had sent, and when.
+    /// Bytes that flows and classes had sent, and the time of that count.
     seen: Option<(Instant, u64, Option<u64>)>,
-    /// What moved lately, in bit/s.
+    /// Recent sending rate of the flows, in bit/s.
     sends: u64,
     asked_totals: bool,
-    /// A census is under way for answers, and those for which there is to be another one behind it.
+    /// True while a census for replies is in progress. The list holds the tickets for the next one.
     asked_census: bool,
     await_census: Vec<u64>,
-    /// What its driver throws away, as far as that is known.
+    /// The discard patterns that the driver has; `None` if unknown.
     discards: Option<Vec<Vec<Term>>>,
 }
 
@@ -160,9 +166,9 @@ struct Program {
     uid: u32,
     name: String,
     bytes: u64,
-    /// How many of its flows there are.
+    /// The number of its open flows.
     open: u32,
-    /// Its connection, if this daemon has it.
+    /// Its session, if it has one.
     session: Option<u64>,
 }
 
@@ -171,23 +177,23 @@ struct Session {
     guest: Guest,
     peer: Peer,
     link: IfName,
-    /// The driver's number of it; none until the driver has answered.
+    /// The driver's id of the program; `None` until the driver has answered.
     program: Option<u32>,
     pid: u32,
     name: String,
     flows: u32,
     bytes: u64,
-    /// Bytes of memory files that its user may have together.
+    /// Bytes of memory files that all programs of its user may have together.
     most: u64,
 }
 
-/// Whose a connection is that asked to attach. It is watched until it ends.
+/// The user of a connection that asked to attach. The connection is watched until it ends.
 struct GuestOf {
     uid: u32,
-    /// The same; none of root and the group.
+    /// The same uid; `None` for root and the group.
     user: Option<u32>,
-    /// It has attached, so it has no seat among the daemon's connections any more: it counts as a program of its user for as
-    /// long as it is there, also when its program has ended.
+    /// True once it has attached. Then it no longer counts as a connection of the daemon, but as a
+    /// program of its user until the connection ends, even if the program ends earlier.
     attached: bool,
 }
 
@@ -196,39 +202,40 @@ struct GuestOf {
 struct Flow {
     number: u32,
     link: IfName,
-    /// The driver's numbers, which soon are nobody else's: what it is told of one that has gone meanwhile it refuses.
+    /// The driver's ids. The driver does not reuse an id soon, so it refuses a call for a closed
+    /// one.
     program: u32,
-    /// None until it is open there.
+    /// `None` until the flow is open at the driver.
     at_driver: Option<u32>,
     setup: OpenFlow,
     speaks: Speaks,
-    /// As granted.
+    /// The granted contract.
     contract: Contract,
-    /// Why its promise is not kept now, if it is not.
+    /// Why the promise is not kept at present; `None` if it is.
     degraded: Option<String>,
     station: Station,
     mtu: u32,
     ports: Vec<std::net::SocketAddr>,
-    /// Why it is being closed, if it is.
+    /// Why the flow is being closed; `None` if it is not.
     closing: Option<String>,
 }
 
-/// Who a flow's frames go to.
+/// The next hop of a flow's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Station {
-    /// To whichever the program names.
+    /// The program names it for each packet.
     Any,
-    /// To all members of a group.
+    /// The Ethernet address of a multicast group.
     Group([u8; 6]),
-    /// To the station on the way to this host.
+    /// The next hop towards a host.
     Toward {
         /// The host.
         host: IpAddr,
-        /// The own address.
+        /// The local address.
         from: IpAddr,
-        /// The station.
+        /// The IP address of the next hop.
         via: IpAddr,
-        /// Its address, while it is known.
+        /// The Ethernet address of the next hop; `None` while it is unknown.
         mac: Option<[u8; 6]>,
     },
 }
@@ -242,7 +249,7 @@ impl Station {
         }
     }
 
-    /// The same station, with another address, or none.
+    /// The same next hop with another Ethernet address.
     fn at(self, mac: Option<[u8; 6]>) -> Station {
         match self {
             Station::Toward {
@@ -258,7 +265,7 @@ impl Station {
     }
 }
 
-/// A flow or a question that waits for a station.
+/// A flow or next-hop request that waits for neighbour resolution.
 struct Waiting {
     until: Instant,
     index: u32,
@@ -278,19 +285,19 @@ enum Wanted {
     },
 }
 
-/// A call that is not answered yet.
+/// A call without an answer so far.
 struct Call {
     link: IfName,
     until: Instant,
     what: Pending,
 }
 
-/// What a call was made for.
+/// The purpose of a call.
 enum Pending {
     Attach {
         session: u64,
         reply: Reply,
-        /// How it is asked again, if the driver is just ending for want of flows.
+        /// What repeats the request, in case the driver ends for lack of flows before it answers.
         again: Option<Box<(Start, DriverRequest, OwnedFd)>>,
     },
     Detach {
@@ -312,16 +319,16 @@ enum Pending {
     Wire,
     Discard,
     Adopt,
-    /// For these answers.
+    /// A census for the replies with these tickets.
     Tell(Vec<u64>),
     Totals,
-    /// Nothing depends on the answer, or nobody waits for it any more.
+    /// Nothing depends on the answer.
     Nothing,
-    /// Was given up; what it made is taken back.
+    /// An attachment or opening that timed out; its result is undone when it arrives.
     Late,
 }
 
-/// How a flow was served before it was changed.
+/// How a flow was served before a change.
 struct Before {
     contract: Contract,
     degraded: Option<String>,
@@ -348,36 +355,36 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// What the caller is to do; to be taken after each call of another method.
+    /// The commands to carry out. The caller takes them after each call of another method.
     pub(crate) fn take_orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
     }
 
-    /// Whether there is nothing to look after.
+    /// True if there is no lane.
     pub(crate) fn is_idle(&self) -> bool {
         self.lanes.is_empty()
     }
 
-    /// When [`Flows::look`] is wanted next, if nothing happens before.
+    /// The time of the next call of [`Flows::look`], unless an event comes earlier.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         let waiting = self.waiting.iter().map(|waiting| waiting.until);
         let calls = self.calls.values().map(|call| call.until);
         waiting.chain(calls).chain(self.tickets.next_due()).min()
     }
 
-    /// Begins to look after a driver that an earlier daemon has left.
+    /// Takes over a driver that an earlier daemon has started.
     pub(crate) fn find(&mut self, link: &IfName, now: Now) {
         self.reach(link, Lane::new(), None, now);
     }
 
-    /// Opens a lane. What its driver has, and how it reaches the link, is the first thing to be known of it.
+    /// Opens a lane. Its first call asks the driver for its flows and its mode.
     fn reach(&mut self, link: &IfName, lane: Lane, start: Option<Start>, now: Now) {
         self.lanes.insert(link.clone(), lane);
         self.orders.push(Order::Reach(link.clone(), start));
         self.call(link, DriverRequest::Census, None, Pending::Adopt, now);
     }
 
-    /// Makes a call to a driver.
+    /// Sends a call to a driver.
     fn call(
         &mut self,
         link: &IfName,
@@ -390,7 +397,7 @@ impl<N: Network> Flows<N> {
         self.next_call += 1;
         let patience = match self.lanes.get(link) {
             Some(lane) if lane.here => PATIENCE,
-            // It is being started.
+            // The driver is still starting.
             _ => PATIENCE_AT_START,
         };
         let call = Call {
@@ -403,7 +410,7 @@ impl<N: Network> Flows<N> {
         self.orders.push(order);
     }
 
-    /// Tells the program of a flow.
+    /// Notifies the program of a flow.
     fn tell_flow(&mut self, flow: u32, news: FlowNews) {
         let Some(flow) = self.flows.get(&flow) else {
             return;
@@ -419,7 +426,8 @@ impl<N: Network> Flows<N> {
         if let Some(session) = self.sessions.get(&session)
             && session.guest.news.try_send(news).is_err()
         {
-            // Who does not read has more to read than could be of any use, and hears the end of the connection at least.
+            // The program does not read and its queue is full: it misses this notification, and
+            // sees at least the end of the connection.
             tracing::debug!(pid = session.pid, "news of flows are not read");
         }
     }
@@ -450,13 +458,13 @@ impl Lane {
     }
 }
 
-/// Answers a request that is not carried out.
+/// Replies with an error.
 fn refuse(reply: Reply, denied: Denied) {
-    // Who has gone meanwhile misses the answer.
+    // The send fails if the peer has closed its connection.
     let _ = reply.send(Told::from(netnice_api::Response::from(denied)));
 }
 
-/// How long a driver may take for an answer.
+/// Time limit for a driver's answer.
 const PATIENCE: Nanos = Nanos::from_secs(5);
-/// The same where it has to be started first.
+/// Time limit for the answer of a driver that is being started.
 const PATIENCE_AT_START: Nanos = Nanos::from_secs(20);

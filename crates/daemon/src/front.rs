@@ -1,23 +1,25 @@
-//! The front: the process that reads the socket, and can do nothing else.
+//! The front: the confined process that reads the daemon's socket.
 //!
-//! `netniced` starts itself once more as the front and gives it the listening socket. The front accepts connections, asks
-//! the kernel who connected, receives frames, closes what was sent beside them, keeps the limits on connections, and
-//! parses requests. The daemon gets requests that were understood, over a pipe; no byte and no file descriptor of a
-//! client reaches it in any other way.
+//! `netniced` starts itself again as the front and passes it the listening socket. The front
+//! accepts connections, gets the peer's credentials from the kernel, receives frames, closes
+//! descriptors that clients send, enforces the limits on connections, and parses requests. The
+//! daemon gets parsed requests over a pipe; no byte and no file descriptor of a client reaches it
+//! in any other way.
 //!
 //! ```text
-//!              first thread            thread of a user                              daemon
-//!   connect ──> accept, who? ──────────> read, parse, wait for a turn ── pipe ──────> Turns ──> requests, one by one
-//!   answer  <──────────────────────────── send <── first thread: by user <── socket ──┘
+//!               first thread         thread of a user                           daemon
+//!   connect ──> accept, identify ──> read, parse, wait for a turn ── pipe ──> Turns ──> requests,
+//!   answer  <─────────────────────── send <── first thread: by user <─ socket ──┘      one by one
 //! ```
-//! It is a process of its own since what strangers send must not be closed by the daemon: the close of the last copy of
-//! a descriptor can block for ever. The front's threads block instead, each for one user ([`user`]). And since it
-//! reads what strangers wrote, it is confined before the first byte ([`netnice_kernel::confine`]): a user of its own,
-//! no capability, an empty root folder, and a list of system calls that opens, makes, signals and traces nothing.
-//! What it is trusted with is to say who asks.
+//! The front is a separate process because the daemon must not close descriptors that clients send:
+//! the close of the last copy can block forever. In the front such a close blocks one thread, which
+//! serves one user ([`user`]). The front is confined before it reads the first byte of a client
+//! ([`netnice_kernel::confine`]): a user of its own, no capability, an empty root folder, and a
+//! list of system calls that cannot open, create, signal or trace anything. The daemon relies on
+//! the front for the identity of the peer (uid and groups).
 //!
-//! If the front ends, its connections end, and the daemon starts another one. If the daemon ends, the front sees the end
-//! of its socket and ends as well.
+//! If the front ends, its connections end, and the daemon starts another one. If the daemon ends,
+//! the front sees the end of its socket and ends too.
 
 mod accept;
 mod connection;
@@ -42,13 +44,14 @@ use crate::quotas::MOST_CONNECTIONS;
 use accept::Users;
 use messages::{FromFront, Kind, LONGEST_FROM_FRONT, LONGEST_TO_FRONT, Ready, ToFront};
 
-/// Runs the front in a process that the daemon has started for it: standard input is the socket from the daemon, with the
-/// listening socket as its first message, and standard output the pipe to it.
+/// Runs the front in a process that the daemon has started for it. Standard input is the socket
+/// from the daemon, with the listening socket as its first message; standard output is the pipe to
+/// the daemon.
 ///
-/// With `takes_descriptors` clients may send descriptors, as on kernels that cannot refuse them.
+/// With `takes_descriptors`, clients may send descriptors, as on kernels that cannot refuse them.
 ///
 /// # Errors
-/// Where it cannot be confined, or a descriptor is not what it should be.
+/// If the process cannot be confined, or a descriptor is not what it should be.
 pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     confine::close_from(3)?;
     let orders = io::stdin().as_fd().try_clone_to_owned()?;
@@ -58,7 +61,7 @@ pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     let listener = listener.ok_or_else(|| io::Error::other("no socket to listen on was sent"))?;
     let refuses = !takes_descriptors && peer::refuse_descriptors(listener.as_fd()).is_ok();
     let confined = confine::confine(&confinement(user))?;
-    // A front of which one thread has failed is no front: the daemon starts another.
+    // If one thread fails, the whole front ends, and the daemon starts another one.
     let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         told(panic);
@@ -72,11 +75,11 @@ pub fn run(user: (u32, u32), takes_descriptors: bool) -> io::Result<()> {
     serve(orders, pipe, listener, ready)
 }
 
-/// Is confined as the front is, and tries what it must not be able to do. For tests and for who wants to see it: each line is
-/// what was tried, and the error that it ended with.
+/// Confines itself like the front and tries what must be impossible. For tests and demonstrations:
+/// each line is an attempt and the error it ended with.
 ///
 /// # Errors
-/// Where it cannot be confined.
+/// If the process cannot be confined.
 pub fn try_out(user: (u32, u32)) -> io::Result<()> {
     use io::Write;
     let parent = std::os::unix::process::parent_id();
@@ -106,8 +109,9 @@ fn confinement(user: (u32, u32)) -> Confinement {
     }
 }
 
-/// The loop of the first thread: connections are handed to their users' threads, and so is what the daemon has for
-/// them. It receives nothing from a client and closes nothing that a client could have sent something to.
+/// The loop of the first thread: passes connections and the daemon's messages to the users'
+/// threads. It receives nothing from a client, and closes no socket in which a client's descriptor
+/// may be queued.
 pub(crate) fn serve(
     orders: OwnedFd,
     pipe: OwnedFd,
@@ -145,7 +149,8 @@ pub(crate) fn serve(
             match event.data.u64() {
                 ORDERS => {
                     if !orders.take(&mut users)? {
-                        // A client that comes now finds nobody, and not somebody who hangs up.
+                        // From here on the front accepts no client that it would have to disconnect
+                        // at once.
                         drop(listener);
                         users.end(LAST_ANSWERS);
                         return Ok(());
@@ -157,14 +162,14 @@ pub(crate) fn serve(
     }
 }
 
-/// The way to the daemon.
+/// The pipe to the daemon.
 pub(crate) struct Daemon {
     pipe: Mutex<OwnedFd>,
 }
 
 impl Daemon {
-    /// Tells it something. Where the pipe is full this waits, and so do the users after this one: the daemon
-    /// reads it as fast as it serves them.
+    /// Sends a message. While the pipe is full, this blocks, and so do the threads of other users
+    /// that send; the daemon reads the pipe as fast as it handles requests.
     fn tell(&self, what: &FromFront) -> io::Result<()> {
         let body = serde_json::to_vec(what)?;
         let frame = frame::encode(&body, LONGEST_FROM_FRONT).map_err(io::Error::other)?;
@@ -181,16 +186,16 @@ impl Daemon {
     }
 }
 
-/// The way from the daemon.
+/// The socket from the daemon.
 struct Orders {
     socket: OwnedFd,
     decoder: Decoder,
-    /// Descriptors that came, in their order, and that no message has taken yet.
+    /// Received descriptors that belong to no message yet, in order.
     fds: VecDeque<OwnedFd>,
 }
 
 impl Orders {
-    /// Hands on what has come; false at the end.
+    /// Passes on received messages; false at the end of the stream.
     fn take(&mut self, users: &mut Users) -> io::Result<bool> {
         let mut bytes = [0; 64 * 1024];
         let got = match fds::receive(self.socket.as_fd(), &mut bytes, fds::MOST) {
@@ -221,13 +226,14 @@ impl Orders {
 
 const LISTENER: u64 = 0;
 const ORDERS: u64 = 1;
-/// How many root may.
+/// Largest number of root's connections.
 const MOST_OF_ROOT: usize = 256;
-/// How many all users but root may.
+/// Largest number of connections of all other users together.
 const MOST_OF_ALL: usize = MOST_CONNECTIONS as usize;
-/// Connections with direct flows have no seat, and a link has 4,096 of them at most; sixteen links.
+/// Connections with direct flows do not count as seats. A link has at most 4,096 of them; this is
+/// enough for sixteen links.
 const MOST_DESCRIPTORS: u64 = 65_536;
-/// Answers of many megabytes that are not taken; the front ends where they are more than this.
+/// Bound on memory for answers that clients do not read; beyond it the front ends.
 const MOST_MEMORY: u64 = 2 << 30;
-/// How long answers may still be sent when the daemon has ended.
+/// How long answers may be sent after the daemon has ended.
 const LAST_ANSWERS: Duration = Duration::from_millis(100);

@@ -1,14 +1,14 @@
-//! The machine: who exists on it, what is in force, and what was counted.
+//! The machine: what exists on it, what is in force, and what was counted.
 //!
-//! The other parts know contracts and slots. What these are made of (processes, control groups, interfaces, classes) they
-//! ask of three narrow traits, and take no more of them than they need:
+//! The other parts work with contracts and slots. They reach processes, control groups, interfaces
+//! and classes only through three narrow traits, and each part takes only those that it needs:
 //!
-//! - [`Inventory`]: who and what exists;
+//! - [`Inventory`]: what exists;
 //! - [`Enforcer`]: apply, act, audit;
 //! - [`Meter`]: read the counts.
 //!
-//! [`kernel::KernelHost`] is the Linux kernel. Tests use a machine of their own, on which processes start and end at will
-//! and any step can fail.
+//! [`kernel::KernelHost`] is the Linux kernel. Tests use a fake machine, on which processes start
+//! and end as the test wants, and any step can fail.
 
 pub(crate) mod containers;
 pub(crate) mod kernel;
@@ -28,36 +28,37 @@ use netnice_kernel::traffic::Passed;
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
 
-/// A process, as far as it matters who it is.
+/// The identity of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Its number and when it was started.
+    /// Its pid and start time.
     pub root: Root,
-    /// Its real user.
+    /// Its real uid.
     pub uid: u32,
-    /// Whether users other than root may look into it.
+    /// True if its user may inspect it, see PR_SET_DUMPABLE.
     pub dumpable: bool,
     /// Its command name.
     pub name: String,
 }
 
-/// The targets that processes are members of, by process: made by process or name, and by executable. 0: none.
+/// By pid, the ids of the targets that the process is a member of: by descent, and by executable.
+/// 0: none.
 pub(crate) type Members = BTreeMap<u32, (u32, u32)>;
 
-/// What the executables that a request names are looked at with.
+/// The rights with which the executable that a request names is looked up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Sight {
-    /// With root's rights.
+    /// Root's rights.
     #[default]
     Roots,
-    /// With a user's: the path that the request names was looked at before, and what stands there, or why nothing does, is
-    /// known.
+    /// A user's rights: the path in the request was looked up before. Contains the path and the
+    /// result.
     Users(String, Result<AppKey, String>),
-    /// Not at all: the request of a user names none.
+    /// No look-up: the request of an unprivileged user names no executable.
     Nothing,
 }
 
-/// What has passed so far, by the name of the interface.
+/// Bytes that have passed so far, by interface name.
 pub(crate) type Seen = BTreeMap<String, Passed>;
 
 /// An interface of the namespace.
@@ -67,31 +68,31 @@ pub(crate) struct Interface {
     pub name: String,
     /// Its index.
     pub index: u32,
-    /// Whether it is up.
+    /// True if it is up.
     pub up: bool,
 }
 
-/// One step of taking in or releasing what a target is made of.
+/// One step of binding or releasing what a target consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
-    /// Takes a process, and unless `only` its descendants, into a target.
+    /// Makes a process and, unless `only`, its descendants members of a target.
     Adopt {
         /// The target.
         id: u32,
         /// The process.
         pid: u32,
-        /// Not its descendants.
+        /// True to leave out its descendants.
         only: bool,
-        /// Targets whose members stay where they are: they nest.
+        /// Targets whose members stay in them, because they are nested.
         keep: BTreeSet<u32>,
     },
-    /// Takes processes that were members before into their targets again.
+    /// Makes former members members of their targets again.
     Readopt {
         /// The target of each process.
         members: BTreeMap<u32, u32>,
     },
-    /// Lets the members of process targets go, to the target around theirs: of all of them at once, for each look at
-    /// who is a member takes as long as there are members.
+    /// Releases the members of process targets to the targets around these. One act takes several
+    /// targets, because each pass over the members takes time proportional to their number.
     Release {
         /// The target around each target.
         heirs: BTreeMap<u32, Option<u32>>,
@@ -103,7 +104,7 @@ pub(crate) enum Act {
         /// Its path.
         path: String,
     },
-    /// Lets an executable go.
+    /// Releases an executable.
     UnbindApp {
         /// The target.
         id: u32,
@@ -117,11 +118,11 @@ pub(crate) enum Act {
         /// The group.
         bound: Bound,
     },
-    /// Lets a control group go, with those that the target had before it.
+    /// Releases a control group and the former groups of the target.
     UnbindCgroup {
         /// The target.
         id: u32,
-        /// The group; none if it is gone already.
+        /// The group; `None` if it is gone already.
         bound: Option<Bound>,
     },
     /// Binds a user.
@@ -131,7 +132,7 @@ pub(crate) enum Act {
         /// The user.
         uid: u32,
     },
-    /// Lets a user go.
+    /// Releases a user.
     UnbindUser {
         /// The target.
         id: u32,
@@ -141,21 +142,21 @@ pub(crate) enum Act {
 }
 
 impl Act {
-    /// Lets the members of one process target go.
+    /// Releases the members of one process target.
     pub(crate) fn release(id: u32, heir: Option<u32>) -> Act {
         Act::Release {
             heirs: BTreeMap::from([(id, heir)]),
         }
     }
 
-    /// Lets go of those that were taken in again.
+    /// Releases members that were readopted.
     pub(crate) fn release_again(members: &BTreeMap<u32, u32>) -> Act {
         Act::Release {
             heirs: members.values().map(|id| (*id, None)).collect(),
         }
     }
 
-    /// Whether it releases something.
+    /// True if it releases something.
     pub(crate) fn releases(&self) -> bool {
         matches!(
             self,
@@ -192,19 +193,21 @@ impl fmt::Display for Act {
     }
 }
 
-/// Who and what exists on the machine: processes, executables, control groups, users, interfaces. Asking changes nothing.
+/// What exists on the machine: processes, executables, control groups, users, interfaces. The
+/// methods change nothing in the kernel.
 pub(crate) trait Inventory {
-    /// The process of this number.
+    /// The process with this pid.
     fn process(&mut self, pid: u32) -> Option<Process>;
-    /// What is around a process.
+    /// The facts that determine which targets contain a process.
     fn place(&mut self, pid: u32) -> Place;
     /// A process and its living descendants.
     fn family(&mut self, pid: u32) -> BTreeSet<u32>;
     /// The processes that run an executable, and their living descendants.
     fn running(&mut self, app: AppKey) -> BTreeSet<u32>;
-    /// The targets that a process is a member of: by descent, and by what it executes. 0: none.
+    /// The ids of the targets that a process is a member of: by descent, and by executable. 0:
+    /// none.
     fn membership(&mut self, pid: u32) -> (u32, u32);
-    /// The members of targets.
+    /// The members of all targets.
     fn members(&mut self) -> Result<Members, Denied>;
     /// The executable at a path.
     fn app(&mut self, path: &str) -> Result<AppKey, Denied>;
@@ -216,83 +219,86 @@ pub(crate) trait Inventory {
     fn container(&mut self, name: &str) -> Result<Bound, Denied>;
     /// The names of the units that have a control group.
     fn running_units(&mut self) -> BTreeSet<String>;
-    /// The number of a user.
+    /// The uid of a user, by name or number.
     fn user(&mut self, name: &str) -> Result<u32, Denied>;
     /// The interfaces.
     fn interfaces(&mut self) -> Result<Vec<Interface>, Denied>;
-    /// The speed that the driver of an interface reports.
+    /// The speed that an interface's driver reports.
     fn speed(&mut self, interface: &str) -> Result<Option<Rate>, Denied>;
-    /// The sockets of these processes, of those that run a program or are in a control group or below it, or those that
-    /// a user has made.
+    /// The sockets of these processes, of the processes that run an executable or are in a control
+    /// group or below it, or the sockets that a user has created.
     fn connections(&mut self, of: &netnice_api::Found) -> Result<Vec<Connection>, Denied>;
-    /// Says what a path may be looked at for until this is said again.
+    /// Sets the rights for look-ups of executables, until the next call.
     fn behold(&mut self, _sight: Sight) {}
 }
 
-/// What is in force: classes, limits, and whose packets they hold. Everything that changes the kernel is here.
+/// What is in force: classes, limits, and their members. All changes of the kernel go through this
+/// trait.
 pub(crate) trait Enforcer {
-    /// Makes the kernel's classes equal to what is desired, or leaves them as they were.
+    /// Makes the kernel's classes the desired ones, or leaves them as they were.
     fn apply(&mut self, desired: &Desired) -> Result<(), Denied>;
-    /// What [`Enforcer::apply`] would do, in words.
+    /// Describes what [`Enforcer::apply`] would do.
     fn preview(&mut self, desired: &Desired) -> Vec<String>;
-    /// Carries out one act; tells what was found, and the act that takes it back.
+    /// Carries out an act; returns what was found, and the act that undoes it.
     fn act(&mut self, act: &Act) -> Result<(Adoption, Act), Denied>;
-    /// Tells the kernel the control groups that, when they are made, are a target's from the start: by path, or by the
-    /// last name alone for one that is in nothing but slices.
+    /// Sets the control groups that belong to a target from their creation: by path, or by the last
+    /// name alone for a group that is only inside slices.
     fn await_groups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), Denied>;
-    /// Says which targets are containers, with the control group of each that runs; tells how they are joined to this
-    /// namespace.
+    /// Sets the targets that are containers, with the control group of each running one. Returns
+    /// how they are connected to this namespace.
     fn house(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
     ) -> Result<BTreeMap<u32, Housing>, Denied>;
-    /// Shares out anew what is left over on managed links.
+    /// Divides the left-over of managed links again.
     fn balance(&mut self, now: Instant) -> Result<(), Denied>;
-    /// Looks at the interfaces anew, and repairs what is not as it was installed.
+    /// Reads the interfaces again, and repairs what differs from the installed state.
     fn reconcile(&mut self) -> Result<(), Denied>;
-    /// What is not as it was installed. Not `anew`: as far as the last sample shows it.
+    /// What differs from the installed state. Unless `anew`, as far as the last sample shows it.
     fn audit(&mut self, anew: bool) -> Result<Vec<String>, Denied>;
-    /// Looks after what changes in the kernel's tables by itself; tells what a person should know. To be called each second.
+    /// Maintains the kernel's tables that change over time; returns what needs attention. The
+    /// caller calls it each second.
     fn tend(&mut self) -> Result<Vec<String>, Denied> {
         Ok(Vec::new())
     }
-    /// How many looks at the open sockets of new members are not finished.
+    /// The number of unfinished passes over open sockets of new members.
     fn looks_left(&self) -> usize {
         0
     }
-    /// Goes on with one of them, for some milliseconds; where it ends, tells what it has found since it began.
+    /// Continues one of these passes for some milliseconds. If it ends, returns what the whole pass
+    /// has found.
     fn look_on(&mut self) -> Result<Option<Adoption>, Denied> {
         Ok(None)
     }
-    /// Forgets members that have ended without being seen to.
+    /// Drops members whose end was not noticed.
     fn forget_dead(&mut self) -> Result<(), Denied>;
     /// What an earlier daemon has left in force.
     fn found(&mut self) -> Result<Found, Denied>;
-    /// Whether anything is in force.
+    /// True if anything is in force.
     fn is_enforcing(&self) -> bool;
-    /// What queues in the leaves: `fq_codel` or `sparse+bulk`.
+    /// The queues in the leaves: `fq_codel` or `sparse+bulk`.
     fn leaf(&self) -> &'static str;
-    /// The interfaces on which packets are looked at.
+    /// The interfaces with eBPF programs.
     fn attached(&self) -> Vec<String>;
-    /// How they are looked at: `tcx` or `clsact`.
+    /// How the programs are attached: `tcx` or `clsact`.
     fn attachment(&self) -> &'static str;
-    /// The classes that hold packets of a target back.
+    /// The classes that delay packets of a target.
     fn whereabouts(&self, id: u32) -> Vec<Whereabouts>;
-    /// What this kernel offers.
+    /// The features of this kernel.
     fn probe(&mut self) -> Vec<Finding>;
 }
 
-/// What was counted.
+/// Counts.
 pub(crate) trait Meter {
     /// Reads all counts.
     fn sample(&mut self) -> Result<Sample, Denied>;
-    /// What has passed the interfaces.
+    /// Bytes that have passed the interfaces.
     fn seen(&mut self) -> Result<Seen, Denied>;
-    /// Bytes that the classes of a link had sent when [`Enforcer::balance`] looked last.
+    /// Bytes that the classes of a link had sent at the last [`Enforcer::balance`].
     fn sent_on(&self, link: &str) -> Option<u64>;
 }
 
-/// A whole machine.
+/// A complete machine.
 pub(crate) trait Host: Inventory + Enforcer + Meter {}
 
 impl<T: Inventory + Enforcer + Meter> Host for T {}

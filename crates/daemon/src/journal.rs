@@ -1,9 +1,11 @@
-//! What happened: grants, refusals, repairs. The latest events are kept for `netnice log`; all of them go to tracing.
+//! The journal: grants, refusals, repairs. It keeps the latest events for `netnice log`, and passes
+//! events to tracing.
 //!
-//! Events that a user without privilege causes are kept apart, so that no number of them pushes out the lines of root and
-//! of the machine. A user has so many lines in a minute (the quota `log-lines`); what is beyond is counted, and told in one
-//! line when the minute is over. Where the lines of all users together become too many, the user with the most loses the
-//! oldest.
+//! Events of unprivileged users are stored separately, so that they cannot displace the lines of
+//! root and of the machine. A user has a limited number of lines in a minute (the quota
+//! `log-lines`); further events are counted, and summed up in one line at the end of the minute. If
+//! the lines of all users together exceed [`KEPT`], the user with the most lines loses the oldest
+//! one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,26 +19,26 @@ use crate::quotas::Quota;
 /// The latest events.
 #[derive(Debug)]
 pub struct Journal {
-    /// Those of root, the group and the machine.
+    /// Lines of root, the group and the machine.
     lines: VecDeque<Line>,
-    /// Those of users.
+    /// Lines of unprivileged users, by uid.
     users: BTreeMap<u32, OfUser>,
-    /// How many lines a user has in a minute.
+    /// Lines of each user in a minute.
     lines_of_user: u64,
-    /// The place of the next line among all.
+    /// The sequence number of the next line.
     next: u64,
-    /// What of each matter was complained of last.
+    /// The last error of each matter, see [`Journal::judge`].
     complaints: BTreeMap<&'static str, String>,
 }
 
-/// What a line of a user tells.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Something went as it should.
+    /// An action succeeded.
     Done,
     /// A request was refused.
     Refused,
-    /// Something that somebody should look at.
+    /// A fault that needs attention.
     Fault,
 }
 
@@ -50,11 +52,11 @@ struct Line {
 #[derive(Debug, Default)]
 struct OfUser {
     lines: VecDeque<Line>,
-    /// When the present minute began.
+    /// Start of the present minute.
     since: Instant,
-    /// Lines kept in it.
+    /// Lines kept in the present minute.
     kept: u64,
-    /// Refusals, and other events, that were counted and not kept.
+    /// Events that were counted and not kept: refusals, others.
     more: [u64; 2],
 }
 
@@ -71,22 +73,22 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Keeps so many lines of each user in a minute from now on.
+    /// Sets the number of lines of each user in a minute.
     pub fn allow(&mut self, lines_of_user: u64) {
         self.lines_of_user = lines_of_user;
     }
 
-    /// Notes something that went as it should.
+    /// Logs an action that succeeded.
     pub fn note(&mut self, now: Now, text: impl Into<String>) {
         self.tell(now, None, Kind::Done, text);
     }
 
-    /// Notes something that somebody should look at.
+    /// Logs a fault that needs attention.
     pub fn warn(&mut self, now: Now, text: impl Into<String>) {
         self.tell(now, None, Kind::Fault, text);
     }
 
-    /// Notes something that a user without privilege has caused, if `user` is one.
+    /// Logs an event; `user` is the unprivileged user who caused it, if one did.
     pub fn tell(&mut self, now: Now, user: Option<u32>, kind: Kind, text: impl Into<String>) {
         let text = text.into();
         if let Some(uid) = user
@@ -101,7 +103,8 @@ impl Journal {
         self.keep(now, user, &text);
     }
 
-    /// Notes how something stands that is tried again and again: an error once, until it is another one or none.
+    /// Logs the result of a repeated action: an error once, until the action succeeds or the error
+    /// changes.
     pub fn judge<E: ToString>(&mut self, now: Now, matter: &'static str, result: Result<(), E>) {
         match result.map_err(|error| error.to_string()) {
             Ok(()) => {
@@ -115,7 +118,8 @@ impl Journal {
         }
     }
 
-    /// Sums up what users had beyond their lines, where their minute is over. To be called each second.
+    /// Logs the sums of events beyond the quota for users whose minute is over. The caller calls it
+    /// each second.
     pub fn sum_up(&mut self, now: Now) {
         let is_over = |of: &OfUser| now.monotonic.since(of.since) >= MINUTE;
         let over = self.users.iter().filter(|(_, of)| is_over(of));
@@ -127,8 +131,8 @@ impl Journal {
         }
     }
 
-    /// The events of the last `since_ns`, at most `most` of them, oldest first. What users had beyond their lines in the
-    /// present minute comes last.
+    /// The events of the last `since_ns`, at most `most` of them, oldest first. The sums of the
+    /// present minute come last.
     pub fn read(&self, now: Now, since_ns: Option<u64>, most: Option<u32>) -> Vec<LogLine> {
         let from = since_ns.map_or(0, |since| now.wall_ns.saturating_sub(since));
         let of_users = self.users.values().flat_map(|of| &of.lines);
@@ -149,14 +153,14 @@ impl Journal {
         lines
     }
 
-    /// How many events each user has had in the present minute, kept or not.
+    /// For each user: the number of events in the present minute, kept or not.
     pub fn of_users(&self) -> impl Iterator<Item = (u32, u64)> {
         self.users
             .iter()
             .map(|(uid, of)| (*uid, of.kept + of.more.iter().sum::<u64>()))
     }
 
-    /// Whether a user's event is kept; if not it is counted.
+    /// True if a user's event is kept; otherwise it is counted.
     fn has_room_for(&mut self, now: Now, uid: u32, kind: Kind) -> bool {
         let since = self.users.get(&uid).map(|of| of.since);
         if since.is_some_and(|since| now.monotonic.since(since) >= MINUTE) {
@@ -188,7 +192,7 @@ impl Journal {
     }
 
     fn keep(&mut self, now: Now, user: Option<u32>, text: &str) {
-        // One event is one line, whatever it quotes.
+        // One event is one line, whatever its text contains.
         let mut text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if text.len() > LONGEST {
             text.truncate(text.floor_char_boundary(LONGEST));
@@ -218,7 +222,7 @@ impl Journal {
 }
 
 impl OfUser {
-    /// What was counted and not kept, in words.
+    /// The sum of the events that were counted and not kept, as text.
     fn sum(&self, uid: u32) -> Option<String> {
         let count = |number: u64, what: &str| match number {
             0 => None,
@@ -239,12 +243,12 @@ impl OfUser {
     }
 }
 
-/// A refusal is about 300 bytes long, so the ring stays below a megabyte: that of root and the machine, and that of all
-/// users together.
+/// A refusal is about 300 bytes long, so each ring stays below a megabyte: that of root and the
+/// machine, and that of all users together.
 const KEPT: usize = 2_000;
-/// Of one line, in bytes: a refusal names all who hold something of a link, and these may be thousands.
+/// Bytes of one line: a refusal names all holders of a link, which may be thousands.
 const LONGEST: usize = 2_000;
-/// In which a user has so many lines.
+/// The period of the quota `log-lines`.
 const MINUTE: Nanos = Nanos::from_secs(60);
 
 #[cfg(test)]

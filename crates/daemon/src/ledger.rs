@@ -1,21 +1,25 @@
-//! Who holds what: the one record of links and targets, and the only place that changes it.
+//! The ledger: the one record of links, targets and claims. Only its methods change it.
 //!
-//! The ledger is a value. A request works on a copy of it, the *draft*; where admission, the kernel or the state file
-//! say no, the draft is thrown away and nothing has happened. So there is no undoing inside the ledger.
+//! The ledger is a value. A request works on a copy of it, the *draft*. If admission, the kernel or
+//! the state file refuses the draft, the draft is dropped and nothing has changed. So the ledger
+//! itself has no undo.
 //!
 //! # Terms
-//! - A *held* target has a **slot** (used again after it; the kernel's class numbers are made of it) and an **id**
-//!   (never used again; sockets and processes carry it in the kernel, also long after the target is gone).
-//! - Its *claims* say who asked for what; the *entry* is what was admitted of them, and what is installed.
-//! - Its *place* says what contains it, see [`place`]. Its *body* says what it is made of.
-//! - A *remnant* is a target whose last process has ended while packets of it still wait; it keeps its limit.
+//! - A *held* target has a **slot** (reused after it; the kernel's class numbers derive from it)
+//!   and an **id** (never reused; sockets and processes carry it in the kernel, also long after the
+//!   target is closed).
+//! - Its *claims* are the requests, by user; its *entry* is the admitted part of them, and is
+//!   installed.
+//! - Its *place* is what contains it, see [`place`]. Its *body* is what it consists of.
+//! - A *remnant* is a target whose last process has ended while packets of it still wait; it keeps
+//!   its limit.
 //!
 //! ```text
-//!            open, ask                 last claim taken back, last process gone
-//!   nothing ───────────> held ─────────────────────────────────────────────────> nothing
-//!                        │  ^                                                       ^
-//!        does not fit    v  │ fits again                  last process gone,        │ queues empty,
-//!        any more      degraded                           packets wait: remnant ────┘ or 60 s
+//!            open, ask               last claim withdrawn, last process gone
+//!   nothing ───────────> held ───────────────────────────────────────────────> nothing
+//!                        │  ^                                                     ^
+//!         no longer      v  │ fits again                last process gone,        │ queues empty,
+//!         fits         degraded                         packets wait: remnant ────┘ or 60 s
 //! ```
 
 mod admit;
@@ -43,18 +47,19 @@ pub(crate) use remnant::Remnant;
 
 use crate::denied::Denied;
 
-/// All that is held.
+/// All links, targets and remnants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ledger {
     links: BTreeMap<IfName, Managed>,
     held: BTreeMap<TargetId, Held>,
-    /// The slot of each held target, by its number.
+    /// The slot of each held target, by its id.
     slots: BTreeMap<u32, TargetId>,
     remnants: BTreeMap<TargetId, Remnant>,
-    /// What the direct path has of each link; not kept over a restart, for its drivers know.
+    /// The direct path's part of each link. Not in the state file: after a restart, the drivers
+    /// report it.
     parts: BTreeMap<IfName, part::Part>,
     next_id: u32,
-    /// Up to which number it was tried lately whether what is set aside may count again.
+    /// The id up to which [`Ledger::heal`] has tried targets that are set aside.
     healed_to: u32,
 }
 
@@ -78,55 +83,57 @@ impl Ledger {
         self.held.values()
     }
 
-    /// The held target of a slot.
+    /// The held target in a slot.
     pub(crate) fn get(&self, slot: TargetId) -> Option<&Held> {
         self.held.get(&slot)
     }
 
-    /// The held target of a number.
+    /// The held target with this id.
     pub(crate) fn by_id(&self, id: u32) -> Option<&Held> {
         self.held.get(self.slots.get(&id)?)
     }
 
-    /// How many targets and remnants of targets count for a user without privilege.
+    /// The number of targets and remnants that count for an unprivileged user.
     pub fn targets_of(&self, uid: u32) -> usize {
         self.users().filter(|user| *user == uid).count()
     }
 
-    /// How many count for any of them.
+    /// The number of targets and remnants that count for any unprivileged user.
     pub fn targets_of_users(&self) -> usize {
         self.users().count()
     }
 
-    /// The user without privilege of each target and remnant that has one. A target is made of one user's processes where
-    /// users ask something of it, so it has one at most.
+    /// The unprivileged user of each target and remnant that has one. A target on which
+    /// unprivileged users have claims consists of one user's processes, so it has at most one such
+    /// user.
     pub fn users(&self) -> impl Iterator<Item = u32> {
         let held = self.held.values().filter_map(Held::user);
         held.chain(self.remnants.values().filter_map(|left| left.user))
     }
 
-    /// Whether nothing is held, managed or left over.
+    /// True if there is no held target, no managed link and no remnant.
     pub(crate) fn is_empty(&self) -> bool {
         self.held.is_empty() && self.links.is_empty() && self.remnants.is_empty()
     }
 
-    /// The first number that was never given out.
+    /// The lowest id that was never assigned.
     pub(crate) fn next_id(&self) -> u32 {
         self.next_id
     }
 
-    /// Skips numbers that an earlier daemon may have given out.
+    /// Skips ids that an earlier daemon may have assigned.
     pub(crate) fn skip_ids(&mut self, next: u32) {
         self.next_id = self.next_id.max(next);
     }
 
-    /// The target of this name. Of two processes that had the same number one after the other, the later one.
+    /// The target of this name. If two processes had the same pid one after the other, the later
+    /// one.
     pub(crate) fn find(&self, target: &Target) -> Option<&Held> {
         let same = |held: &&Held| held.entry.target == *target;
         self.held.values().filter(same).max_by_key(|held| held.id)
     }
 
-    /// The target that was made of this process by its number.
+    /// The target that names this process by its pid.
     pub(crate) fn find_process(&self, root: Root) -> Option<&Held> {
         self.held.values().find(|held| {
             matches!(held.entry.target, Target::Pid(_))
@@ -134,8 +141,8 @@ impl Ledger {
         })
     }
 
-    /// The target of another name that is made of the same thing: a unit and its control group, a user's name and
-    /// number, two paths of one file.
+    /// The held target with the same body under another name: a unit and its control group, a
+    /// user's name and number, two paths of one file.
     pub(crate) fn find_alias(&self, body: &Body) -> Option<&Held> {
         self.held.values().find(|held| match (&held.body, body) {
             (Body::App(Some(one)), Body::App(Some(other))) => one == other,
@@ -145,13 +152,13 @@ impl Ledger {
         })
     }
 
-    /// The entries in force, as admission wants them; the direct path's parts are among them.
+    /// The entries in force, for admission, including the direct path's parts.
     pub(crate) fn entries(&self) -> Vec<Entry> {
         let held = self.held.values().map(|held| held.entry.clone());
         held.chain(self.part_entries()).collect()
     }
 
-    /// What contains a target, from the inside out.
+    /// The targets around a target, innermost first.
     pub(crate) fn around(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
         let mut next = self.held.get(&slot).and_then(|held| held.entry.parent);
         std::iter::from_fn(move || {
@@ -162,14 +169,17 @@ impl Ledger {
         .take(LONGEST_CHAIN)
     }
 
-    /// What a target contains directly.
+    /// The targets that a target contains directly.
     pub(crate) fn children(&self, slot: TargetId) -> impl Iterator<Item = &Held> {
         self.held
             .values()
             .filter(move |held| held.entry.parent == Some(slot))
     }
 
-    /// Takes in a target that asks for nothing yet. What it contains is inside it from now on.
+    /// Adds a target without claims, and puts the targets in `inside` into it.
+    ///
+    /// # Errors
+    /// If no slot is free.
     pub(crate) fn open(&mut self, newcomer: Newcomer) -> Result<TargetId, Denied> {
         let slot = self.free_slot()?;
         let id = self.next_id;
@@ -181,7 +191,7 @@ impl Ledger {
             inside,
         } = newcomer;
         let known = |id: Option<u32>| id.filter(|id| self.by_id(*id).is_some());
-        // A number may be of a target that is gone: then nobody is around.
+        // The id may be of a closed target: then the place is in no target.
         let place = Place {
             own: known(place.own),
             app: known(place.app),
@@ -218,8 +228,8 @@ impl Ledger {
         Ok(slot)
     }
 
-    /// Lets a target go. What it contained is contained by what is around now; guarantees that do not fit there are
-    /// taken out of force and said to be so.
+    /// Removes a target. The target around it takes over its contents. Guarantees that do not fit
+    /// there go out of force, and their targets become degraded.
     pub(crate) fn close(&mut self, slot: TargetId) -> Option<Closed> {
         let held = self.held.remove(&slot)?;
         self.slots.remove(&held.id);
@@ -247,14 +257,15 @@ impl Ledger {
         Some(Closed { held, heir })
     }
 
-    /// Takes in a target as it was held before a restart, not admitted yet.
+    /// Adds a target as it was before a restart, without admission.
     pub(crate) fn restore(&mut self, held: Held) {
         self.next_id = self.next_id.max(held.id.saturating_add(1));
         self.slots.insert(held.id, held.entry.id);
         self.held.insert(held.entry.id, held);
     }
 
-    /// Changes what a target is made of: a process has joined, a control group was made anew.
+    /// Replaces the body and place of a target: a process joined, or a control group was created
+    /// again.
     pub(crate) fn rebody(&mut self, slot: TargetId, body: Body, place: Place) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.body = body;
@@ -263,13 +274,14 @@ impl Ledger {
         self.seat(slot);
     }
 
-    /// Takes targets in that lie inside what has joined this one. `around` is what they lay in before.
+    /// Puts the targets in `inside` into this one, if `around` is the target directly around them
+    /// now.
     pub(crate) fn contain(&mut self, slot: TargetId, inside: &BTreeSet<u32>, around: Option<u32>) {
         let Some(id) = self.held.get(&slot).map(|held| held.id) else {
             return;
         };
         let above = self.descent(Some(id));
-        // A number may be of a target that is gone: then nobody is around.
+        // The id may be of a closed target: then there is no target around them.
         let known = |own: Option<u32>| own.filter(|own| self.slots.contains_key(own));
         let around = known(around);
         let inner: Vec<TargetId> = self
@@ -287,14 +299,14 @@ impl Ledger {
         self.seat(slot);
     }
 
-    /// Names the policy rule that asks for a target.
+    /// Sets the policy rule that asks for a target.
     pub(crate) fn set_rule(&mut self, slot: TargetId, rule: Option<String>) {
         if let Some(held) = self.held.get_mut(&slot) {
             held.rule = rule;
         }
     }
 
-    /// Puts a target under what contains it now, and under it what it contains.
+    /// Sets the parent of a target and of the targets that it contains.
     fn seat(&mut self, slot: TargetId) {
         let containers = Containers::of(self);
         let moves: Vec<(TargetId, Option<TargetId>)> = self
@@ -328,5 +340,6 @@ impl Ledger {
     }
 }
 
-/// Targets in one chain at most, with those that are set aside and take no level of the kernel's classes.
+/// Upper bound on the length of a chain of nested targets, including those that are set aside and
+/// take no level of the kernel's classes.
 const LONGEST_CHAIN: usize = 64;

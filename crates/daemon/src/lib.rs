@@ -1,26 +1,26 @@
-//! Answers: who holds which contract on this host, and keeps it enforced.
-//! May touch: the ledger (its one writer), the runtime folder, the policy file, and the kernel room.
+//! Answers: which target holds which contract on this host; enforces the contracts.
+//! May touch: the ledger (as its only writer), the runtime folder, the policy file, and `kernel`.
 //! Must never: trust a client's parsing, or let a measurement edit the ledger.
 //!
 //! # The parts
 //! ```text
-//!   run             starts all below, and ends
-//!   event_loop      one Event in, one table of timers; nothing else waits for several things
-//!     server        the socket: keeps the process that reads it, and takes its requests, one user after the other
-//!       front       that process: connections, frames, descriptors, without any rights
+//!   run             starts all parts, and stops them
+//!   event_loop      the only place that waits for several sources: one Event at a time
+//!     server        starts the front process and receives its requests
+//!       front       the unprivileged process of the socket: connections, frames, descriptors
 //!     service       one file for each request: authorise, change the ledger, reconcile, answer
 //!     flows         flows of the direct path: routes, next hops, ports, admission, drivers
-//!       reconcile   what is desired against what is there: install, sweep, repair, take back, start
-//!       meter       counts, rates, the past, the page of metrics
+//!       reconcile   makes the present state the desired one: install, sweep, repair, roll back
+//!       meter       counts, rates, history, the metrics page
 //!       policy      the administrator's rules: the policy file, and sections of unit files
-//!         state     the books: the ledger and what waits to be taken back, and their file
-//!         host      the machine: Inventory (who exists), Enforcer (apply, act, audit), Meter (counts)
-//!           ledger  who holds what: a value, and pure
+//!         state     the books (the ledger and the pending rollbacks), and their file
+//!         host      the machine: Inventory (what exists), Enforcer (apply, act, audit), Meter
+//!           ledger  targets, links and claims: a pure value
 //! ```
-//! A part uses those below it and never one above. `service` and `flows` stand beside each other: flows reach the
-//! ledger through `flows::promises::Promises` alone, which the service implements. The rest are nouns that all use:
-//! `clock`, `peer`, `denied`, `authority`, `journal`, `page` and `runtime`. `cargo xtask tidy` refuses
-//! circles.
+//! A part uses the parts below it and never a part above it. `service` and `flows` are siblings:
+//! flows reach the ledger only through `flows::promises::Promises`, which the service implements.
+//! All parts may use `clock`, `peer`, `denied`, `authority`, `journal`, `page` and `runtime`.
+//! `cargo xtask tidy` refuses circles.
 #![forbid(unsafe_code)]
 
 mod authority;

@@ -1,4 +1,5 @@
-//! The daemon's command line.
+//! The daemon's command line: parses the arguments, and runs the daemon, the front or a probe. The
+//! exit code is a failure if that fails.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,17 +10,20 @@ use netnice_daemon::{Address, AddressError, Options};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 
-/// Keeps network contracts on this host: serves netnice(1), and keeps limits and guarantees in the kernel.
+/// Keeps network contracts on this host: serves netnice(1), and keeps limits and guarantees in the
+/// kernel.
 #[derive(Parser)]
 #[command(name = "netniced", version)]
 struct Arguments {
-    /// Folder of the socket, the state and the pins [default: $NETNICE_RUNTIME_DIR, else /run/netnice]
+    /// Folder of the socket, the state and the pins [default: $NETNICE_RUNTIME_DIR, else
+    /// /run/netnice]
     #[arg(long, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
     /// Policy file
     #[arg(long, value_name = "FILE", default_value = "/etc/netnice/policy.toml")]
     policy: PathBuf,
-    /// Docker's data folder, for the names of containers [default: as daemon.json says, else /var/lib/docker]
+    /// Docker's data folder, for the names of containers [default: as daemon.json says, else
+    /// /var/lib/docker]
     #[arg(long, value_name = "DIR")]
     docker_root: Option<PathBuf>,
     /// Podman's storage [default: as storage.conf says, else /var/lib/containers/storage]
@@ -52,10 +56,10 @@ struct Arguments {
 }
 
 impl Arguments {
-    /// Where metrics are served, if anywhere.
+    /// The address to serve metrics at; `None` if metrics are off.
     ///
     /// # Errors
-    /// An address that other machines can reach, without `--metrics-open`.
+    /// If the address is reachable from other machines and `--metrics-open` is not given.
     fn metrics(&self) -> Result<Option<Address>, AddressError> {
         let checked = self.metrics.map(|it| it.check(self.metrics_open));
         checked.transpose()
@@ -116,14 +120,14 @@ fn main() -> ExitCode {
     }
 }
 
-/// The numbers of a user and a group.
+/// Parses `UID:GID`.
 fn user(text: &str) -> Result<(u32, u32), String> {
     let numbers = text.split_once(':');
     let numbers = numbers.and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
     numbers.ok_or_else(|| format!("`{text}` is not UID:GID"))
 }
 
-/// Says what this kernel offers; fails where something is missing.
+/// Prints what this kernel offers. The exit code is a failure if a required feature is missing.
 fn probe(json: bool) -> ExitCode {
     let report = netnice_daemon::examine();
     if json {

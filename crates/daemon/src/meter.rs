@@ -1,13 +1,15 @@
-//! From what the kernel counted to the counters that are shown. Pure: it edits nothing.
+//! Converts the kernel's counts to the counters that are shown. Pure.
 //!
-//! The kernel counts at two places: the programs on the interfaces see every packet of a target once, before any
-//! queue; the classes of a target's own limit (or, without one, of its part in a managed link) see what leaves and
-//! what waits. `offered = sent + dropped + queued` is made true by the way in which the two are put together:
+//! The kernel counts in two places: the programs on the interfaces count every packet of a target
+//! once, before any queue. The classes of a target's own limit (or, without one, of its part in a
+//! managed link) count what they send and what waits. The two are combined such that `offered =
+//! sent + dropped + queued` holds:
 //!
-//! - packets and bytes that were sent or wait, and packets that were dropped, are the classes';
-//! - bytes that were dropped are what the programs saw and the classes did not pass on (zero if nothing was dropped);
-//! - what was offered is the sum. A target without classes of its own has sent what it offered: where it waits, it
-//!   waits in a class of a target around it.
+//! - packets and bytes that were sent or wait, and dropped packets, are the classes' counts;
+//! - dropped bytes are those that the programs counted and the classes did not pass on (zero if no
+//!   packet was dropped);
+//! - offered is the sum. A target without classes of its own has sent what it offered: its packets
+//!   wait in a class of a target around it.
 
 pub(crate) mod history;
 mod measured;
@@ -26,7 +28,7 @@ pub(crate) use rates::Rates;
 pub(crate) fn meter(counts: &TargetCounts, contract: &Contract) -> Meter {
     let [up, down] = counts.directions;
     if contract.both().is_some() {
-        // One class for both directions: what was seen of both belongs to it.
+        // There is one class for both directions, so the counts of both belong to it.
         let all = DirectionCounts {
             offered_packets: up.offered_packets + down.offered_packets,
             offered_bytes: up.offered_bytes + down.offered_bytes,

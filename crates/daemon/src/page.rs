@@ -9,12 +9,12 @@ pub struct Page {
 }
 
 impl Page {
-    /// What follows what is told already.
+    /// A page that continues given lines.
     pub fn after(told: Explained) -> Page {
         Page { lines: told.lines }
     }
 
-    /// Adds a text, on as many lines as it takes.
+    /// Adds a row, on as many lines as its text needs.
     pub fn row(&mut self, label: &str, text: &str) {
         let mut line = format!("{label:<LABEL$}");
         let mut width = 0;
@@ -42,7 +42,7 @@ impl From<Page> for Explained {
     }
 }
 
-/// Width of a label.
+/// Width of the label column, in characters.
 const LABEL: usize = 11;
-/// Width of a line.
+/// Width of a line, in characters.
 const COLUMNS: usize = 80;

@@ -1,15 +1,16 @@
-//! Who asks, and whether they belong to those who may reserve.
+//! The peer of a connection: its uid, groups and privilege, from the kernel's credentials.
 
 use netnice_core::claims::Claimant;
 
-/// Who is at the other end of a connection.
+/// The user at the other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// The user.
+    /// The uid.
     pub uid: u32,
-    /// Root, or a member of the group [`GROUP`] when the connection was made.
+    /// True for root, and for a user who was a member of the group [`GROUP`] when the connection
+    /// was made.
     pub privileged: bool,
-    /// The user's groups, the first one first; none of the daemon itself.
+    /// The user's groups, the primary one first; empty for the daemon itself.
     pub groups: Vec<u32>,
 }
 
@@ -22,14 +23,14 @@ impl Peer {
         groups: Vec::new(),
     };
 
-    /// Whoever reads the metrics: the page tells all users.
+    /// The reader of the metrics page, which shows all users.
     pub const METRICS: Peer = Peer {
         uid: 0,
         privileged: true,
         groups: Vec::new(),
     };
 
-    /// From what the kernel says of a connection.
+    /// Converts the kernel's credentials of a connection.
     pub fn known(peer: &netnice_kernel::peer::Peer) -> Peer {
         let in_group = || {
             let group = nix::unistd::Group::from_name(GROUP).ok().flatten();
@@ -42,12 +43,12 @@ impl Peer {
         }
     }
 
-    /// The user whose quotas count; none of root and the group.
+    /// The uid if quotas apply to it; `None` for root and the group.
     pub fn user(&self) -> Option<u32> {
         (!self.privileged).then_some(self.uid)
     }
 
-    /// As the one who claims.
+    /// The peer as a claimant.
     pub fn claimant(&self) -> Claimant {
         Claimant {
             uid: self.uid,
@@ -56,11 +57,11 @@ impl Peer {
     }
 }
 
-/// The policy file as one who claims: a user number that no user has.
+/// The policy file as a claimant: its uid is one that no user has.
 pub const POLICY: Claimant = Claimant {
     uid: u32::MAX,
     privileged: true,
 };
 
-/// Its members may do what root may.
+/// Members of this group may reserve, like root.
 pub const GROUP: &str = "netnice";

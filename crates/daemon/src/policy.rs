@@ -1,4 +1,4 @@
-//! The policy file: what should hold on this host whenever the daemon runs.
+//! The policy file: the state to keep on this host whenever the daemon runs.
 //!
 //! ```toml
 //! input_meter = true             # netnice PID RATE limits both directions together; false: what is sent alone
@@ -21,7 +21,7 @@
 //! targets = 1024
 //! ```
 //!
-//! The file is read as a whole or not at all. What cannot be understood is said with file, line and reason.
+//! The file is read as a whole or not at all. An error names file, line and reason.
 
 mod discard;
 mod quotas;
@@ -49,20 +49,20 @@ use crate::policy::units::SECTION;
 use crate::quotas::Quotas;
 use quotas::QuotasDoc;
 
-/// What the file asks for.
+/// The content of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Whether the short form limits both directions together.
+    /// True if the short form limits both directions together.
     pub input_meter: bool,
-    /// Whether every user may have flows of the direct path.
+    /// True if every user may have flows of the direct path.
     pub direct_users: bool,
-    /// Whether drivers keep processors awake while packets of `cell` contracts leave.
+    /// True if drivers keep processors awake while packets of `cell` contracts are sent.
     pub direct_awake: bool,
     /// The links to manage.
     pub links: Vec<LinkRule>,
     /// The contracts, in order.
     pub rules: Vec<Rule>,
-    /// What each user may have at a time.
+    /// The quotas of each user.
     pub quotas: Quotas,
 }
 
@@ -90,28 +90,28 @@ pub(crate) struct LinkRule {
     pub down_rate: Option<Rate>,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
-    /// What its driver throws away, pattern by pattern.
+    /// The discard patterns for its driver.
     pub discard: Vec<Vec<Term>>,
-    /// Where it is in the file.
+    /// Its line in the file.
     pub line: usize,
 }
 
 /// A contract for a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// For whom it is.
+    /// The target.
     pub target: Target,
-    /// What it asks.
+    /// The contract.
     pub contract: Contract,
-    /// Where it is in the file.
+    /// Its line in the file.
     pub line: usize,
-    /// Whether it stands in a unit file, and not in the policy file.
+    /// True if it is from a unit file, false if from the policy file.
     pub unit: bool,
 }
 
-/// Why a policy file is not one.
+/// Why a policy file is invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PolicyError {
     /// It cannot be read.
@@ -119,23 +119,23 @@ pub(crate) enum PolicyError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system call.
         source: io::Error,
     },
-    /// A line of it makes no sense.
+    /// A line is invalid.
     #[error("{}:{line}: {reason}", path.display())]
     Line {
         /// The file.
         path: PathBuf,
-        /// The line, from 1 on.
+        /// The line, counted from 1.
         line: usize,
-        /// What is wrong there.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Policy {
-    /// Reads a file; nothing if there is none.
+    /// Reads a file; `None` if it does not exist.
     pub(crate) fn load(path: &Path) -> Result<Option<Policy>, PolicyError> {
         match fs::read_to_string(path) {
             Ok(text) => Policy::parse(path, &text).map(Some),
@@ -147,7 +147,7 @@ impl Policy {
         }
     }
 
-    /// Reads the text of a file.
+    /// Parses the text of a file.
     pub(crate) fn parse(path: &Path, text: &str) -> Result<Policy, PolicyError> {
         let reader = Reader { path, text };
         let file: FileDoc = toml::from_str(text).map_err(|error| {
@@ -231,7 +231,7 @@ struct RuleDoc {
 }
 
 impl RuleDoc {
-    /// The clauses that are named, with the text of their values and where they stand.
+    /// The named clauses, with the text and position of their values.
     fn clauses(&self) -> Vec<(Clause, String, usize)> {
         let text = |value: &Option<Spanned<String>>| {
             let value = value.as_ref()?;
@@ -262,7 +262,7 @@ impl RuleDoc {
     }
 }
 
-/// Says where in the file something is.
+/// Converts positions in the text to lines.
 struct Reader<'a> {
     path: &'a Path,
     text: &'a str,
@@ -367,7 +367,7 @@ impl Reader<'_> {
     }
 }
 
-/// How a rule is called in a sentence.
+/// The title of a rule in a sentence.
 pub(crate) fn rule_title(name: &str) -> String {
     match name.starts_with(SECTION) {
         true => name.to_owned(),
@@ -375,15 +375,15 @@ pub(crate) fn rule_title(name: &str) -> String {
     }
 }
 
-/// The contract of clauses that were written down, each with where it stands. A fault comes with where it is; `whole`
-/// stands for all of them together.
+/// The contract from clauses with their positions. An error has the position of its clause, or
+/// `whole` if it concerns all of them.
 pub(crate) fn contract_of<At: Copy>(
     clauses: &[(Clause, String, At)],
     whole: At,
     extra: bool,
     cpu_extra: bool,
 ) -> Result<Contract, (At, String)> {
-    // One by one first, so that a fault is said where it stands.
+    // One by one first, so that an error has the position of its clause.
     for (clause, text, at) in clauses {
         if matches!(text.as_str(), "none" | "0") && *clause != Clause::Priority {
             let reason = format!("{clause}: a rule names only what it asks for; leave it out");
@@ -403,7 +403,7 @@ pub(crate) fn contract_of<At: Copy>(
     Ok(contract)
 }
 
-/// Shown in one line of a table.
+/// The longest name that fits in one line of a table.
 const LONGEST_NAME: usize = 64;
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! What each user may have at a time: the one table of quotas, as `[quotas]` of the policy file sets it.
+//! The quotas of each user: one table, which `[quotas]` of the policy file sets.
 //!
-//! A quota is a bound on what one user without privilege takes of what all users share: numbers of targets, bytes of the
-//! state file, time of the daemon. The defaults are so high that no user meets them without a fault in a program or the
-//! wish to harm. Root and the group `netnice` have no quota.
+//! A quota bounds what one unprivileged user takes of a shared resource: the number of targets,
+//! bytes of the state file, time of the daemon. The defaults are so high that a user reaches them
+//! only by a fault or on purpose. Root and the group `netnice` have no quota.
 //!
-//! Each quota is declared once, in [`Quota::describe`]. The parts of the daemon count what they hand out and ask
-//! [`Quotas::check`]; a refusal names the quota, the user's amount, the limit, and the file and key that change it.
+//! Each quota is declared once, in [`Quota::describe`]. The parts of the daemon count what they
+//! give and call [`Quotas::check`]; a refusal names the quota, the user's amount, the limit, and
+//! the file and key that change it.
 
 use std::path::{Path, PathBuf};
 
@@ -15,16 +16,16 @@ use crate::authority::user;
 use crate::denied::Denied;
 use crate::peer::Peer;
 
-/// One of the things that a user may have so much of.
+/// A bounded resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Quota {
-    /// Connections to the daemon. The process that reads the socket keeps this one.
+    /// Connections to the daemon. The front process enforces this one.
     Connections,
-    /// Targets of which the user asks something, and those of them that ended while packets waited.
+    /// Targets on which the user has a claim, and remnants of such targets.
     Targets,
-    /// Changes that wait to be taken back.
+    /// Pending rollbacks.
     Undos,
-    /// How long a change may wait to be taken back.
+    /// Time from a change to its rollback.
     UndoTime,
     /// Programs on the direct path, and connections that such programs left open.
     Programs,
@@ -40,10 +41,10 @@ pub(crate) enum Quota {
     ServiceTime,
 }
 
-/// In what a quota is counted.
+/// The unit of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Pieces.
+    /// A count.
     Count,
     /// Bytes.
     Bytes,
@@ -56,18 +57,18 @@ pub(crate) enum Unit {
 pub(crate) struct Description {
     /// The key in the policy file.
     pub key: &'static str,
-    /// What is counted, as in "would have 5 ...".
+    /// The counted thing, as in "would have 5 ...".
     pub what: &'static str,
-    /// In what.
+    /// The unit of the amounts.
     pub unit: Unit,
-    /// The limit if the policy file says nothing.
+    /// The limit if the policy file does not set it.
     pub default: u64,
-    /// The least and the largest limit that the policy file may set.
+    /// The smallest and the largest limit that the policy file may set.
     pub range: (u64, u64),
 }
 
 impl Quota {
-    /// All of them, in the order in which they are shown.
+    /// All quotas, in display order. The index of a quota is its discriminant.
     pub(crate) const ALL: [Quota; 10] = [
         Quota::Connections,
         Quota::Targets,
@@ -81,7 +82,7 @@ impl Quota {
         Quota::ServiceTime,
     ];
 
-    /// Its declaration.
+    /// The quota's declaration.
     pub(crate) fn describe(self) -> Description {
         let count = |key, what, default, most| Description {
             key,
@@ -136,7 +137,7 @@ impl Quota {
         }
     }
 
-    /// An amount of it in words.
+    /// An amount as text, in the quota's unit.
     pub(crate) fn amount(self, amount: u64) -> String {
         match self.describe().unit {
             Unit::Count => amount.to_string(),
@@ -146,12 +147,12 @@ impl Quota {
     }
 }
 
-/// The limits that are in force.
+/// The limits in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Quotas {
-    /// By place in [`Quota::ALL`].
+    /// By index in [`Quota::ALL`].
     limits: [u64; Quota::ALL.len()],
-    /// The file that changes them.
+    /// The policy file, for messages.
     file: PathBuf,
 }
 
@@ -165,7 +166,7 @@ impl Default for Quotas {
 }
 
 impl Quotas {
-    /// The defaults, to be changed by this file.
+    /// The defaults, for the policy file `path`.
     pub(crate) fn of_file(path: &Path) -> Quotas {
         Quotas {
             file: path.to_owned(),
@@ -178,7 +179,7 @@ impl Quotas {
         self.limits[quota as usize]
     }
 
-    /// The same, as a time.
+    /// The limit as a time; the quota must be one of time.
     pub(crate) fn time(&self, quota: Quota) -> Nanos {
         Nanos(self.limit(quota))
     }
@@ -186,7 +187,7 @@ impl Quotas {
     /// Sets a limit.
     ///
     /// # Errors
-    /// It is out of the range that makes sense.
+    /// If it is out of the quota's range.
     pub(crate) fn set(&mut self, quota: Quota, limit: u64) -> Result<(), String> {
         let about = quota.describe();
         let (least, most) = about.range;
@@ -203,10 +204,10 @@ impl Quotas {
         Ok(())
     }
 
-    /// Refuses more than a user may have: with what is asked for the user `would` have so much.
+    /// Checks an amount; `would` is what the user would have after the request.
     ///
     /// # Errors
-    /// It is more than the limit, and the peer is a user who has one.
+    /// If it exceeds the limit and the peer is an unprivileged user.
     pub(crate) fn check(&self, peer: &Peer, quota: Quota, would: u64) -> Result<(), Denied> {
         let limit = self.limit(quota);
         match peer.privileged || would <= limit {
@@ -227,7 +228,7 @@ impl Quotas {
         ))
     }
 
-    /// Which file and key change a limit.
+    /// A hint for a message: the file and key that change a limit.
     pub(crate) fn who_changes(&self, quota: Quota) -> String {
         format!(
             "root can change `{}` in [quotas] of {}, and `netnice show --users` tells what is used",
@@ -237,10 +238,11 @@ impl Quotas {
     }
 }
 
-/// Connections of all users but root.
+/// Largest number of connections of all users except root together. Also the upper bound of the
+/// quota `connections`.
 pub(crate) const MOST_CONNECTIONS: u64 = 512;
 
-/// A time of so many days.
+/// A number of days.
 fn days(days: u64) -> Nanos {
     Nanos::from_secs(days * 24 * 3_600)
 }

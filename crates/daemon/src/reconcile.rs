@@ -1,16 +1,18 @@
-//! What is desired against what is there: the two are made equal here, and kept so.
+//! The reconciler: makes the present state of the machine the desired one, and keeps it so.
 //!
 //! ```text
-//!   a request ──> draft of the ledger ──┐
-//!   what ended, came anew, is over ─────┤─> what is desired ──> installed ──> written down
-//!   somebody removed what is ours ──────┘        (or all is as it was before)
+//!   a request ──> draft of the ledger ──────┐
+//!   ends, new instances, expired changes ───┤─> desired state ──> installed ──> state file
+//!   objects removed by other programs ──────┘         (or all stays as before)
 //! ```
 //!
-//! - [`Finder`] finds what a target is made of, and takes it into a [`Draft`].
-//! - [`Reconciler::install`] makes a draft true: in the kernel, in the state file, in the ledger, or in none of them.
-//! - [`sweep`] follows what changes on the machine: processes end, control groups and executables are made anew.
-//! - [`rollback`] takes back what was for a time.
-//! - [`repair`] puts back what other programs have removed.
+//! - [`Finder`] finds what a target consists of, and adds it to a [`Draft`].
+//! - [`Reconciler::install`] puts a draft into force: in the kernel, the state file and the ledger,
+//!   or in none of them.
+//! - [`sweep`] follows changes on the machine: processes end, control groups and executables are
+//!   created again.
+//! - [`rollback`] rolls back changes that were made for a limited time.
+//! - [`repair`] restores what other programs have removed.
 //! - [`start`] takes over from an earlier daemon.
 //!
 //! Time is always an argument.
@@ -50,31 +52,31 @@ use crate::state::{Books, Store};
 use desired::{awaited, desired};
 use repair::Repairs;
 
-/// The machine and the books, and what is known of the one against the other.
+/// The machine, the books, and the differences between them.
 pub(crate) struct Reconciler<H> {
     /// The machine.
     pub host: H,
-    /// What should be in force.
+    /// The desired state.
     pub books: Books,
-    /// What cannot be in force now.
+    /// The present differences from it.
     pub standing: Standing,
-    /// What happened.
+    /// The journal.
     pub journal: Journal,
 }
 
-/// How what is in force differs from what should be.
+/// How the state in force differs from the desired one.
 #[derive(Default)]
 pub(crate) struct Standing {
-    /// Links that cannot be served now though their interface is there, and why.
+    /// Links that cannot be served although their interface exists, with the reason.
     pub broken: BTreeMap<IfName, String>,
-    /// What somebody has removed and was put back.
+    /// The repairs after removals by other programs.
     pub repairs: Repairs,
-    /// How containers are joined to this namespace.
+    /// How containers are connected to this namespace, by target id.
     pub housings: BTreeMap<u32, Housing>,
 }
 
 impl Standing {
-    /// What should be in force of a ledger, as far as it can be now.
+    /// The desired kernel state of a ledger, without links that cannot be served now.
     pub(crate) fn wanted(&self, ledger: &Ledger) -> Desired {
         let mut wanted = desired(ledger);
         let broken = |name: &str| self.broken.keys().any(|link| link.as_str() == name);
@@ -84,7 +86,7 @@ impl Standing {
 }
 
 impl<H: Host> Reconciler<H> {
-    /// With nothing on the books.
+    /// A reconciler with empty books.
     pub(crate) fn new(host: H, store: Option<Store>) -> Reconciler<H> {
         Reconciler {
             host,
@@ -99,7 +101,7 @@ impl<H: Host> Reconciler<H> {
         Draft::of(&self.books)
     }
 
-    /// Starts a change that nobody asks for now.
+    /// Starts a change that no request caused.
     pub(crate) fn draft_by_itself(&self) -> Draft {
         Draft {
             by_itself: true,
@@ -107,20 +109,20 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Finds what targets are made of.
+    /// A finder on this machine and ledger.
     pub(crate) fn finder(&mut self) -> Finder<'_, H> {
         Finder::new(&mut self.host, &self.books.ledger)
     }
 
-    /// Installs a draft and writes it down.
+    /// Installs a draft and writes the state file.
     ///
     /// # Errors
-    /// The kernel or the state file says no; then all is as it was before.
+    /// If the kernel or the state file fails; then all is as before.
     pub(crate) fn install(&mut self, draft: Draft) -> Result<Adoption, Denied> {
         self.install_if(draft, |_| Ok(()))
     }
 
-    /// The same; `still` is asked between installing and writing whether it is still wanted.
+    /// The same; `still` checks, between installing and writing, that the change is still valid.
     pub(crate) fn install_if(
         &mut self,
         mut draft: Draft,
@@ -133,7 +135,7 @@ impl<H: Host> Reconciler<H> {
         draft.ledger.invariants();
         let before = self.standing.wanted(&self.books.ledger);
         let after = self.standing.wanted(&draft.ledger);
-        // Sockets may carry the numbers that a draft gave out, also of one that is thrown away.
+        // Sockets may carry the ids that a draft assigned, even if the draft is dropped.
         self.books.ledger.skip_ids(draft.ledger.next_id());
         let first = !self.host.is_enforcing() && after != Desired::default();
         if first {
@@ -141,7 +143,7 @@ impl<H: Host> Reconciler<H> {
         }
         let mut installed = install::install(&mut self.host, &before, &after, &draft.acts);
         if installed.is_err() && self.host.audit(true).is_ok_and(|faults| !faults.is_empty()) {
-            // Somebody has just removed what the change was to build on.
+            // Another program has just removed what the change builds on.
             self.host.reconcile()?;
             installed = install::install(&mut self.host, &before, &after, &draft.acts);
         }
@@ -173,21 +175,22 @@ impl<H: Host> Reconciler<H> {
             .keep(&draft.ledger, &draft.undos, by_itself, in_force)
     }
 
-    /// Writes down what could not be written when it happened.
+    /// Writes the state file again if an earlier write failed.
     pub(crate) fn write_again(&mut self, now: Now) {
         let in_force = self.host.is_enforcing();
         self.books.write_again(in_force, &mut self.journal, now);
     }
 
-    /// Tells the kernel which control groups are whose when they are made.
+    /// Tells the kernel the owners of control groups that will be created.
     fn await_groups(&mut self) {
         if let Err(error) = self.host.await_groups(&awaited(&self.books.ledger)) {
-            // They are bound all the same, a moment after they were made.
+            // Without this, the daemon binds them a moment after their creation.
             tracing::warn!(%error, "control groups that are made anew are not awaited");
         }
     }
 
-    /// Finds out by which interfaces containers are joined to this namespace, and holds what passes there.
+    /// Determines the interfaces that connect containers to this namespace, and limits the traffic
+    /// there.
     pub(crate) fn house(&mut self) {
         let is_container = |held: &&Held| matches!(held.entry.target, Target::Container(_));
         let mut containers = self.books.ledger.held().filter(is_container).peekable();
@@ -205,7 +208,7 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// What a draft would do, in words.
+    /// Describes what a draft would do.
     pub(crate) fn preview(&mut self, draft: &Draft) -> Vec<String> {
         let wanted = self.standing.wanted(&draft.ledger);
         let mut lines = self.host.preview(&wanted);

@@ -1,10 +1,12 @@
 //! The life of the daemon: start, serve, stop.
 //!
 //! ```text
-//!   lock the folder ─> read the state ─> adopt what the kernel holds ─> policy ─> listen ─> serve ─> SIGTERM: stop
+//!   lock the folder ─> read the state ─> adopt what the kernel holds ─> policy ─> listen
+//!                   ─> serve ─> SIGTERM: stop
 //! ```
 //!
-//! Stopping lifts nothing: the kernel goes on, and the next daemon finds it all again. SIGHUP reads the policy again.
+//! Stopping lifts no limit: the kernel keeps enforcing, and the next daemon adopts its state.
+//! SIGHUP makes the daemon read the policy again.
 
 use std::path::PathBuf;
 
@@ -27,20 +29,21 @@ use crate::service::Service;
 use crate::service::doctor::item;
 use crate::state::{StateError, Store};
 
-/// How the daemon is started.
+/// The options that the daemon is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Its runtime folder.
+    /// The runtime folder.
     pub runtime: RuntimeDir,
     /// The policy file.
     pub policy: PathBuf,
-    /// Where metrics are served, if they are.
+    /// The address to serve metrics at; `None`: no metrics.
     pub metrics: Option<Address>,
-    /// Where engines of containers keep their records, if elsewhere than their own configuration says.
+    /// Docker's data folder; `None`: as Docker's own configuration says.
     pub docker_root: Option<PathBuf>,
-    /// The same of Podman.
+    /// Podman's storage; `None`: as Podman's own configuration says.
     pub podman_root: Option<PathBuf>,
-    /// Clients may send descriptors, as on kernels before 6.16, where they cannot be refused. For tests.
+    /// Clients may send descriptors, as on kernels before 6.16, which cannot refuse them. For
+    /// tests.
     pub take_descriptors: bool,
 }
 
@@ -54,12 +57,18 @@ impl Options {
     }
 }
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until SIGTERM or SIGINT.
+///
+/// # Errors
+/// If the runtime folder is in use or not root's alone, the state file is of a newer version or
+/// another network namespace, netlink or the kernel path cannot be opened, or a source of events
+/// fails.
 pub fn run(options: &Options) -> Result<(), RunError> {
     let folder = options.runtime.path();
     let runtime = Runtime::take(folder).during("take the runtime folder")?;
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Connections, maps and programs: where the limit cannot be raised, fewer connections are held.
+        // Connections, maps and programs need descriptors. If the limit cannot be raised, the
+        // daemon accepts fewer connections.
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
     let boot = process::boot().during("tell this run of the machine from others")?;
@@ -94,7 +103,7 @@ pub fn run(options: &Options) -> Result<(), RunError> {
     Ok(())
 }
 
-/// What this kernel offers, told without a daemon.
+/// Reports what this kernel offers. Needs no running daemon.
 pub fn examine() -> DoctorReport {
     let found = probe::probe();
     let items = found.iter().map(item);
@@ -103,7 +112,11 @@ pub fn examine() -> DoctorReport {
     }
 }
 
-/// Reads the state; one that is damaged is put aside, so that it is neither guessed at nor lost.
+/// Reads the state file. A damaged file is renamed, so that its content is neither guessed nor
+/// lost.
+///
+/// # Errors
+/// If it cannot be read, is of a newer version, or is of another network namespace.
 fn read(store: &Store) -> Result<Record, RunError> {
     let error = match store.load() {
         Ok(None) => return Ok(Record::None),

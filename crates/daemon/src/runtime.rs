@@ -1,4 +1,4 @@
-//! The runtime folder: it is made here, it is root's alone, and one daemon at a time has it.
+//! The runtime folder: creates it, checks that only root can write it, and locks it for one daemon.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -10,10 +10,10 @@ use netnice_kernel::trust::{self, Distrust};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-/// Why a runtime folder cannot be had.
+/// Why a runtime folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
-    /// Another daemon has it.
+    /// Another daemon has locked it.
     #[error(
         "another netniced (process {holder}) serves {}; stop it first, or give this one a folder of its own with \
          --runtime-dir", folder.display()
@@ -21,10 +21,10 @@ pub enum RuntimeError {
     Taken {
         /// The folder.
         folder: PathBuf,
-        /// Who has it, as they said.
+        /// The content of the lock file: the process id of the other daemon.
         holder: String,
     },
-    /// Others could write it, or put another one in its place.
+    /// A user other than root can write the folder, or replace it.
     #[error(
         "the runtime folder {} is not root's alone: {why}; make it root's and writable by root alone (chown root, chmod \
          755), with all that is around it, or name another one with --runtime-dir", folder.display()
@@ -32,30 +32,34 @@ pub enum RuntimeError {
     Unsafe {
         /// The folder.
         folder: PathBuf,
-        /// Why.
+        /// The reason.
         why: Distrust,
     },
-    /// It cannot be used.
+    /// A system call failed.
     #[error("cannot use the runtime folder {}: {source}", folder.display())]
     Unusable {
         /// The folder.
         folder: PathBuf,
-        /// What the system says.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
-/// A runtime folder that is ours until this is dropped, or the process ends.
+/// A locked runtime folder. The lock ends when this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Runtime {
     lock: Flock<File>,
     folder: PathBuf,
-    /// Whether the folder was made here.
+    /// True if this daemon created the folder.
     made: bool,
 }
 
 impl Runtime {
-    /// Makes the folder, and locks it.
+    /// Creates the folder if it does not exist, checks it, and locks it.
+    ///
+    /// # Errors
+    /// If another daemon has locked it, a user other than root can write or replace it, or a system
+    /// call fails.
     pub fn take(folder: &Path) -> Result<Runtime, RuntimeError> {
         let unusable = |source| RuntimeError::Unusable {
             folder: folder.to_owned(),
@@ -71,7 +75,8 @@ impl Runtime {
             why,
         })?;
         let path = folder.join(LOCK);
-        // A daemon that leaves removes the file: then what was locked is no longer what has the name.
+        // A daemon that stops removes the lock file: then the locked file no longer has the name,
+        // and the loop opens the new file.
         let mut lock = loop {
             let file = OpenOptions::new()
                 .create(true)
@@ -107,21 +112,21 @@ impl Runtime {
         })
     }
 
-    /// Leaves the folder as it was found, but for what must outlive this daemon.
+    /// Removes the lock file and, if nothing in them must outlive this daemon, the folders.
     pub fn leave(self) {
         let _ = fs::remove_file(self.folder.join(LOCK));
         // Fails while a driver lives.
         let whole = RuntimeDir::choose(Some(self.folder.clone()), None);
         let _ = fs::remove_dir(whole.drivers());
         if self.made {
-            // Fails where something is in force, and so in the folder.
+            // Fails while a contract is in force: then the folder contains its pins.
             let _ = fs::remove_dir(&self.folder);
         }
         drop(self.lock);
     }
 }
 
-/// The file in the folder that is locked.
+/// The name of the lock file in the folder.
 pub const LOCK: &str = "lock";
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! The socket, as the daemon has it: requests that were understood, one user after the other, and the way of answers.
+//! The daemon's side of the socket: starts the front, and passes its requests to the event loop.
 //!
-//! The daemon makes the listening socket and keeps it, but never accepts from it: the front does ([`crate::front`]), in a
-//! process of its own, which this module starts, and starts again when it ends. What comes from it are connections by
-//! number, who made them, and their requests; what a client may do is judged per request, by the user that the kernel
-//! vouches for. Whose request is answered next is decided by the event loop.
+//! The daemon creates the listening socket and keeps it, but never accepts from it: the front does
+//! ([`crate::front`]), in a process of its own, which this module starts, and starts again when it
+//! ends. The front reports connections by number, their peers' uids, and their requests.
+//! Permissions are checked for each request, for the uid that the kernel reported. The event loop
+//! decides the order of the requests.
 
 mod channel;
 mod process;
@@ -27,26 +28,26 @@ use crate::peer::Peer;
 use crate::quotas::Quota;
 use process::{Running, Starts};
 
-/// A request on its way to the clerk.
+/// A request on its way to the service.
 pub struct Ask {
-    /// Who asks.
+    /// The peer.
     pub peer: Peer,
-    /// What.
+    /// The request.
     pub request: Request,
-    /// A pidfd of the process that it is about, opened by the daemon.
+    /// A pidfd, opened by the daemon, of the process that the request is about.
     pub fd: Option<OwnedFd>,
     /// The connection that it came on.
     pub guest: Guest,
-    /// Where the answer goes.
+    /// The channel for the answer.
     pub reply: oneshot::Sender<Told>,
 }
 
-/// An answer, and the descriptors that travel with it.
+/// An answer with its descriptors.
 #[derive(Debug)]
 pub struct Told {
-    /// What.
+    /// The answer.
     pub response: Response,
-    /// Three with a program's attachment, none with anything else.
+    /// Three descriptors with the answer to an attachment, otherwise none.
     pub fds: Vec<OwnedFd>,
 }
 
@@ -59,17 +60,17 @@ impl From<Response> for Told {
     }
 }
 
-/// A connection as those know it who may have something to tell it unasked.
+/// A handle of a connection, for notifications.
 #[derive(Clone, Debug)]
 pub struct Guest {
-    /// Its number; no other has had it.
+    /// Its number; never reused in this daemon.
     pub number: u64,
-    /// What it is to be told. Closed when the connection has ended.
+    /// The queue of notifications. Closed when the connection has ended.
     pub news: mpsc::Sender<FlowNews>,
 }
 
 impl Guest {
-    /// A new connection, and what it is told.
+    /// A new connection, and the receiver of its notifications.
     pub fn new() -> (Guest, mpsc::Receiver<FlowNews>) {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (news, told) = mpsc::channel(MOST_NEWS);
@@ -78,21 +79,21 @@ impl Guest {
     }
 }
 
-/// A listening socket. One of ours is there, under its name, from when it answers until it is dropped; one that was
-/// handed over stays with who made it.
+/// The listening socket with its front. A socket that the daemon created has its name in the file
+/// system until this is dropped; one that was passed to the daemon stays with its creator.
 pub struct Server {
     listener: UnixListener,
     ours: Option<PathBuf>,
     starts: Starts,
-    /// The front that serves now.
+    /// The present front.
     running: RefCell<Running>,
-    /// How many connections a user may have.
+    /// Largest number of connections of a user.
     most_of_user: watch::Sender<u64>,
 }
 
 impl Server {
-    /// Listens at a path. A socket that an earlier daemon has left there is replaced; the caller holds the lock that
-    /// says that there is no other daemon.
+    /// Listens at a path, replacing the socket of an earlier daemon. The caller holds the lock of
+    /// the runtime folder, so no other daemon uses the path.
     pub fn bind(path: &Path) -> io::Result<Server> {
         let beside = path.with_extension("new");
         let _ = fs::remove_file(&beside);
@@ -102,8 +103,7 @@ impl Server {
         Server::over(listener, Some(path))
     }
 
-    /// Takes over a socket on which somebody listened for us before we were there, as a service manager does
-    /// (sd_listen_fds(3)).
+    /// Takes over a socket that a service manager has created (sd_listen_fds(3)).
     pub fn take_over(listener: UnixListener) -> io::Result<Server> {
         Server::over(listener, None)
     }
@@ -127,14 +127,15 @@ impl Server {
         self
     }
 
-    /// Takes descriptors that clients send, as on kernels before 6.16, where they cannot be refused. For tests.
+    /// Accepts descriptors that clients send, as on kernels before 6.16, which cannot refuse them.
+    /// For tests.
     #[must_use]
     pub fn taking_descriptors(mut self) -> Server {
         self.starts.take_descriptors();
         self
     }
 
-    /// Hands requests on until nobody takes them any more. To be run in a local set.
+    /// Serves until the receiver of `asks` is dropped. Must run in a local set.
     pub async fn serve(&self, asks: mpsc::Sender<Ask>) {
         tokio::select! {
             () = asks.closed() => {}
@@ -167,19 +168,20 @@ impl Server {
         }
     }
 
-    /// Ends the front, and says how it ended. It may have ended by itself; one that is not told by the end of its socket
-    /// within so long is killed.
+    /// Waits for the end of the front and returns its exit status as text. A front that has not
+    /// ended within `patience` is killed.
     async fn end_front(&self, patience: Duration) -> String {
         let running = self.running.take();
         running.end(patience).await
     }
 
-    /// Waits until the front has sent its last answers and ended, when [`Server::serve`] is no longer run.
+    /// Waits until the front has sent its last answers and ended. The caller has stopped
+    /// [`Server::serve`].
     pub async fn end(self) {
         self.end_front(LAST_ANSWERS).await;
     }
 
-    /// Tells the front how many connections each user may have.
+    /// Sets the number of connections of each user, for the front.
     pub(crate) fn permit(&self, most_of_user: u64) {
         self.most_of_user.send_if_modified(|now| {
             let changes = *now != most_of_user;
@@ -188,14 +190,14 @@ impl Server {
         });
     }
 
-    /// How many connections of each user but root have asked something and are open.
+    /// The number of open connections that have sent a request, for each user except root.
     pub(crate) fn connections(&self) -> BTreeMap<u32, u64> {
         let mut connections = self.running.borrow().connections().clone();
         connections.remove(&0);
         connections
     }
 
-    /// How what reads the socket is confined.
+    /// Reports how the front is confined.
     pub fn doctor(&self) -> DoctorItem {
         self.running.borrow().doctor()
     }
@@ -209,15 +211,17 @@ impl Drop for Server {
     }
 }
 
-/// News that wait for a program that does not read them; one with more is not reading at all.
+/// Length of the queue of notifications for a program that does not read; a program that exceeds it
+/// is not reading at all.
 const MOST_NEWS: usize = 4096;
-/// Between the end of a front and the start of the next one; doubled while they do not last.
+/// The pause before the next front; doubled each time while fronts end quickly.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-/// How long the end of a front that failed is waited for, before it is killed.
+/// Time limit for a failed front to end before it is killed.
 const LAST_BREATH: Duration = Duration::from_millis(50);
-/// How long a front may send answers when the daemon ends; it takes a tenth of a second at most.
+/// Time limit for the front to send answers when the daemon ends; it takes at most a tenth of a
+/// second.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-/// The most that it is doubled to; a front that lasted longer begins with the shortest again.
+/// The longest pause. A front that lasted longer resets it to the shortest.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -1,17 +1,20 @@
-//! The service: takes one request at a time, and is the only one who changes the ledger.
+//! The service: handles one request at a time, and is the only writer of the ledger.
 //!
 //! ```text
-//!   request ── parsed again ──> authority ──> draft of the ledger, admitted ──> installed ──> state file ──> answer
-//!                  │                │                    │                          │             │
-//!                  └────────────────┴──── no ────────────┴────────── no: as it was before ────────┘
+//!   request ─> parsed again ─> authority ─> draft of the ledger, admitted ─> installed
+//!                   │              │                    │                        │
+//!                   │              │                    │                   state file ─> answer
+//!                   │              │                    │                        │
+//!                   └──────────────┴──── refused ───────┴── failed: as before ───┘
 //! ```
 //!
-//! There is a file for each request. One that changes something works on a [`Reconciler`], which has the machine and the
-//! books; one that only looks is answered from a [`View`]. Besides them there are the administrator's [`Rules`] and what was
-//! [`Measured`]; a request gets those of the four that it needs.
+//! There is a file for each request. A request that changes something works on a [`Reconciler`],
+//! which has the machine and the books; a request that only reads works on a [`View`]. The service
+//! also has the administrator's [`Rules`] and the [`Measured`] counts; a request gets the parts
+//! that it needs.
 //!
-//! What happens on the machine without being asked for reaches the service as [`Service::tick`] and its neighbours. Time is
-//! always an argument.
+//! Changes on the machine that no request caused come in through [`Service::tick`] and the methods
+//! next to it. Time is always an argument.
 
 mod clear;
 mod confirm;
@@ -58,7 +61,7 @@ use crate::state::Store;
 use doctor::Findings;
 use view::View;
 
-/// The one writer.
+/// The service, see the module docs.
 pub(crate) struct Service<H> {
     /// The machine, the books and the journal.
     reconciler: Reconciler<H>,
@@ -68,7 +71,7 @@ pub(crate) struct Service<H> {
 }
 
 impl<H: Host> Service<H> {
-    /// With nothing on the books.
+    /// A service with empty books.
     pub(crate) fn new(host: H, store: Option<Store>) -> Service<H> {
         Service {
             reconciler: Reconciler::new(host, store),
@@ -78,7 +81,7 @@ impl<H: Host> Service<H> {
         }
     }
 
-    /// Takes over from an earlier daemon. To be called once, before any request.
+    /// Takes over from an earlier daemon. The caller calls it once, before any request.
     pub(crate) fn start(&mut self, record: Record, now: Now) {
         let notice = self.reconciler.start(record, now);
         self.findings.notices.extend(notice);
@@ -89,17 +92,17 @@ impl<H: Host> Service<H> {
         &mut self.reconciler.host
     }
 
-    /// Notes something for `netnice log`.
+    /// Adds a warning to the journal.
     pub(crate) fn say(&mut self, now: Now, text: &str) {
         self.reconciler.journal.warn(now, text);
     }
 
-    /// The ledger, to be read.
+    /// The ledger, read-only.
     pub(crate) fn ledger(&self) -> &Ledger {
         &self.reconciler.books.ledger
     }
 
-    /// Answers a request.
+    /// Handles a request and returns the answer.
     pub(crate) fn handle(
         &mut self,
         peer: &Peer,
@@ -112,7 +115,7 @@ impl<H: Host> Service<H> {
             Request::Set(_) | Request::Clear(_) | Request::Link(_) | Request::Reload(_)
         );
         if changes && self.reconciler.standing.repairs.given_up.is_some() {
-            // Whoever changes something wants it to hold: repairs get a new start.
+            // A user who changes something needs it in force, so repairs start again.
             self.reconciler.standing.repairs.forgive();
             self.reconciler.repair(true, now);
         }
@@ -126,7 +129,7 @@ impl<H: Host> Service<H> {
         })
     }
 
-    /// Answers a request that changes something.
+    /// Handles a request that changes something.
     fn change(
         &mut self,
         peer: &Peer,
@@ -156,7 +159,7 @@ impl<H: Host> Service<H> {
         done.map(Response::Done)
     }
 
-    /// Answers a request that only looks.
+    /// Handles a request that only reads.
     fn look(
         &mut self,
         peer: &Peer,
@@ -219,14 +222,15 @@ impl<H: Host> Service<H> {
     }
 }
 
-/// What happens without being asked for.
+/// Changes that no request caused.
 impl<H: Host> Service<H> {
-    /// Looks at everything that changes by itself. To be called each second.
+    /// Checks everything that changes without an event. The caller calls it each second.
     pub(crate) fn tick(&mut self, now: Now) {
         let reconciler = &mut self.reconciler;
         reconciler.journal.sum_up(now);
         let ledger = &reconciler.books.ledger;
-        // First, while `now` is the time of the counters: what follows may take long, and rates are counters over time.
+        // Measuring comes first, while `now` is the time of the counters: the other steps may take
+        // long, and rates are differences of counters over time.
         if ledger.held().next().is_some() || ledger.links().next().is_some() {
             let measured = self.measured.read(&mut reconciler.host, ledger, now);
             reconciler.journal.judge(now, "measuring", measured);
@@ -241,13 +245,14 @@ impl<H: Host> Service<H> {
         }
     }
 
-    /// Lets go of what has ended, and binds what was made anew. To be called when something of that was noticed.
+    /// Closes targets that have ended, and binds things that were created again. The caller calls
+    /// it after an event that indicates either.
     pub(crate) fn tidy(&mut self, now: Now) {
         self.reconciler.tidy(now);
     }
 
-    /// Goes on looking at the open sockets of new members, for some milliseconds; what a person should know of them is told in
-    /// the log, for a user's request at that user's cost.
+    /// Tags the next portion of open sockets of new members, for some milliseconds. Remarks about
+    /// them go to the journal, at the cost of `user`, whose request needed the tagging.
     pub(crate) fn look_on(&mut self, user: Option<u32>, now: Now) {
         let remarks = match self.reconciler.host.look_on() {
             Ok(found) => found.map_or_else(Vec::new, |found| set::about_sockets(&found)),
@@ -260,62 +265,65 @@ impl<H: Host> Service<H> {
         }
     }
 
-    /// Takes back the changes whose time has come.
+    /// Rolls back the changes whose time is over.
     pub(crate) fn expire(&mut self, now: Now) {
         self.reconciler.expire(now);
     }
 
-    /// When the next change is to be taken back.
+    /// The time of the next rollback.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.reconciler.next_due()
     }
 
-    /// Looks at interfaces and at what is ours in the kernel, and puts back what is missing.
+    /// Checks interfaces and the daemon's kernel objects, and restores missing ones.
     pub(crate) fn repair(&mut self, now: Now) {
         self.reconciler.repair(true, now);
     }
 
-    /// Shares out anew what is left over on managed links. To be called a few times a second while there are any.
+    /// Divides the left-over of managed links again. The caller calls it several times a second
+    /// while there are managed links.
     pub(crate) fn balance(&mut self, now: Now) {
         self.reconciler.balance(now);
     }
 
-    /// Finds out by which interfaces containers are joined to this namespace, and holds what passes there.
+    /// Determines the interfaces that connect containers to this namespace, and limits the traffic
+    /// there.
     pub(crate) fn house(&mut self) {
         self.reconciler.house();
     }
 
-    /// The paths of the control groups that are held, or were when they were there.
+    /// The paths of the held control groups, including those that do not exist now.
     pub(crate) fn group_paths(&self) -> Vec<String> {
         self.reconciler.group_paths()
     }
 
-    /// Looks for unit files in these folders from now on.
+    /// Sets the folders to search for unit files.
     pub(crate) fn look_for_units(&mut self, path: Vec<PathBuf>) {
         self.rules.look_for_units(path);
     }
 
-    /// The folders in which a change may change what units ask for.
+    /// The folders in which a change may affect the contracts of units.
     pub(crate) fn unit_folders(&self) -> &BTreeSet<PathBuf> {
         self.rules.unit_folders()
     }
 
-    /// Reads the unit files again, and puts in force what has changed.
+    /// Reads the unit files again, and puts changes into force.
     pub(crate) fn look_at_units(&mut self, now: Now) {
         unit_files::look_at_units(&mut self.reconciler, &mut self.rules, now);
     }
 
-    /// Reads the policy file and puts it in force. Where that fails, what was in force stays, and the daemon serves on.
+    /// Reads the policy file and puts it into force. If that fails, the former policy stays in
+    /// force and the service continues.
     pub(crate) fn obey(&mut self, path: &Path, now: Now) {
         reload::obey(&mut self.reconciler, &mut self.rules, path, now);
     }
 
-    /// The page for Prometheus that was made last, while it is as good as new.
+    /// The last metrics page, while it is fresh.
     pub(crate) fn page(&self, now: Now) -> Option<Page> {
         watch::fresh_page(&self.measured, now)
     }
 
-    /// The page for Prometheus, made anew, with what users have.
+    /// A new metrics page, with the users' amounts.
     pub(crate) fn metrics(&mut self, users: &UsersDoc, now: Now) -> Page {
         watch::metrics(&mut self.reconciler, &mut self.measured, users, now)
     }

@@ -1,9 +1,10 @@
-//! The state file: what must not be forgotten when the daemon ends.
+//! The state file: what must survive the end of the daemon.
 //!
-//! `state.json` in the runtime folder is written after every change, to a new file that takes the old one's place, so
-//! that there is always a whole one. It says which boot it is of: after a reboot nothing of it is true any more
-//! (lasting rules are the policy's); and of which network namespace, for in another one it is about other interfaces. A check sum covers the version and every byte of the state. What cannot be read
-//! is never guessed at: see [`StateError`].
+//! `state.json` in the runtime folder is written after every change, to a new file that replaces
+//! the old one, so there is always a complete one. The file names its boot: after a reboot its
+//! content is obsolete (lasting rules are in the policy). It also names its network namespace,
+//! because another one has other interfaces. A checksum covers the version and every byte of the
+//! state. The content of an unreadable file is not guessed: see [`StateError`].
 //!
 //! ```text
 //!   {"version": 1, "checksum": "9ae0daaf", "state": {…}}
@@ -25,7 +26,7 @@ use crate::ledger::undo::Undos;
 pub(crate) use books::Books;
 pub(crate) use doc::bytes_of;
 
-/// Where the state is kept.
+/// The state file.
 #[derive(Debug)]
 pub(crate) struct Store {
     path: PathBuf,
@@ -33,27 +34,27 @@ pub(crate) struct Store {
     namespace: u64,
 }
 
-/// What is kept.
+/// The content of the state file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     /// The ledger.
     pub ledger: Ledger,
-    /// What waits to be taken back.
+    /// The pending rollbacks.
     pub undos: Undos,
 }
 
 /// Why a state file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    /// It is not what was written.
+    /// Its content has changed since it was written.
     #[error("the state file {} is damaged: {reason}", path.display())]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A later netnice wrote it.
+    /// A later version of netnice wrote it.
     #[error(
         "the state file {} is of version {theirs}, this netniced knows version {VERSION}: run the netniced that wrote \
          it, or remove the file and start anew", path.display()
@@ -64,7 +65,7 @@ pub(crate) enum StateError {
         /// Its version.
         theirs: u32,
     },
-    /// It tells of another network namespace.
+    /// It is of another network namespace.
     #[error(
         "{} is of a netniced of another network namespace: start this one there, or give it a folder of its own with \
          --runtime-dir (if that namespace is gone: remove the file, and unmount the folder bpf beside it)",
@@ -81,13 +82,13 @@ pub(crate) enum StateError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system call.
         source: io::Error,
     },
 }
 
 impl Store {
-    /// The state file of a runtime folder, in this boot of the machine and this network namespace.
+    /// The state file of a runtime folder, for this boot and this network namespace.
     pub(crate) fn new(folder: &Path, boot: &str, namespace: u64) -> Store {
         Store {
             path: folder.join(FILE),
@@ -96,9 +97,10 @@ impl Store {
         }
     }
 
-    /// Reads what an earlier daemon has kept; nothing if there is none, or if it is of an earlier boot.
+    /// Reads the state that an earlier daemon has written; `None` if there is none, or if it is of
+    /// an earlier boot.
     pub(crate) fn load(&self) -> Result<Option<State>, StateError> {
-        // One that was being written when its daemon died.
+        // A file that was incomplete when its daemon died.
         let _ = fs::remove_file(self.path.with_extension("json.new"));
         let bytes = match fs::read(&self.path) {
             Ok(bytes) => bytes,
@@ -108,7 +110,7 @@ impl Store {
         self.parse(&bytes)
     }
 
-    /// Reads a state out of the bytes of its file.
+    /// Parses the bytes of a state file.
     pub(crate) fn parse(&self, bytes: &[u8]) -> Result<Option<State>, StateError> {
         let damaged = |reason: String| StateError::Damaged {
             path: self.path.clone(),
@@ -142,7 +144,7 @@ impl Store {
         state.restore().map(Some).map_err(damaged)
     }
 
-    /// Writes the state down.
+    /// Writes the state file.
     pub(crate) fn save(&self, ledger: &Ledger, undos: &Undos) -> Result<(), StateError> {
         let bytes = self.bytes(ledger, undos)?;
         let new = self.path.with_extension("json.new");
@@ -157,7 +159,7 @@ impl Store {
         })
     }
 
-    /// The state as it is written.
+    /// The bytes of the state file.
     pub(crate) fn bytes(&self, ledger: &Ledger, undos: &Undos) -> Result<Vec<u8>, StateError> {
         let write = |error: serde_json::Error| self.io("write", error.into());
         let state = doc::StateDoc::new(&self.boot, self.namespace, ledger, undos);
@@ -178,7 +180,7 @@ impl Store {
         }
     }
 
-    /// Puts a damaged file aside, for a person to look at; tells its new name.
+    /// Renames a damaged file, for inspection; returns its new name.
     pub(crate) fn put_aside(&self) -> Result<PathBuf, StateError> {
         let aside = (1..)
             .map(|n| self.path.with_extension(format!("json.damaged-{n}")))
@@ -205,7 +207,7 @@ struct Envelope {
     state: Box<RawValue>,
 }
 
-/// CRC-32 of the version and the state's text: every single bit that flips changes it.
+/// CRC-32 of the version and the state's text: every flipped bit changes it.
 fn checksum(version: u32, state: &str) -> String {
     let mut sum = crc32fast::Hasher::new();
     sum.update(&version.to_be_bytes());
@@ -213,7 +215,7 @@ fn checksum(version: u32, state: &str) -> String {
     format!("{:08x}", sum.finalize())
 }
 
-/// The version of the file's form.
+/// The version of the file format.
 const VERSION: u32 = 1;
 const FILE: &str = "state.json";
 

@@ -1,18 +1,18 @@
-//! Why the daemon could not start, or not go on.
+//! The error with which the daemon ends: the action that failed, and the cause.
 
-/// See the module.
+/// The failed action and its cause.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 pub struct RunError {
-    /// What it was doing.
+    /// The action, as an infinitive.
     what: String,
-    /// What came between.
+    /// The cause.
     source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// Says of an error what was being done.
+/// Adds the action to an error.
 pub(crate) trait During<T> {
-    /// `what` follows the word `cannot`.
+    /// `what` is the action, as an infinitive: it follows the word `cannot`.
     fn during(self, what: &str) -> Result<T, RunError>;
 }
 

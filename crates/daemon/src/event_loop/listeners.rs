@@ -1,11 +1,13 @@
-//! Watching: what changes on this machine without our doing, heard of at once.
+//! Sources of changes on this machine that the daemon did not make.
 //!
-//! - **Route netlink** tells of interfaces, qdiscs, classes and filters. What our own sockets asked for is passed over.
-//! - **inotify** tells of control groups that come and go beside those that are held (a unit that is restarted gets a new
-//!   group; the kernel's side has taken it for the unit's when it was made), and of unit files.
-//! - **The exit ring** of the eBPF programs tells of members that end.
+//! - **Route netlink** reports changes of interfaces, qdiscs, classes and filters. Changes that the
+//!   daemon's own sockets requested are skipped.
+//! - **inotify** reports control groups that appear and disappear beside held ones (a restarted
+//!   unit gets a new group; the eBPF programs have bound it to the unit since its creation), and
+//!   written unit files.
+//! - **The exit ring** of the eBPF programs reports members of targets that end.
 //!
-//! All of them may lose events, so the service also looks by itself each second.
+//! All of them may lose events, so the service also checks each second.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,15 +21,15 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 
-/// Hears of changes on interfaces and qdiscs.
+/// Waits for changes of interfaces and qdiscs.
 pub(super) struct Links {
     listener: AsyncFd<Listener>,
-    /// The sockets whose changes are our own.
+    /// The port ids of the sockets whose changes are the daemon's own.
     ours: Vec<u32>,
 }
 
 impl Links {
-    /// Begins to listen; changes that these sockets ask for are passed over.
+    /// Subscribes. Changes that the sockets of these port ids request are skipped.
     pub(super) fn open(ours: Vec<u32>) -> io::Result<Links> {
         Ok(Links {
             listener: watched(Listener::open(&[GROUP_LINK, GROUP_TC])?)?,
@@ -35,7 +37,7 @@ impl Links {
         })
     }
 
-    /// Waits until somebody else has changed something.
+    /// Waits for a change that the daemon did not make.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.listener.readable_mut().await?;
@@ -46,7 +48,7 @@ impl Links {
                         return Ok(());
                     }
                 }
-                // More has happened than the kernel could keep for us.
+                // The socket's buffer overflowed: events were lost, so report a change.
                 Ok(Err(error)) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => {
                     return Ok(());
                 }
@@ -60,23 +62,23 @@ impl Links {
     }
 }
 
-/// Something could not be read of what has happened. That is as if events were lost: whoever waits looks by itself.
-/// The caller waits for the next event before it reads again.
+/// Logs an error of a read. The caller treats it as lost events: it checks the present state, and
+/// waits for the next event before it reads again.
 fn unread(what: &str, error: &io::Error) -> io::Result<()> {
     tracing::warn!(%error, "cannot read what has changed of {what}");
     Ok(())
 }
 
-/// Hears of changes of ways and stations.
+/// Waits for changes of routes and next hops.
 pub(super) struct Ways(AsyncFd<routes::Heard>);
 
 impl Ways {
-    /// Begins to listen.
+    /// Subscribes.
     pub(super) fn open() -> io::Result<Ways> {
         watched(routes::Heard::open()?).map(Ways)
     }
 
-    /// Waits until something has changed; tells what.
+    /// Waits for changes and returns them.
     pub(super) async fn changed(&mut self) -> io::Result<Vec<routes::Change>> {
         loop {
             let mut ready = self.0.readable_mut().await?;
@@ -92,11 +94,11 @@ impl Ways {
     }
 }
 
-/// Hears of members that end.
+/// Waits for the end of members of targets.
 pub(super) struct Ends(AsyncFd<Exits>);
 
 impl Ends {
-    /// Begins to listen.
+    /// Watches the exit ring.
     pub(super) fn new(exits: Exits) -> io::Result<Ends> {
         watched(exits).map(Ends)
     }
@@ -114,7 +116,7 @@ impl Ends {
     }
 }
 
-/// Hears of folders that come and go.
+/// Waits for changes in watched folders.
 pub(super) struct Folders {
     what: AddWatchFlags,
     inotify: AsyncFd<Handle>,
@@ -130,12 +132,12 @@ impl AsRawFd for Handle {
 }
 
 impl Folders {
-    /// Begins to listen for what comes and goes, in no folder yet.
+    /// Starts with no folder; reports entries that appear or disappear.
     pub(super) fn open() -> io::Result<Folders> {
         Folders::listen(AddWatchFlags::empty())
     }
 
-    /// Begins to listen for what comes, goes or is written, in no folder yet.
+    /// Starts with no folder; reports entries that appear, disappear or are written.
     pub(super) fn open_for_files() -> io::Result<Folders> {
         Folders::listen(AddWatchFlags::IN_CLOSE_WRITE)
     }
@@ -153,7 +155,7 @@ impl Folders {
         })
     }
 
-    /// Watches in these folders and no others. A folder that cannot be watched is left out.
+    /// Watches exactly these folders. A folder that cannot be watched is skipped.
     pub(super) fn watch(&mut self, folders: &BTreeSet<PathBuf>) {
         let inotify = &self.inotify.get_ref().0;
         self.watched.retain(|folder, watch| {
@@ -173,7 +175,7 @@ impl Folders {
         }
     }
 
-    /// Waits until something in a watched folder has come or gone.
+    /// Waits until an entry of a watched folder appears or disappears.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;
@@ -181,7 +183,8 @@ impl Folders {
                 ready.try_io(|handle| handle.get_ref().0.read_events().map_err(io::Error::from));
             match read {
                 Ok(Ok(events)) => {
-                    // A watched folder that is gone can be watched anew when it is there again.
+                    // The folder is gone: forget its watch, so that the folder can be watched again
+                    // when it exists again.
                     for event in &events {
                         if event.mask.contains(AddWatchFlags::IN_IGNORED) {
                             self.watched.retain(|_, watch| *watch != event.wd);
@@ -199,7 +202,7 @@ impl Folders {
     }
 }
 
-/// Lets the executor watch a descriptor.
+/// Registers a descriptor with the executor.
 #[expect(
     deprecated,
     reason = "the other constructors are unsafe, for types whose descriptor changes while it is watched; those here \

@@ -1,4 +1,5 @@
-//! One request's way: what is about flows goes to [`Flows`], all else to the [`Service`]; and some answers are of both.
+//! Dispatches one request, and its reply: requests about direct flows go to [`Flows`], all others
+//! to the [`Service`]. [`Flows`] completes the replies that show flows too.
 
 use netnice_api::{Clear, ClearWhat, DoctorItem, Request, Response};
 use netnice_core::target::Target;
@@ -13,7 +14,7 @@ use crate::peer::Peer;
 use crate::server::Ask;
 use crate::service::{Named, Service};
 
-/// Answers a request, or sees to it that it is answered.
+/// Answers a request, now or later.
 pub(super) fn answer<H: Host, N: Network>(
     service: &mut Service<H>,
     flows: &mut Flows<N>,
@@ -63,17 +64,18 @@ pub(super) fn answer<H: Host, N: Network>(
     }
     match told_with_flows(&request, &response) {
         Some(what) if !flows.is_idle() => flows.tell(service, peer, what, reply, now),
-        // A peer that has gone meanwhile misses its answer; what was done stays done.
+        // The send fails if the peer has closed its connection. The effect of the request stays.
         _ => drop(reply.send(response.into())),
     }
 }
 
-/// Whether all is to be cleared, by root: flows too.
+/// True if root clears everything: then the flows are closed too.
 fn clears_flows(peer: &Peer, clear: &Clear) -> bool {
     peer.uid == 0 && matches!(clear.what, ClearWhat::All) && !clear.dry_run
 }
 
-/// What is told of flows too: what the service answers is a part of it.
+/// The response as the part of a reply that [`Flows`] completes; `None` if the response is
+/// complete.
 fn told_with_flows(request: &Request, response: &Response) -> Option<What> {
     let named = |text: &str| text.parse::<Target>().ok();
     match (request, response) {

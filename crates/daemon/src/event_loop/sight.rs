@@ -1,8 +1,9 @@
-//! What plain users may see: a path of a program that one names is looked at with that user's rights.
+//! Looks up a program's path with the rights of the unprivileged user who named it.
 //!
-//! The daemon may look at everything, and a file system may not answer for long. So a user's path is looked at by a thread
-//! that has the user's rights and no others, and the request waits for it aside: the daemon goes on meanwhile. A thread that
-//! waits for a file system cannot be ended; a user has a few of them at most, and is told after a second.
+//! The daemon itself may read every path, and a file system may block for long. So a thread with
+//! the user's rights alone looks up the path, and the request waits outside the event loop. A
+//! thread that waits for a file system cannot be ended: a user has at most [`MOST_OF_USER`]
+//! threads, and the request fails after [`PATIENCE`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,22 +20,23 @@ use crate::host::Sight;
 use crate::ledger::AppKey;
 use crate::server::Ask;
 
-/// The threads that look.
+/// The look-up threads.
 pub(crate) struct Sights {
-    /// For each user as many as threads of theirs are there, and one.
+    /// By user: an `Arc` with one reference for each running thread of the user, and one more.
     threads: BTreeMap<u32, Arc<()>>,
     seen: mpsc::Sender<(Ask, Sight)>,
 }
 
 impl Sights {
-    /// None yet; and where requests come back.
+    /// Starts with no thread; the receiver gets the requests whose path was looked up.
     pub(crate) fn new() -> (Sights, mpsc::Receiver<(Ask, Sight)>) {
         let (seen, come_back) = mpsc::channel(MOST);
         let threads = BTreeMap::new();
         (Sights { threads, seen }, come_back)
     }
 
-    /// Gives a request back that can be answered at once. One for which a path has to be looked at comes back later.
+    /// Returns a request that needs no look-up. A request that needs one comes through the receiver
+    /// later.
     pub(crate) fn look(&mut self, ask: Ask) -> Option<(Ask, Sight)> {
         if ask.peer.privileged {
             return Some((ask, Sight::Roots));
@@ -68,7 +70,7 @@ impl Sights {
             .name("looks".to_owned())
             .spawn(move || {
                 let _held = held;
-                // Who asked may have given up.
+                // The request may have timed out.
                 let _ = tell.send(executable::look_as(&name, &rights));
             });
         if let Err(error) = started {
@@ -91,14 +93,14 @@ impl Sights {
                 }
                 Err(error) => Err(error.to_string()),
             };
-            // The daemon may be stopping.
+            // The receiver is dropped while the daemon stops.
             let _ = seen.send((ask, Sight::Users(path, sight))).await;
         });
         None
     }
 }
 
-/// The program that a request names by its path.
+/// The path of the program that a request names, if it names one.
 fn path_of(request: &Request) -> Option<String> {
     let text = match request {
         Request::Clear(clear) => match &clear.what {
@@ -120,13 +122,13 @@ fn path_of(request: &Request) -> Option<String> {
 
 fn refuse(ask: Ask, path: &str, why: &str) {
     let text = format!("{path} cannot be looked at: {why}");
-    // A peer that has gone meanwhile misses its answer.
+    // The send fails if the peer has closed its connection.
     let _ = ask.reply.send(Response::failed(text).into());
 }
 
-/// Threads that look for one user at a time.
+/// Largest number of concurrent look-up threads of one user.
 const MOST_OF_USER: usize = 4;
-/// Threads that look for users at a time.
+/// Largest number of concurrent look-up threads.
 const MOST: usize = 64;
 
 #[cfg(test)]

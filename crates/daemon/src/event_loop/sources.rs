@@ -1,4 +1,6 @@
-//! Where events come from. This is the only place that waits for several things at once.
+//! The sources of events: signals, timers, requests, scrapes, drivers, netlink, inotify and the
+//! exit ring. This is the only place that waits for several things at once. It fails if a source
+//! fails permanently.
 
 use std::future::Future;
 use std::io;
@@ -29,36 +31,36 @@ use crate::server::{Ask, Server};
 
 /// Something that happened.
 pub(super) enum Event {
-    /// The daemon is to end.
+    /// SIGTERM or SIGINT came, or the socket cannot be served any more.
     Stop,
-    /// The policy is to be read again.
+    /// SIGHUP came.
     ReadPolicy,
-    /// A timer went off.
+    /// A timer is due.
     Due(Timer),
-    /// A request came.
+    /// A request arrived.
     Came(Box<Ask>),
-    /// A request whose turn it was has had its path looked at with its user's rights.
+    /// The path of a request was looked up with its user's rights.
     Looked(Box<(Ask, Sight)>),
-    /// A page of metrics is wanted.
+    /// A scraper requests the metrics page.
     Scraped(Scrape),
-    /// A driver came, said something or ended.
+    /// A driver connected, sent a message or ended.
     Driver(driver::From),
-    /// The connection of a program with flows has ended.
+    /// The connection of a program with flows ended. The number is its session.
     Left(u64),
-    /// Routes or next hops have changed.
+    /// Routes or next hops changed.
     Routes(Vec<Change>),
-    /// Somebody else has changed interfaces, qdiscs or filters.
+    /// Another program changed interfaces, qdiscs or filters.
     Links,
-    /// Control groups came or went.
+    /// Control groups appeared or disappeared.
     Groups,
     /// Unit files were written.
     UnitFiles,
-    /// Members of targets have ended.
+    /// Members of targets ended.
     Ended,
 }
 
 impl Event {
-    /// Its kind, for the log.
+    /// The event's kind, for the log.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Event::Stop => "stop",
@@ -84,10 +86,10 @@ pub(super) struct Sources {
     interrupt: Signal,
     hangup: Signal,
     pub server: Rc<Server>,
-    /// Serves the socket; ends when it cannot any more.
+    /// The future that serves the socket. It ends when the socket cannot be served any more.
     listening: Pin<Box<dyn Future<Output = ()>>>,
     asks: mpsc::Receiver<Ask>,
-    /// The threads that look at paths with users' rights, and the requests that waited for them.
+    /// The look-up threads.
     pub sights: Sights,
     looked: mpsc::Receiver<(Ask, Sight)>,
     scrapes: mpsc::Receiver<Scrape>,
@@ -95,17 +97,17 @@ pub(super) struct Sources {
     left: UnboundedReceiver<u64>,
     routes: Ways,
     links: Links,
-    /// The folders in which held control groups come and go.
+    /// The folders in which held control groups appear and disappear.
     pub groups: Folders,
     /// The folders of unit files.
     pub unit_files: Folders,
-    /// Listened to while programs are loaded that tell of ends.
+    /// The exit ring, while the eBPF programs are loaded.
     ends: Option<Ends>,
 }
 
 impl Sources {
-    /// Opens all of them, and so begins to serve. Changes on interfaces that the sockets of these numbers ask for are the
-    /// daemon's own. The connections to drivers are made through what comes with it.
+    /// Opens all sources and starts to serve. `own` are the port ids of the daemon's netlink
+    /// sockets, whose changes are skipped. The second result makes the connections to drivers.
     pub(super) async fn open(
         settings: &Settings<'_>,
         own: Vec<u32>,
@@ -125,7 +127,7 @@ impl Sources {
         }
         let server = Rc::new(server);
         tracing::info!(socket = %path.display(), "serving");
-        // Tells a service manager, where one asked to be told; nobody else hears it.
+        // Notifies the service manager, if `NOTIFY_SOCKET` names one.
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let serving = Rc::clone(&server);
         let listening = Box::pin(async move { serving.serve(to_service).await });
@@ -159,7 +161,7 @@ impl Sources {
         Ok((sources, calls))
     }
 
-    /// Ends the process that reads the socket, when it has sent its last answers.
+    /// Ends the front process after it has sent its last answers.
     pub(super) async fn end(self) {
         drop(self.listening);
         if let Ok(server) = Rc::try_unwrap(self.server) {
@@ -167,7 +169,7 @@ impl Sources {
         }
     }
 
-    /// Listens to ends while programs are loaded that tell of them.
+    /// Watches the exit ring while the eBPF programs are loaded.
     pub(super) fn follow_ends(&mut self, host: &mut KernelHost) {
         if !host.is_enforcing() {
             self.ends = None;
@@ -179,10 +181,11 @@ impl Sources {
         }
     }
 
-    /// Waits for the next event. Where several are there, signals come first, then what is due, then requests.
+    /// Waits for the next event. If several are ready, signals come first, then due timers, then
+    /// requests.
     ///
     /// # Errors
-    /// A source fails for good.
+    /// If a source fails permanently.
     pub(super) async fn next(
         &mut self,
         timers: &mut Timers,
@@ -249,7 +252,7 @@ async fn ended(ends: &mut Option<Ends>) -> io::Result<()> {
     }
 }
 
-/// Our own socket, or the one that a service manager listens on for us.
+/// The socket that a service manager passed to the daemon, else a new one.
 fn listen(path: &Path) -> io::Result<Server> {
     let handed = ListenFd::from_env().take_unix_listener(0)?;
     match handed {
@@ -267,5 +270,5 @@ fn listen(path: &Path) -> io::Result<Server> {
     }
 }
 
-/// Requests that wait until the loop takes them into its queues, and pages that wait to be made.
+/// Length of the queues of requests and of scrapes that the loop has not taken yet.
 const WAITING: usize = 64;

@@ -1,39 +1,39 @@
-//! All deadlines of the daemon, in one table: there is one sleep, until the earliest.
+//! All deadlines of the event loop, in one table: there is one sleep, until the earliest.
 //!
-//! A timer is set at most once at a time. Those that belong to a burst of changes are set by the first of the burst and
-//! not moved by the rest ([`Timers::set_unless_set`]), so a burst that does not end cannot put them off.
+//! Each timer has at most one deadline. The first change of a burst sets its timer, and later
+//! changes do not move it ([`Timers::set_unless_set`]), so an endless burst cannot delay the timer.
 
 use std::collections::BTreeMap;
 
 use netnice_core::units::{Instant, Nanos};
 
-/// What is to be done at some time. Where several are due, the first in this order is done first.
+/// The action that is due. If several are due, the first in this order comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// Take back the changes whose time is over.
+    /// Roll back the changes whose time is over.
     Rollback,
-    /// Let go of what has ended, and bind what was made anew.
+    /// Close what has ended, and bind what was created again.
     Sweep,
     /// Read unit files again.
     UnitFiles,
-    /// Look at interfaces, and at what is ours on them.
+    /// Check interfaces and the daemon's objects on them.
     Repair,
-    /// Share out anew what is left over on managed links.
+    /// Divide the left-over of managed links again.
     Balance,
-    /// Look at what changes by itself.
+    /// Check what changes without an event.
     Tick,
-    /// Give up what flows have waited for too long.
+    /// Let requests of flows time out.
     Flows,
-    /// Look at the routes of flows again.
+    /// Check the routes of flows again.
     Routes,
-    /// Look at some more of the open sockets of new members.
+    /// Tag the next portion of open sockets of new members.
     Sockets,
-    /// A user who was over the service time may ask again; or, as an event, a request's turn has come.
+    /// A user who was over the service time may ask again. As an event: a request's turn has come.
     Turn,
 }
 
 impl Timer {
-    /// Its name in the log.
+    /// The timer's name in the log.
     pub(super) fn name(self) -> &'static str {
         match self {
             Timer::Rollback => "rollback",
@@ -50,14 +50,14 @@ impl Timer {
     }
 }
 
-/// The table.
+/// The timer table.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     at: BTreeMap<Timer, Instant>,
 }
 
 impl Timers {
-    /// Sets a timer, wherever it was; none: it is not set any more.
+    /// Sets a timer, replacing its deadline; `None` stops it.
     pub(super) fn set(&mut self, timer: Timer, at: Option<Instant>) {
         match at {
             Some(at) => drop(self.at.insert(timer, at)),
@@ -65,12 +65,12 @@ impl Timers {
         }
     }
 
-    /// Sets a timer that is not set.
+    /// Sets a timer if it is not set.
     pub(super) fn set_unless_set(&mut self, timer: Timer, at: Instant) {
         self.at.entry(timer).or_insert(at);
     }
 
-    /// Has a timer go off now and again while `wanted`: the first time at once.
+    /// Keeps a periodic timer running while `wanted`. The first time is due at once.
     pub(super) fn repeat_while(&mut self, wanted: bool, timer: Timer, now: Instant) {
         match wanted {
             true => self.set_unless_set(timer, now),
@@ -78,12 +78,12 @@ impl Timers {
         }
     }
 
-    /// The earliest.
+    /// The earliest deadline.
     pub(super) fn next(&self) -> Option<Instant> {
         self.at.values().min().copied()
     }
 
-    /// Takes out one that is due. One that comes again is set for the next time.
+    /// Removes a due timer and returns it. A periodic timer is set again, one period after `now`.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Timer> {
         let mut due = self.at.iter().filter(|(_, at)| **at <= now);
         let timer = due.next().map(|(timer, _)| *timer)?;
@@ -92,7 +92,7 @@ impl Timers {
     }
 }
 
-/// How often a timer goes off that comes again.
+/// The period of a periodic timer.
 fn period(timer: Timer) -> Option<Nanos> {
     match timer {
         Timer::Tick => Some(TICK),
@@ -101,10 +101,10 @@ fn period(timer: Timer) -> Option<Nanos> {
     }
 }
 
-/// How often the service looks at what changes by itself.
+/// How often the service checks what changes without an event.
 const TICK: Nanos = Nanos::from_secs(1);
-/// How often it is looked at who is busy on managed links. What an idle target leaves is lent at once; this sets by which
-/// weights.
+/// How often the active targets of managed links are determined. What an idle target does not use
+/// is lent at once; this interval is the delay of the weights.
 const BALANCE: Nanos = Nanos::from_millis(200);
 
 #[cfg(test)]

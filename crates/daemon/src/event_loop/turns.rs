@@ -1,38 +1,39 @@
-//! Requests that wait for their turn: users take turns, and one whose requests took more of the daemon's time than the
-//! quota `service-time` leaves waits until others had theirs.
+//! The request queue: users take turns, and a user whose requests took more of the daemon's time
+//! than the quota `service-time` waits.
 //!
 //! ```text
-//!   request ──> its user's queue ──> the user that waits longest, of those that are not over ──> answered, time charged
+//!   request ─> its user's queue ─> the user within quota with the oldest turn ─> answered, charged
 //! ```
-//! What a user has used fades by the quota in each second: with 250 ms, a user may take 250 ms at once and a quarter of the
-//! time for good. The user's next request begins as soon as less than the quota is left, so a long request is answered and
-//! those after it wait. Root and the group `netnice` are never over and have every second turn, so they wait for one request
-//! of others at most, and others have half of the turns however much root asks.
+//! A user's charge decays by the quota in each second: with a quota of 250 ms, a user may take 250
+//! ms at once and a quarter of the time permanently. The user's next request starts as soon as the
+//! charge is below the quota, so a long request is answered and the requests after it wait. Root
+//! and the group `netnice` have no quota and get every second turn: they wait for at most one
+//! request of the others, and the others get half of the turns however many requests root sends.
 //!
-//! A connection has one request here at most, so there are no more than connections.
+//! A connection has at most one request here, so the number of connections bounds the queues.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use netnice_core::units::{Instant, Nanos};
 
-/// See the module. The requests are `T`.
+/// The request queue of the module docs, for requests of type `T`.
 #[derive(Debug)]
 pub(crate) struct Turns<T> {
-    /// By user; none: root and the group.
+    /// By user; `None`: root and the group.
     users: BTreeMap<Option<u32>, Queue<T>>,
-    /// Grows with each turn.
+    /// The number of turns so far.
     turn: u64,
-    /// The last turn was root's, or the group's.
+    /// True if the last turn was root's or the group's.
     privileged_was: bool,
 }
 
 #[derive(Debug)]
 struct Queue<T> {
     waiting: VecDeque<T>,
-    /// Time used and not faded yet, at a moment.
+    /// The charge at time `at`; it decays from then on.
     used: Nanos,
     at: Instant,
-    /// The last turn that it had.
+    /// The number of the user's last turn.
     last: u64,
 }
 
@@ -47,7 +48,7 @@ impl<T> Default for Turns<T> {
 }
 
 impl<T> Turns<T> {
-    /// A request of a user without privilege, or of somebody who has privilege.
+    /// Queues a request of an unprivileged user; `None`: of root or the group.
     pub(crate) fn push(&mut self, user: Option<u32>, request: T, now: Instant) {
         let turn = self.turn;
         let queue = self.users.entry(user).or_insert_with(|| Queue {
@@ -59,12 +60,12 @@ impl<T> Turns<T> {
         queue.waiting.push_back(request);
     }
 
-    /// The next request whose turn it is, if there is any. A user may have `quota` of the time in each second.
+    /// Takes the next request that may start at `now`. `quota` is each user's time in a second.
     pub(crate) fn pop(&mut self, quota: Nanos, now: Instant) -> Option<(Option<u32>, T)> {
         let ready = self.users.iter().filter(|(user, queue)| {
             !queue.waiting.is_empty() && queue.ready_at(**user, quota) <= now
         });
-        // The key of those without quota is `None`.
+        // `None` is the key of root and the group.
         let user = ready
             .min_by_key(|(user, queue)| (user.is_none() == self.privileged_was, queue.last))
             .map(|(user, _)| *user)?;
@@ -76,7 +77,7 @@ impl<T> Turns<T> {
         Some((user, request))
     }
 
-    /// When there is a request whose turn it is; none: none waits.
+    /// The time at which the next request may start; `None` if none waits.
     pub(crate) fn ready_at(&self, quota: Nanos) -> Option<Instant> {
         let waiting = self
             .users
@@ -87,7 +88,7 @@ impl<T> Turns<T> {
             .min()
     }
 
-    /// A request of a user took so long.
+    /// Charges a user the time that a request took.
     pub(crate) fn charge(&mut self, user: Option<u32>, took: Nanos, quota: Nanos, now: Instant) {
         if let Some(queue) = self.users.get_mut(&user) {
             queue.used = Nanos(queue.left(quota, now).0.saturating_add(took.0));
@@ -97,7 +98,7 @@ impl<T> Turns<T> {
             .retain(|_, queue| !queue.waiting.is_empty() || queue.left(quota, now).0 > 0);
     }
 
-    /// What each user has used and how many requests of each wait.
+    /// For each unprivileged user: uid, present charge, waiting requests.
     pub(crate) fn of_users(
         &self,
         quota: Nanos,
@@ -111,14 +112,14 @@ impl<T> Turns<T> {
 }
 
 impl<T> Queue<T> {
-    /// What is left of the time used.
+    /// The charge at `now`.
     fn left(&self, quota: Nanos, now: Instant) -> Nanos {
         let faded = u128::from(now.since(self.at).0) * u128::from(quota.0) / 1_000_000_000;
         let faded = u64::try_from(faded).unwrap_or(u64::MAX);
         Nanos(self.used.0.saturating_sub(faded))
     }
 
-    /// When its next request may begin.
+    /// The time at which the user's next request may start.
     fn ready_at(&self, user: Option<u32>, quota: Nanos) -> Instant {
         if user.is_none() || self.used < quota {
             return self.at;

@@ -1,15 +1,16 @@
-//! Whether a contract fits on a link that both paths use. Pure.
+//! Admission to a link that both paths share. Pure.
 //!
 //! # The split
-//! Of a link's rate C the kernel's classes need what is promised to targets, and [`FOR_THE_TREE`] of C at least: who logs in from
-//! afar to see why the link is full must get through. What is left, C − K, is the most that the direct path can have. What it
-//! *needs* is the least rate R at which its scheduler keeps all promises, deadlines included ([`Transmitter::carries`]); with a
-//! slower driver packets would be in each other's way for longer. R is looked for on a grid of [`STEPS`], and is
-//! [`FOR_FLOWS`] of C at least, so that best effort alone gets through as well. Between R and C − K lies what the two
-//! paths lend each other ([`super::division`]).
+//! Of a link's rate C, the kernel's classes keep K: what is promised to targets, and at least
+//! 1/[`FOR_THE_TREE`] of C, so that a remote login to examine a full link gets through. The direct
+//! path can have at most C − K. It *needs* the smallest rate R at which its scheduler keeps all
+//! promises including deadlines ([`Transmitter::carries`]); at a lower rate, packets would block
+//! each other for longer. The search for R uses a grid of [`STEPS`] steps, and R is at least
+//! 1/[`FOR_FLOWS`] of C, so that best effort alone gets through too. The paths lend each other the
+//! rate between R and C − K ([`super::division`]).
 //!
-//! A slice is a part of the *link*: at a driver that has R of C, the same bytes take C/R as long, so the driver is told a slice
-//! that is longer by that ([`scaled`]).
+//! A slice is a part of the *link*: at a driver that has R of C, the same bytes take C/R times as
+//! long. So the driver gets a slice that is longer by this factor ([`scaled`]).
 
 use netnice_api::driver::{AHEAD_NS, SHORTEST};
 use netnice_core::admission::timing::{Fault, Instead, Misfit, Promise, Sizes, Transmitter};
@@ -18,21 +19,22 @@ use netnice_core::link::Link;
 use netnice_core::sched::{Guarantee, Service, Wire};
 use netnice_core::units::{Amount, Bytes, Nanos, Rate};
 
-/// A link as far as direct flows go.
+/// The capacity of a link for direct flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
-    /// What the link sends.
+    /// The link's sending rate.
     pub capacity: Rate,
-    /// What the kernel's classes keep in any case.
+    /// The rate that the kernel's classes keep.
     pub tree: Rate,
-    /// The most that the direct path can have.
+    /// The largest rate of the direct path.
     pub most: Rate,
     overhead: Bytes,
     longest: Bytes,
 }
 
 impl Room {
-    /// On a link with so much promised to targets of the kernel path. None: it has no sending rate, or all of it is promised.
+    /// The room on a link with `promised` to targets of the kernel path. `None` if the link has no
+    /// sending rate or not enough is left.
     pub(super) fn on(link: &Link, promised: Amount, mtu: u32) -> Option<Room> {
         let capacity = link.usable(Direction::Up)?;
         let bits = capacity.bits_per_second();
@@ -48,7 +50,7 @@ impl Room {
         (most >= room.least()).then_some(room)
     }
 
-    /// What flows get however little is promised to them.
+    /// The rate of the direct path when nothing is promised to its flows.
     pub(super) fn least(&self) -> Rate {
         let bits = self.capacity.bits_per_second() / FOR_FLOWS;
         Rate::new(bits).unwrap_or(Rate::MIN)
@@ -59,7 +61,7 @@ impl Room {
         self.overhead.0
     }
 
-    /// The least rate at which all of these are kept.
+    /// The smallest rate at which all these contracts are kept.
     pub(super) fn need(&self, contracts: &[Contract]) -> Result<Rate, Fault> {
         let carries = |rate: Rate| self.carries(rate, contracts);
         if contracts.is_empty() {
@@ -83,7 +85,7 @@ impl Room {
         Ok(step(high))
     }
 
-    /// The rate that is needed with one more; `now` is what is needed without it.
+    /// The rate needed with one more contract; `now` is the rate needed without it.
     pub(super) fn admit(
         &self,
         held: &[Contract],
@@ -95,7 +97,7 @@ impl Room {
             return Ok(now);
         }
         let all: Vec<Contract> = held.iter().chain([asked]).cloned().collect();
-        // Where many are promised something, one test is dear enough: often one more fits into what is needed already.
+        // With many promises a single test is slow, and one more often fits into the present rate.
         if all.len() > MOST_TRIED && now <= self.most && self.carries(now, &all).is_ok() {
             return Ok(now);
         }
@@ -125,9 +127,10 @@ impl Room {
         Transmitter::of(&wire, self.longest, flows)
     }
 
-    /// What is promised by a contract at a driver of this rate. None: nothing is.
+    /// The promise of a contract at a driver of this rate; `None` if it promises nothing.
     fn promise(&self, rate: Rate, contract: &Contract) -> Option<Result<Promise, Fault>> {
-        // Rates do not count what the wire adds, so a flow of short packets asks more of the link than of long ones.
+        // Rates do not count the overhead of the wire, so a flow of short packets takes more of the
+        // link than one of long packets.
         let sizes = Sizes::new(Bytes(SHORTEST), self.longest)?;
         let (guarantee, max) = match promised(contract)? {
             Asked::Rate(min) => return Some(Ok(Promise::Min(min, sizes))),
@@ -150,7 +153,7 @@ impl Room {
         }))
     }
 
-    /// The best of the kind that would fit.
+    /// The largest contract of the same kind that would fit.
     fn instead(&self, held: &[Contract], asked: &Contract) -> Option<Instead> {
         if held.len() > MOST_TRIED {
             return None;
@@ -183,7 +186,7 @@ impl Room {
     }
 }
 
-/// What a contract asks the link to keep.
+/// The promise in a contract.
 enum Asked {
     Rate(Rate),
     Guarantee(Guarantee, Option<(Rate, Nanos)>),
@@ -201,12 +204,12 @@ fn promised(contract: &Contract) -> Option<Asked> {
     }
 }
 
-/// Whether a contract promises anything.
+/// True if a contract contains a promise.
 pub(super) fn is_promised(contract: &Contract) -> bool {
     promised(contract).is_some()
 }
 
-/// What is left of a contract whose promise cannot be kept.
+/// The contract without its promise.
 pub(super) fn best_effort(contract: &Contract) -> Contract {
     let change = Change {
         min: contract.min(Direction::Up).map(|_| Setting::Clear),
@@ -218,7 +221,7 @@ pub(super) fn best_effort(contract: &Contract) -> Contract {
     contract.apply(&change).unwrap_or_default()
 }
 
-/// The slice that a driver with a part of the link is told. None: it would be longer than its period.
+/// The slice for a driver that has `rate` of the link; `None` if it would exceed its period.
 pub(super) fn scaled(slice: Slice, capacity: Rate, rate: Rate) -> Option<Slice> {
     let (whole, part) = (capacity.bits_per_second(), rate.bits_per_second());
     let time = (u128::from(slice.slice().0) * u128::from(whole)).div_ceil(u128::from(part));
@@ -226,7 +229,7 @@ pub(super) fn scaled(slice: Slice, capacity: Rate, rate: Rate) -> Option<Slice> 
     Slice::new(Nanos(time), slice.period(), slice.extra()).ok()
 }
 
-/// The largest rate below one that does not fit which does, to a thousandth.
+/// The largest rate below `refused` that fits, to one part in a thousand.
 fn largest(refused: Rate, fits: impl Fn(Rate) -> bool) -> Option<Rate> {
     let (mut low, mut high) = (Rate::MIN.bits_per_second(), refused.bits_per_second());
     if !fits(Rate::MIN) {
@@ -242,15 +245,16 @@ fn largest(refused: Rate, fits: impl Fn(Rate) -> bool) -> Option<Rate> {
     Rate::new(low)
 }
 
-/// The kernel's classes keep one part in so many.
+/// The kernel's classes keep 1/50 of the link.
 const FOR_THE_TREE: u64 = 50;
-/// Direct flows have one part in so many while there are any.
+/// The direct path has at least 1/100 of the link while it has flows.
 const FOR_FLOWS: u64 = 100;
-/// As finely is it found out what flows need.
+/// Number of steps in the search for the needed rate.
 const STEPS: u64 = 64;
-/// With more promises than this each test takes its time: what they need is then not looked for, but taken for the most.
+/// With more promises than this, a test takes long: the needed rate is then set to the maximum
+/// without a search.
 const MOST_TRIED: usize = 512;
-/// Bytes of the header of layer 2.
+/// Length of an Ethernet header, in bytes.
 const ETHERNET: u64 = 14;
 
 #[cfg(test)]

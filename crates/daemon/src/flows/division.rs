@@ -1,47 +1,49 @@
-//! How a link is divided between the driver of the direct path and the classes of the kernel. Pure.
+//! Division of a link between the driver of the direct path and the kernel's classes. Pure.
 //!
-//! Each side has what it needs ([`super::admission`]), and the rest is lent to whoever uses it: looked at five times a
-//! second. A side that uses most of what it has is *busy*. Where both are, the rest is halved; where one is, it gets
-//! what the other does not use, but for a margin by which the other can show that it wants more.
+//! Each side has at least what it needs ([`super::admission`]). The rest is lent; the division is
+//! adapted five times a second. A side that uses most of its rate is *busy*. If both are busy, the
+//! rest is halved. If one is busy, it gets what the other does not use, except a margin, so that an
+//! increase of the other's use is visible.
 
 use netnice_core::units::{Amount, Rate};
 
-/// The two rates; together they are the link.
+/// The rates of the two sides; their sum is the link's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Split {
-    /// The driver's.
+    /// The driver's rate.
     pub wire: Rate,
-    /// The classes'.
+    /// The rate of the kernel's classes.
     pub tree: Rate,
 }
 
-/// What there is to divide.
+/// The rate to divide and the needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Whole {
-    /// The link.
+    /// The link's rate.
     pub capacity: Rate,
-    /// What the classes keep.
+    /// The rate that the kernel's classes keep.
     pub tree: Rate,
-    /// What the driver needs.
+    /// The rate that the driver needs.
     pub need: Rate,
 }
 
-/// What both used lately.
+/// Recent use of both sides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Used {
-    /// The driver.
+    /// Use of the driver.
     pub wire: Amount,
-    /// The classes.
+    /// Use of the kernel's classes.
     pub tree: Amount,
 }
 
 impl Whole {
-    /// Where nothing is known of who uses what: what is nobody's is halved.
+    /// The division without data about use: the spare rate is halved.
     pub(super) fn halved(&self) -> Split {
         self.with_wire(self.need.bits_per_second() + self.spare() / 2)
     }
 
-    /// The next division, after what was used of the present one. The present one if little would change.
+    /// The next division, from the use of the present one. The present one if the difference is
+    /// small.
     pub(super) fn next(&self, now: Split, used: Used) -> Split {
         let busy = |used: Amount, of: Rate| used.0 > of.bits_per_second() / 100 * BUSY;
         let margin = self.spare() / MARGIN;
@@ -73,7 +75,7 @@ impl Whole {
         }
     }
 
-    /// Whether a division gives each side what it needs, and no more than the link together.
+    /// True if a division gives each side what it needs, and in total no more than the link.
     pub(super) fn holds(&self, split: Split) -> bool {
         let bits = Rate::bits_per_second;
         bits(split.wire) + bits(split.tree) <= bits(self.capacity)
@@ -97,9 +99,9 @@ impl Whole {
     }
 }
 
-/// Percent of what a side has, above which it wants more.
+/// A side that uses more than this percentage of its rate is busy.
 const BUSY: u64 = 85;
-/// One part in so many of what is nobody's stays with the side that does not use it.
+/// 1/16 of the spare rate stays with the side that does not use it.
 const MARGIN: u64 = 16;
-/// Changes smaller than one part in so many of the link are not worth a change of classes.
+/// A change smaller than 1/50 of the link is not applied.
 const NOTICED: u64 = 50;

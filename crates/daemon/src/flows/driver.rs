@@ -1,14 +1,16 @@
-//! The connection to a link's driver process, and the process itself where it has to be started.
+//! The connection to a link's driver process, and the start of that process.
 //!
 //! ```text
 //!            socket answers                             socket ends
-//!   seeking ────────────────▶ told: it came ──▶ open ───────────────▶ told: it ended, and why
-//!      │ nobody there: start it, seek for 5 s   │ ▲
-//!      └──▶ told: it ended, and why             └─┘ calls out, words in
+//!   seeking ────────────────▶ report Came ──▶ open ───────────────▶ report Ended with the reason
+//!      │ no driver: start it, seek for 10 s   │ ▲
+//!      └──▶ report Ended with the reason      └─┘ calls out, messages in
 //! ```
-//! A driver outlives the daemon and everything that the daemon's terminal does: it has a process group of its own, and what it
-//! says goes to a file in the runtime folder. Calls that are made while it is sought wait for it. A driver may want its words read
-//! before it takes the next call, so words are read while a call goes out. A call that is too long to be made is answered here.
+//! A driver outlives the daemon and is independent of the daemon's terminal: it has a process group
+//! of its own, and its output goes to a file in the runtime folder. Calls made while the connection
+//! is sought wait for it. A driver may block until its messages are read before it takes the next
+//! call, so messages are read while a call is sent. A call that is too long to be sent gets an
+//! error as its answer here.
 
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
@@ -28,36 +30,36 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-/// How a driver is started, where there is none.
+/// The arguments of a driver to be started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Start {
-    /// Its rate at first, in bit/s.
+    /// Its initial rate, in bit/s.
     pub rate: u64,
     /// Bytes that the wire adds to each packet.
     pub overhead: u64,
-    /// Processors are kept awake while packets of `cell` contracts leave.
+    /// Keep processors awake while packets of `cell` contracts are sent.
     pub keep_awake: bool,
 }
 
-/// A call, with the descriptor that travels with it.
+/// A call, with the descriptor to send with it.
 pub(crate) type Call = (DriverCall, Option<OwnedFd>);
 
-/// What is heard of a driver.
+/// An event of a connection to a driver.
 #[derive(Debug)]
 pub(crate) enum Heard {
-    /// It is there.
+    /// The driver is connected.
     Came,
-    /// It says something.
+    /// A message of the driver.
     Said(DriverWord, Vec<OwnedFd>),
-    /// It is gone, or could not be started, and why.
+    /// The driver has ended or could not be started, with the reason.
     Ended(String),
 }
 
-/// What is heard, on which connection to the driver of which link.
+/// The link, the number of the connection, and the event.
 pub(crate) type From = (IfName, u64, Heard);
 
-/// Speaks to the driver of a link, over a connection of this number, until it ends; `start` says how to start one if there is
-/// none.
+/// Serves the connection to the driver of a link until it ends. `connection` is its number in the
+/// events. `start` says how to start a driver if none runs; `None`: do not start one.
 pub(crate) async fn run(
     folder: PathBuf,
     (link, connection): (IfName, u64),
@@ -67,7 +69,7 @@ pub(crate) async fn run(
 ) {
     let iface = link.to_string();
     let tell = |what| {
-        // Nobody hears it any more when the daemon stops.
+        // The send fails while the daemon stops.
         let _ = heard.send((link.clone(), connection, what));
     };
     let stream = match seek(&folder, &iface, start).await {
@@ -107,12 +109,12 @@ pub(crate) async fn run(
     }
 }
 
-/// The interfaces for which there may be a driver already.
+/// The interfaces for which the runtime folder has a driver socket.
 pub(crate) fn found(folder: &Path) -> Vec<String> {
     RuntimeDir::choose(Some(folder.to_owned()), None).driver_ifaces()
 }
 
-/// A connection to the driver, which is started if need be.
+/// Connects to the driver, and starts it if none runs and `start` is given.
 async fn seek(folder: &Path, iface: &str, start: Option<Start>) -> Result<UnixStream, String> {
     let path = RuntimeDir::choose(Some(folder.to_owned()), None).driver_socket(iface);
     if let Ok(stream) = UnixStream::connect(&path).await {
@@ -126,7 +128,7 @@ async fn seek(folder: &Path, iface: &str, start: Option<Start>) -> Result<UnixSt
     let until = Instant::now() + PATIENCE;
     loop {
         if let Ok(stream) = UnixStream::connect(&path).await {
-            // It is waited for, so that nothing is left of it when it has ended.
+            // Reaps the process when it ends.
             tokio::task::spawn_local(async move { child.wait().await });
             return Ok(stream);
         }
@@ -137,7 +139,7 @@ async fn seek(folder: &Path, iface: &str, start: Option<Start>) -> Result<UnixSt
                     "the driver of {iface} did not start ({status}){said}"
                 ));
             }
-            // The one before it may not have let go of the interface yet.
+            // The previous driver may still hold the interface.
             again -= 1;
             sleep(BETWEEN_TRIES).await;
             child = spawn(folder, iface, &start)?;
@@ -178,8 +180,9 @@ fn spawn(folder: &Path, iface: &str, start: &Start) -> Result<Child, String> {
     })
 }
 
-/// Where the program is: beside our own executable, else where the environment says. It runs with root's rights, so what the
-/// environment says counts if that folder and the program are root's alone.
+/// The path of the driver's executable: beside the daemon's own, else in `NETNICE_BIN_DIR`. The
+/// driver starts as root, so the variable counts only if only root can write that folder and the
+/// executable.
 pub(crate) fn program() -> PathBuf {
     let beside = std::env::current_exe().ok();
     let beside = beside.and_then(|exe| Some(exe.parent()?.join(PROGRAM)));
@@ -204,17 +207,17 @@ fn output(folder: &Path, iface: &str) -> PathBuf {
     folder.join(format!("driver-{iface}.log"))
 }
 
-/// A new file for what a driver says. What the driver before it said is kept beside it.
+/// Opens a new output file for a driver. The output of the previous driver is kept beside it.
 fn begin_output(path: &Path) -> io::Result<File> {
     if fs::metadata(path).is_ok_and(|before| before.len() > 0) {
         fs::rename(path, before(path))?;
     }
-    // The driver goes on writing where the file ends, wherever that is after it was cut.
+    // In append mode the driver continues at the end of the file after a truncation.
     File::options().create(true).append(true).open(path)
 }
 
-/// Keeps what a driver says below a bound: where the file has become long, it becomes the one that is kept beside it, and
-/// the driver goes on in an empty one. A driver cannot do so itself, for it can open no file.
+/// Bounds a driver's output: copies a long file to the one beside it, and truncates it. A driver
+/// cannot do so itself, because it cannot open files.
 pub fn bound_output(folder: &Path, iface: &str) {
     let path = output(folder, iface);
     let is_long = fs::metadata(&path).is_ok_and(|file| file.len() > LONGEST_OUTPUT);
@@ -230,16 +233,16 @@ pub fn bound_output(folder: &Path, iface: &str) {
     }
 }
 
-/// Where the earlier part is kept of what a driver says.
+/// The file with the earlier part of a driver's output.
 fn before(path: &Path) -> PathBuf {
     path.with_extension("log.1")
 }
 
-/// The last line that a driver has said, if it has said any.
+/// The last line of a driver's output, if there is one.
 fn last_words(folder: &Path, iface: &str) -> String {
     let path = output(folder, iface);
     let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-    // It may have been cut just now.
+    // The file may have been truncated just now.
     let text = Some(read(&path)).filter(|text| !text.is_empty());
     let text = text.unwrap_or_else(|| read(&before(&path)));
     let last = text.lines().rev().find(|line| !line.trim().is_empty());
@@ -256,15 +259,15 @@ fn ending(error: &io::Error, folder: &Path, iface: &str) -> String {
     }
 }
 
-/// What has come so far.
+/// Received bytes and descriptors.
 struct Words {
     decoder: Decoder,
-    /// Those that have come, in order. They may come with the end of the word before theirs.
+    /// Received descriptors, in order. They may arrive with the end of the message before theirs.
     fds: Vec<OwnedFd>,
 }
 
 impl Words {
-    /// The next word. Given up in between it loses nothing.
+    /// The next message. Cancel safe.
     async fn next(&mut self, stream: &UnixStream) -> io::Result<(DriverWord, Vec<OwnedFd>)> {
         loop {
             if let Some(body) = self.decoder.poll().map_err(io::Error::other)? {
@@ -300,15 +303,15 @@ impl Words {
     }
 }
 
-/// A call that is under way.
+/// A call that is partly sent.
 struct Unsent {
     bytes: Vec<u8>,
     gone: usize,
-    /// Travels with the first bytes.
+    /// Sent with the first bytes.
     fd: Option<OwnedFd>,
 }
 
-/// Sends what the socket takes. Given up in between it loses nothing.
+/// Sends as much as the socket takes. Cancel safe.
 async fn send(stream: &UnixStream, unsent: &mut Option<Unsent>) -> io::Result<()> {
     let Some(call) = unsent else {
         return Ok(());
@@ -332,7 +335,7 @@ async fn send(stream: &UnixStream, unsent: &mut Option<Unsent>) -> io::Result<()
     Ok(())
 }
 
-/// The answer to a call that the driver never hears of.
+/// The answer to a call that cannot be sent.
 fn not_made(id: u64, why: &WireError) -> DriverWord {
     DriverWord::Answer {
         id,
@@ -342,15 +345,15 @@ fn not_made(id: u64, why: &WireError) -> DriverWord {
     }
 }
 
-/// How long a driver may take to listen.
+/// Time limit for a started driver to accept a connection.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is started again if it ends at once.
+/// How often a driver that ends at once is started again.
 const TRIES: usize = 2;
-/// How long after.
+/// The pause before it is started again.
 const BETWEEN_TRIES: Duration = Duration::from_millis(300);
-/// Between two looks whether it does.
+/// The pause between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Of what a driver says so much is kept in one file, and as much beside it.
+/// Bytes of output in one file; the file beside it has as many.
 const LONGEST_OUTPUT: u64 = 256 * 1024;
-/// The program's name.
+/// The name of the executable.
 const PROGRAM: &str = "netnice-driver";

@@ -1,4 +1,5 @@
-//! Carrying out what the flow manager orders: connections to drivers, and waiting for connections to end.
+//! Carries out the flow manager's commands: connects to drivers, and waits for connections of
+//! programs to end.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,11 +21,12 @@ pub(crate) struct Drivers {
     left: UnboundedSender<u64>,
 }
 
-/// What is heard of drivers.
+/// Events of drivers.
 pub(crate) type FromDrivers = UnboundedReceiver<driver::From>;
 
 impl Drivers {
-    /// None yet; what is heard of them, and which connections have ended, comes out of the other two.
+    /// Starts without connections. The receivers get the events of drivers, and the numbers of
+    /// ended connections.
     pub(crate) fn new(folder: &Path) -> (Drivers, FromDrivers, UnboundedReceiver<u64>) {
         let (heard, from_drivers) = mpsc::unbounded_channel();
         let (left, gone) = mpsc::unbounded_channel();
@@ -38,7 +40,7 @@ impl Drivers {
         (drivers, from_drivers, gone)
     }
 
-    /// Seeks the drivers that an earlier daemon has left.
+    /// Connects to the drivers that an earlier daemon has started.
     pub(crate) fn find<N: Network>(&mut self, flows: &mut Flows<N>, now: Now) {
         for iface in driver::found(&self.folder) {
             if let Ok(link) = iface.parse() {
@@ -48,20 +50,21 @@ impl Drivers {
         self.obey(flows.take_orders());
     }
 
-    /// Keeps what drivers say below a bound. To be called each second.
+    /// Bounds the output of all drivers. The caller calls it each second.
     pub fn bound_outputs(&self) {
         for link in self.calls.keys() {
             driver::bound_output(&self.folder, link.as_str());
         }
     }
 
-    /// Whether it is the present connection to a driver that something was heard on, and not one before it.
+    /// True if `connection` is the present connection to the link's driver. An event of an earlier
+    /// one is obsolete.
     pub(crate) fn is_present(&self, link: &IfName, connection: u64) -> bool {
         let present = self.calls.get(link);
         present.is_some_and(|(number, _)| *number == connection)
     }
 
-    /// Carries out orders.
+    /// Carries out commands.
     pub(crate) fn obey(&mut self, orders: Vec<Order>) {
         for order in orders {
             match order {
@@ -75,7 +78,7 @@ impl Drivers {
                 }
                 Order::Call(link, call, fd) => {
                     if let Some((_, calls)) = self.calls.get(&link) {
-                        // Of a driver that has ended meanwhile it will be heard.
+                        // The send fails if the driver has ended; an `Ended` event follows.
                         let _ = calls.send((call, fd));
                     }
                 }

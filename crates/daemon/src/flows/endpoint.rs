@@ -1,5 +1,5 @@
-//! From what a flow is to speak to what it does: addresses, ports and stations are chosen, and what is not for direct flows
-//! is refused.
+//! Resolves the endpoint of a requested flow: chooses addresses, ports and the next hop, and
+//! refuses endpoints that direct flows do not support.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
@@ -13,7 +13,7 @@ use super::{Flows, Station};
 use crate::denied::Denied;
 use crate::peer::Peer;
 
-/// What a flow speaks, with all that was chosen.
+/// A resolved endpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Chosen {
     pub speaks: Speaks,
@@ -23,7 +23,7 @@ pub(super) struct Chosen {
 }
 
 impl<N: Network> Flows<N> {
-    /// Chooses what was left open, and holds the ports.
+    /// Resolves an endpoint, and holds its ports.
     pub(super) fn choose(
         &mut self,
         peer: &Peer,
@@ -214,7 +214,7 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    /// The way to a host, which has to lead over the link.
+    /// The route to a host. It must lead over the link.
     pub(super) fn way(
         &mut self,
         link: &IfName,
@@ -222,7 +222,7 @@ impl<N: Network> Flows<N> {
         to: IpAddr,
         from: Option<IpAddr>,
     ) -> Result<Way, Denied> {
-        // What is of one link is looked for there.
+        // A link-local address is looked up on this link.
         let over = is_link_local(to).then_some(nic.index);
         let Some(way) = self.network.way(to, from, over)? else {
             let from = from.map_or_else(String::new, |from| format!(" from {from}"));
@@ -249,7 +249,7 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// The MTU of a way.
+/// The MTU of a route.
 pub(super) fn mtu(way: &Way, nic: Nic) -> u32 {
     way.mtu.map_or(nic.mtu, |mtu| mtu.min(nic.mtu))
 }
@@ -267,7 +267,8 @@ fn named(address: IpAddr) -> Option<IpAddr> {
     (!address.is_unspecified()).then_some(address)
 }
 
-/// With one other end the way to it says which own address is meant; with any, the program has to.
+/// Checks that a flow to any host names its local address: without a remote host there is no route
+/// to take it from.
 fn sends_from(local: IpAddr, link: &IfName) -> Result<(), Denied> {
     match named(local) {
         Some(_) => Ok(()),
@@ -278,14 +279,14 @@ fn sends_from(local: IpAddr, link: &IfName) -> Result<(), Denied> {
     }
 }
 
-/// The own address: the one that was named, else the way's.
+/// The local address: the named one, else the source address of the route.
 fn own(local: IpAddr, way: &Way, to: IpAddr) -> Result<IpAddr, Denied> {
     named(local)
         .or(way.source)
         .ok_or_else(|| Denied::Failed(format!("this host has no address to send from to {to}")))
 }
 
-/// What a pattern means its driver judges; how long it is counts here, where the request is told on.
+/// Checks the length of a pattern, because the request is forwarded. The driver checks its meaning.
 fn few_enough(pattern: &[Term]) -> Result<(), Denied> {
     match pattern.len() > usize::from(PATTERN_TERMS) {
         false => Ok(()),
@@ -312,7 +313,7 @@ pub(super) fn is_link_local(address: IpAddr) -> bool {
     }
 }
 
-/// An address that every link has means that of this one.
+/// Adds this link's scope to a link-local address.
 fn scoped(at: SocketAddr, nic: Nic) -> SocketAddr {
     match at {
         SocketAddr::V6(v6) if is_link_local(at.ip()) || is_link_group(*v6.ip()) => {
@@ -337,7 +338,7 @@ fn of_the_kernel(protocol: u8) -> Option<&'static str> {
     })
 }
 
-/// Smaller numbers are lengths.
+/// Smaller numbers are lengths, not EtherTypes.
 const FIRST_TYPE: u16 = 0x600;
 /// IPv4, ARP, IPv6, and VLAN tags.
 const KERNEL_TYPES: [u16; 5] = [0x0800, 0x0806, 0x86dd, 0x8100, 0x88a8];

@@ -1,4 +1,6 @@
-//! What is promised on a link, and how it is divided between both paths.
+//! Promises on a link, and its division between both paths: a new flow is admitted or refused here,
+//! flows are degraded and restored when the link changes, and the driver and the kernel's classes
+//! get their rates.
 
 use netnice_api::direct::FlowNews;
 use netnice_api::driver::{DriverRequest, TotalsDoc};
@@ -16,7 +18,7 @@ use crate::denied::Denied;
 use crate::ledger::part::Part;
 
 impl<N: Network> Flows<N> {
-    /// What a link has for direct flows now.
+    /// The capacity that a link has for direct flows at present.
     pub(super) fn room(
         &self,
         promises: &impl Promises,
@@ -45,7 +47,8 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    /// Whether a flow that is in the book (as opened, or changed from `before`) fits; if so the link is divided anew.
+    /// Admits a flow that is recorded already (as opened, or changed from `before`), and divides
+    /// the link again.
     pub(super) fn admit(
         &mut self,
         promises: &mut impl Promises,
@@ -70,7 +73,7 @@ impl<N: Network> Flows<N> {
         self.divide(promises, link, room, Some(need), now)
     }
 
-    /// Promises of a link's flows but for one.
+    /// The contracts of a link's flows with a promise, without flow `but`.
     fn promises(&self, link: &IfName, but: Option<u32>) -> Vec<Contract> {
         let lane = self.lanes.get(link);
         let promised = lane.into_iter().flat_map(|lane| &lane.promised);
@@ -78,7 +81,7 @@ impl<N: Network> Flows<N> {
         others.map(|(_, contract)| contract.clone()).collect()
     }
 
-    /// Why a flow does not fit, for the person who asked.
+    /// The refusal of a flow, for the person who asked.
     fn misfit(
         &self,
         promises: &impl Promises,
@@ -133,7 +136,8 @@ impl<N: Network> Flows<N> {
         Denied::NotAdmitted(text)
     }
 
-    /// Divides a link anew: what shrinks does so first. Without flows all of it is the classes'.
+    /// Divides a link again; the side that shrinks does so first. Without flows the kernel's
+    /// classes get the whole link.
     fn divide(
         &mut self,
         promises: &mut impl Promises,
@@ -165,7 +169,7 @@ impl<N: Network> Flows<N> {
         self.apply(promises, link, split, now)
     }
 
-    /// Gives each side its part.
+    /// Puts a division into force.
     pub(super) fn apply(
         &mut self,
         promises: &mut impl Promises,
@@ -182,7 +186,7 @@ impl<N: Network> Flows<N> {
         };
         let grows = lane.split.is_some_and(|old| split.tree > old.tree);
         let tree = match lane.split {
-            // Until the driver has shrunk.
+            // The classes grow only after the driver has shrunk.
             Some(old) if grows => old.tree,
             _ => split.tree,
         };
@@ -205,7 +209,7 @@ impl<N: Network> Flows<N> {
         Ok(())
     }
 
-    /// The driver has shrunk: the classes may grow.
+    /// The driver has shrunk: lets the classes grow.
     pub(super) fn rewired(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
         let Some(lane) = self.lanes.get_mut(link) else {
             return;
@@ -223,7 +227,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Slices are parts of the link, whatever the driver has of it.
+    /// Sends the slices again, scaled to the driver's present rate.
     fn rescale(&mut self, link: &IfName, now: Now) {
         let lane = self.lanes.get(link);
         let promised = lane.into_iter().flat_map(|lane| &lane.promised);
@@ -235,7 +239,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Tells the driver how a flow is served now; one that is being opened is told once it is open.
+    /// Sends a flow's contract to the driver. A flow that is being opened is skipped: its contract
+    /// is sent once it is open.
     pub(super) fn serve(&mut self, flow: &Flow, what: Pending, now: Now) {
         let Some(at_driver) = flow.at_driver else {
             return;
@@ -249,7 +254,7 @@ impl<N: Network> Flows<N> {
         self.call(&flow.link, ask, None, what, now);
     }
 
-    /// The contract that the driver is told, and the one that was granted if that is another.
+    /// The contract to send to the driver, and the granted one if it differs.
     pub(super) fn terms(&self, flow: &Flow) -> (String, Option<String>) {
         let (served, granted) = (self.served(flow), flow.contract.to_string());
         let other = (granted != served).then_some(granted);
@@ -277,7 +282,8 @@ impl<N: Network> Flows<N> {
         contract.apply(&change).unwrap_or(contract).to_string()
     }
 
-    /// Flows of a link have gone, or what the link is has changed: is all still kept, and is there room for what was not?
+    /// Checks the promises of a link after flows have gone or the link has changed: degrades flows
+    /// that no longer fit, and restores degraded ones that fit again.
     pub(super) fn settle(&mut self, promises: &mut impl Promises, link: &IfName, now: Now) {
         if !self.lanes.contains_key(link) {
             return;
@@ -303,7 +309,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Takes promises out of force, the youngest first, until the rest is kept; and back, the eldest first.
+    /// Degrades flows, youngest first, until the rest fits; then restores degraded ones, oldest
+    /// first. Returns the needed rate.
     fn fit(&mut self, link: &IfName, room: &Room, now: Now) -> Option<netnice_core::units::Rate> {
         let mut need = room.need(&self.promises(link, None));
         while need.is_err() {
@@ -366,7 +373,7 @@ impl<N: Network> Flows<N> {
         self.tell_flow(number, FlowNews::Degraded { flow: number, why });
     }
 
-    /// Looks at all links anew: one may carry something else now, or targets may be promised something else.
+    /// Checks all links: their capacity, or the promises to targets, may have changed.
     pub(crate) fn settle_all(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.lanes.keys().cloned().collect();
         for link in links {
@@ -382,7 +389,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Tells a driver what it is to throw away, if that is another than it was told.
+    /// Sends the driver its discard patterns, if they have changed.
     pub(super) fn follow_discards(&mut self, promises: &impl Promises, link: &IfName, now: Now) {
         let (Some(patterns), Some(lane)) = (promises.discards(link), self.lanes.get_mut(link))
         else {
@@ -397,7 +404,7 @@ impl<N: Network> Flows<N> {
         self.call(link, ask, None, Pending::Discard, now);
     }
 
-    /// Asks what flows have sent. To be called a few times a second.
+    /// Asks drivers for the bytes sent. The caller calls it several times a second.
     pub(crate) fn balance(&mut self, now: Now) {
         let due: Vec<IfName> = self
             .lanes
@@ -413,7 +420,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// What flows have sent: what one path leaves is lent to the other.
+    /// Takes a driver's count of sent bytes, and adapts the division.
     pub(super) fn totals(
         &mut self,
         promises: &mut impl Promises,
@@ -444,7 +451,8 @@ impl<N: Network> Flows<N> {
             },
         };
         lane.sends = used.wire.0;
-        // A slice whose scale changes begins a new period: where there are any, what is divided stays so.
+        // A change of scale starts a new period of a slice, so the division is fixed while a flow
+        // has one.
         let slices = lane.promised.values().any(|c| c.slice().is_some());
         if slices || lane.tree_after.is_some() {
             return;
@@ -471,5 +479,5 @@ fn per_second(bytes: u64, since: Instant, now: Now) -> Amount {
     Amount(u64::try_from(bits).unwrap_or(u64::MAX))
 }
 
-/// As many holders are named in a refusal.
+/// Largest number of flows that a refusal names.
 const MOST_TOLD: usize = 20;

@@ -1,4 +1,5 @@
-//! Flows in words.
+//! Text about flows for `show`, `explain` and `doctor`: formats the drivers' counts and modes.
+//! Pure.
 
 use std::path::Path;
 
@@ -12,7 +13,7 @@ use netnice_kernel::direct::MAX_QUEUES;
 use crate::flows::open_flow::RECEIVE_SHARE;
 use crate::page::Page;
 
-/// What a flow speaks, between whom.
+/// A flow's endpoint.
 pub(super) fn speaks(speaks: &Speaks) -> String {
     match speaks {
         Speaks::Udp {
@@ -37,12 +38,12 @@ pub(super) fn speaks(speaks: &Speaks) -> String {
     }
 }
 
-/// An address of layer 2.
+/// An Ethernet address.
 pub(super) fn mac(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// How a driver reaches its link.
+/// A driver's mode of reaching its link.
 pub(super) fn mode(mode: &str, why_not_native: Option<&str>) -> String {
     let text = match mode {
         "native" => "native: AF_XDP, in the interface's own driver",
@@ -56,7 +57,7 @@ pub(super) fn mode(mode: &str, why_not_native: Option<&str>) -> String {
     }
 }
 
-/// What was counted of a flow: sent, received, lost by whom and why, and how late.
+/// A flow's counts: sent, received, lost with the cause, and lateness.
 pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     page.row(
         "sent",
@@ -132,7 +133,7 @@ pub(super) fn counts(counts: &FlowCounts, page: &mut Page) {
     }
 }
 
-/// What a driver's time went to.
+/// A driver's time accounting.
 pub(super) fn time(spent: &SpentDoc) -> String {
     format!(
         "{} for what came in, {} for what was sent, {} before departures, so as to be in time",
@@ -142,7 +143,7 @@ pub(super) fn time(spent: &SpentDoc) -> String {
     )
 }
 
-/// Who has a driver's frames, and how many of the flows' chunks it has.
+/// The owners of a driver's frames, and how many of the flows' chunks the driver has.
 pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
     let held: u64 = flows.iter().map(|flow| u64::from(flow.held)).sum();
     let chunks: u64 = flows
@@ -155,18 +156,19 @@ pub(super) fn frames(frames: &FramesDoc, flows: &[DriverFlowDoc]) -> String {
     )
 }
 
-/// Processors are kept awake.
+/// Shown while processors are kept awake.
 pub(super) const AWAKE: &str =
     "no processor falls asleep while packets of cell contracts leave (direct_awake of the policy)";
 
-/// Doorbells that were rung for nothing.
+/// The number of doorbells that were not needed.
 pub(super) fn rung(unasked: u64) -> String {
     format!(
         "{unasked} times by programs while the driver was awake and had not asked for it (rule R52 of the ring)"
     )
 }
 
-/// The histogram in four steps: by when half of the packets had left, and all but a few.
+/// The lateness histogram in four steps: the bound below which half of the packets left, and almost
+/// all, and all.
 fn lateness(histogram: &[u64]) -> Vec<String> {
     let total: u64 = histogram.iter().sum();
     if total == 0 {
@@ -177,7 +179,7 @@ fn lateness(histogram: &[u64]) -> Vec<String> {
         10..20 => format!("{} ms", (1_u64 << k) / 1_000),
         _ => format!("{} s", (1_u64 << k.min(60)) / 1_000_000),
     };
-    // The first step below which so many of a thousand are.
+    // The first step that covers so many thousandths of the packets.
     let step = |thousandths: u128| {
         let mut seen = 0;
         histogram.iter().position(|count| {
@@ -197,7 +199,7 @@ fn lateness(histogram: &[u64]) -> Vec<String> {
         .collect()
 }
 
-/// So many of something.
+/// A count with its noun.
 pub(super) fn many(count: usize, what: &str) -> String {
     match count {
         1 => format!("1 {what}"),
@@ -205,7 +207,7 @@ pub(super) fn many(count: usize, what: &str) -> String {
     }
 }
 
-/// The driver's program.
+/// Reports whether the driver's executable exists.
 pub(super) fn program(path: &Path) -> DoctorItem {
     match path.exists() {
         true => item(
@@ -223,7 +225,7 @@ pub(super) fn program(path: &Path) -> DoctorItem {
     }
 }
 
-/// Whether AF_XDP is there.
+/// Reports whether AF_XDP is available.
 pub(super) fn af_xdp(found: Result<(), String>) -> DoctorItem {
     match found {
         Ok(()) => item(
@@ -241,7 +243,7 @@ pub(super) fn af_xdp(found: Result<(), String>) -> DoctorItem {
     }
 }
 
-/// What a managed link offers direct flows.
+/// Reports what a managed link offers direct flows.
 pub(super) fn card(link: &str, card: &Card, used: Option<String>) -> DoctorItem {
     let mut text = vec![format!(
         "{link}: {}",
@@ -310,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    /// What a page about such counts says, row by row.
+    /// The rows of a page about these counts.
     fn told(counted: &FlowCounts) -> Vec<String> {
         let mut page = Page::after(Explained::default());
         counts(counted, &mut page);

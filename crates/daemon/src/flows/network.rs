@@ -1,5 +1,5 @@
-//! The network as the flow manager asks it: interfaces, ways, stations and ports. There is one of the kernel; tests
-//! put one of their own in its place.
+//! The network as the flow manager uses it: interfaces, routes, neighbours and ports.
+//! [`KernelNetwork`] is the kernel's; tests have a fake.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,53 +17,53 @@ use crate::denied::Denied;
 pub(crate) struct Nic {
     /// Its index.
     pub index: u32,
-    /// Its address, if it is one of Ethernet.
+    /// Its Ethernet address; `None` if it is not an Ethernet interface.
     pub mac: Option<[u8; 6]>,
-    /// Its MTU.
+    /// Its MTU, in bytes.
     pub mtu: u32,
-    /// Whether packets can leave by it.
+    /// True if it is up and has a carrier.
     pub up: bool,
 }
 
-/// What the flow manager asks of the machine.
+/// The operations that the flow manager needs from the machine.
 pub(crate) trait Network {
-    /// A port that is held until it is dropped.
+    /// A port, held until this is dropped.
     type Port;
 
-    /// An interface by its name.
+    /// The interface of this name.
     fn interface(&mut self, name: &str) -> Result<Option<Nic>, Denied>;
-    /// An interface's name.
+    /// The name of an interface.
     fn name(&mut self, index: u32) -> Result<Option<String>, Denied>;
-    /// The way to a host.
+    /// The route to a host: from a given local address, or over a given interface.
     fn way(
         &mut self,
         to: IpAddr,
         from: Option<IpAddr>,
         over: Option<u32>,
     ) -> Result<Option<Way>, Denied>;
-    /// What is known of a station.
+    /// The state of a neighbour.
     fn neighbour(&mut self, index: u32, station: IpAddr) -> Result<Neighbour, Denied>;
-    /// Has a station asked for.
+    /// Starts neighbour resolution, or confirms that a known neighbour is in use.
     fn solicit(&mut self, index: u32, station: IpAddr) -> Result<(), Denied>;
-    /// Holds a port of UDP; tells what is held.
+    /// Holds a UDP port; returns it with the address, whose port is the chosen one if 0 was asked.
     fn hold(&mut self, at: SocketAddr) -> io::Result<(Self::Port, SocketAddr)>;
-    /// Lets an interface receive what is for a group.
+    /// Makes an interface receive frames for a multicast group.
     fn join(&mut self, port: &Self::Port, group: IpAddr, index: u32) -> io::Result<()>;
-    /// The lowest port that anybody may have.
+    /// The lowest port that unprivileged users may have.
     fn first_port_for_all(&mut self) -> u16;
-    /// Whether a process is in the network namespace that is served here.
+    /// True if a process is in the daemon's network namespace.
     fn is_here(&mut self, pid: u32) -> bool;
-    /// Whether sockets of AF_XDP can be made, or why not.
+    /// Checks that AF_XDP sockets can be created; the error is the reason.
     fn af_xdp(&mut self) -> Result<(), String>;
-    /// What an interface offers the direct path.
+    /// The capabilities of an interface's NIC and driver.
     fn card(&mut self, name: &str) -> Option<Card>;
 }
 
-/// That of the kernel, in this namespace.
+/// The kernel's network, in this namespace.
 pub(crate) struct KernelNetwork(Route);
 
 impl KernelNetwork {
-    /// Opens it.
+    /// Opens the netlink socket.
     pub(crate) fn open() -> Result<KernelNetwork, KernelError> {
         Ok(KernelNetwork(Route::open()?))
     }

@@ -1,4 +1,5 @@
-//! Opening, changing and closing flows.
+//! Opening, changing and closing flows: checks the request, holds ports, resolves the next hop,
+//! admits, and calls the driver. A refused or failed request releases what it holds.
 
 use std::net::IpAddr;
 
@@ -57,7 +58,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// A flow as it would be, with its ports held.
+    /// A flow as requested, with its ports held.
     fn new_flow(
         &mut self,
         promises: &impl Promises,
@@ -98,7 +99,7 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    /// Numbers go up, so that one that was told in a log is not soon another flow's.
+    /// The next unused flow number. Numbers ascend, so that a number in the log is not soon reused.
     fn free_number(&mut self) -> u32 {
         loop {
             let number = self.next_flow;
@@ -109,7 +110,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// All is known: is it admitted, and does the driver take it?
+    /// Admits a flow whose next hop is known, and asks the driver to open it.
     pub(super) fn open_at_driver(
         &mut self,
         promises: &mut impl Promises,
@@ -131,7 +132,7 @@ impl<N: Network> Flows<N> {
         self.call(&link, ask, None, what, now);
     }
 
-    /// A flow as its driver is told.
+    /// The setup of a flow for the driver.
     pub(super) fn setup(&self, flow: &Flow) -> DriverFlow {
         let (contract, granted) = self.terms(flow);
         DriverFlow {
@@ -212,7 +213,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Has a flow closed by its driver; one that is being opened, as soon as it is open.
+    /// Asks the driver to close a flow. A flow that is being opened is closed once it is open.
     pub(super) fn close_flow(&mut self, flow: &Flow, why: &str, reply: Option<Reply>, now: Now) {
         if let Some(flow) = self.flows.get_mut(&flow.number) {
             flow.closing.get_or_insert_with(|| why.to_owned());
@@ -228,7 +229,7 @@ impl<N: Network> Flows<N> {
         self.call(&flow.link.clone(), ask, None, what, now);
     }
 
-    /// A flow that is open, of this session.
+    /// An open flow of this session.
     fn own_flow(&self, session: u64, number: u32) -> Result<&Flow, Denied> {
         let session = self.sessions.get(&session).ok_or_else(not_attached)?;
         let flow = self.flows.get(&number).filter(|flow| {
@@ -238,7 +239,7 @@ impl<N: Network> Flows<N> {
         flow.ok_or_else(|| no_flow(number))
     }
 
-    /// The station through which a host is reached.
+    /// Replies with the next hop towards a host.
     pub(super) fn next_hop(&mut self, session: u64, to: IpAddr, reply: Reply, now: Now) {
         let found = self.hop(session, to);
         match found {
@@ -260,7 +261,7 @@ impl<N: Network> Flows<N> {
         Ok((nic.index, way.station, mtu, known))
     }
 
-    /// Waits for a station, which is asked for.
+    /// Starts neighbour resolution, and waits for it.
     fn wait_for(&mut self, index: u32, via: IpAddr, what: Wanted, now: Now) {
         if let Err(error) = self.network.solicit(index, via) {
             tracing::debug!(%error, "a station cannot be asked for");
@@ -283,12 +284,12 @@ impl<N: Network> Flows<N> {
         nic.map_or(0, |nic| nic.index)
     }
 
-    /// Gives back what a flow holds that is not open.
+    /// Releases the ports of a flow that is not open.
     pub(super) fn give_back_of(&mut self, flow: &Flow) {
         self.give_back(&flow.ports, end(&flow.speaks));
     }
 
-    /// A flow is there.
+    /// Adds a flow to the records.
     pub(super) fn enrol(&mut self, flow: Flow) {
         let number = flow.number;
         if let Some(lane) = self.lanes.get_mut(&flow.link) {
@@ -301,7 +302,7 @@ impl<N: Network> Flows<N> {
         self.count_promise(number);
     }
 
-    /// A flow is no more.
+    /// Removes a flow from the records and releases its ports.
     pub(super) fn forget_flow(&mut self, number: u32) -> Option<Flow> {
         let flow = self.flows.remove(&number)?;
         if let Some(lane) = self.lanes.get_mut(&flow.link) {
@@ -315,7 +316,7 @@ impl<N: Network> Flows<N> {
         Some(flow)
     }
 
-    /// A flow has this contract from now on, and why its promise is not kept if it is not.
+    /// Sets a flow's contract, and why its promise is not kept (`None` if it is).
     pub(super) fn set_contract(
         &mut self,
         number: u32,
@@ -343,7 +344,7 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// The other end by which flows of one port are told apart.
+/// The remote end, which distinguishes flows of one port.
 pub(super) fn end(speaks: &Speaks) -> Option<std::net::SocketAddr> {
     match speaks {
         Speaks::Udp { remote, .. } => *remote,
@@ -352,13 +353,13 @@ pub(super) fn end(speaks: &Speaks) -> Option<std::net::SocketAddr> {
     }
 }
 
-/// Answers a question for a station.
+/// Replies to a next-hop request.
 pub(super) fn hop(reply: Reply, mac: [u8; 6], mtu: u32) {
     let answer = DirectAnswer::Hop(Hop { mac, mtu });
     let _ = reply.send(Told::from(Response::Direct(answer)));
 }
 
-/// The contract that is asked, if this peer may ask it of a flow.
+/// The contract after a change, if this peer may request it for a flow.
 fn contract(peer: &Peer, before: &Contract, change: Option<&str>) -> Result<Contract, Denied> {
     let Some(text) = change.filter(|text| *text != "none") else {
         return Ok(before.clone());
@@ -383,7 +384,7 @@ fn contract(peer: &Peer, before: &Contract, change: Option<&str>) -> Result<Cont
     Ok(after)
 }
 
-/// A flow's promises are on the link that its program attached to.
+/// Checks that a contract names no link other than its program's.
 fn on_this_link(contract: &Contract, link: &netnice_core::contract::IfName) -> Result<(), Denied> {
     match contract.on() {
         Some(other) if other != link => Err(Denied::BadUsage(format!(
@@ -403,6 +404,6 @@ fn no_flow(number: u32) -> Denied {
     Denied::BadUsage(format!("flow:{number} is not open, or another program's"))
 }
 
-/// What a flow may use of its driver's time for receiving, in millionths: half, so that a driver is never
-/// one flow's alone. It is worth some 300,000 packets of 1500 bytes a second.
+/// A flow's share of its driver's time for receiving, in millionths: half, so that one flow never
+/// occupies the whole driver. It corresponds to some 300,000 packets of 1500 bytes a second.
 pub(super) const RECEIVE_SHARE: u32 = 500_000;

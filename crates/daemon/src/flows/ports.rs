@@ -1,7 +1,8 @@
-//! Ports of direct flows: each is held in the kernel too, so that flows and sockets clash as two sockets would.
+//! Ports of direct flows. Each is held in the kernel too, so that flows and sockets conflict as two
+//! sockets would.
 //!
-//! Flows of one user may have one port together if each has another end of its own, since then each packet is of one of
-//! them at most; and the members of a group have the group's port together, whoever they are.
+//! Flows of one user may share a port if their remote ends differ, because then a packet belongs to
+//! at most one of them. All members of a multicast group share the group's port.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -11,29 +12,29 @@ use crate::denied::Denied;
 use crate::flows::network::Network;
 use crate::peer::Peer;
 
-/// A port that is held.
+/// A held port.
 pub(super) struct Hold<P> {
-    /// Whose it is; a group's is everybody's.
+    /// The uid of its user; `None` for a group's port, which all users share.
     uid: Option<u32>,
-    /// The other ends of the flows that have it.
+    /// The remote ends of the flows that share it.
     ends: Vec<Option<SocketAddr>>,
-    /// Held as long as this is.
+    /// Keeps the port held in the kernel.
     _port: P,
 }
 
-/// What is to be held.
+/// A port to be held.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Want {
-    /// The own end; port 0: any that is free.
+    /// The local address; port 0: any free port.
     pub at: SocketAddr,
-    /// The other end.
+    /// The remote end.
     pub end: Option<SocketAddr>,
-    /// It is the port of a group that is received from.
+    /// True for the port of a multicast group to receive from.
     pub group: bool,
 }
 
 impl<N: Network> Flows<N> {
-    /// Holds a port for a flow; tells which.
+    /// Holds a port for a flow; returns the address with the chosen port.
     pub(super) fn hold(
         &mut self,
         peer: &Peer,
@@ -83,7 +84,7 @@ impl<N: Network> Flows<N> {
         Ok(held)
     }
 
-    /// Gives ports back that a flow with this other end had.
+    /// Releases the ports of a flow with this remote end.
     pub(super) fn give_back(&mut self, ports: &[SocketAddr], end: Option<SocketAddr>) {
         for at in ports {
             let Some(hold) = self.ports.get_mut(at) else {
@@ -99,7 +100,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Which ports are held.
+    /// The held ports.
     #[cfg(test)]
     pub(super) fn held_ports(&self) -> Vec<SocketAddr> {
         self.ports.keys().copied().collect()

@@ -1,7 +1,9 @@
-//! What flows ask of the rest of the daemon: the one way from here to the ledger, to the class trees and to the machine.
+//! The interface from flows to the rest of the daemon: to the ledger, the class trees and the
+//! machine.
 //!
-//! What is promised to all flows of a link is one [`Part`] in the ledger, beside what targets of the kernel path are
-//! promised, so neither path promises what the other has. Which flow is promised what is known here alone.
+//! The ledger records the promises to all flows of a link as one [`Part`], beside the promises to
+//! targets of the kernel path, so that neither path promises what the other has. Only
+//! [`crate::flows`] has the promise of each flow.
 
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;
@@ -16,38 +18,40 @@ use crate::ledger::part::Part;
 use crate::peer::Peer;
 use crate::quotas::Quotas;
 
-/// See the module.
+/// See the module docs.
 pub(crate) trait Promises {
-    /// Whether a peer may have flows at all, by the policy.
+    /// Checks that the policy allows a peer to have flows.
     ///
     /// # Errors
-    /// Why not. Where the policy cannot be read, only the privileged may.
+    /// If it does not. While the policy cannot be read, only privileged peers may have flows.
     fn may_use(&self, peer: &Peer) -> Result<(), Denied>;
-    /// What a user may have at a time, by the policy.
+    /// The quotas, from the policy.
     fn quotas(&self) -> &Quotas;
-    /// Whether drivers keep processors awake while packets leave that have a moment to leave at, by the policy.
+    /// The policy's setting: drivers keep processors awake while packets with a departure time are
+    /// sent.
     fn keeps_awake(&self) -> bool;
-    /// What a link's driver throws away, by the policy. None: the policy cannot be read.
+    /// The discard patterns of a link, from the policy; `None` if the policy cannot be read.
     fn discards(&self, link: &IfName) -> Option<&[Vec<Term>]>;
-    /// The process of this number.
+    /// The process with this pid.
     fn process(&mut self, pid: u32) -> Option<Process>;
     /// The managed links.
     fn links(&self) -> Vec<IfName>;
     /// A managed link.
     fn link(&self, name: &IfName) -> Option<Link>;
-    /// What is promised to targets of the kernel path for sending on a link: to each, and together.
+    /// The sending rates promised to targets of the kernel path on a link: for each target, and the
+    /// total.
     fn promised_to_targets(&self, link: &Link) -> (Vec<(String, Amount)>, Amount);
-    /// What flows have of a link.
+    /// The flows' part of a link.
     fn part(&self, link: &IfName) -> Option<Part>;
-    /// Says what flows have of a link from now on, and gives the rest to the kernel's classes. It is not written down: the
-    /// next daemon asks the drivers.
+    /// Sets the flows' part of a link, and gives the rest to the kernel's classes. The part is not
+    /// in the state file: the next daemon asks the drivers.
     ///
     /// # Errors
-    /// The kernel refuses the classes; then all is as it was.
+    /// If the kernel refuses the classes; then nothing has changed.
     fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied>;
-    /// Bytes that the kernel's classes have sent on a link so far, of all who use it.
+    /// Bytes that the kernel's classes of a link have sent so far, for all its users.
     fn sent_by_classes(&self, link: &IfName) -> Option<u64>;
-    /// Admits again what was degraded, if there is room for it now: flows have given some back.
+    /// Admits degraded targets again, as far as they fit: flows have released rate.
     fn heal(&mut self, now: Now);
     /// The journal.
     fn journal(&mut self) -> &mut Journal;

@@ -1,4 +1,4 @@
-//! What drivers say: answers to calls, what happens by itself, and that one has come or ended.
+//! Handles what drivers send: answers to calls, events, and the start and end of the connection.
 
 use std::os::fd::OwnedFd;
 
@@ -21,7 +21,7 @@ use crate::journal::Kind;
 use crate::server::Told;
 
 impl<N: Network> Flows<N> {
-    /// Something was heard of a driver.
+    /// Handles an event of the connection to a link's driver.
     pub(crate) fn heard(
         &mut self,
         promises: &mut impl Promises,
@@ -155,7 +155,7 @@ impl<N: Network> Flows<N> {
         };
         let (Some(lane), Some(known)) = (self.lanes.get_mut(link), self.sessions.get_mut(&session))
         else {
-            // The connection has ended meanwhile.
+            // The program's connection has ended while the driver attached it.
             let ask = DriverRequest::Detach { program };
             return self.call(link, ask, None, Pending::Nothing, now);
         };
@@ -215,7 +215,8 @@ impl<N: Network> Flows<N> {
             return refuse(reply, failed(&answer));
         };
         let Some(known) = self.flows.get_mut(&flow.number) else {
-            // Its program has gone meanwhile, and the driver has heard of that too.
+            // The program has ended while the driver opened the flow; the driver is informed of
+            // that already.
             return refuse(reply, Denied::Failed("the program is gone".to_owned()));
         };
         known.at_driver = Some(at_driver);
@@ -227,7 +228,7 @@ impl<N: Network> Flows<N> {
                 Denied::Failed(format!("flow:{}: {why}", flow.number)),
             );
         }
-        // What has changed while the driver was at it.
+        // The next hop or MTU has changed while the driver opened the flow.
         if now_open.station != flow.station || now_open.mtu != flow.mtu {
             self.readdress(&now_open, now);
         }
@@ -266,7 +267,8 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The user without privilege whose program it is. Of one that an earlier daemon attached the user's number tells.
+    /// The unprivileged user of a program; for a program that an earlier daemon attached, its uid
+    /// if it is not root.
     pub(super) fn user_of(&self, program: &Program) -> Option<u32> {
         let session = program.session.and_then(|at| self.sessions.get(&at));
         match session {
@@ -275,7 +277,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// A driver is gone: all that it had is closed, and who waits for it is told.
+    /// Removes an ended driver's lane: closes its flows, and answers the pending requests.
     fn ended(&mut self, promises: &mut impl Promises, link: &IfName, why: &str, now: Now) {
         let Some(lane) = self.lanes.get(link) else {
             return;
@@ -291,7 +293,7 @@ impl<N: Network> Flows<N> {
         let mut again = Vec::new();
         for call in self.take_calls(link) {
             match call.what {
-                // It ended because nobody had flows, just before somebody wanted some.
+                // The driver ended for lack of flows just before this program attached.
                 Pending::Attach {
                     session,
                     reply,
@@ -300,7 +302,7 @@ impl<N: Network> Flows<N> {
                 what => self.give_up(promises, what, Denied::Failed(why.to_owned()), now),
             }
         }
-        // Flows whose opening was under way are in no program's list.
+        // Flows that were being opened are in no program's list.
         let left: Vec<u32> = self
             .flows
             .values()
@@ -336,7 +338,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The calls to a driver that are not answered.
+    /// Removes and returns the pending calls to a driver.
     fn take_calls(&mut self, link: &IfName) -> Vec<Call> {
         let theirs = self.calls.iter().filter(|(_, call)| call.link == *link);
         let theirs: Vec<u64> = theirs.map(|(id, _)| *id).collect();
@@ -344,7 +346,8 @@ impl<N: Network> Flows<N> {
         calls.filter_map(|id| self.calls.remove(&id)).collect()
     }
 
-    /// What a driver has that was there before us, or has just been started.
+    /// Takes over the flows of a driver that an earlier daemon started. For a new driver, records
+    /// its mode.
     fn adopt(&mut self, promises: &mut impl Promises, link: &IfName, census: CensusDoc, now: Now) {
         let nic = self.nic(link).ok();
         let Some(lane) = self.lanes.get_mut(link) else {
@@ -353,7 +356,7 @@ impl<N: Network> Flows<N> {
         lane.mode = census.mode;
         lane.why_not_native = census.why_not_native;
         lane.nic = nic;
-        // A driver that throws nothing away, and is not to, is told nothing.
+        // A driver without patterns needs no message if it should have none.
         lane.discards = (census.discards == 0).then(Vec::new);
         for program in &census.programs {
             let known = lane.programs.entry(program.program);
@@ -440,7 +443,7 @@ impl<N: Network> Flows<N> {
         });
     }
 
-    /// All flows are closed, and drivers end.
+    /// Closes all flows and stops the drivers.
     pub(crate) fn clear(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.lanes.keys().cloned().collect();
         for link in links {
@@ -449,7 +452,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Tells all programs of a link.
+    /// Notifies all programs of a link.
     pub(super) fn tell_lane(&self, link: &IfName, news: &FlowNews) {
         let Some(lane) = self.lanes.get(link) else {
             return;
@@ -460,7 +463,7 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// A program that an earlier daemon attached.
+/// The record of a program that an earlier daemon attached.
 fn of_before(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
     let process = promises.process(doc.pid);
     Program {
@@ -473,7 +476,7 @@ fn of_before(promises: &mut impl Promises, doc: &ProgramDoc) -> Program {
     }
 }
 
-/// A driver that answers otherwise than it was asked.
+/// The error for a failed call or an answer of the wrong kind.
 fn failed(answer: &DriverAnswer) -> Denied {
     Denied::Failed(match answer {
         DriverAnswer::Failed { why } => why.clone(),
@@ -481,7 +484,7 @@ fn failed(answer: &DriverAnswer) -> Denied {
     })
 }
 
-/// The station of a flow as the driver knows it.
+/// The next hop of a flow, with the Ethernet address that the driver has.
 pub(super) fn station_of(via: Option<Station>, next_hop: Option<[u8; 6]>) -> Station {
     match (via, next_hop) {
         (Some(station), next_hop) => station.at(next_hop),

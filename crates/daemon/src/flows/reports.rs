@@ -1,10 +1,11 @@
-//! What is told of direct flows: `netnice show` and `netnice explain`.
+//! Replies about direct flows, for `netnice show` and `netnice explain`.
 //!
-//! Counts are the drivers', so an answer waits until each has told its census, for half a second at most: of a driver that
-//! is slower than that the flows are told without counts.
+//! The drivers have the counts, so a reply waits for a census of each driver, for at most half a
+//! second: flows of a slower driver are shown without counts.
 //!
-//! A census takes a driver long where there are many flows, and anybody may ask for one. So of each driver one is under way, and who
-//! asks meanwhile gets the next, one for all of them: the one under way may be older than what they did before they asked.
+//! A census takes a driver long if it has many flows, and every user may request one. So at most
+//! one is in progress at each driver, and requests that come meanwhile share the next one: the one
+//! in progress may be older than the changes that the peer made before its request.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -28,7 +29,7 @@ use crate::page::Page;
 use crate::peer::Peer;
 use crate::server::Told;
 
-/// Answers that wait for drivers.
+/// Replies that wait for drivers.
 #[derive(Default)]
 pub(super) struct Tickets {
     next: u64,
@@ -44,10 +45,10 @@ struct Ticket {
     until: Instant,
 }
 
-/// What drivers told, by their links. One telling may be for many answers.
+/// The censuses of drivers, by link. Several replies may share one.
 type Census = BTreeMap<IfName, Rc<CensusDoc>>;
 
-/// What is to be answered, as far as the service knows.
+/// A reply, as far as the service has filled it in.
 pub(crate) enum What {
     /// The state; of one target, if one was named.
     Show(ShowDoc, Option<Target>),
@@ -60,7 +61,7 @@ impl Tickets {
         self.open.values().map(|ticket| ticket.until).min()
     }
 
-    /// A driver has told its census, or will not.
+    /// Records a driver's census for these tickets; `None`: it failed.
     pub(super) fn take(&mut self, tickets: &[u64], census: Option<(&IfName, CensusDoc)>) {
         let census = census.map(|(link, census)| (link, Rc::new(census)));
         for ticket in tickets {
@@ -73,7 +74,7 @@ impl Tickets {
         }
     }
 
-    /// Waits no longer for what has waited too long; true if there is any.
+    /// Ends the wait of tickets that are over their time; returns true if there were any.
     pub(super) fn expire(&mut self, now: Instant) -> bool {
         let late = self.open.values_mut().filter(|ticket| ticket.until <= now);
         late.map(|ticket| ticket.waits = 0).count() > 0
@@ -90,7 +91,7 @@ impl Tickets {
 }
 
 impl<N: Network> Flows<N> {
-    /// Answers with what is known of flows beside what the service knows.
+    /// Adds the state of flows to the service's reply, and sends it when the drivers have answered.
     pub(crate) fn tell(
         &mut self,
         promises: &mut impl Promises,
@@ -114,7 +115,8 @@ impl<N: Network> Flows<N> {
         self.tickets.open.insert(number, ticket);
         for link in here {
             if let Some(lane) = self.lanes.get_mut(&link) {
-                // A driver that stalls does not make it longer: who waited too long has been answered.
+                // Tickets that were answered without the census need none, so a stalled driver does
+                // not grow the list.
                 let open = &self.tickets.open;
                 lane.await_census.retain(|ticket| open.contains_key(ticket));
                 lane.await_census.push(number);
@@ -126,7 +128,7 @@ impl<N: Network> Flows<N> {
         self.tell_ready(promises, now);
     }
 
-    /// Asks a driver for its census if answers wait for it, now that none is under way.
+    /// Asks a driver for a census if replies wait for one and none is in progress.
     pub(super) fn take_census(&mut self, link: &IfName, now: Now) {
         let Some(lane) = self.lanes.get_mut(link) else {
             return;
@@ -140,7 +142,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Answers what waits for nobody any more.
+    /// Sends the replies that wait for no driver any more.
     pub(super) fn tell_ready(&mut self, promises: &mut impl Promises, now: Now) {
         for ticket in self.tickets.ready() {
             let Ticket {
@@ -175,7 +177,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The flows that a peer is told of: root and the group netnice of all, others of their own.
+    /// The flows that a peer may see: all for root and the group netnice, else the user's own.
     fn told_to<'a>(&'a self, peer: &'a Peer) -> impl Iterator<Item = &'a Flow> {
         self.flows.values().filter(move |flow| {
             let program = self.program_of(flow);
@@ -376,7 +378,7 @@ impl<N: Network> Flows<N> {
 }
 
 impl<N: Network> Flows<N> {
-    /// What the direct path finds here, and what it uses.
+    /// Reports what the direct path finds on this machine, and what it uses.
     pub(crate) fn doctor(&mut self, promises: &impl Promises) -> Vec<DoctorItem> {
         let mut items = vec![
             messages::program(&super::driver::program()),
@@ -398,7 +400,7 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// What the direct path would find, told without a daemon.
+/// The same report without a running daemon.
 pub(crate) fn examine() -> [DoctorItem; 2] {
     let af_xdp = netnice_kernel::card::has_af_xdp().map_err(|error| error.to_string());
     [
@@ -407,7 +409,7 @@ pub(crate) fn examine() -> [DoctorItem; 2] {
     ]
 }
 
-/// Counts by link and the driver's number.
+/// Counts by link and the driver's flow id.
 struct Counts<'a>(BTreeMap<(&'a IfName, u32), &'a FlowCounts>);
 
 impl Counts<'_> {
@@ -424,9 +426,9 @@ impl Counts<'_> {
     }
 }
 
-/// So long an answer waits for drivers.
+/// How long a reply waits for drivers.
 const PATIENCE: Nanos = Nanos::from_millis(500);
-/// As many flows fit into an answer.
+/// Largest number of flows in a reply.
 const MOST_TOLD: usize = 10_000;
-/// And so many a person reads about.
+/// Largest number of flows that one `explain` describes.
 const MOST_EXPLAINED: usize = 20;

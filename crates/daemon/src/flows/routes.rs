@@ -1,10 +1,11 @@
-//! Ways and stations of open flows: followed while they change.
+//! Follows changes of the routes and next hops of open flows.
 //!
-//! What the kernel says of routes, addresses, interfaces and stations is heard ([`Flows::ways_changed`]) and looked up anew
-//! for the flows concerned; the driver writes the new station into frames, and the program is told. A flow whose way leads
-//! over another link is closed, and its program is told where: its memory belongs to the driver of the old link.
-//! Nobody else uses the stations of direct flows, so the kernel is told now and then that they are in use
-//! ([`USED`]): it asks them whether they are still there.
+//! The kernel's notifications about routes, addresses, interfaces and neighbours come in
+//! ([`Flows::ways_changed`]), and the flows concerned are looked up again; the driver writes the
+//! new next hop into frames, and the program is notified. A flow whose route leads over another
+//! link is closed, and the notification names that link: the flow's memory belongs to the driver of
+//! the old link. The kernel sends no packets to the next hops of direct flows, so it is told every
+//! [`USED`] that they are in use; then it checks that they are reachable.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -25,7 +26,8 @@ use crate::denied::Denied;
 use crate::peer::Peer;
 
 impl<N: Network> Flows<N> {
-    /// Something has changed; [`Flows::look`] is to be called soon.
+    /// Handles changes. If [`Flows::wants_look`] is true afterwards, the caller calls
+    /// [`Flows::look`] soon.
     pub(crate) fn ways_changed(
         &mut self,
         promises: &mut impl Promises,
@@ -44,12 +46,12 @@ impl<N: Network> Flows<N> {
         self.look_at_stations(promises, now);
     }
 
-    /// Whether ways are to be looked at.
+    /// True if the routes of all flows are to be checked.
     pub(crate) fn wants_look(&self) -> bool {
         self.look_at_ways
     }
 
-    /// Tells the kernel that stations are in use. To be called each second.
+    /// Confirms to the kernel that the next hops are in use. The caller calls it each second.
     pub(crate) fn tick(&mut self, now: Now) {
         if now.monotonic.since(self.used_stations_at) < USED {
             return;
@@ -69,7 +71,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The interface of a lane, looked at now if it was not before.
+    /// The interface of a lane; looked up at the first call.
     pub(super) fn nic_of(&mut self, link: &IfName) -> Result<Nic, Denied> {
         if let Some(nic) = self.lanes.get(link).and_then(|lane| lane.nic) {
             return Ok(nic);
@@ -81,7 +83,7 @@ impl<N: Network> Flows<N> {
         Ok(nic)
     }
 
-    /// Whether a station that is waited for has answered.
+    /// Continues flows and requests whose neighbour resolution has ended.
     pub(super) fn look_at_stations(&mut self, promises: &mut impl Promises, now: Now) {
         for waiting in std::mem::take(&mut self.waiting) {
             let known = self.network.neighbour(waiting.index, waiting.via);
@@ -125,7 +127,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// A station may have another address now, or answer no more.
+    /// Looks a neighbour up after a change of its address or state.
     fn look_at_station(&mut self, index: u32, station: IpAddr, now: Now) {
         let theirs: Vec<u32> = self
             .flows
@@ -145,7 +147,7 @@ impl<N: Network> Flows<N> {
         let mac = match self.network.neighbour(index, station) {
             Ok(Neighbour::Known(mac)) => Some(mac),
             Ok(Neighbour::Silent) => None,
-            // It is forgotten or being asked for: until it is known, the old address is as good as any.
+            // Resolution is in progress: keep the old address until it ends.
             Ok(Neighbour::Unknown) => {
                 let _ = self.network.solicit(index, station);
                 return;
@@ -157,7 +159,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// A flow has another station or MTU from now on.
+    /// Sets the next hop and MTU of a flow.
     fn move_to(
         &mut self,
         number: u32,
@@ -187,7 +189,7 @@ impl<N: Network> Flows<N> {
     }
 
     pub(super) fn readdress(&mut self, flow: &Flow, now: Now) {
-        // One that is being opened is told once it is open.
+        // A flow that is being opened gets them once it is open.
         let Some(at_driver) = flow.at_driver else {
             return;
         };
@@ -200,7 +202,7 @@ impl<N: Network> Flows<N> {
         self.call(&link, ask, None, super::Pending::Nothing, now);
     }
 
-    /// Looks at interfaces, and at the ways of all flows.
+    /// Checks the interfaces, and the routes of all flows.
     pub(super) fn look_at_all_ways(&mut self, promises: &mut impl Promises, now: Now) {
         let links: Vec<IfName> = self.lanes.keys().cloned().collect();
         for link in links {
@@ -219,7 +221,8 @@ impl<N: Network> Flows<N> {
                 }
             }
             let Some(nic) = nic.filter(|nic| nic.up) else {
-                // No way leads over a link that is down; when it is up again they are looked at.
+                // No route leads over a link that is down; the routes are checked when it is up
+                // again.
                 continue;
             };
             self.look_at_ways_of(promises, &link, nic, now);
@@ -236,7 +239,7 @@ impl<N: Network> Flows<N> {
             .filter(|flow| flow.link == *link && flow.closing.is_none())
             .map(|flow| (flow.number, flow.station, flow.mtu))
             .collect();
-        // Many flows lead to one host.
+        // Many flows may have the same host, so each host is looked up once.
         let mut known: BTreeMap<(IpAddr, IpAddr), Option<Hop>> = BTreeMap::new();
         for (number, station, _) in theirs {
             let Station::Toward { host, from, .. } = station else {
@@ -270,7 +273,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// The way of a flow as it is now; closes one whose way leads elsewhere.
+    /// The present route of a flow. Closes the flow if the route leads over another link.
     fn way_now(
         &mut self,
         promises: &mut impl Promises,
@@ -303,7 +306,7 @@ impl<N: Network> Flows<N> {
                 .note(now, format!("flow:{number} is closed: {why}"));
             if let Some(flow) = self.flows.get(&number).cloned() {
                 self.close_flow(&flow, &why, None, now);
-                // Of one that is being opened that is the answer.
+                // If the flow is being opened, the reply to its program has this error instead.
                 if flow.at_driver.is_some() {
                     self.tell_flow(number, FlowNews::Closed { flow: number, why });
                 }
@@ -313,7 +316,7 @@ impl<N: Network> Flows<N> {
         let mtu = endpoint::mtu(&way, nic);
         let mac = match self.network.neighbour(nic.index, way.station) {
             Ok(Neighbour::Known(known)) => Some(known),
-            // The old one, until another is known.
+            // Keep the old address until another is known.
             _ if way.station == via => mac,
             _ => {
                 let _ = self.network.solicit(nic.index, way.station);
@@ -327,7 +330,7 @@ impl<N: Network> Flows<N> {
         })
     }
 
-    /// Station and ports of a flow that was there before this daemon.
+    /// Next hop and ports of a flow that is older than this daemon.
     pub(super) fn hold_again(
         &mut self,
         peer: &Peer,
@@ -382,7 +385,7 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// Where packets go next.
+/// A resolved route.
 #[derive(Clone, Copy)]
 struct Hop {
     via: IpAddr,
@@ -396,7 +399,7 @@ enum Found {
     Closed,
 }
 
-/// So long a station is waited for.
+/// Time limit of neighbour resolution.
 pub(super) const PATIENCE: Nanos = Nanos::from_secs(1);
-/// So often the kernel is told that stations are in use.
+/// How often the kernel is told that next hops are in use.
 const USED: Nanos = Nanos::from_secs(5);

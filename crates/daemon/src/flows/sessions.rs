@@ -1,4 +1,5 @@
-//! Programs come and go: attaching to a link, and the end of a connection.
+//! Attaching programs to a link, and the end of their connections. An attachment is refused without
+//! permission, beyond a quota, or without a managed link.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
@@ -20,7 +21,7 @@ use crate::quotas::{Quota, Quotas};
 use crate::server::Told;
 
 impl<N: Network> Flows<N> {
-    /// Takes a request of a program.
+    /// Handles a request of a program.
     pub(crate) fn handle(&mut self, promises: &mut impl Promises, asked: Asked, now: Now) {
         let Asked {
             peer,
@@ -50,13 +51,13 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// A connection has ended: its program goes, and its flows with it.
+    /// Handles the end of a connection: detaches its program and closes the program's flows.
     pub(crate) fn left(&mut self, session: u64, now: Now) {
         self.guests.remove(&session);
         let Some(session) = self.sessions.remove(&session) else {
             return;
         };
-        // Of one that is being attached the answer is awaited and taken back.
+        // An attachment in progress is undone when its answer arrives.
         if let Some(program) = session.program {
             self.detach(&session.link, program, now);
         }
@@ -72,7 +73,8 @@ impl<N: Network> Flows<N> {
         self.call(link, ask, None, Pending::Detach { program }, now);
     }
 
-    /// The session that an attachment would make, how its link's driver is started, and the link's card.
+    /// Checks a request to attach. Returns the session, the arguments to start the link's driver
+    /// with, and the interface.
     fn may_attach(
         &mut self,
         promises: &mut impl Promises,
@@ -169,8 +171,8 @@ impl<N: Network> Flows<N> {
         self.call(&link, ask, Some(caller.handle), what, now);
     }
 
-    /// What a user has on the direct path: programs, flows and bytes of memory files. A connection whose program has ended
-    /// counts as a program until it ends too.
+    /// A user's use of the direct path: programs, flows and bytes of memory files. A connection
+    /// whose program has ended counts as a program until the connection ends.
     fn used_by(&self, uid: u32) -> [(Quota, u64); 3] {
         let (mut flows, mut bytes) = (0, 0_u64);
         let mut programs = self
@@ -185,7 +187,7 @@ impl<N: Network> Flows<N> {
             flows += u64::from(session.flows);
             bytes = bytes.saturating_add(session.bytes);
         }
-        // Those that an earlier daemon attached.
+        // Programs that an earlier daemon attached.
         let programs_before = self.lanes.values().flat_map(|lane| lane.programs.values());
         for program in programs_before.filter(|p| p.uid == uid && p.session.is_none()) {
             programs += 1;
@@ -199,13 +201,13 @@ impl<N: Network> Flows<N> {
         ]
     }
 
-    /// What users without privilege have on the direct path.
+    /// Use of the direct path by each unprivileged user.
     pub fn used(&self) -> impl Iterator<Item = (u32, [(Quota, u64); 3])> {
         let uids = self.uids().into_iter();
         uids.map(|uid| (uid, self.used_by(uid)))
     }
 
-    /// The users without privilege who have something on the direct path.
+    /// The unprivileged users with a program, session or connection on the direct path.
     fn uids(&self) -> BTreeSet<u32> {
         let programs = self.lanes.values().flat_map(|lane| lane.programs.values());
         let programs = programs.filter_map(|program| self.user_of(program));
@@ -218,7 +220,7 @@ impl<N: Network> Flows<N> {
             .collect()
     }
 
-    /// Whether a user may have so much more.
+    /// Checks that a user may attach another program with these flows and bytes.
     fn within_limits(
         &self,
         peer: &Peer,
@@ -232,7 +234,7 @@ impl<N: Network> Flows<N> {
                     .to_owned(),
             ));
         }
-        // A connection that attaches again counts already.
+        // A connection that attaches again is counted already.
         let again = self.guests.get(&number).is_some_and(|guest| guest.attached);
         let more = [u64::from(!again), u64::from(attach.flows), attach.bytes];
         for ((quota, has), more) in self.used_by(peer.uid).into_iter().zip(more) {
@@ -252,7 +254,7 @@ impl<N: Network> Flows<N> {
         Ok(())
     }
 
-    /// An interface, looked at anew.
+    /// Looks an interface up; it must be an Ethernet interface.
     pub(super) fn nic(&mut self, link: &IfName) -> Result<Nic, Denied> {
         let found = self.network.interface(link.as_str())?;
         let nic = found.ok_or_else(|| {
@@ -266,7 +268,7 @@ impl<N: Network> Flows<N> {
         Ok(nic)
     }
 
-    /// A program is gone, with its flows.
+    /// Removes an ended program with its flows.
     pub(super) fn forget_program(
         &mut self,
         promises: &mut impl Promises,
@@ -304,7 +306,7 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// The link that is meant: one that is managed.
+/// The link to attach to: the named one, else the only managed one.
 fn which_link(promises: &impl Promises, named: Option<&str>) -> Result<IfName, Denied> {
     let managed = promises.links();
     let refused = |text: String| Err(Denied::NotAdmitted(format!("refused: {text}")));
@@ -337,12 +339,12 @@ fn no_caller() -> Denied {
     Denied::BadUsage("the caller is meant by a pidfd, and none came with the request".to_owned())
 }
 
-/// The answer to what has no more to say.
+/// Replies with success.
 pub(super) fn done(reply: Reply) {
     let _ = reply.send(Told::from(Response::Done(Done::default())));
 }
 
-/// Bytes of memory files that a peer may have: each program's begins with a page of its own.
+/// Largest total of bytes of a peer's memory files: each file starts with a page of its own.
 fn most_of_files(peer: &Peer, quotas: &Quotas) -> u64 {
     let most = |quota| match peer.privileged {
         true => most_of_privileged(quota),
@@ -351,7 +353,7 @@ fn most_of_files(peer: &Peer, quotas: &Quotas) -> u64 {
     most(Quota::RingBytes).saturating_add(most(Quota::Programs) * 4096)
 }
 
-/// What root, and each member of the group netnice, may have at a time: the largest that the policy can give a user.
+/// The limit for root and each member of the group netnice: the largest that the policy can set.
 fn most_of_privileged(quota: Quota) -> u64 {
     quota.describe().range.1
 }

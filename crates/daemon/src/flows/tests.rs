@@ -1,4 +1,4 @@
-//! The flow manager between programs, a driver and a network of paper.
+//! The flow manager with a fake network and a fake driver.
 
 mod connection;
 mod dividing;
@@ -29,19 +29,19 @@ const ANN: Peer = Peer {
     groups: Vec::new(),
 };
 
-/// A daemon's two halves, a driver, and the world around them.
+/// A service and a flow manager, with a fake driver and network.
 struct Stage {
     service: Service<Machine>,
     flows: Flows<FakeNetwork>,
     driver: Driver,
-    /// The driver answers.
+    /// True if the driver answers.
     answers: bool,
-    /// Orders that the driver did not answer.
+    /// Calls that the driver has not answered.
     unanswered: Vec<(IfName, DriverCall)>,
     now: Now,
 }
 
-/// A program's end of its connection.
+/// A program's side of its connection.
 struct Seat {
     guest: Guest,
     news: mpsc::Receiver<FlowNews>,
@@ -54,7 +54,7 @@ fn eth0() -> IfName {
 }
 
 impl Stage {
-    /// eth0 carries 100 Mbit/s; 7 is root's process, 8 is Ann's.
+    /// eth0 carries 100 Mbit/s; process 7 is root's, process 8 is Ann's.
     fn new() -> Stage {
         let mut stage = Stage::unmanaged();
         stage.link("100mbit");
@@ -91,8 +91,8 @@ impl Stage {
         self.ask(Request::Link(change), None)
     }
 
-    /// Gives eth0, which is managed, another rate upward without a check of the contracts that it
-    /// carries: a contract that no longer fits is degraded.
+    /// Sets the sending rate of the managed link eth0 without a check of its contracts: a contract
+    /// that no longer fits is degraded.
     fn relink(&mut self, rate: &str) {
         let mut managed = self.service.ledger().link("eth0").expect("managed").clone();
         managed.link.up.as_mut().expect("a rate").rate = rate.parse().expect("a rate");
@@ -131,7 +131,7 @@ impl Stage {
         }
     }
 
-    /// A program that has attached for ten flows.
+    /// A program that has attached with ten flows.
     fn program(&mut self, peer: &Peer, pid: u32) -> Seat {
         let seat = self.seat(peer, pid);
         let answer = self.attach(&seat, 10);
@@ -184,7 +184,7 @@ impl Stage {
             .expect("an answer")
     }
 
-    /// A flow that is open.
+    /// Opens a flow, which must succeed.
     fn opened(&mut self, seat: &Seat, to: &str, contract: &str) -> FlowOpened {
         match self.open(seat, to, contract) {
             Response::Direct(DirectAnswer::Opened(opened)) => opened,
@@ -205,7 +205,7 @@ impl Stage {
             .expect("an answer")
     }
 
-    /// Lets the driver do what it was told, and the manager hear of it, until all is quiet.
+    /// Passes commands to the driver and answers to the manager until there are no more.
     fn pump(&mut self) {
         loop {
             let orders = self.flows.take_orders();
@@ -239,7 +239,7 @@ impl Stage {
         driver::Heard::Said(netnice_api::driver::DriverWord::Answer { id, answer }, fds)
     }
 
-    /// The driver answers again, also what it was asked meanwhile.
+    /// Makes the driver answer again, first the calls made meanwhile.
     fn answer_late(&mut self) {
         self.answers = true;
         for (link, call) in std::mem::take(&mut self.unanswered) {
@@ -262,7 +262,7 @@ impl Stage {
         self.pump();
     }
 
-    /// The daemon starts anew; driver and programs stay.
+    /// Restarts the daemon; driver and programs stay.
     fn restart(&mut self) {
         let paper = FakeNetwork {
             taken: Default::default(),
@@ -306,7 +306,7 @@ fn udp(local: &str, remote: Option<&str>, contract: &str) -> OpenFlow {
     }
 }
 
-/// The words of a refusal.
+/// The text of a refusal.
 fn words(response: &Response) -> String {
     match response {
         Response::Refused(refused) => refused.text.clone(),

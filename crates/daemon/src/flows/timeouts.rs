@@ -1,16 +1,17 @@
-//! Drivers that do not answer in time, and what is done about it when they answer after all.
+//! Calls that drivers do not answer in time, and their late answers.
 //!
-//! Who waits for an answer waits for some seconds and is told then that none came. The book is another matter: it says what the
-//! driver has, and until the driver answers nobody knows. A driver carries out its calls in their order, however late, so
+//! A request gets an error after some seconds without an answer. The records must state what the
+//! driver has, and that is unknown until it answers. A driver carries out its calls in order,
+//! however late, so:
 //!
-//! | the call was to | until it is answered | then |
+//! | call | until the answer | then |
 //! |---|---|---|
-//! | attach, open | nothing is held for it | what it made is taken back |
-//! | change | the contract is the one before, and the driver is told so, behind the call | |
-//! | close, detach | ports and promises stay held | they are given back |
-//! | have another rate, say what is there | the link stays divided as it is | as if in time |
+//! | attach, open | nothing is held for it | its result is undone |
+//! | change | the former contract holds, and a call that restores it follows | |
+//! | close, detach | ports and promises stay held | they are released |
+//! | set the rate, census | the division of the link stays | as if in time |
 //!
-//! A driver that ends answers all of them.
+//! A driver that ends answers all its calls.
 
 use netnice_api::driver::{DriverAnswer, DriverRequest};
 use netnice_core::contract::IfName;
@@ -23,7 +24,8 @@ use crate::clock::Now;
 use crate::denied::Denied;
 
 impl<N: Network> Flows<N> {
-    /// Gives up what has waited too long, looks whether stations have answered, and at ways if something was heard of them.
+    /// Handles calls that are over their time limit, ended neighbour resolutions, and changed
+    /// routes.
     pub(crate) fn look(&mut self, promises: &mut impl Promises, now: Now) {
         self.look_at_stations(promises, now);
         if std::mem::take(&mut self.look_at_ways) {
@@ -40,7 +42,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// A call has not been answered in time.
+    /// Handles a call that was not answered in time.
     fn is_late(&mut self, promises: &mut impl Promises, id: u64, now: Now) {
         let Some(call) = self.calls.get_mut(&id) else {
             return;
@@ -58,7 +60,7 @@ impl<N: Network> Flows<N> {
             | Pending::Wire
             | Pending::Discard
             | Pending::Adopt
-            // Who waited has been answered without.
+            // The replies were sent without the census.
             | Pending::Tell(_)
             | Pending::Totals
             | Pending::Late => {}
@@ -77,7 +79,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// Nobody waits for the answer to a call any more.
+    /// Ends the wait for the answer to a call: undoes its effect on the records, and replies.
     pub(super) fn give_up(
         &mut self,
         promises: &mut impl Promises,
@@ -122,7 +124,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// A change is not made: the driver is told the contract of before, behind what it was told.
+    /// Restores the contract of a flow, and sends it to the driver after the failed change.
     pub(super) fn change_back(&mut self, flow: u32, before: Before, now: Now) {
         self.set_contract(flow, before.contract, before.degraded);
         if let Some(flow) = self.flows.get(&flow).cloned() {
@@ -130,7 +132,7 @@ impl<N: Network> Flows<N> {
         }
     }
 
-    /// What was made too late for anybody to have it.
+    /// Undoes the result of an attachment or opening that was answered too late.
     pub(super) fn take_back(&mut self, link: &IfName, made: &DriverAnswer, now: Now) {
         let ask = match *made {
             DriverAnswer::Attached { program } => DriverRequest::Detach { program },
@@ -141,5 +143,5 @@ impl<N: Network> Flows<N> {
     }
 }
 
-/// Of an answer that is late it is known that nobody waits; it is not looked at again for so long.
+/// A call that timed out has no waiting request any more; it is not handled again for this time.
 const AGAIN: Nanos = Nanos::from_secs(600);

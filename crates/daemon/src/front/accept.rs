@@ -1,10 +1,12 @@
-//! Who may come in: the users that are connected, and how many connections each and all may hold.
+//! Admission of connections: the connected users, and the limits on the connections of each and of
+//! all.
 //!
-//! A connection may stay open without asking anything, but not many of one user: where a user has more than
-//! the policy permits ([`Kind::Quota`](super::messages::Kind::Quota); root [`MOST_OF_ROOT`]), the user's connection that has been
-//! idle longest makes room, and if none is idle the newcomer is told so. Where all users but root have more than
-//! [`MOST_OF_ALL`], a user with the most connections makes room. Root is not counted with the others, so nobody
-//! can keep root out.
+//! A connection may stay open without a request, but a user may have only a limited number. If a
+//! user has more connections than the policy permits
+//! ([`Kind::Quota`](super::messages::Kind::Quota); for root [`MOST_OF_ROOT`]), the user's
+//! connection that is idle for longest is closed. If none is idle, the new one is refused. If all
+//! users except root have more than [`MOST_OF_ALL`], a user with the most connections loses an idle
+//! one. Root is not counted with the others, so other users cannot lock root out.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,25 +28,25 @@ use super::messages::ToFront;
 use super::user::User;
 use super::{Daemon, MOST_OF_ALL, MOST_OF_ROOT};
 
-/// The users that are connected, or were a moment ago.
+/// The users that are connected, or were until a moment ago.
 pub(super) struct Users {
     users: HashMap<u32, Arc<Inbox>>,
     all: Arc<All>,
     daemon: Arc<Daemon>,
     next: u32,
-    /// Whether the kernel refuses descriptors that clients send.
+    /// True if the kernel refuses descriptors that clients send.
     refuses_descriptors: bool,
 }
 
-/// What the users' threads share.
+/// State that the users' threads share.
 pub(super) struct All {
-    /// Seats of all users but root.
+    /// Connections that count against the limit, of all users except root.
     pub seats: AtomicUsize,
     most_of_user: AtomicUsize,
 }
 
 impl All {
-    /// How many connections a user may hold open.
+    /// Largest number of open connections of a user.
     pub fn most_of(&self, uid: u32) -> usize {
         match uid {
             0 => MOST_OF_ROOT,
@@ -55,7 +57,7 @@ impl All {
 
 impl Users {
     pub fn new(daemon: Daemon, refuses_descriptors: bool) -> Users {
-        // The daemon says at once how many it is.
+        // The daemon sends the actual quota at once.
         let until_told = Quota::Connections.describe().default;
         Users {
             users: HashMap::new(),
@@ -69,7 +71,8 @@ impl Users {
         }
     }
 
-    /// Accepts those who wait, some at a time: what the daemon has for clients is not to wait behind many.
+    /// Accepts some of the waiting connections: a long queue of them must not delay the daemon's
+    /// messages to clients.
     pub fn accept(&mut self, listener: &OwnedFd) {
         for _ in 0..AT_ONCE {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -97,7 +100,8 @@ impl Users {
             Ok(inbox) => inbox,
             Err(error) => return tracing::warn!(%error, uid, "no thread for a user"),
         };
-        // The user's own thread sends the idle away. It is behind, or stuck: then more of the same are refused here.
+        // The user's own thread closes idle connections. If it is behind or stuck, further
+        // connections are refused here.
         if inbox.seats() >= 2 * self.all.most_of(uid) && !inbox.catches_up(PATIENCE) {
             return self.refuse(
                 socket,
@@ -123,7 +127,7 @@ impl Users {
         };
         inbox.seats.fetch_add(1, Ordering::Relaxed);
         let Err(told) = inbox.tell(told) else { return };
-        // The user's thread ended just now, since it had no connection.
+        // The user's thread has just ended for lack of connections.
         match self.inbox(uid) {
             Ok(inbox) => {
                 inbox.seats.fetch_add(1, Ordering::Relaxed);
@@ -133,7 +137,7 @@ impl Users {
         }
     }
 
-    /// The inbox of a user's thread, which is started if there is none.
+    /// The inbox of a user's thread; starts the thread if there is none.
     fn inbox(&mut self, uid: u32) -> io::Result<Arc<Inbox>> {
         if let Some(inbox) = self.users.get(&uid).filter(|inbox| !inbox.has_ended()) {
             return Ok(inbox.clone());
@@ -148,8 +152,8 @@ impl Users {
         Ok(inbox)
     }
 
-    /// Has a user give up an idle connection: one with more connections than `than`, the most of all; users whose
-    /// thread is stuck are passed over. False: there is none.
+    /// Tells a user's thread to close an idle connection: the user with the most, if more than
+    /// `than`. Users whose thread is stuck are skipped. False if there is no such user.
     fn make_room(&mut self, than: usize) -> bool {
         let others = self
             .users
@@ -159,14 +163,16 @@ impl Users {
         most.is_some_and(|(_, inbox)| inbox.tell(Told::MakeRoom).is_ok())
     }
 
-    /// Tells a client why it is not served, and hangs up. What is queued in its connection must not be closed here.
+    /// Sends a client the reason and closes its connection. If a descriptor may be queued in it,
+    /// the user's thread closes it.
     fn refuse(&mut self, socket: OwnedFd, uid: u32, inbox: &Inbox, why: Response) {
         if let Ok(frame) = encode_response(&why) {
-            // It is fresh, so there is room; a client that has gone misses it.
+            // A new socket has room; the send fails if the client has closed it.
             let _ = fds::send(socket.as_fd(), &frame, &[]);
         }
         let empty = || {
-            // Nothing more can be queued, and where no byte is queued no descriptor is.
+            // After the shutdown no byte can be queued, and without a queued byte there is no
+            // queued descriptor.
             rustix::net::shutdown(&socket, Shutdown::Both).is_ok()
                 && rustix::io::ioctl_fionread(&socket) == Ok(0)
         };
@@ -183,7 +189,8 @@ impl Users {
         let _ = inbox.tell(Told::Close(socket));
     }
 
-    /// From now on each user but root may have so many connections. Who has more keeps them until the next one comes.
+    /// Sets the limit of each user except root. A user above it keeps the connections until the
+    /// next one comes.
     pub fn permit(&mut self, most: u64) {
         let most = usize::try_from(most).unwrap_or(MOST_OF_ALL);
         self.all
@@ -191,7 +198,7 @@ impl Users {
             .store(most.clamp(1, MOST_OF_ALL), Ordering::Relaxed);
     }
 
-    /// Hands on what the daemon has for a client. One whose thread has ended is gone.
+    /// Passes a message to its user's thread. If that has ended, the connection is closed already.
     pub fn deliver(&mut self, message: ToFront) {
         let uid = (message.connection >> 32) as u32;
         if let Some(inbox) = self.users.get(&uid) {
@@ -199,7 +206,7 @@ impl Users {
         }
     }
 
-    /// Has all threads send what waits and end; those that are stuck are left behind.
+    /// Makes all threads send what is queued and end; does not wait for stuck ones.
     pub fn end(&mut self, within: Duration) {
         for inbox in self.users.values() {
             drop(inbox.tell(Told::End));
@@ -225,13 +232,15 @@ fn full(all: usize) -> Response {
     ))
 }
 
-/// Connections that are accepted before anything else is looked at.
+/// Connections that are accepted in a row.
 const AT_ONCE: usize = 16;
-/// So that a full table of descriptors does not make the loop spin.
+/// The pause after a failed accept, so that a full descriptor table does not make the loop spin.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);
-/// How long everybody waits for a user's thread that is behind; once, until it goes on.
+/// How long the first thread waits for a user's thread that is behind; once, until that thread
+/// continues.
 const PATIENCE: Duration = Duration::from_millis(5);
-/// Refused connections of one user that only its stuck thread may close. Kernels from 6.16 on have none.
+/// Largest number of refused connections of one user that only its stuck thread may close. Kernels
+/// from 6.16 on have none.
 const MOST_STUCK: usize = 1024;
-/// Of a user's thread: a read of 16 KiB, and the parser of JSON, which nests 128 times at most.
+/// Stack of a user's thread: a read of 16 KiB, and the JSON parser, which nests at most 128 levels.
 const STACK: usize = 512 * 1024;

@@ -1,14 +1,15 @@
-//! One connection of a client, as its user's thread has it: requests in, answers out, and news in between.
+//! One connection of a client, in its user's thread: requests in; answers and notifications out.
 //!
 //! ```text
-//!            first byte              whole frame          its user's turn          answer sent
-//!   idle ──────────────> reading ──────────────> waiting ─────────────> asking ───────────────> idle
-//!    │ sent away            │ 1 s is over, garbage, too long,
-//!    │ end of stream        │ a descriptor
-//!    v                      v
-//!   closed <─────────── leaving: told why, once
+//!            first byte             whole frame         its user's turn         answer sent
+//!   idle ─────────────> reading ─────────────> waiting ────────────> asking ──────────────> idle
+//!    │ dismissed           │ 1 s is over, invalid, too long,
+//!    │ end of stream       │ a descriptor
+//!    v                     v
+//!   closed <────────── leaving: the reason was sent
 //! ```
-//! It is pure but for its socket: the thread says what is ready and what the time is, and is told what follows.
+//! It is pure except for its socket: the thread passes the readiness and the time, and acts on the
+//! result.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,49 +24,51 @@ use super::messages::{Kind, ToFront};
 /// A connection.
 pub(super) struct Connection {
     socket: OwnedFd,
-    /// The groups of the process that connected; taken when the daemon is told of the connection.
+    /// The groups of the connecting process; taken when the daemon is informed of the connection.
     pub groups: Option<Vec<u32>>,
     state: State,
     decoder: Decoder,
     out: VecDeque<Piece>,
-    /// When the message that is being read must be whole, or the rest of a refused one is over.
+    /// Deadline for the rest of the message being read, or for the rest of a refused one.
     read_by: Option<Instant>,
-    /// When the first of `out` must have been taken.
+    /// Deadline for the client to take the first of `out`.
     write_by: Option<Instant>,
-    /// Counts up with every change of idleness among the connections of one user.
+    /// The user's counter at the last change of idleness: the smallest value is idle for longest.
     pub idle_since: u64,
-    /// Whether it counts among those that a user may have.
+    /// True if it counts against the user's limit.
     pub seated: bool,
-    /// The client hung up while its request waits; the connection is closed when the daemon has the request.
+    /// True if the client hung up while its request waits; the connection is closed when the daemon
+    /// has the request.
     pub gone: bool,
 }
 
 enum State {
-    /// Nothing is asked; a message may have begun.
+    /// No request; part of a message may have been read.
     Reading,
-    /// A request has come and waits for its turn.
+    /// A request waits for its turn.
     Waiting(Box<ClientCall>),
     /// The daemon has the request.
     Asking,
-    /// The client was told why the connection ends; so many bytes of what it still sends are taken in.
+    /// The client has got the reason for the end of the connection; up to so many more of its bytes
+    /// are read.
     Leaving(usize),
 }
 
-/// Part of what is to be sent.
+/// A frame that is partly sent.
 struct Piece {
     bytes: Vec<u8>,
     gone: usize,
     fds: Vec<OwnedFd>,
 }
 
-/// What follows for a connection.
+/// The next step for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It goes on as it is.
+    /// None: the connection stays as it is.
     Stays,
-    /// A request has come whole: it waits for its turn.
+    /// A complete request has come and waits for its turn.
     Waits,
-    /// It is to be closed.
+    /// The connection is to be closed.
     Ends,
 }
 
@@ -89,42 +92,43 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// Whether nothing is asked and no message has begun, so that the connection may be sent away for another.
+    /// True if no request is in progress and nothing is to be sent. The connection may be dismissed
+    /// for another.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Reading) && self.out.is_empty()
     }
 
-    /// Whether its request waits for its user's turn.
+    /// True if its request waits for its user's turn.
     pub fn is_waiting(&self) -> bool {
         matches!(self.state, State::Waiting(_))
     }
 
-    /// Whether the daemon has its request.
+    /// True if the daemon has its request.
     pub fn is_asking(&self) -> bool {
         matches!(self.state, State::Asking)
     }
 
-    /// Whether it is read from.
+    /// True if it is to be read.
     pub fn wants_read(&self) -> bool {
         match self.state {
-            // While an answer is not taken, what the client asks further stays in the socket.
+            // While an answer is unread, further requests of the client stay in the socket.
             State::Reading => self.out.is_empty(),
             State::Leaving(_) => true,
             State::Waiting(_) | State::Asking => false,
         }
     }
 
-    /// Whether something is to be sent.
+    /// True if something is to be sent.
     pub fn wants_write(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// When [`Connection::expire`] is due.
+    /// The time of the next [`Connection::expire`].
     pub fn due(&self) -> Option<Instant> {
         self.read_by.into_iter().chain(self.write_by).min()
     }
 
-    /// Takes in what is there.
+    /// Reads what is available.
     pub fn read(&mut self, now: Instant) -> Next {
         let mut bytes = [0; 16 * 1024];
         loop {
@@ -136,7 +140,8 @@ impl Connection {
             if left == 0 {
                 return Next::Ends;
             }
-            // Descriptors that come with the bytes are closed in here: by the thread of the user who sent them.
+            // Descriptors that come with the bytes are closed inside this call: in the thread of
+            // their sender.
             let got = match fds::receive(self.socket.as_fd(), &mut bytes[..left], 0) {
                 Ok(got) => got,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Next::Stays,
@@ -160,7 +165,7 @@ impl Connection {
         }
     }
 
-    /// Looks for a whole message among what was read.
+    /// Looks for a complete message in the bytes read.
     pub fn advance(&mut self, now: Instant) -> Next {
         if !matches!(self.state, State::Reading) || !self.out.is_empty() {
             return Next::Stays;
@@ -186,7 +191,7 @@ impl Connection {
         }
     }
 
-    /// Its request, for the daemon, if it waits.
+    /// Takes its request for the daemon, if one waits.
     pub fn ask(&mut self) -> Option<ClientCall> {
         match std::mem::replace(&mut self.state, State::Asking) {
             State::Waiting(call) => Some(*call),
@@ -197,7 +202,7 @@ impl Connection {
         }
     }
 
-    /// Sends what the daemon has for the client, as far as the client takes it.
+    /// Sends a message of the daemon, as far as the client reads.
     pub fn deliver(&mut self, message: ToFront, now: Instant) -> Next {
         match message.kind {
             Kind::Close => return Next::Ends,
@@ -210,13 +215,13 @@ impl Connection {
         self.send(message.frame, message.fds, now)
     }
 
-    /// Tells the client why the connection ends.
+    /// Sends the client the reason for the end of the connection.
     pub fn refuse(&mut self, why: String, now: Instant) -> Next {
         self.leave(Response::bad_usage(why), now)
     }
 
-    /// Sends a last answer. What the client has sent and nobody has read would turn the end into a reset that
-    /// overtakes the answer, so some of it is taken in.
+    /// Sends a last answer. Unread bytes of the client would turn the close into a reset that
+    /// overtakes the answer, so some of them are read.
     pub fn leave(&mut self, last: Response, now: Instant) -> Next {
         self.state = State::Leaving(MOST_DRAINED);
         self.read_by = Some(now + LAST_WORDS);
@@ -239,14 +244,14 @@ impl Connection {
         self.write(now)
     }
 
-    /// Sends what waits, as far as the client takes it.
+    /// Sends what is queued, as far as the client reads.
     pub fn write(&mut self, now: Instant) -> Next {
         while let Some(piece) = self.out.front_mut() {
             let beside: Vec<BorrowedFd<'_>> = piece.fds.iter().map(AsFd::as_fd).collect();
             match fds::send(self.socket.as_fd(), &piece.bytes[piece.gone..], &beside) {
                 Ok(sent) => {
                     piece.gone += sent;
-                    // They went with the first byte.
+                    // They were sent with the first byte.
                     piece.fds.clear();
                     if piece.gone == piece.bytes.len() {
                         self.out.pop_front();
@@ -260,11 +265,11 @@ impl Connection {
                 Err(_) => return Next::Ends,
             }
         }
-        // What came while the answer was under way may hold the next request.
+        // Bytes read before the answer was sent may contain the next request.
         self.advance(now)
     }
 
-    /// What is due.
+    /// Acts on deadlines that are over.
     pub fn expire(&mut self, now: Instant) -> Next {
         if self.write_by.is_some_and(|by| by <= now) {
             return Next::Ends;
@@ -282,13 +287,13 @@ impl Connection {
 
 const DESCRIPTOR: &str = "a file descriptor came with the request; none is taken: a process is named by its number and \
                           its start";
-/// How long a request may take to come in.
+/// Time limit for a request to arrive completely.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long a client may take to read an answer.
+/// Time limit for a client to read an answer.
 const SLOWEST_READER: Duration = Duration::from_secs(5);
-/// How long the rest of a refused message is taken in.
+/// How long the rest of a refused message is read.
 const LAST_WORDS: Duration = Duration::from_millis(200);
-/// How much of it.
+/// Bytes of it that are read.
 const MOST_DRAINED: usize = 2 << 20;
-/// Bytes that wait behind an answer for a client that does not read.
+/// Bytes queued behind an answer that the client does not read.
 const MOST_WAITING: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! What the first thread hands to the thread of a user, and what both count.
+//! The queue from the first thread to a user's thread, and their shared counters.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,10 +10,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::messages::ToFront;
 
-/// What a user's thread is told.
+/// A message to a user's thread.
 #[derive(Debug)]
 pub(super) enum Told {
-    /// The user has connected.
+    /// A new connection of the user.
     Connected {
         /// The connection's number.
         number: u64,
@@ -22,21 +22,22 @@ pub(super) enum Told {
         /// The groups of the process.
         groups: Vec<u32>,
     },
-    /// The daemon has something for a client.
+    /// A message of the daemon for a client.
     Deliver(ToFront),
-    /// Other users have no room: the connection that has been idle longest goes.
+    /// All users together are over the limit: close the connection that is idle for longest.
     MakeRoom,
-    /// A connection that was refused; it is closed here, since what is queued in it is closed with it.
+    /// A refused connection. This thread closes it, because the close also closes descriptors
+    /// queued in it.
     Close(OwnedFd),
-    /// The front ends: what can be sent is sent.
+    /// The front ends: send what can be sent.
     End,
 }
 
-/// The queue to the thread of one user.
+/// The queue to one user's thread.
 pub(super) struct Inbox {
     queue: Mutex<Queue>,
     wake: OwnedFd,
-    /// Connections with a seat, also those that are still in the queue.
+    /// Connections that count against the limit, including those still in the queue.
     pub seats: AtomicUsize,
 }
 
@@ -44,7 +45,8 @@ pub(super) struct Inbox {
 struct Queue {
     told: VecDeque<Told>,
     ended: bool,
-    /// The first thread has waited for this one in vain, and it has taken nothing since.
+    /// True if the first thread has waited for this one without success, and it has taken nothing
+    /// since.
     stuck: bool,
 }
 
@@ -57,7 +59,7 @@ impl Inbox {
         })
     }
 
-    /// Hands something over; gives it back where the thread has ended.
+    /// Queues a message; returns it if the thread has ended.
     pub fn tell(&self, what: Told) -> Result<(), Told> {
         let mut queue = self.lock();
         if queue.ended {
@@ -65,12 +67,13 @@ impl Inbox {
         }
         queue.told.push_back(what);
         drop(queue);
-        // A counter that is full wakes as well.
+        // The write fails if the eventfd's counter is full; then the descriptor is readable
+        // already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         Ok(())
     }
 
-    /// Takes what has come.
+    /// Takes all queued messages.
     pub fn take(&self) -> VecDeque<Told> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         let mut queue = self.lock();
@@ -78,15 +81,16 @@ impl Inbox {
         std::mem::take(&mut queue.told)
     }
 
-    /// Whether the thread may end: nothing has come. Nothing is taken from then on.
+    /// Ends the queue if it is empty; returns true if it has ended. An ended queue takes no
+    /// message.
     pub fn end(&self) -> bool {
         let mut queue = self.lock();
         queue.ended = queue.told.is_empty();
         queue.ended
     }
 
-    /// Waits until the thread has taken all that it was told. False: it has not within so long, or had not the last time
-    /// and takes nothing since; then nobody waits for it again.
+    /// Waits until the thread has taken all messages. False if it has not within `within`, or if an
+    /// earlier wait failed and it has taken nothing since.
     pub fn catches_up(&self, within: Duration) -> bool {
         let until = Instant::now() + within;
         loop {
@@ -103,17 +107,17 @@ impl Inbox {
         }
     }
 
-    /// Whether the thread has ended.
+    /// True if the thread has ended.
     pub fn has_ended(&self) -> bool {
         self.lock().ended
     }
 
-    /// How much waits: a thread that is stuck takes nothing.
+    /// The number of queued messages; it does not shrink while the thread is stuck.
     pub fn waiting(&self) -> usize {
         self.lock().told.len()
     }
 
-    /// Readable when something has come.
+    /// A descriptor that is readable while messages are queued.
     pub fn woken(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }

@@ -1,13 +1,13 @@
-//! What passes between the front and the daemon.
+//! The messages between the front and the daemon.
 //!
-//! | way | over | why |
+//! | direction | over | why |
 //! |---|---|---|
-//! | front to daemon | a pipe | nothing but bytes can pass, whatever the front has become |
-//! | daemon to front | a stream socket, shut for the other way | three descriptors travel with the answer to an attachment |
+//! | front to daemon | a pipe | it carries only bytes, even if the front is compromised |
+//! | daemon to front | a stream socket, shut the other way | descriptors travel with some answers |
 //!
-//! Towards the daemon a message is one frame ([`netnice_api::frame`]) of JSON. Towards the front it is one frame with ten
-//! bytes in front of what the client is to be sent, as it is to be sent: the connection's number (8), the kind (1), and
-//! how many descriptors came with its first byte (1).
+//! To the daemon, a message is one frame ([`netnice_api::frame`]) of JSON. To the front, it is one
+//! frame of ten bytes and the frame for the client: the connection's number (8), the kind (1), and
+//! the number of descriptors sent with the first byte (1).
 
 use std::os::fd::OwnedFd;
 
@@ -15,32 +15,32 @@ use netnice_api::frame::{self, FrameError, LONGEST_REQUEST, LONGEST_RESPONSE};
 use netnice_api::{Process, Request};
 use serde::{Deserialize, Serialize};
 
-/// What the front tells the daemon.
+/// A message from the front to the daemon.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromFront {
-    /// It is confined and accepts connections from now on.
+    /// The front is confined and accepts connections.
     Ready(Ready),
-    /// A connection is about to ask for the first time.
+    /// A connection is about to send its first request.
     Opened {
-        /// Its number; no other of this front has it.
+        /// Its number; unique in this front.
         connection: u64,
-        /// Who connected.
+        /// The peer's uid.
         uid: u32,
-        /// The groups of that process, its effective one first.
+        /// The groups of the peer's process, the effective one first.
         groups: Vec<u32>,
     },
-    /// A connection asks something; it asks nothing else until it has its answer.
+    /// A request of a connection. The next one follows only after its answer.
     Asked {
-        /// Which.
+        /// The connection.
         connection: u64,
-        /// The process that it is about.
+        /// The process that the request is about.
         process: Option<Process>,
-        /// What.
+        /// The request.
         request: Request,
     },
     /// A connection that was opened has ended.
     Closed {
-        /// Which.
+        /// The connection.
         connection: u64,
     },
 }
@@ -48,44 +48,44 @@ pub(crate) enum FromFront {
 /// How the front is confined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Ready {
-    /// Its root folder is empty.
+    /// True if its root folder is empty.
     pub empty_root: bool,
-    /// It is not root.
+    /// True if it does not run as root.
     pub other_user: bool,
-    /// The kernel refuses descriptors that clients send (SO_PASSRIGHTS, Linux 6.16).
+    /// True if the kernel refuses descriptors that clients send (SO_PASSRIGHTS, Linux 6.16).
     pub refuses_descriptors: bool,
 }
 
-/// What the daemon has for a client.
+/// A message from the daemon to the front.
 #[derive(Debug)]
 pub(crate) struct ToFront {
-    /// The connection, or a number.
+    /// The connection; for [`Kind::Quota`] the limit.
     pub connection: u64,
-    /// What it is.
+    /// The kind of message.
     pub kind: Kind,
-    /// The frame that the client is sent.
+    /// The frame for the client.
     pub frame: Vec<u8>,
-    /// The descriptors that go with its first byte.
+    /// The descriptors to send with its first byte.
     pub fds: Vec<OwnedFd>,
 }
 
-/// What a message of the daemon's is.
+/// The kind of a message to the front.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The answer to its request.
+    /// The answer to the connection's request.
     Answer,
-    /// The same, to an attachment: the connection gives up its seat.
+    /// The answer to an attachment: the connection no longer counts against the limit.
     Attached,
-    /// News between answers.
+    /// A notification between answers.
     News,
-    /// Nothing is sent; the connection ends.
+    /// Closes the connection without an answer.
     Close,
-    /// To nobody: the number is how many connections each user but root may have from now on.
+    /// For the front itself: sets the number of connections of each user except root.
     Quota,
 }
 
 impl ToFront {
-    /// Its bytes on the socket. The descriptors go with the first of them.
+    /// Encodes the message for the socket. Its descriptors go with the first byte.
     pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
         let mut body = Vec::with_capacity(HEADER + self.frame.len());
         body.extend_from_slice(&self.connection.to_be_bytes());
@@ -95,8 +95,8 @@ impl ToFront {
         frame::encode(&body, LONGEST_TO_FRONT)
     }
 
-    /// A message out of the bytes of its frame, with the number of descriptors that belong to it; they are still to
-    /// be added. None: this is no such message.
+    /// Decodes a message and the number of its descriptors, which the caller adds. `None` if the
+    /// bytes are no message.
     pub fn decode(body: &[u8]) -> Option<(ToFront, usize)> {
         let (connection, rest) = body.split_first_chunk::<8>()?;
         let ([kind, fds], frame) = rest.split_first_chunk::<2>()?;
@@ -117,9 +117,9 @@ impl ToFront {
     }
 }
 
-/// A request, and the groups of a process, of which Linux allows 65,536.
+/// Length of a request and of the groups of a process, of which Linux allows 65,536.
 pub(crate) const LONGEST_FROM_FRONT: usize = LONGEST_REQUEST + (1 << 20);
-/// A response in its frame, and what is in front of it.
+/// Length of a framed response and the header before it.
 pub(crate) const LONGEST_TO_FRONT: usize = LONGEST_RESPONSE + 64;
 
 const HEADER: usize = 10;

@@ -1,11 +1,12 @@
 //! The thread of one user: reads, refuses and closes that user's connections.
 //!
-//! What a client sent beside its bytes is closed by the thread that receives it, or that closes the connection it is
-//! queued in; and a close can block for as long as the sender of the descriptor likes (a TCP socket with unsent data and
-//! SO_LINGER, a file of a FUSE server). So nothing of a connection is received or closed by any other thread than its
-//! user's: who blocks it has no service until it goes on, and nobody else notices.
+//! The thread that receives a client's descriptor, or closes the connection it is queued in, closes
+//! the descriptor; and a close can block for as long as the sender wants (a TCP socket with unsent
+//! data and SO_LINGER, a file of a FUSE server). So only the user's own thread receives from or
+//! closes that user's connections: a user who blocks it gets no service until it continues, and
+//! other users are not affected.
 //!
-//! The thread lasts as long as its user has connections, and a little longer.
+//! The thread runs as long as its user has connections, and for [`LINGER`] after that.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -25,7 +26,7 @@ use super::connection::{Connection, Next};
 use super::inbox::{Inbox, Told};
 use super::messages::{FromFront, ToFront};
 
-/// One user, in the thread of that user.
+/// The state of a user's thread.
 pub(super) struct User {
     uid: u32,
     inbox: Arc<Inbox>,
@@ -35,7 +36,7 @@ pub(super) struct User {
     connections: HashMap<u64, Connection>,
     due: BTreeSet<(Instant, u64)>,
     moment: u64,
-    /// Requests that the daemon has.
+    /// Number of requests that the daemon has.
     asked: usize,
     /// Connections whose request waits.
     waiting: VecDeque<u64>,
@@ -71,7 +72,7 @@ impl User {
         })
     }
 
-    /// Serves the user until nothing is left to serve, or the daemon has gone.
+    /// Serves the user until there is nothing to serve or the daemon has ended.
     pub fn run(mut self) {
         let mut events = Vec::with_capacity(64);
         loop {
@@ -89,7 +90,7 @@ impl User {
             for told in self.inbox.take() {
                 self.take_told(told, now);
             }
-            // After all that could be read was read: what came in time counts, though this thread was late.
+            // After all reads: bytes that arrived in time count even if this thread was late.
             self.expire(now);
             if self.ask().is_err() || self.ends {
                 break;
@@ -108,7 +109,7 @@ impl User {
     fn patience(&self) -> Timespec {
         let until_due = self.due.first().map(|(due, _)| {
             let left = due.saturating_duration_since(Instant::now());
-            // Rounded up, so that it is over then.
+            // Rounded up, so that the deadline is over then.
             left + Duration::from_millis(1)
         });
         let most = match self.connections.is_empty() {
@@ -132,7 +133,8 @@ impl User {
         if next == Next::Stays && connection.wants_read() {
             next = connection.read(now);
         } else if flags.intersects(EventFlags::HUP | EventFlags::ERR) && next == Next::Stays {
-            // The client has gone while its request waits or is carried out; what was asked is done all the same.
+            // The client has hung up while its request waits or is carried out; the request is
+            // carried out anyway.
             if connection.is_waiting() {
                 connection.gone = epoll::delete(&self.epoll, connection.socket()).is_ok();
             }
@@ -199,7 +201,7 @@ impl User {
         self.follow(number, next);
     }
 
-    /// Does what follows for a connection, and sets what is waited for.
+    /// Takes a connection's next step, and updates the events and deadlines to wait for.
     fn follow(&mut self, number: u64, next: Next) {
         match next {
             Next::Ends => return self.close(number),
@@ -217,7 +219,7 @@ impl User {
         if epoll::modify(&self.epoll, connection.socket(), data, flags).is_err() {
             return self.close(number);
         }
-        // A connection has few deadlines: what is over of them finds nothing to do.
+        // A connection has few deadlines; an obsolete one has no effect.
         self.due.extend(due.map(|due| (due, number)));
     }
 
@@ -234,7 +236,7 @@ impl User {
         }
     }
 
-    /// Passes on requests, as many as this user may have at the daemon.
+    /// Passes requests on, as many as the daemon may have of this user.
     fn ask(&mut self) -> io::Result<()> {
         while self.asked < most_asked(self.uid) {
             let Some(number) = self.waiting.pop_front() else {
@@ -266,7 +268,7 @@ impl User {
         Ok(())
     }
 
-    /// Sends the connection away that has been idle longest; false if none is idle.
+    /// Closes the connection that is idle for longest; false if none is idle.
     fn dismiss(&mut self) -> bool {
         let idle = self
             .connections
@@ -288,10 +290,10 @@ impl User {
             self.give_back_seat();
         }
         if connection.groups.is_none() {
-            // Where the daemon has gone, the connection is closed all the same.
+            // If the daemon has ended, the connection is closed anyway.
             let _ = self.daemon.tell(&FromFront::Closed { connection: number });
         }
-        // Here this thread may block, after everybody was told.
+        // This drop may block, so all messages were sent before.
         drop(connection);
     }
 
@@ -303,19 +305,19 @@ impl User {
     }
 }
 
-/// How many requests of a user may be at the daemon; the others wait in their connections.
+/// Largest number of a user's requests at the daemon; the others wait in their connections.
 fn most_asked(uid: u32) -> usize {
     if uid == 0 { 64 } else { 8 }
 }
 
-/// Why a connection is refused.
+/// The reason for a refused connection.
 fn too_many(uid: u32, most: usize) -> Response {
     Response::failed(format!(
         "too many connections of user {uid} are busy with requests, of at most {most}; try again when one of them has its answer"
     ))
 }
 
-/// The inbox among the events; connections have other numbers.
+/// The inbox among the epoll events; no connection has this number.
 const INBOX: u64 = u64::MAX;
 /// How long a thread without connections waits for the next one.
 const LINGER: Timespec = Timespec {

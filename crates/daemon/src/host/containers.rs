@@ -1,10 +1,11 @@
-//! Containers by the names that people give them.
+//! Containers by the names that their engines give them.
 //!
-//! A container's control group is named after its id, so a name has to be looked up where the engine keeps its records:
-//! Docker in `containers/<id>/config.v2.json` of its data folder, Podman in `<driver>-containers/containers.json` of its
-//! storage (containers-storage(5)). The engine need not run, and no program of it is run. An id, whole or its first 12
-//! digits and more, is understood without any record, so containers of other engines (CRI-O, containerd under Kubernetes)
-//! can be named too.
+//! A container's control group is named after its id, so a name is looked up in the engine's
+//! records: for Docker in `containers/<id>/config.v2.json` of its data folder, for Podman in
+//! `<driver>-containers/containers.json` of its storage (containers-storage(5)). The engine need
+//! not run, and none of its programs is executed. An id, complete or at least its first 12 digits,
+//! needs no record, so containers of other engines (CRI-O, containerd under Kubernetes) can be
+//! named too.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,17 +14,17 @@ use netnice_core::contract::{Clause, Contract};
 use netnice_core::target::Target;
 use serde::Deserialize;
 
-/// Where engines keep their records.
+/// The folders with the engines' records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Engines {
-    /// The data folder of Docker.
+    /// Docker's data folder.
     pub docker: PathBuf,
-    /// The storage of Podman.
+    /// Podman's storage.
     pub podman: PathBuf,
 }
 
 impl Engines {
-    /// Where they are on this machine, as far as the engines' own configuration says it.
+    /// The folders on this machine, from the engines' own configuration, else their defaults.
     pub fn installed() -> Engines {
         let docker = fs::read("/etc/docker/daemon.json").ok();
         let docker = docker.and_then(|text| serde_json::from_slice::<DockerDaemon>(&text).ok());
@@ -39,7 +40,8 @@ impl Engines {
         }
     }
 
-    /// The ids that a container of this name may have; what looks like an id stands for itself.
+    /// The ids that a container of this name may have. A text in the form of an id stands for
+    /// itself.
     pub fn ids_of(&self, name: &str) -> Vec<String> {
         let mut ids: Vec<String> = docker(&self.docker, name).into_iter().collect();
         ids.extend(podman(&self.podman, name));
@@ -51,7 +53,7 @@ impl Engines {
     }
 }
 
-/// What of a contract cannot be kept for this target, in words.
+/// Why a contract is not supported for this target; `None` if it is.
 pub fn not_served(target: &Target, contract: &Contract) -> Option<String> {
     if !matches!(target, Target::Container(_)) {
         return None;
@@ -119,9 +121,9 @@ struct StorageRecord {
     names: Vec<String>,
 }
 
-/// What holds for a container.
+/// The clauses that are supported for a container.
 const SERVED: [Clause; 4] = [Clause::Up, Clause::Down, Clause::Both, Clause::Burst];
-/// As engines print them.
+/// Length of an id as engines print it.
 const SHORT_ID: usize = 12;
 
 #[cfg(test)]

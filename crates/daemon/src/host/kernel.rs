@@ -1,4 +1,5 @@
-//! The Linux kernel as a [`super::Host`]: the only caller of the kernel room.
+//! The Linux kernel as a [`super::Host`]: the only caller of `kernel`. Converts its errors to
+//! [`Denied`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +28,7 @@ pub struct KernelHost {
 }
 
 impl KernelHost {
-    /// Over an opened kernel room.
+    /// Wraps an opened kernel.
     pub fn new(kernel: Kernel, engines: Engines) -> Result<KernelHost, KernelError> {
         Ok(KernelHost {
             kernel,
@@ -37,20 +38,20 @@ impl KernelHost {
         })
     }
 
-    /// The numbers by which a listener knows the changes that are made here.
+    /// The port ids of the netlink sockets with which this host makes changes.
     pub fn numbers(&self) -> Result<Vec<u32>, KernelError> {
         Ok(vec![self.kernel.number()?, self.route.number()?])
     }
 
-    /// Hears of members that end; to be taken once after something has come into force.
+    /// The exit ring. Taken once after something has come into force.
     pub fn take_exits(&mut self) -> Result<Exits, KernelError> {
         self.kernel.take_exits()
     }
 
-    /// Carries out an act: how far it came, and the act that takes that back.
+    /// Carries out an act: returns how far it came, and the act that undoes that.
     ///
     /// # Errors
-    /// It could not be begun, so there is nothing to take back.
+    /// If it could not be started; then there is nothing to undo.
     fn carry_out(&mut self, act: &Act) -> Result<(Result<Adoption, KernelError>, Act), Denied> {
         let nothing = |()| Adoption::default();
         Ok(match act {
@@ -114,7 +115,7 @@ impl KernelHost {
         })
     }
 
-    /// Does this where something is in force.
+    /// Runs `act` if anything is in force.
     fn unless_free(
         &mut self,
         act: impl FnOnce(&mut Kernel) -> Result<(), KernelError>,
@@ -311,7 +312,7 @@ impl Enforcer for KernelHost {
     fn apply(&mut self, desired: &Desired) -> Result<(), Denied> {
         let interfaces = self.interfaces()?;
         let mut desired = desired.clone();
-        // A managed link whose interface is away is installed when it comes back.
+        // A managed link without its interface is installed when the interface returns.
         desired
             .links
             .retain(|link| interfaces.iter().any(|i| i.name == link.name));
@@ -327,7 +328,7 @@ impl Enforcer for KernelHost {
         match done {
             Ok(found) => Ok((found, undo)),
             Err(error) => {
-                // Once: an undo that fails is not undone.
+                // Once: a failed undo is not undone.
                 let taken_back = self.carry_out(&undo);
                 if let Err(again) = taken_back.and_then(|(done, _)| Ok(done?)) {
                     tracing::error!(%again, "a step that failed is not taken back");

@@ -1,5 +1,5 @@
-//! A machine for tests: processes are born, fork and die as a test wants, and any step can be made to fail. What it
-//! does with memberships is what the kernel's programs do.
+//! A fake machine: processes start, fork and end as a test wants, and any step can be made to fail.
+//! It handles memberships as the eBPF programs do.
 
 mod enforcer;
 
@@ -14,45 +14,45 @@ use super::{Interface, Inventory, Members, Meter, Process, Seen};
 use crate::denied::Denied;
 use crate::ledger::{AppKey, Bound, Place, Root};
 
-/// A machine that exists on paper.
+/// A fake machine.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Machine {
-    /// Its processes, by number.
+    /// Its processes, by pid.
     pub processes: BTreeMap<u32, Living>,
-    /// Its control groups, by path.
+    /// Ids of its control groups, by path.
     pub groups: BTreeMap<String, u64>,
     /// Its executables, by path.
     pub apps: BTreeMap<String, AppKey>,
-    /// Its users, by name.
+    /// Uids of its users, by name.
     pub users: BTreeMap<String, u32>,
     /// Its interfaces, and whether they are up.
     pub interfaces: BTreeMap<String, bool>,
-    /// What drivers report.
+    /// Speeds that drivers report, by interface.
     pub speeds: BTreeMap<String, Rate>,
-    /// Links whose queue belongs to somebody else.
+    /// Links with a root qdisc of another program.
     pub foreign: BTreeSet<String>,
     /// What is in force.
     pub force: Force,
-    /// The step that fails, counted from now.
+    /// The number of steps before the one that fails; `None`: no step fails.
     pub fails_in: Option<usize>,
-    /// What is to be read as passed.
+    /// The bytes to report as passed.
     pub seen: Seen,
-    /// Connections, each with the process that has it.
+    /// Connections, each with the pid of its process.
     pub connections: Vec<(u32, Connection)>,
-    /// What is to be read as counted.
+    /// The counts to report.
     pub sample: Sample,
-    /// What is to be read as sent by the classes of a link.
+    /// The bytes to report as sent by the classes of a link.
     pub sent: BTreeMap<String, u64>,
     /// The targets that are containers.
     pub housed: BTreeSet<u32>,
-    /// The control groups that it was told to wait for.
+    /// The control groups to be bound at their creation.
     pub awaited: BTreeMap<String, u32>,
-    /// What the machine says is not as it was installed.
+    /// The differences from the installed state to report.
     pub faults: Vec<String>,
     clock: u64,
 }
 
-/// What of netnice is in force on the machine.
+/// The part of netnice's state that is in force on the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Force {
     /// Classes and limits.
@@ -61,7 +61,7 @@ pub(crate) struct Force {
     pub members: Members,
     /// Executables, by target.
     pub apps: BTreeMap<u32, String>,
-    /// Groups, by target.
+    /// Control groups, by target.
     pub groups: BTreeMap<u32, u64>,
     /// Users, by target.
     pub users: BTreeMap<u32, u32>,
@@ -70,13 +70,13 @@ pub(crate) struct Force {
 /// A process.
 #[derive(Clone, Debug)]
 pub(crate) struct Living {
-    /// What others see of it.
+    /// Its identity.
     pub process: Process,
-    /// Its parent.
+    /// Its parent's pid.
     pub parent: u32,
     /// Its control group.
     pub cgroup: String,
-    /// What it executes.
+    /// Its executable.
     pub runs: Option<AppKey>,
 }
 
@@ -102,7 +102,7 @@ impl Machine {
         self.processes.insert(pid, living);
     }
 
-    /// Lets a process have a child, which inherits its memberships.
+    /// Forks a child, which inherits the memberships.
     pub(crate) fn fork(&mut self, parent: u32, child: u32) {
         let Some(living) = self.processes.get(&parent).cloned() else {
             return;
@@ -129,7 +129,7 @@ impl Machine {
         }
     }
 
-    /// The target that a process belongs to by descent; 0: none.
+    /// The id of the target that a process belongs to by descent; 0: none.
     pub(crate) fn own(&self, pid: u32) -> u32 {
         self.force.members.get(&pid).map_or(0, |m| m.0)
     }

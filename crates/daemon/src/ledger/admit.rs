@@ -1,16 +1,17 @@
-//! What is admitted of what is asked, and who gives way.
+//! Admission of claims, and precedence between them.
 //!
-//! Root and the group come first. What a user without privilege asks is admitted if it fits beside the rest; where it
-//! stands in the way of what a privileged one asks later (another kind of limit in the same chain, one level too many, a
-//! limit below a minimum), it is *set aside*: it stays on the books, its target is held by what is around it alone, and
-//! [`Ledger::heal`] lets it count again as soon as it fits. Only where all that is in the way is privileged too, the
-//! request is refused.
+//! Root and the group come first. A claim of an unprivileged user is admitted if it fits beside the
+//! rest. If it conflicts with a later privileged claim (another kind of limit in the same chain,
+//! one level too many, a limit below a minimum), it is *set aside*: the claim stays on the books,
+//! only the targets around it limit its target, and [`Ledger::heal`] puts the claim into force
+//! again as soon as it fits. A privileged request is refused only if all conflicting claims are
+//! privileged too.
 //!
 //! ```text
 //!            fits                     a privileged request needs its place
-//!   asked ─────────> counts ─────────────────────────────────────────────────> set aside
-//!     │ does not       ^                                                          │
-//!     v                └────────────────────── fits again ────────────────────────┘
+//!   asked ─────────> in force ──────────────────────────────────────────────> set aside
+//!     │ does not       ^                                                         │
+//!     v                └────────────────────── fits again ───────────────────────┘
 //!   refused
 //! ```
 
@@ -26,8 +27,11 @@ use super::{Held, Ledger};
 use crate::denied::Denied;
 
 impl Ledger {
-    /// Lets `by` ask for a change, and admits what follows from all claims. If nobody asks anything after it, the
-    /// caller closes the target.
+    /// Applies a change to the claim of `by`, and admits the resulting contract. If no claim is
+    /// left, the caller closes the target.
+    ///
+    /// # Errors
+    /// If the kernel path does not support the contract, or it does not fit.
     pub(crate) fn ask(
         &mut self,
         slot: TargetId,
@@ -47,8 +51,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// Puts claims in the place of those that are there. What users without privilege ask gives way to those of root and
+    /// Replaces the claims of a target. Claims of unprivileged users give way to those of root and
     /// the group.
+    ///
+    /// # Errors
+    /// If the kernel path does not support the contract, or it does not fit.
     pub(crate) fn admit(
         &mut self,
         slot: TargetId,
@@ -84,8 +91,9 @@ impl Ledger {
         }
     }
 
-    /// Admits claims of root and the group by setting aside what users ask of targets in one chain with theirs, and then
-    /// lets each of those count again that fits beside them. With the refusal if all that is in the way is privileged.
+    /// Admits claims of root and the group by setting aside the claims of unprivileged users on
+    /// targets in the same chain, and then puts those of them into force again that fit beside it.
+    /// Returns `refusal` if the conflict is with privileged claims only.
     fn make_way(
         &mut self,
         slot: TargetId,
@@ -109,7 +117,7 @@ impl Ledger {
             return Err(refusal.into());
         };
         self.take(slot, claims, grant, now_ns);
-        // Each look is a pass over all targets; the others wait until the ledger heals.
+        // Each try is a pass over all targets; [`Ledger::heal`] tries the rest.
         let looked = [slot].into_iter().chain(users).take(MOST_LOOKED_AT);
         for slot in looked {
             self.settle(slot);
@@ -117,8 +125,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// The targets around and inside this one of which a user without privilege asks something that counts, the eldest
-    /// first.
+    /// The targets around and inside this one on which an unprivileged user has a claim in force,
+    /// oldest first.
     fn unprivileged_near(&self, slot: TargetId) -> Vec<TargetId> {
         let around: BTreeSet<TargetId> = self.around(slot).map(|held| held.entry.id).collect();
         let is_inside = |held: &Held| self.around(held.entry.id).any(|at| at.entry.id == slot);
@@ -131,7 +139,8 @@ impl Ledger {
         by_age(asked.filter(|held| in_chain(held)).collect())
     }
 
-    /// Keeps a level of the kernel's classes for root and the group, around or inside what users ask for.
+    /// Keeps one level of the kernel's classes for root and the group, above or below targets with
+    /// claims of unprivileged users.
     fn leaves_a_level(&self, request: &Entry) -> Result<(), Denied> {
         let chain = |slot| {
             let around = self.around(slot).filter(|held| held.takes_a_level());
@@ -144,7 +153,7 @@ impl Ledger {
                     .any(|at| at.entry.id == request.id)
         });
         let outer = chain(request.id);
-        // Around what lies inside, the request itself counts though its entry is not yet in force.
+        // The request counts as a level, though its entry is not in force yet.
         let deepest = inside
             .map(|held| {
                 let between = self
@@ -165,8 +174,9 @@ impl Ledger {
         }
     }
 
-    /// Admits everything anew, the eldest first, as after a restart: what root and the group ask, then what users ask.
-    /// What does not fit stays, with its limits, and is said to be degraded; what users ask is set aside.
+    /// Admits everything again, as after a restart: first the claims of root and the group, then
+    /// those of unprivileged users, each oldest first. A target that does not fit keeps its limits
+    /// and becomes degraded; a claim of an unprivileged user is set aside.
     pub(crate) fn readmit(&mut self) {
         let asked = |held: &Held| Entry {
             contract: held.of_privileged(),
@@ -190,8 +200,9 @@ impl Ledger {
         }
     }
 
-    /// Admits again what is degraded or set aside, the eldest first, as far as there is room for it now; tells what is
-    /// served again. Of what is set aside only some each time, in turn.
+    /// Admits degraded and set-aside targets again, oldest first, as far as they fit. Returns the
+    /// targets that are served again. One call tries at most [`MOST_LOOKED_AT`] of the set-aside
+    /// ones, in turn.
     pub(crate) fn heal(&mut self) -> Vec<Target> {
         let degraded = self.held.values().filter(|held| held.refused.is_some());
         let mut tried = by_age(degraded.collect());
@@ -215,7 +226,8 @@ impl Ledger {
         healed
     }
 
-    /// Finds a new place for a target whose container has gone, and says so if what it asks does not fit there.
+    /// Sets the parent of a target after the one around it has gone, and admits its claims again
+    /// there.
     pub(super) fn reseat(&mut self, slot: TargetId) {
         let Some(held) = self.held.get(&slot) else {
             return;
@@ -227,8 +239,8 @@ impl Ledger {
         self.settle(slot);
     }
 
-    /// Admits all that is asked of a target where it stands; else what root and the group ask, and the rest is set aside;
-    /// else their limits alone.
+    /// Admits all claims of a target in its present place; else those of root and the group, with
+    /// the rest set aside; else only the limits.
     fn settle(&mut self, slot: TargetId) {
         let Some(held) = self.held.get(&slot) else {
             return;
@@ -255,7 +267,8 @@ impl Ledger {
                 held.aside = Some(held.why_aside(&refusal.to_string()));
             });
         }
-        // Kinds of limits that cannot be inside each other: the more specific one of root and the group holds alone.
+        // The kinds of limits cannot be nested: then the inner claim of root and the group holds
+        // without the outer one.
         if parent.is_some()
             && let Ok(grant) = admission::admit(&links, &others, of(privileged.clone(), None))
         {
@@ -276,14 +289,14 @@ impl Ledger {
     }
 }
 
-/// The slots of targets, the eldest first.
+/// The slots of targets, oldest first.
 fn by_age(mut held: Vec<&Held>) -> Vec<TargetId> {
     held.sort_by_key(|held| held.id);
     held.into_iter().map(|held| held.entry.id).collect()
 }
 
 impl Held {
-    /// Whether all that is asked of it is in force.
+    /// True if all claims on the target are in force.
     pub(crate) fn is_served(&self) -> bool {
         self.refused.is_none() && self.aside.is_none()
     }
@@ -292,7 +305,7 @@ impl Held {
         !self.entry.contract.is_empty()
     }
 
-    /// What root and the group ask of it, as far as it can be in force.
+    /// The claims of root and the group, without guarantees if those are refused.
     fn of_privileged(&self) -> Contract {
         let asked = self.claims.of_privileged();
         match self.refused {
@@ -312,7 +325,7 @@ impl Held {
         format!("what users ask of {target} is set aside, for root and the group come first: {why}")
     }
 
-    /// Keeps the limits of a contract in force, and no guarantee.
+    /// Puts the limits of a contract into force, without guarantees.
     fn degrade(&mut self, contract: Contract, why: String) {
         self.entry.contract = contract.without_guarantees();
         self.refused = Some(why);
@@ -320,7 +333,7 @@ impl Held {
     }
 }
 
-/// How many targets are looked at one by one when some had to give way.
+/// Largest number of targets that one call tries one by one.
 const MOST_LOOKED_AT: usize = 64;
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! A target that is held: who it is, what it is made of, who asked what for it, and what holds.
+//! A held target: its name, body, place, claims, and the contract in force. Plain data with pure
+//! queries.
 
 use std::collections::BTreeSet;
 
@@ -10,99 +11,100 @@ use netnice_core::units::Rate;
 
 use super::{Ledger, Place};
 
-/// A target that is held.
+/// A held target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// Its slot, its name, what contains it, and what is in force for it.
+    /// Its slot, name and parent, and the contract in force.
     pub entry: Entry,
-    /// Its number in the kernel's maps.
+    /// Its id in the kernel's maps.
     pub id: u32,
-    /// What it is made of.
+    /// What it consists of.
     pub body: Body,
-    /// What is around it.
+    /// What contains it.
     pub place: Place,
-    /// Who asked for what.
+    /// The requests, by user.
     pub claims: Claims,
-    /// Why its guarantees are not in force, if they do not fit any more.
+    /// Why its guarantees are not in force; `None` if they are.
     pub refused: Option<String>,
-    /// Why what users without privilege ask of it does not count, if it stands in the way of what root and the group ask.
+    /// Why the claims of unprivileged users are not in force; `None` if they are. Such claims are
+    /// set aside if they conflict with those of root and the group.
     pub aside: Option<String>,
     /// The policy rule that asks for it, if one does.
     pub rule: Option<String>,
-    /// When it was changed last, nanoseconds since 1970.
+    /// Time of the last change, in nanoseconds since 1970.
     pub changed_ns: u64,
 }
 
-/// What a target is made of.
+/// What a target consists of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Body {
-    /// Processes: those that were named, and (unless `only`) what descends from them.
+    /// Processes: the named ones and, unless `only`, their descendants.
     Processes {
-        /// The named ones that were there when they were named.
+        /// The named processes that existed at the time of the request.
         roots: Vec<Root>,
-        /// Whether living descendants were left out.
+        /// True if living descendants were left out.
         only: bool,
     },
-    /// What runs an executable; none while there is no file at its path.
+    /// The processes that run an executable; `None` while there is no file at its path.
     App(Option<AppKey>),
-    /// A control group and all below it.
+    /// A control group and all below it; `None` while it does not exist.
     Cgroup(Option<Bound>),
-    /// What a user's processes do.
+    /// The processes of a user.
     User(u32),
 }
 
-/// A process: its number, and when it was started, in clock ticks since boot.
+/// A process: its pid and its start time identify it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Root {
-    /// Its number.
+    /// The pid.
     pub pid: u32,
-    /// When it was started.
+    /// The start time, in clock ticks since boot.
     pub started: u64,
 }
 
 /// An executable file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AppKey {
-    /// Its inode.
+    /// Inode number.
     pub inode: u64,
-    /// Its device, in the kernel's form.
+    /// Device number, in the kernel's internal form.
     pub dev: u32,
 }
 
-/// A control group that is there.
+/// An existing control group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Bound {
     /// Its path below the root of cgroup2.
     pub path: String,
-    /// The kernel's number of it.
+    /// The kernel's id of it.
     pub id: u64,
 }
 
-/// A target that is about to be held.
+/// A target to be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Newcomer {
-    /// Who it is.
+    /// Its name.
     pub target: Target,
-    /// What it is made of.
+    /// What it consists of.
     pub body: Body,
-    /// What is around it.
+    /// What contains it.
     pub place: Place,
-    /// Numbers of the held targets that lie wholly inside it; only of processes and executables, for the others the
-    /// places tell.
+    /// Ids of the held targets that lie entirely inside it. Only for processes and executables; for
+    /// the others the places determine it.
     pub inside: BTreeSet<u32>,
 }
 
-/// A target that is no longer held.
+/// A target that was closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Closed {
-    /// As it was held.
+    /// The target as it was held.
     pub held: Held,
-    /// Number of the process target that its members fall to.
+    /// Id of the process target that takes over its members.
     pub heir: Option<u32>,
 }
 
 impl Body {
-    /// The same thing while it is not there.
+    /// The same body without the things that exist now.
     pub(crate) fn without(&self) -> Body {
         match self {
             Body::Processes { only, .. } => Body::Processes {
@@ -117,7 +119,7 @@ impl Body {
 }
 
 impl Held {
-    /// What holds: what was admitted, together with the limits of what is around.
+    /// The effective contract: the admitted one, combined with the limits of the targets around it.
     pub(crate) fn effective(&self, ledger: &Ledger) -> Contract {
         let mut change = self.entry.contract.as_change();
         let smaller = |own: Option<Rate>, outer: Option<Rate>| match (own, outer) {
@@ -141,20 +143,20 @@ impl Held {
             .unwrap_or_else(|_| self.entry.contract.clone())
     }
 
-    /// The user without privilege who asks something of it, if one does.
+    /// The unprivileged user with a claim on it, if there is one.
     pub fn user(&self) -> Option<u32> {
         let mut claims = self.claims.iter();
         let claim = claims.find(|claim| !claim.by.privileged)?;
         Some(claim.by.uid)
     }
 
-    /// The same, unless root, the group or the policy ask something of it too.
+    /// The same, unless root, the group or the policy has a claim on it too.
     pub fn user_alone(&self) -> Option<u32> {
         let alone = self.claims.iter().all(|claim| !claim.by.privileged);
         self.user().filter(|_| alone)
     }
 
-    /// The uid of the processes that it is made of, if it is made of one user's.
+    /// The uid of its processes, if all belong to one user.
     pub(crate) fn owner(&self) -> Option<u32> {
         match self.body {
             Body::Processes { .. } => self.place.uid,

@@ -1,4 +1,4 @@
-//! What must hold of a ledger between any two requests.
+//! The invariants of a ledger between two requests. Debug builds check them after each draft.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use netnice_kernel::plan::MAX_SLOT;
 use super::Ledger;
 
 impl Ledger {
-    /// What must hold between any two requests.
+    /// Panics if the ledger violates an invariant.
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn invariants(&self) {
         if let Some(fault) = self.fault() {
@@ -15,7 +15,7 @@ impl Ledger {
         }
     }
 
-    /// What is wrong with the ledger, if anything is.
+    /// The first violated invariant, if any.
     pub(crate) fn fault(&self) -> Option<String> {
         let mut ids = BTreeSet::new();
         for (slot, held) in &self.held {

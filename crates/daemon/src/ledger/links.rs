@@ -1,4 +1,5 @@
-//! Managed links: what they carry, and what of it is promised.
+//! Managed links of the ledger: their capacity, and what is promised on them. A change fails if the
+//! promises do not fit.
 
 use netnice_core::admission;
 use netnice_core::contract::{Direction, IfName};
@@ -11,9 +12,9 @@ use crate::denied::Denied;
 /// A managed link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Managed {
-    /// What it carries.
+    /// The link with its capacity.
     pub link: Link,
-    /// The user who said so.
+    /// The uid of the user who manages it.
     pub by: u32,
 }
 
@@ -23,14 +24,14 @@ impl Ledger {
         self.links.values()
     }
 
-    /// A managed link.
+    /// The managed link of this name.
     pub(crate) fn link(&self, name: &str) -> Option<&Managed> {
         self.links
             .values()
             .find(|managed| managed.link.name.as_str() == name)
     }
 
-    /// The managed links, as admission wants them.
+    /// The managed links, for admission.
     pub(crate) fn capacities(&self) -> Vec<Link> {
         self.links
             .values()
@@ -38,13 +39,14 @@ impl Ledger {
             .collect()
     }
 
-    /// What is promised on a link, up and down, to outermost targets and to the direct path.
+    /// The total promised on a link, up and down, to outermost targets and to the direct path.
     pub(crate) fn promised(&self, link: &Link) -> [Amount; 2] {
         let [up, down] = self.promised_to_targets(link);
         [[up, self.needed(&link.name)].into_iter().sum(), down]
     }
 
-    /// What is promised on a link to targets that nothing with a promise on it contains, up and down.
+    /// The total promised on a link, up and down, to targets without a promise on it to a target
+    /// around them.
     pub(crate) fn promised_to_targets(&self, link: &Link) -> [Amount; 2] {
         let own = |held: &Held, direction| {
             let on = held.entry.contract.on().is_some_and(|on| *on == link.name);
@@ -64,7 +66,7 @@ impl Ledger {
         })
     }
 
-    /// What is promised for sending on a link to each target that names it.
+    /// What is promised for sending on a link, for each target with a promise on it.
     pub(crate) fn promised_to_each(&self, link: &Link) -> impl Iterator<Item = (String, Amount)> {
         let usable = link.usable(Direction::Up);
         self.held().filter_map(move |held| {
@@ -75,7 +77,10 @@ impl Ledger {
         })
     }
 
-    /// Manages a link, or changes what it carries; refused if what is promised would not fit.
+    /// Manages a link, or changes its capacity.
+    ///
+    /// # Errors
+    /// If the promises on it do not fit the capacity.
     pub(crate) fn manage(&mut self, link: Link, by: u32) -> Result<(), Denied> {
         let grant = admission::admit_link(&self.capacities(), &self.entries(), link)?;
         let link = grant.into_link();
@@ -83,27 +88,31 @@ impl Ledger {
         Ok(())
     }
 
-    /// Gives a link back; refused while something is promised on it.
+    /// Stops managing a link.
+    ///
+    /// # Errors
+    /// While something is promised on it.
     pub(crate) fn unmanage(&mut self, name: &IfName) -> Result<(), Denied> {
         admission::admit_unmanage(&self.capacities(), &self.entries(), name)?;
         self.links.remove(name);
         Ok(())
     }
 
-    /// Tells what a link carries now, whatever was promised, and admits all anew: what no longer fits is degraded.
+    /// Sets a link's capacity whatever is promised on it, and admits everything again: targets that
+    /// no longer fit become degraded.
     #[cfg(test)]
     pub(crate) fn relink(&mut self, managed: Managed) {
         self.links.insert(managed.link.name.clone(), managed);
         self.readmit();
     }
 
-    /// Takes in a link as it was managed before a restart.
+    /// Adds a link as it was managed before a restart.
     pub(crate) fn restore_link(&mut self, managed: Managed) {
         self.links.insert(managed.link.name.clone(), managed);
     }
 }
 
-/// A managed link in words.
+/// Describes a managed link for a person.
 pub(crate) fn describe_link(link: &Link) -> String {
     let mut text = format!("{} is managed", link.name);
     for direction in Direction::ALL {

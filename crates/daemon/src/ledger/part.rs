@@ -1,8 +1,9 @@
-//! What the direct path has of a link, beside the targets of the kernel path.
+//! The direct path's part of a link, beside the targets of the kernel path.
 //!
-//! A link is split: the classes of the kernel share out one part, the driver process the other, and both parts together are the
-//! link. Of the driver's part the ledger knows what its flows need together ([`Part::need`]); for admission that is one promise
-//! more, held by `direct:LINK`. Which flow is promised what is [`crate::flows`]'s to know.
+//! A link is split: the kernel's classes divide one part, the driver process the other; together
+//! they are the link. The ledger holds only the sum that the driver's flows need ([`Part::need`]);
+//! for admission it is one more promise, held by `direct:LINK`. [`crate::flows`] holds the promise
+//! of each flow.
 
 use netnice_core::admission::{Entry, TargetId};
 use netnice_core::contract::{Change, Contract, IfName};
@@ -11,24 +12,24 @@ use netnice_core::units::{Amount, Rate};
 
 use super::Ledger;
 
-/// What the direct path has of a link.
+/// The direct path's part of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// The least rate with which all that is promised to its flows can be kept.
+    /// The smallest rate that keeps all promises to its flows.
     pub need: Rate,
-    /// How many flows there are.
+    /// The number of flows.
     pub flows: u32,
-    /// What is left for the classes of the kernel meanwhile.
+    /// The rate left for the kernel's classes.
     pub tree: Rate,
 }
 
 impl Ledger {
-    /// What the direct path has of a link, if it has flows there.
+    /// The direct path's part of a link, if it has flows there.
     pub(crate) fn part(&self, link: &IfName) -> Option<&Part> {
         self.parts.get(link)
     }
 
-    /// Says what it has from now on; tells what it had.
+    /// Replaces the direct path's part of a link, and returns the former one.
     pub(crate) fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Option<Part> {
         match part {
             Some(part) => self.parts.insert(link.clone(), part),
@@ -36,7 +37,7 @@ impl Ledger {
         }
     }
 
-    /// The parts as admission wants them.
+    /// The parts as entries, for admission.
     pub(super) fn part_entries(&self) -> impl Iterator<Item = Entry> {
         self.parts.iter().zip(0..).filter_map(|((link, part), n)| {
             // Slots of targets end far below.
@@ -53,7 +54,7 @@ impl Ledger {
         })
     }
 
-    /// What the direct path needs of a link.
+    /// The rate that the direct path needs of a link.
     pub(super) fn needed(&self, link: &IfName) -> Amount {
         self.parts
             .get(link)

@@ -1,8 +1,9 @@
 //! What contains a target.
 //!
-//! Two things say it. For processes the kernel's own record does: which target a process is a member of by descent
-//! ([`Place::own`]) and by what it executes ([`Place::app`]). For the rest, paths and users do. The nearest of these
-//! contains the target, in the order in which the kernel looks at a packet's owner:
+//! For processes, the kernel's record determines it: the target that a process is a member of by
+//! descent ([`Place::own`]) and by its executable ([`Place::app`]). For other targets, paths and
+//! users determine it. The nearest of these contains the target, in the order in which the eBPF
+//! programs look up a packet's owner:
 //!
 //! ```text
 //!   process  in  the process or name target that it descends from
@@ -19,20 +20,20 @@ use netnice_core::admission::TargetId;
 
 use super::{Body, Held, Ledger};
 
-/// What is around a target.
+/// The facts that determine which targets contain a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Number of the process or name target that its processes descend into.
+    /// Id of the process or name target that its processes descend from.
     pub own: Option<u32>,
-    /// Number of the executable target that its processes fell into.
+    /// Id of the executable target that its processes belong to.
     pub app: Option<u32>,
     /// Path of the control group that it is in, or is.
     pub cgroup: Option<String>,
-    /// The real user of its processes.
+    /// The real uid of its processes, if all have the same.
     pub uid: Option<u32>,
 }
 
-/// The held targets, as those are looked for that contain something.
+/// The held targets, indexed for the search of what contains a target.
 pub(super) struct Containers<'a> {
     by_id: &'a BTreeMap<u32, TargetId>,
     groups: Vec<(&'a str, TargetId)>,
@@ -57,12 +58,12 @@ impl<'a> Containers<'a> {
         containers
     }
 
-    /// The slot of what contains a target.
+    /// The slot of the target directly around a target.
     pub(super) fn around(&self, held: &Held) -> Option<TargetId> {
         self.at(&held.place, Some(held))
     }
 
-    /// The slot of what contains something at a place, but for `me`.
+    /// The slot of the target directly around a place, other than `me`.
     fn at(&self, place: &Place, me: Option<&Held>) -> Option<TargetId> {
         let slot_of_me = me.map(|me| me.entry.id);
         let other =
@@ -74,7 +75,8 @@ impl<'a> Containers<'a> {
             .or_else(|| other(self.users.get(&place.uid?)))
     }
 
-    /// The deepest held control group at or above a path; of a control group itself, above.
+    /// The deepest held control group at or above the place's path; for a control group, only
+    /// above.
     fn group_around(&self, place: &Place, me: Option<&Held>) -> Option<TargetId> {
         let path = place.cgroup.as_deref()?;
         let is_group = me.is_some_and(|me| matches!(me.body, Body::Cgroup(_)));
@@ -89,12 +91,12 @@ impl<'a> Containers<'a> {
 }
 
 impl Ledger {
-    /// The nearest target around a process at this place.
+    /// The innermost held target that contains a process at this place.
     pub(crate) fn at_place(&self, place: &Place) -> Option<&Held> {
         self.get(Containers::of(self).at(place, None)?)
     }
 
-    /// The place of a target after something at another place has joined it: around it is what is around both.
+    /// The place of a target after a process at another place has joined it: what contains both.
     pub(crate) fn joined(&self, me: TargetId, joiner: &Place) -> Place {
         let Some(held) = self.held.get(&me) else {
             return joiner.clone();
@@ -113,7 +115,7 @@ impl Ledger {
         }
     }
 
-    /// A process target and those that it descends into, from the inside out.
+    /// A process target and those around it by descent, innermost first.
     pub(crate) fn descent(&self, mut own: Option<u32>) -> Vec<u32> {
         let mut chain = Vec::new();
         while let Some(held) = own.and_then(|id| self.by_id(id)) {
@@ -127,7 +129,7 @@ impl Ledger {
     }
 }
 
-/// Whether a control group is at or above a path.
+/// True if a control group is at or above a path.
 pub(crate) fn contains(group: &str, path: &str) -> bool {
     let group = group.trim_end_matches('/');
     path.strip_prefix(group)

@@ -1,9 +1,9 @@
-//! What is left of a target whose last process has ended: packets in its queues, and data in the send buffers of its
-//! sockets, which the kernel goes on sending. They keep to the limit until nothing has moved for [`QUIET`], at most
-//! [`LONGEST`].
+//! Remnants: targets whose last process has ended, while packets wait in their queues or data in
+//! the send buffers of their sockets, which the kernel still sends. A remnant keeps the limit until
+//! no packet has moved for [`QUIET`], or for at most [`LONGEST`].
 //!
-//! What is found in the kernel after the state file was lost is kept here too: limits of which nobody knows any more
-//! who asked for them and whom they hold. They stay in force until root clears all.
+//! After the loss of the state file, limits found in the kernel become remnants too, because their
+//! claims and members are unknown. They stay in force until root clears everything.
 
 use netnice_core::admission::TargetId;
 use netnice_core::contract::Contract;
@@ -14,33 +14,34 @@ use super::{Closed, Ledger};
 /// A target that has ended while packets of it still wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Remnant {
-    /// Its slot, which is taken until it goes.
+    /// Its slot, which is in use until the remnant goes.
     pub slot: TargetId,
-    /// Its number.
+    /// Its id.
     pub id: u32,
-    /// The slot of what was around it.
+    /// The slot of the target around it.
     pub parent: Option<TargetId>,
     /// Its limits.
     pub contract: Contract,
-    /// When it ended.
+    /// The time at which the target ended.
     pub since: Instant,
-    /// When something of it was last seen to move.
+    /// The time at which the last movement of its packets was seen.
     pub moved: Instant,
-    /// Packets that it had offered by then.
+    /// Packets offered by that time.
     pub offered: u64,
-    /// Whether it was found, and stays until all is cleared.
+    /// True if it was found in the kernel after the loss of the state file; then it stays until
+    /// everything is cleared.
     pub found: bool,
-    /// The user without privilege who had asked something of it: it counts for that user until it goes.
+    /// The unprivileged user who had a claim on it. It counts for that user until it goes.
     pub user: Option<u32>,
 }
 
 impl Ledger {
-    /// What is left over of targets that have ended.
+    /// The remnants.
     pub(crate) fn remnants(&self) -> impl Iterator<Item = &Remnant> {
         self.remnants.values()
     }
 
-    /// Keeps the limit of a target that was just closed.
+    /// Keeps the limit of a closed target as a remnant.
     pub(crate) fn linger(&mut self, closed: &Closed, now: Instant) {
         let entry = &closed.held.entry;
         if !entry.contract.is_limited() {
@@ -60,9 +61,9 @@ impl Ledger {
         self.remnants.insert(entry.id, remnant);
     }
 
-    /// Leaves something of a target that was just closed where nothing else is in force: taking all out of the kernel and
-    /// loading it anew takes long, and who toggles a limit would have it done each time. It counts for nobody, as there is
-    /// one at most.
+    /// Keeps a closed target as a remnant if nothing else is in force: unloading the eBPF programs
+    /// and loading them again takes long, and a user who toggles a limit would cause it each time.
+    /// It counts for no user, because there is at most one.
     pub fn stay_loaded(&mut self, closed: &Closed, now: Instant) {
         if self.is_empty() {
             self.linger(closed, now);
@@ -72,15 +73,15 @@ impl Ledger {
         }
     }
 
-    /// Counts the quiet of all remnants from now: nobody looked at them before.
+    /// Restarts the quiet time of all remnants at `now`, after a time without observation.
     pub(crate) fn look_anew(&mut self, now: Instant) {
         for remnant in self.remnants.values_mut() {
             remnant.moved = now;
         }
     }
 
-    /// Looks at the remnants again: `traffic` tells packets offered so far and packets waiting, by number. Tells
-    /// whether any remnant went.
+    /// Removes the remnants that are over. `traffic` returns, for an id, the packets offered so far
+    /// and the packets waiting. Returns true if a remnant was removed.
     pub(crate) fn age(&mut self, now: Instant, traffic: impl Fn(u32) -> (u64, u64)) -> bool {
         let before = self.remnants.len();
         self.remnants.retain(|_, remnant| {
@@ -97,20 +98,22 @@ impl Ledger {
         self.remnants.len() != before
     }
 
-    /// Takes in a remnant as it was before a restart.
+    /// Adds a remnant as it was before a restart.
     pub(crate) fn restore_remnant(&mut self, remnant: Remnant) {
         self.next_id = self.next_id.max(remnant.id.saturating_add(1));
         self.remnants.insert(remnant.slot, remnant);
     }
 
-    /// Lets all remnants go.
+    /// Removes all remnants.
     pub(crate) fn forget_remnants(&mut self) {
         self.remnants.clear();
     }
 }
 
-/// Longer than TCP's first few retransmissions: a connection that has data left is heard of within this time.
+/// Longer than TCP's first few retransmissions: a connection that has data left sends within this
+/// time.
 const QUIET: Nanos = Nanos::from_secs(3);
 
-/// An ended program's connection that the other side does not read from is not worth a class for longer.
+/// Bound for a connection of an ended program with a peer that does not read: it does not keep a
+/// class for longer.
 const LONGEST: Nanos = Nanos::from_secs(60);

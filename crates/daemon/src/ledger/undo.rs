@@ -1,14 +1,16 @@
-//! Changes that are taken back by themselves: those that wait for `netnice confirm`, and those that were made for a
-//! time only, or for as long as a process lives. Pure; the reconciler carries them out.
+//! Pending rollbacks: changes that wait for `netnice confirm`, and changes made for a limited time
+//! or for the life of a process. Pure; the reconciler carries them out.
 //!
-//! A change of a target is taken back clause by clause: each clause that it named gets the value that the asker's own
-//! claim had before. If the same asker changes a clause again before that, the clause is theirs to decide anew:
+//! A change of a target is rolled back clause by clause: each clause that it named gets the value
+//! that the same user's claim had before. If the same user changes a clause again before that, the
+//! later change decides:
 //!
-//! - a lasting change: the clause stays as it is now set;
-//! - a change that is taken back too: it takes over, and when its own time comes, what was there before the *first* of
-//!   them comes back. So nothing that was meant for a time ever becomes lasting by overlapping.
+//! - a lasting change: the clause keeps its new value;
+//! - a change that will be rolled back too: it replaces the pending rollback, and its own rollback
+//!   restores the value before the *first* of them. So no overlap makes a temporary change lasting.
 //!
-//! What was cleared for a time comes back in the same way, clause by clause; clearing it for good ends the wait.
+//! Claims that were cleared for a limited time come back in the same way, clause by clause;
+//! clearing them permanently ends the wait.
 
 use netnice_core::claims::{Claim, Claimant};
 use netnice_core::contract::{Change, Clause, Contract, IfName, Setting};
@@ -17,73 +19,73 @@ use netnice_core::units::Instant;
 
 use crate::ledger::{Body, Managed, Place, Root};
 
-/// All changes that wait to be taken back.
+/// All pending rollbacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Undos {
     waiting: Vec<Waiting>,
     next: u64,
 }
 
-/// One change that waits to be taken back.
+/// One pending rollback.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    /// By which it is confirmed.
+    /// The number by which `netnice confirm` names it.
     pub number: u64,
-    /// When it is taken back, on the monotonic clock; of no meaning where it waits for a process.
+    /// The time of the rollback, on the monotonic clock; without meaning if `until` is set.
     pub at: Instant,
-    /// The process with whose end it is taken back.
+    /// The process at whose end the change is rolled back.
     pub until: Option<Root>,
-    /// Whether confirming it keeps it; else it was made for a time.
+    /// True if confirming the change keeps it; false if it was made for a limited time.
     pub confirmable: bool,
-    /// Who made the change.
+    /// The user who made the change.
     pub by: Claimant,
-    /// What brings back what was before.
+    /// What restores the former state.
     pub undo: Undo,
 }
 
-/// What brings back what was before.
+/// What restores the former state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Undo {
-    /// A change of the asker's claim on a target.
+    /// A change of the same user's claim on a target.
     Claim {
-        /// The target's number.
+        /// The target's id.
         id: u32,
-        /// The change.
+        /// The change that restores the claim.
         change: Change,
     },
-    /// A link as it was managed; none if it was not.
+    /// A managed link's former settings.
     Link {
-        /// Its name.
+        /// The link's name.
         name: IfName,
-        /// As it was.
+        /// The former settings; `None` if it was not managed.
         before: Option<Managed>,
     },
     /// What was cleared.
     Cleared {
-        /// The claims that were taken back, by target.
+        /// The targets with their withdrawn claims.
         targets: Vec<Cleared>,
-        /// The links that were given back.
+        /// The links that were no longer managed.
         links: Vec<Managed>,
     },
 }
 
-/// A target of which claims were taken back.
+/// A target with withdrawn claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cleared {
     /// Its name.
     pub target: Target,
-    /// What it was made of.
+    /// What it consisted of.
     pub body: Body,
-    /// What was around it.
+    /// What contained it.
     pub place: Place,
-    /// The claims that were taken back.
+    /// The withdrawn claims.
     pub claims: Vec<Claim>,
     /// The policy rule that asked for it.
     pub rule: Option<String>,
 }
 
 impl Undos {
-    /// As they were written down earlier.
+    /// The rollbacks as the state file has them.
     pub(crate) fn restore(waiting: Vec<Waiting>, next: u64) -> Undos {
         let largest = waiting.iter().map(|one| one.number + 1).max();
         Undos {
@@ -92,17 +94,17 @@ impl Undos {
         }
     }
 
-    /// Those that wait.
+    /// The pending rollbacks.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Waiting> {
         self.waiting.iter()
     }
 
-    /// The number that the next one gets.
+    /// The number of the next rollback.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Lets a change wait; tells its number. Numbers begin with 1.
+    /// Adds a timed rollback and returns its number. Numbers start at 1.
     pub(crate) fn push(&mut self, at: Instant, confirmable: bool, by: Claimant, undo: Undo) -> u64 {
         self.next = self.next.max(1);
         let number = self.next;
@@ -118,7 +120,7 @@ impl Undos {
         number
     }
 
-    /// Lets a change wait for the end of a process.
+    /// Adds a rollback for the end of a process.
     pub(crate) fn push_until(&mut self, root: Root, by: Claimant, undo: Undo) {
         self.push(Instant(u64::MAX), false, by, undo);
         if let Some(waiting) = self.waiting.last_mut() {
@@ -126,7 +128,7 @@ impl Undos {
         }
     }
 
-    /// The processes that targets were made of which were cleared for a time.
+    /// The processes of targets that were cleared for a limited time.
     pub(crate) fn cleared_roots(&self) -> impl Iterator<Item = Root> {
         let cleared = self.waiting.iter().filter_map(|one| match &one.undo {
             Undo::Cleared { targets, .. } => Some(targets),
@@ -142,12 +144,12 @@ impl Undos {
             .copied()
     }
 
-    /// The processes whose end changes wait for.
+    /// The processes at whose end changes are rolled back.
     pub(crate) fn awaited(&self) -> impl Iterator<Item = Root> {
         self.waiting.iter().filter_map(|one| one.until)
     }
 
-    /// Takes out the change of this number, if `may` allows it to be confirmed.
+    /// Removes and returns the rollback of this number, if it is confirmable and `may` allows it.
     pub(crate) fn confirm(
         &mut self,
         number: u64,
@@ -158,7 +160,8 @@ impl Undos {
         Some(self.waiting.remove(at))
     }
 
-    /// Takes out all whose time has come, or whose process is among the `ended`; the latest made first.
+    /// Removes and returns the rollbacks whose time is over or whose process is in `ended`, latest
+    /// first.
     pub(crate) fn due(&mut self, now: Instant, ended: &[Root]) -> Vec<Waiting> {
         let is_due = |one: &Waiting| match &one.until {
             Some(root) => ended.contains(root),
@@ -171,14 +174,14 @@ impl Undos {
         due
     }
 
-    /// When the next one is due.
+    /// The time of the next timed rollback.
     pub(crate) fn earliest(&self) -> Option<Instant> {
         let timed = self.waiting.iter().filter(|one| one.until.is_none());
         timed.map(|one| one.at).min()
     }
 
-    /// Takes the clauses of a change out of what the same asker has waiting for the same target. What these would
-    /// have brought back is given back.
+    /// Removes the clauses of a change from the same user's pending rollbacks of the same target.
+    /// Returns the values that those would have restored.
     pub(crate) fn supersede(
         &mut self,
         id: u32,
@@ -200,7 +203,7 @@ impl Undos {
                     let claims = cleared.flat_map(|one| &mut one.claims);
                     for claim in claims.filter(|claim| claim.by.uid == by.uid) {
                         let left = without(&claim.contract.as_change(), change, &mut before);
-                        // What is left may need what was taken out.
+                        // The clauses that are left may be invalid without the removed ones.
                         claim.contract = Contract::default().apply(&left).unwrap_or_default();
                     }
                 }
@@ -213,7 +216,7 @@ impl Undos {
         before
     }
 
-    /// Forgets those of the claims that were cleared for a time that are `gone`.
+    /// Drops the claims, cleared for a limited time, for which `gone` is true.
     pub(crate) fn forget_cleared(&mut self, gone: impl Fn(&Cleared, &Claim) -> bool) {
         self.waiting.retain_mut(|one| {
             let Undo::Cleared { targets, links } = &mut one.undo else {
@@ -229,18 +232,19 @@ impl Undos {
         });
     }
 
-    /// Forgets everything.
+    /// Drops all rollbacks.
     pub(crate) fn forget_all(&mut self) {
         self.waiting.clear();
     }
 
-    /// Forgets what waits for a target that is gone.
+    /// Drops the rollbacks of a closed target.
     pub(crate) fn forget_target(&mut self, id: u32) {
         self.waiting
             .retain(|one| !matches!(one.undo, Undo::Claim { id: of, .. } if of == id));
     }
 
-    /// Forgets what waits for a link; tells what it would have brought back.
+    /// Drops the rollbacks of a link, and returns the settings that the first of them would have
+    /// restored.
     pub(crate) fn forget_link(&mut self, link: &IfName) -> Option<Option<Managed>> {
         let mut first = None;
         self.waiting.retain(|one| match &one.undo {
@@ -254,7 +258,8 @@ impl Undos {
     }
 }
 
-/// A change without the clauses of another; those that are not in `before` yet are put there.
+/// `old` without the clauses of `change`. Adds the removed clauses to `before`, unless they are
+/// there already.
 fn without(old: &Change, change: &Change, before: &mut Change) -> Change {
     let mut left = Change::default();
     for clause in old.clauses() {
@@ -268,7 +273,7 @@ fn without(old: &Change, change: &Change, before: &mut Change) -> Change {
     left
 }
 
-/// What takes a change of a claim back: for each clause that it names, the value that the claim had.
+/// The inverse of a change of a claim: for each clause it names, the claim's former value.
 pub(crate) fn inverse(change: &Change, old: &Contract) -> Change {
     let old = old.as_change();
     let mut inverse = Change::default();
@@ -281,7 +286,7 @@ pub(crate) fn inverse(change: &Change, old: &Contract) -> Change {
     inverse
 }
 
-/// One change over another: the clauses of `over` win.
+/// One change on top of another: the clauses of `over` win.
 pub(crate) fn merged(under: &Change, over: &Change) -> Change {
     let mut merged = under.clone();
     for clause in over.clauses() {
@@ -290,7 +295,7 @@ pub(crate) fn merged(under: &Change, over: &Change) -> Change {
     merged
 }
 
-/// The change of the short form where the host limits directions apart: `both` means `up`.
+/// The short form on a host that limits directions separately: `both` means `up`.
 pub(crate) fn as_up(change: &Change) -> Change {
     Change {
         up: change.both.clone().or(change.up.clone()),

@@ -1,16 +1,16 @@
-//! What targets did a while ago: a row of seconds and a row of minutes for each, in a bounded room.
+//! The history of targets: a row of seconds and a row of minutes for each, in bounded memory.
 //!
 //! ```text
 //!   a reading each second ──> seconds: the latest 120 ──┐ sums of 60
 //!                                                       └──> minutes: the latest 360
 //! ```
 //!
-//! A point says what passed in its time: bytes, drops, the longest wait. So points of any length can be put together
-//! without loss, and what a late reading covers is neither lost nor counted twice. A target that ends takes its past
-//! with it; a daemon that ends takes all.
+//! A point has the changes in its interval: bytes, drops, the longest wait. So points of any length
+//! can be merged without loss, and a late reading loses nothing and counts nothing twice. The
+//! history of a target ends with the target, and all history with the daemon.
 //!
-//! **Room.** A point takes 40 bytes, and there are never more than [`MOST_POINTS`] (20 MB): with more targets than fit
-//! so, each keeps a shorter past.
+//! **Memory.** A point takes 40 bytes, and there are at most [`MOST_POINTS`] (20 MB): with more
+//! targets than fit, each keeps a shorter history.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,49 +18,49 @@ use netnice_core::contract::Direction;
 use netnice_core::meter::Meter;
 use netnice_core::units::{Instant, Nanos};
 
-/// The past of all targets, by number.
+/// The history of all targets, by id.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     read_at: Option<Instant>,
     pasts: BTreeMap<u32, Past>,
 }
 
-/// What passed in some time.
+/// The changes in an interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Point {
-    /// When the time ended.
+    /// The end of the interval.
     pub at: Instant,
-    /// How long it was, in milliseconds.
+    /// Its length, in milliseconds.
     pub time_ms: u32,
     /// Packets dropped, in both directions.
     pub drops: u32,
-    /// Bytes that went on: sent, and received.
+    /// Bytes passed: sent, and received.
     pub bytes: [u64; 2],
-    /// The longest wait that was seen, in microseconds.
+    /// The longest wait seen, in microseconds.
     pub wait_us: u32,
 }
 
-/// How long the points of a row are.
+/// The length of the points of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A second, or as long as a reading was late.
+    /// A second, or longer after a late reading.
     Second,
     /// A minute.
     Minute,
 }
 
-/// The past of one target.
+/// The history of one target.
 #[derive(Debug, Default)]
 struct Past {
     last: Meter,
     seconds: VecDeque<Point>,
     minutes: VecDeque<Point>,
-    /// The minute that is not over yet.
+    /// The present, incomplete minute.
     minute: Point,
 }
 
 impl History {
-    /// Takes in what targets have counted until now; the past of all others is forgotten.
+    /// Adds a reading of the targets' counters; drops the history of all other targets.
     pub(crate) fn take(&mut self, now: Instant, meters: &[(u32, Meter)]) {
         let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
         if self.read_at.is_some() && passed < SHORTEST {
@@ -87,12 +87,12 @@ impl History {
         self.read_at = Some(now);
     }
 
-    /// When counts were taken in last.
+    /// The time of the last reading.
     pub(crate) fn read_at(&self) -> Option<Instant> {
         self.read_at
     }
 
-    /// The points of one target, the eldest first; the minute that is not over yet is the last one.
+    /// The points of one target, oldest first; the present, incomplete minute comes last.
     pub(crate) fn of(&self, id: u32, step: Step) -> Vec<Point> {
         let Some(past) = self.pasts.get(&id) else {
             return Vec::new();
@@ -110,7 +110,7 @@ impl History {
 impl Past {
     fn take(&mut self, now: Instant, passed: Nanos, meter: Meter, share: usize) {
         let flows = Direction::ALL.map(|d| (self.last.flow(d), meter.flow(d)));
-        // Counters that began anew: what they say now came since.
+        // If a counter has restarted, its value is the increase.
         let grown = |before: u64, now: u64| now.checked_sub(before).unwrap_or(now);
         let drops = flows.map(|(before, now)| grown(before.dropped_packets, now.dropped_packets));
         let wait = flows.map(|(_, now)| now.queue_delay_ns / 1000);
@@ -138,7 +138,7 @@ impl Past {
 }
 
 impl Point {
-    /// Takes in what passed just behind.
+    /// Adds the interval that follows directly.
     pub(crate) fn add(&mut self, next: &Point) {
         self.at = next.at;
         self.time_ms = self.time_ms.saturating_add(next.time_ms);
@@ -154,18 +154,18 @@ fn keep(row: &mut VecDeque<Point>, point: Point, most: usize) {
         row.pop_front();
     }
     if row.len() == row.capacity() {
-        // In small steps: most targets do not live as long as a whole row.
+        // In small steps: most targets end before their row is full.
         row.reserve_exact(GROW.min(most - row.len()));
     }
     row.push_back(point);
 }
 
-/// Readings closer together are one.
+/// A reading that comes sooner after the last one is skipped.
 const SHORTEST: Nanos = Nanos::from_millis(500);
 const SECONDS: usize = 120;
 const MINUTES: usize = 360;
 const MINUTE_MS: u32 = 60_000;
-/// 480 points for each of 1,000 targets, and some room.
+/// 480 points for each of 1,000 targets, and a reserve.
 const MOST_POINTS: usize = 500_000;
 const GROW: usize = 40;
 

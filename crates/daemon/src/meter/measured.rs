@@ -1,4 +1,5 @@
-//! What was measured: the counts of the last reading, the rates between the last two, the past, and the page of metrics.
+//! The measured values: the last counts, the rates between the last two readings, the history, and
+//! the metrics page.
 
 use netnice_core::contract::Direction;
 
@@ -12,21 +13,21 @@ use crate::host::{Meter, Seen};
 use crate::ledger::Ledger;
 use netnice_core::units::Instant;
 
-/// See the module.
+/// See the module docs.
 #[derive(Default)]
 pub(crate) struct Measured {
-    /// What follows from the last two readings.
+    /// The results of the last two readings.
     pub rates: Rates,
-    /// What followed from those before.
+    /// The results of earlier readings.
     pub history: History,
-    /// What was granted and refused.
+    /// Numbers of grants and refusals.
     pub tally: Tally,
-    /// The page for Prometheus that was made last, and when.
+    /// The last metrics page, and its time.
     pub page: Option<(Instant, Page)>,
 }
 
 impl Measured {
-    /// Reads all counts, for rates and for what they say of the links.
+    /// Reads all counts, for rates, history and the state of links.
     pub(crate) fn read(
         &mut self,
         machine: &mut impl Meter,

@@ -1,14 +1,15 @@
-//! What is counted, for Prometheus: its text format, version 0.0.4, on a small HTTP server of our own ([`serve`]).
+//! Metrics for Prometheus: its text format, version 0.0.4, on a small HTTP server ([`serve`]).
 //!
-//! Every counter is declared once, in [`netnice_core::meter::COUNTERS`]; its help says what it counts and, where it
-//! is a sum, of what. All samples of one page are of one reading, so on each page
+//! Every counter is declared once, in [`netnice_core::meter::COUNTERS`]; its help text states what
+//! it counts and, for a sum, the terms. All samples of one page are from one reading, so each page
+//! satisfies
 //!
 //! ```text
 //! offered = sent + dropped + queued        of every target and direction, in packets and in bytes
 //! ```
 //!
-//! Rates and times are in the units that Prometheus asks for: seconds and bytes where something is counted; limits are
-//! in bit/s, as people set them, and their names say so.
+//! Counters are in the units that Prometheus recommends, seconds and bytes. Limits are in bit/s, as
+//! users set them, and their names end accordingly.
 
 pub(crate) mod serve;
 
@@ -18,18 +19,18 @@ use netnice_api::{UsersDoc, WatchDoc};
 use netnice_core::contract::Direction;
 use netnice_core::meter::{COUNTERS, Counter, Meter, Role, Unit};
 
-/// What has happened since the daemon was started.
+/// Events since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
-    /// Contracts of targets that were granted.
+    /// Granted contracts of targets.
     pub grants: u64,
-    /// Requests that were refused: they did not fit, or the asker may not.
+    /// Refused requests: they did not fit, or the peer had no permission.
     pub refusals: u64,
-    /// Things of netnice's that somebody had removed and that were put back.
+    /// Objects of netnice that other programs removed and the daemon restored.
     pub repairs: u64,
 }
 
-/// The page: what holds, what was counted of each target of the document, in its order, and what has happened.
+/// The page: contracts, the counters of each target of the document in its order, and the events.
 pub(crate) fn page(doc: &WatchDoc, meters: &[Meter], users: &UsersDoc, tally: &Tally) -> String {
     let mut page = Page(String::new());
     page.head(
@@ -167,7 +168,7 @@ impl Page {
         }
     }
 
-    /// Amounts are in pieces, bytes or nanoseconds, as the policy file counts them.
+    /// Amounts are counts, bytes or nanoseconds, as in the policy file.
     fn users(&mut self, doc: &UsersDoc) {
         let (limit, used, waiting) = (
             "netnice_quota_limit",
@@ -240,7 +241,7 @@ impl Page {
     }
 }
 
-/// As Prometheus names things: what only grows ends in `_total`, times are in seconds.
+/// A counter's name by Prometheus' conventions: a counter ends in `_total`, times are in seconds.
 fn name(counter: &Counter) -> String {
     let stem = counter.name.strip_suffix("_ns").unwrap_or(counter.name);
     let unit = if counter.unit == Unit::Nanoseconds {
@@ -265,7 +266,7 @@ fn help(counter: &Counter) -> String {
     format!("{}{bytes}, {of}{sum}", counter.description)
 }
 
-/// The format's own escapes: of a backslash, a line end and, in labels, a quote.
+/// Escapes a text for the format: backslash, newline and, in labels, quotes.
 fn escaped(text: &str, label: bool) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,4 +1,4 @@
-//! Rates, from counts that were read one after the other; and what they say of a link whose wire brings more than its
+//! Rates between successive readings, and the detection of links whose wire brings more than their
 //! receive stage passes. Pure.
 
 use std::collections::BTreeMap;
@@ -10,42 +10,42 @@ use netnice_kernel::traffic::Passed;
 
 use crate::host::Seen;
 
-/// What was read last, and what follows from it.
+/// The last reading and its results.
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     read_at: Option<Instant>,
-    /// What was counted by then, by the target's number.
+    /// The counters at the last reading, by target id.
     meters: BTreeMap<u32, Meter>,
-    /// What happened between the last two readings, sending and receiving.
+    /// The rates between the last two readings, sending and receiving, by target id.
     paces: BTreeMap<u32, [Pace; 2]>,
     links_at: Option<Instant>,
     links: BTreeMap<String, Wire>,
     audited_at: Option<Instant>,
 }
 
-/// What happened of one target in one direction between two readings, per second.
+/// The rates of one target in one direction between two readings, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pace {
-    /// Bit/s that went on.
+    /// Bit/s passed.
     pub rate: Amount,
-    /// Packets that were dropped, rounded up.
+    /// Packets dropped, rounded up.
     pub drops: u64,
-    /// Times that a packet waited because the limit was reached, rounded up.
+    /// Times that a packet waited because of the limit, rounded up.
     pub held: u64,
 }
 
-/// What has passed a managed link.
+/// The traffic of a managed link.
 #[derive(Debug, Default)]
 struct Wire {
     passed: Passed,
-    /// Bit/s sent and received between the last two readings, once there are two.
+    /// Bit/s sent and received between the last two readings; `None` before the second.
     rates: Option<[Amount; 2]>,
-    /// How many readings in a row were above what the receive stage passes.
+    /// The number of successive readings above what the receive stage passes.
     above: u32,
 }
 
 impl Rates {
-    /// Whether it is time to look at all of ours again; if so, it is taken for done.
+    /// True if an audit of all kernel objects is due; then its time is recorded.
     pub(crate) fn is_time_to_audit(&mut self, now: Instant) -> bool {
         let due = self.audited_at.is_none_or(|at| now.since(at) >= AUDIT);
         if due {
@@ -54,7 +54,7 @@ impl Rates {
         due
     }
 
-    /// Takes in what targets have sent and received.
+    /// Adds a reading of the targets' counters.
     pub(crate) fn targets(&mut self, now: Instant, meters: &[(u32, Meter)]) {
         let passed = self.read_at.map_or(Nanos(0), |at| now.since(at));
         if self.read_at.is_some() && passed < SHORTEST {
@@ -73,28 +73,29 @@ impl Rates {
         self.read_at = Some(now);
     }
 
-    /// When counts were read last, if that was within so long before now.
+    /// The time of the last reading, if it is at most `most` ago.
     pub(crate) fn read_within(&self, most: Nanos, now: Instant) -> Option<Instant> {
         self.read_at.filter(|at| now.since(*at) <= most)
     }
 
-    /// What was counted of a target when counts were read last.
+    /// A target's counters at the last reading.
     pub(crate) fn meter(&self, id: u32) -> Meter {
         self.meters.get(&id).copied().unwrap_or_default()
     }
 
-    /// What a target does, if that is known.
+    /// A target's present rates, if known.
     pub(crate) fn pace(&self, id: u32, now: Instant) -> Option<[Pace; 2]> {
         self.read_within(LONGEST, now)?;
         self.paces.get(&id).copied()
     }
 
-    /// What a target sends and receives, if that is known.
+    /// A target's present sending and receiving rate, if known.
     pub(crate) fn of(&self, id: u32, now: Instant) -> Option<[Amount; 2]> {
         self.pace(id, now).map(|paces| paces.map(|pace| pace.rate))
     }
 
-    /// Takes in what has passed the interfaces of managed links; with each link what its receive stage passes.
+    /// Adds a reading of the interfaces of managed links. `links` has each link with what its
+    /// receive stage passes.
     pub(crate) fn links(&mut self, now: Instant, seen: &Seen, links: &[(String, Option<Rate>)]) {
         let passed = self.links_at.map_or(Nanos(0), |at| now.since(at));
         if self.links_at.is_some() && passed < SHORTEST {
@@ -133,14 +134,15 @@ impl Rates {
         self.links_at = Some(now);
     }
 
-    /// What a link receives, if that is more than its receive stage passes, and not for a moment only.
+    /// A link's receiving rate, if it has been above what the receive stage passes for [`IN_A_ROW`]
+    /// readings.
     pub(crate) fn overload(&self, link: &str) -> Option<Amount> {
         let wire = self.links.get(link)?;
         let [_, received] = wire.rates?;
         (wire.above >= IN_A_ROW).then_some(received)
     }
 
-    /// What passes a link now, sent and received, if that is known.
+    /// A link's present sending and receiving rate, if known.
     pub(crate) fn of_link(&self, link: &str, now: Instant) -> Option<[Amount; 2]> {
         self.links_at.filter(|at| now.since(*at) <= LONGEST)?;
         self.links.get(link)?.rates
@@ -149,7 +151,8 @@ impl Rates {
 
 impl Pace {
     fn between(before: &Flow, now: &Flow, passed: Nanos) -> Pace {
-        // Eight times as many are a rate in bits: per second of what is counted one by one, an eighth of that.
+        // `per_second` converts bytes to bits, a factor of eight that counts of packets do not
+        // need.
         let times = |before, now| per_second(before, now, passed).0.div_ceil(8);
         Pace {
             rate: per_second(before.sent_bytes, now.sent_bytes, passed),
@@ -167,17 +170,17 @@ fn per_second(before: u64, after: u64, passed: Nanos) -> Amount {
     Amount(u64::try_from(bits / u128::from(passed.0)).unwrap_or(u64::MAX))
 }
 
-/// Readings closer together than this say little.
+/// Readings closer together than this are too inaccurate for rates.
 const SHORTEST: Nanos = Nanos::from_millis(200);
-/// Readings further apart than this are of another time.
+/// Readings further apart than this give no present rate.
 const LONGEST: Nanos = Nanos::from_secs(5);
-/// How often all of ours is looked at though nothing was heard: at every tick of a second, so that a repair takes
-/// less than two.
+/// How often all kernel objects are audited without an event: at every tick of a second, so that a
+/// repair takes less than two.
 const AUDIT: Nanos = Nanos::from_millis(900);
-/// TCP that finds its rate goes above it for a moment; only what stays above is too much.
+/// TCP exceeds its rate for a moment while it probes; only an excess in so many readings counts.
 const IN_A_ROW: u32 = 3;
-/// What TCP sends again after it went above its rate stays under this (sixteen flows in 1.4 Mbit/s of 100: 1.8 % above
-/// what passes); a flood fills the wire, 3 % above it.
+/// TCP's retransmissions after it has exceeded its rate stay below this factor (sixteen flows in
+/// 1.4 Mbit/s of 100: 1.8 % above what passes); a flood fills the wire, 3 % above it.
 const ABOVE: (u64, u64) = (1_023, 1_000);
 
 #[cfg(test)]

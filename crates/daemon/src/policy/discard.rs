@@ -1,39 +1,42 @@
-//! Discard patterns of a link, as text: which frames its driver throws away before it asks whose they are.
+//! Discard patterns of a link, as text: the frames that its driver drops before it classifies them
+//! to a flow.
 //!
-//! `12=0800 23=11 36=0035` says that the two bytes at 12 are 0800, the byte at 23 is 11, and so on; offsets count from the first byte of
-//! the Ethernet header, bytes are hexadecimal. `23=10/f0` looks at the bits of the mask f0 alone. What a driver can do is bounded
-//! ([`PATTERN_WORDS`] and its neighbours), and a pattern beyond that is refused here, where its line is known.
+//! `12=0800 23=11 36=0035` matches if the two bytes at 12 are 0800, the byte at 23 is 11, and so
+//! on. Offsets count from the first byte of the Ethernet header, bytes are hexadecimal. `23=10/f0`
+//! compares only the bits of the mask f0. A driver supports a bounded set of patterns
+//! ([`PATTERN_WORDS`] and its neighbours); a pattern beyond that is refused here, where its line is
+//! known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use netnice_api::direct::{PATTERN_REACH, PATTERN_SHAPES, PATTERN_WORDS, Term};
 
-/// Why a text is no pattern.
+/// Why a pattern is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DiscardError {
-    /// A part of it is no term.
+    /// A part is not a term.
     #[error(
         "`{0}` is no term of a discard pattern; write OFFSET=HEX or OFFSET=HEX/MASK, as in 12=0800 or 23=10/f0"
     )]
     Term(String),
-    /// A value or a mask of no or too many bytes, or of different ones.
+    /// Value or mask have no bytes, too many, or different numbers of them.
     #[error("`{0}`: value and mask are hexadecimal, both of the same 1 to 8 bytes")]
     Bytes(String),
-    /// A value that its mask hides.
+    /// The value has bits outside its mask.
     #[error("`{0}`: the value has bits that the mask has not, so nothing fits")]
     Hidden(String),
-    /// It looks too far.
+    /// A term exceeds the part of a frame that patterns can match.
     #[error("`{term}` ends at byte {end}: patterns look at the first {PATTERN_REACH}")]
     Reach {
-        /// Which term.
+        /// The term.
         term: String,
-        /// Where it ends.
+        /// The offset after its last byte.
         end: usize,
     },
-    /// Two terms want different values of one bit.
+    /// Two terms contradict each other in a bit.
     #[error("two terms contradict each other at byte {0}")]
     Contradiction(u16),
-    /// None, or one that looks at nothing.
+    /// The pattern has no term, or none with a bit to match.
     #[error("a discard pattern without a bit to look at would discard everything")]
     Empty,
     /// Too many terms.
@@ -42,14 +45,14 @@ pub(super) enum DiscardError {
     /// Too many patterns.
     #[error("{0} discard patterns for one link; {MOST} are allowed")]
     Patterns(usize),
-    /// Too many ways of looking at a frame.
+    /// Too many different masks.
     #[error(
         "the patterns of one link look at {0} different sets of bits; {PATTERN_SHAPES} are allowed"
     )]
     Shapes(usize),
 }
 
-/// One pattern.
+/// Parses one pattern.
 pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
     let terms: Vec<&str> = text.split_whitespace().collect();
     if terms.len() > usize::from(PATTERN_WORDS) {
@@ -77,7 +80,7 @@ pub(super) fn pattern(text: &str) -> Result<Vec<Term>, DiscardError> {
     }
 }
 
-/// Whether a driver can look for all of these at once.
+/// Checks that a driver supports these patterns together.
 pub(super) fn together(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
     if patterns.len() > MOST {
         return Err(DiscardError::Patterns(patterns.len()));
@@ -93,7 +96,7 @@ pub(super) fn together(patterns: &[Vec<Term>]) -> Result<(), DiscardError> {
     }
 }
 
-/// A term, byte by byte.
+/// Parses a term into one term for each byte.
 fn bytes_of(text: &str) -> Result<Vec<Term>, DiscardError> {
     let no_term = || DiscardError::Term(text.to_owned());
     let no_bytes = || DiscardError::Bytes(text.to_owned());
@@ -137,9 +140,9 @@ fn hexadecimal(text: &str) -> Option<Vec<u8>> {
     bytes.collect()
 }
 
-/// The bytes of one term: with so many, a pattern of [`PATTERN_WORDS`] terms is one of as many words.
+/// Bytes of one term: with at most so many, a pattern of [`PATTERN_WORDS`] terms has as many words.
 const LONGEST: usize = 8;
-/// Patterns of a link.
+/// Largest number of patterns of a link.
 const MOST: usize = 64;
 
 #[cfg(test)]
@@ -200,7 +203,7 @@ mod tests {
         assert_eq!(together(&others[1..]), Ok(()));
     }
 
-    /// A driver is told all of a link at once.
+    /// A driver gets all patterns of a link in one call.
     #[test]
     fn as_many_patterns_as_there_may_be_are_one_call() {
         let longest = [96, 104, 112, 120].map(|offset| format!("{offset}=ffffffffffffffff"));

@@ -1,4 +1,5 @@
-//! `[quotas]` of the policy file: numbers without quotes, sizes and times as text with their units.
+//! `[quotas]` of the policy file: counts without quotes, sizes and times as text with their units.
+//! A value out of its range is an error with its line.
 
 use serde::Deserialize;
 use toml::Spanned;
@@ -24,7 +25,7 @@ pub(super) struct QuotasDoc {
 }
 
 impl Reader<'_> {
-    /// The table with what the file changes in it.
+    /// The default quotas with the changes of the file.
     pub(super) fn quotas(&self, doc: &QuotasDoc) -> Result<Quotas, PolicyError> {
         let mut quotas = Quotas::of_file(self.path);
         for (quota, count) in [

@@ -1,4 +1,5 @@
-//! The rules of the administrator as they are known now: those of the policy file, and those of unit files.
+//! The present rules of the administrator, from the policy file and from unit files, and the
+//! reasons why some are not in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -11,29 +12,29 @@ use crate::clock::Now;
 use crate::host::Inventory;
 use crate::journal::Journal;
 
-/// See the module.
+/// See the module docs.
 #[derive(Default)]
 pub(crate) struct Rules {
-    /// The policy that is in force.
+    /// The policy in force.
     pub policy: Policy,
     /// The policy file.
     pub path: Option<PathBuf>,
-    /// Why the policy file as it is now is not in force.
+    /// Why the present policy file is not in force; `None` if it is.
     pub fault: Option<String>,
-    /// One has been in force since this daemon began.
+    /// True if a policy has been in force since the start of the daemon.
     pub read: bool,
-    /// What unit files ask for.
+    /// The sections of unit files.
     pub units: Units,
-    /// Sections of unit files that are not in force, by unit, and why.
+    /// Why sections of unit files are not in force, by target.
     pub unit_faults: BTreeMap<String, String>,
-    /// Where unit files are looked for; nowhere in tests.
+    /// The folders of unit files; empty in tests.
     unit_path: Vec<PathBuf>,
-    /// The units that ran when they were read; of interest where templates have a section.
+    /// The units that ran when the files were read; needed if templates have a section.
     running: BTreeSet<String>,
 }
 
 impl Rules {
-    /// What is in force may not be what the file says: nothing of it was ever read.
+    /// True if the policy file is invalid and no policy has been in force before.
     pub(crate) fn is_unknown(&self) -> bool {
         self.fault.is_some() && !self.read
     }
@@ -43,17 +44,18 @@ impl Rules {
         self.policy.links.iter().find(|rule| rule.name == *link)
     }
 
-    /// Looks for unit files in these folders from now on.
+    /// Sets the folders of unit files.
     pub(crate) fn look_for_units(&mut self, path: Vec<PathBuf>) {
         self.unit_path = path;
     }
 
-    /// The folders in which a change may change what units ask for.
+    /// The folders in which a change may affect the contracts of units.
     pub(crate) fn unit_folders(&self) -> &BTreeSet<PathBuf> {
         &self.units.folders
     }
 
-    /// Whether other units run than when their files were read, where that matters.
+    /// True if a template has a section and the running units have changed since the files were
+    /// read.
     pub(crate) fn other_instances_run(&self, machine: &mut impl Inventory) -> bool {
         self.units.templates && machine.running_units() != self.running
     }
@@ -67,7 +69,7 @@ impl Rules {
         units::read(&self.unit_path, &self.running)
     }
 
-    /// Remembers what unit files ask for, and says what of it is not in force.
+    /// Stores the sections of unit files, and returns those that are not in force.
     pub(crate) fn keep_units(
         &mut self,
         units: Units,
@@ -96,7 +98,7 @@ impl Rules {
         said.map(|fault| format!("not in force: {fault}")).collect()
     }
 
-    /// Says which file is the policy.
+    /// Sets the path of the policy file.
     pub(crate) fn follow(&mut self, path: &Path) {
         self.path = Some(path.to_owned());
     }

@@ -6,7 +6,7 @@ fn parse(text: &str) -> Result<Policy, PolicyError> {
     Policy::parse(Path::new("policy.toml"), text)
 }
 
-/// What a file asks for that says nothing.
+/// The policy of an empty file.
 fn nothing() -> Policy {
     Policy {
         quotas: Quotas::of_file(Path::new("policy.toml")),

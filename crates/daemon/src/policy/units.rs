@@ -7,24 +7,26 @@
 //! NetworkDownMax=20mbit
 //! ```
 //!
-//! The service manager passes over sections whose name begins with `X-` (systemd.unit(5)), so the contract stands where
-//! everything else about a unit does, and what `systemctl edit` and `systemctl cat` do with it is right. A file of our
-//! own beside the units would have to be kept in step with names, instances, masks and packages; the policy file is
-//! there for those who want one.
+//! The service manager ignores sections whose name begins with `X-` (systemd.unit(5)). So the
+//! contract is beside the other settings of the unit, and `systemctl edit` and `systemctl cat` work
+//! for it. A separate file beside the units would have to follow names, instances, masks and
+//! packages; administrators who want a separate file have the policy file.
 //!
-//! Files are found and laid over one another as systemd does it:
+//! Files are found and merged as systemd does it:
 //! - the folders of the search path, the first wins; `$SYSTEMD_UNIT_PATH` is honoured;
-//! - the unit's own file, then the `.conf` files of `NAME.d`, of the template's `.d`, of `foo-.service.d` for
-//!   `foo-bar.service`, and of `service.d`, in the order of the files' names; of two of the same name, the one in the
-//!   more specific folder, then the one earlier in the search path;
-//! - the later assignment wins, an empty one (or `infinity`) takes an earlier one back; what is linked to /dev/null or is
-//!   empty says nothing.
+//! - the unit's own file, then the `.conf` files of `NAME.d`, of the template's `.d`, of
+//!   `foo-.service.d` for `foo-bar.service`, and of `service.d`, in the order of the files' names;
+//!   of two with the same name, the one in the more specific folder, then the one earlier in the
+//!   search path;
+//! - the later assignment wins, an empty one (or `infinity`) cancels an earlier one; an empty file
+//!   or a link to /dev/null has no effect.
 //!
-//! A template has no traffic; its section is for each instance that is named in a folder (as an enabled one is) or runs.
+//! A template has no traffic. Its section applies to each instance that is named in a folder (as an
+//! enabled one is) or runs.
 //!
-//! **Each unit stands for itself.** Where a section cannot be understood, the unit keeps what it had, and the fault is
-//! said with file and line; the others are served. (One bad line in a package must not take the limits of all others
-//! away.)
+//! **Each unit is independent.** If a section is invalid, the unit keeps its former contract, and
+//! the error names file and line; the other units are served. (One bad line in a package must not
+//! remove the limits of all others.)
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -41,16 +43,16 @@ mod tree;
 use section::Assignment;
 use tree::Tree;
 
-/// What unit files ask for.
+/// The contracts in unit files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Units {
-    /// A rule for each unit that has a section, in the order of their names.
+    /// A rule for each unit with a section, in the order of their names.
     pub rules: Vec<Rule>,
-    /// Units whose section makes no sense, and why.
+    /// The errors of invalid sections, by unit.
     pub faults: BTreeMap<String, String>,
-    /// The folders in which a change may change all this.
+    /// The folders in which a change may affect the rules.
     pub folders: BTreeSet<PathBuf>,
-    /// Whether a template has a section: then it matters which instances run.
+    /// True if a template has a section: then the rules depend on the running instances.
     pub templates: bool,
 }
 
@@ -71,7 +73,7 @@ pub fn read(path: &[PathBuf], running: &BTreeSet<String>) -> Units {
     units
 }
 
-/// The folders of unit files, those first that win (systemd.unit(5), of the system manager).
+/// The folders of unit files, in order of precedence (systemd.unit(5), for the system manager).
 pub fn search_path() -> Vec<PathBuf> {
     match std::env::var_os("SYSTEMD_UNIT_PATH") {
         Some(folders) => path_of(&folders.to_string_lossy()),
@@ -79,7 +81,7 @@ pub fn search_path() -> Vec<PathBuf> {
     }
 }
 
-/// A search path as the variable says it; an empty last part stands for the usual folders.
+/// Parses a search path; an empty last part stands for the default folders.
 fn path_of(text: &str) -> Vec<PathBuf> {
     let (named, usual) = match text.strip_suffix(':') {
         Some(named) => (named, USUAL),
@@ -90,7 +92,7 @@ fn path_of(text: &str) -> Vec<PathBuf> {
     folders.collect()
 }
 
-/// The rule of a unit, if any file of it has a section that asks for something.
+/// The rule of a unit, if one of its files has a section with an assignment.
 fn rule(tree: &Tree, name: &str) -> Result<Option<Rule>, String> {
     let mut settings: BTreeMap<Key, Assignment> = BTreeMap::new();
     for (order, file) in tree.files_of(name).into_iter().enumerate() {
@@ -143,14 +145,14 @@ fn rule(tree: &Tree, name: &str) -> Result<Option<Rule>, String> {
     }))
 }
 
-/// What a key of the section says.
+/// The meaning of a key of the section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Clause(Clause),
     Extra,
 }
 
-/// The keys, in the manner of the service manager's own (`CPUWeight=`, `IOReadBandwidthMax=`).
+/// The keys, named like the service manager's own (`CPUWeight=`, `IOReadBandwidthMax=`).
 const KEYS: [(&str, Key); 11] = [
     ("NetworkUpMax", Key::Clause(Clause::Up)),
     ("NetworkDownMax", Key::Clause(Clause::Down)),
@@ -165,7 +167,7 @@ const KEYS: [(&str, Key); 11] = [
     ("NetworkSliceExtra", Key::Extra),
 ];
 
-/// How a rule of a unit file is called, before the name of the file.
+/// The start of the name of a unit file's rule; the file's name follows.
 pub const SECTION: &str = "section [X-Netnice] of ";
 
 /// systemd.unit(5), table 1, for the system manager.
@@ -185,7 +187,7 @@ const USUAL: &[&str] = &[
     "/run/systemd/generator.late",
 ];
 
-/// Whether a file says nothing: linked to /dev/null, or empty (a masked unit).
+/// True if a file has no effect: linked to /dev/null or empty (a masked unit).
 fn is_mask(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|about| !about.is_file() || about.len() == 0)
 }

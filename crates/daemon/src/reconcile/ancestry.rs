@@ -1,7 +1,9 @@
 //! Which held targets lie inside a process family. Pure.
 //!
-//! The kernel's members say to which target each process belongs; it belongs to those around that one too. A target made by pid lies inside a family if its
-//! named process does; once that one has left, and for targets made by name, all of its members must.
+//! The kernel's members table has the target of each process; the process also belongs to the
+//! targets around that one. A target made by pid lies inside a family if its named process does.
+//! Once that process has left the target, and for targets made by name, all members must lie
+//! inside.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +12,8 @@ use netnice_core::target::Target;
 use crate::host::Members;
 use crate::ledger::{Body, Ledger};
 
-/// Numbers of the held targets whose processes are all in `family`, but for those that the process `newcomer` is itself
-/// in: it is made a target inside them.
+/// Ids of the held targets whose processes are all in `family`, without the targets that contain
+/// the process `newcomer`: its new target is inside them.
 pub(super) fn inside(
     ledger: &Ledger,
     members: &Members,

@@ -1,4 +1,5 @@
-//! From the ledger to what the kernel room should make of it. Pure.
+//! The desired kernel state of a ledger: classes, limits and shares, and control groups to bind.
+//! Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +10,7 @@ use netnice_kernel::plan::{self, Desired, Limit, Share};
 
 use crate::ledger::{Body, Held, Ledger, Managed};
 
-/// All that should be in force.
+/// The complete desired state.
 pub(crate) fn desired(ledger: &Ledger) -> Desired {
     let targets = ledger.held().map(|held| target(ledger, held));
     let left = ledger.remnants().map(|remnant| plan::Target {
@@ -19,7 +20,8 @@ pub(crate) fn desired(ledger: &Ledger) -> Desired {
         limit: limit(&remnant.contract),
         burst: burst(&remnant.contract),
         share: None,
-        // Its turns are as long as they were: a turn of one unit would make all others a hundred packets long.
+        // The remnant keeps its HTB quantum: a quantum of one unit would make all others a hundred
+        // packets long.
         weight: remnant.contract.weight().unwrap_or_default().get(),
         priority: remnant.contract.priority().unwrap_or_default().get(),
     });
@@ -33,8 +35,8 @@ pub(crate) fn desired(ledger: &Ledger) -> Desired {
     }
 }
 
-/// The control groups that are a target's from the start, when they are made (anew): by their path, and units also by
-/// their name, which the service manager gives to no other group.
+/// The control groups that are bound to a target at their creation: by path, and for units also by
+/// name, which the service manager gives to no other group.
 pub(crate) fn awaited(ledger: &Ledger) -> BTreeMap<String, u32> {
     let mut names = BTreeMap::new();
     for held in ledger.held() {
@@ -56,8 +58,8 @@ pub(crate) fn awaited(ledger: &Ledger) -> BTreeMap<String, u32> {
     names
 }
 
-/// The link that a target has a class of its own on: the one that it names; else, if it asks for a weight or a
-/// priority, the only one that is managed.
+/// The link on which a target has a class of its own: the one that its contract names; else, with a
+/// weight or priority, the only managed one.
 pub(crate) fn link_of<'l>(ledger: &'l Ledger, contract: &Contract) -> Option<&'l Managed> {
     if let Some(name) = contract.on() {
         return ledger.link(name.as_str());
@@ -110,12 +112,12 @@ fn limit(contract: &Contract) -> Limit {
     }
 }
 
-/// How long a target may run ahead: of a slice one slice.
+/// The burst of a target, as time at its rate; for a slice contract, one slice.
 pub(crate) fn burst(contract: &Contract) -> Nanos {
     contract.link_burst(Direction::Up)
 }
 
-/// A link, as far as the kernel's classes share it out: what the direct path has of it is not theirs.
+/// A link's rates for the kernel's classes, without the direct path's part.
 fn link(ledger: &Ledger, managed: &Managed) -> plan::Link {
     let link = &managed.link;
     let usable = link.usable(Direction::Up);

@@ -1,4 +1,5 @@
-//! A change that is worked out but not installed.
+//! A change that is computed but not installed: a ledger, its rollbacks, and the acts that go with
+//! it.
 
 use netnice_core::admission::TargetId;
 use netnice_core::target::Target;
@@ -8,22 +9,22 @@ use crate::ledger::undo::Undos;
 use crate::ledger::{Body, Closed, Ledger};
 use crate::state::Books;
 
-/// See the module.
+/// See the module docs.
 #[derive(Clone)]
 pub(crate) struct Draft {
-    /// The ledger as it would be.
+    /// The ledger after the change.
     pub ledger: Ledger,
-    /// What would wait to be taken back.
+    /// The pending rollbacks after the change.
     pub undos: Undos,
-    /// What is to be taken in and let go.
+    /// The bindings to add and to release.
     pub acts: Vec<Act>,
-    /// Nobody has asked for it: it is what happened, or what was asked for earlier. It is done though it cannot be
-    /// written down, and written down later.
+    /// True if no request caused the change: it follows from an event or an earlier request. It is
+    /// installed even if the state file cannot be written, and written later.
     pub by_itself: bool,
 }
 
 impl Draft {
-    /// Starts a change of what the books say.
+    /// Starts a change of the books.
     pub(crate) fn of(books: &Books) -> Draft {
         Draft {
             ledger: books.ledger.clone(),
@@ -33,7 +34,7 @@ impl Draft {
         }
     }
 
-    /// Lets a target go, with what it is made of and what waits for it.
+    /// Closes a target: releases its binding, and drops its pending rollbacks.
     pub(crate) fn close(&mut self, slot: TargetId) -> Option<Closed> {
         let closed = self.ledger.close(slot)?;
         self.undos.forget_target(closed.held.id);
@@ -51,7 +52,7 @@ impl Draft {
     }
 }
 
-/// The act that lets go of what a target is made of.
+/// The act that releases a target's binding.
 fn release(closed: &Closed) -> Option<Act> {
     let id = closed.held.id;
     match &closed.held.body {

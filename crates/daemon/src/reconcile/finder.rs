@@ -1,4 +1,4 @@
-//! What targets are made of: finding it on the machine, and taking it into a draft.
+//! Finds what targets consist of on the machine, and adds it to a draft.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +11,23 @@ use crate::denied::Denied;
 use crate::host::{Act, Inventory, Process};
 use crate::ledger::{Body, Held, Ledger, Newcomer, Place};
 
-/// The act that binds what was found, once the target has a number.
+/// Makes the act that binds what was found, from the target's id.
 type Bind = Box<dyn FnOnce(u32) -> Act>;
 
-/// See the module.
+/// See the module docs.
 pub(crate) struct Finder<'a, I> {
     machine: &'a mut I,
-    /// What is held now.
+    /// The present ledger.
     ledger: &'a Ledger,
 }
 
 impl<'a, I: Inventory> Finder<'a, I> {
-    /// On this machine, beside what is held now.
+    /// A finder on this machine and ledger.
     pub(crate) fn new(machine: &'a mut I, ledger: &'a Ledger) -> Finder<'a, I> {
         Finder { machine, ledger }
     }
 
-    /// Takes a process in as the first of a target.
+    /// Opens a target with a process as its first.
     pub(crate) fn open_process(
         &mut self,
         draft: &mut Draft,
@@ -50,7 +50,8 @@ impl<'a, I: Inventory> Finder<'a, I> {
         Ok(slot)
     }
 
-    /// Takes one more process into a target of processes. What contains the target is what contains all of them.
+    /// Adds a process to a target of processes. The targets around it are then those that contain
+    /// all its processes.
     pub(crate) fn join_as(
         &mut self,
         draft: &mut Draft,
@@ -93,7 +94,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         }
     }
 
-    /// The held targets that a process contains.
+    /// The held targets inside a process.
     fn inside_process(&mut self, process: &Process, only: bool) -> Result<BTreeSet<u32>, Denied> {
         if only {
             return Ok(BTreeSet::new());
@@ -102,13 +103,15 @@ impl<'a, I: Inventory> Finder<'a, I> {
         self.inside_family(&family, Some(process.root.pid))
     }
 
-    /// The held targets that lie wholly inside a family. `newcomer` is the process that it descends from.
+    /// The held targets entirely inside a family. `newcomer` is the process from which the family
+    /// descends.
     fn inside_family(
         &mut self,
         family: &BTreeSet<u32>,
         newcomer: Option<u32>,
     ) -> Result<BTreeSet<u32>, Denied> {
-        // Whatever lies inside has a member inside; and where all are of what is around, nothing does.
+        // A target inside has a member inside; if all members belong to the target around it, no
+        // target is inside.
         let around = newcomer.map_or(0, |pid| self.machine.membership(pid).0);
         let mixed = family.iter().any(|pid| {
             let (own, _) = self.machine.membership(*pid);
@@ -121,7 +124,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         Ok(ancestry::inside(self.ledger, &members, family, newcomer))
     }
 
-    /// The slot of a target that is no process: as it is held under this name or another, or opened now.
+    /// The slot of a target that is not a process: held under this name or another, or opened now.
     pub(crate) fn slot_of_thing(
         &mut self,
         draft: &mut Draft,
@@ -134,7 +137,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         self.slot_of_found(draft, target, found)
     }
 
-    /// The same for a target that may wait for what is not there.
+    /// The same for a target that may not exist yet.
     pub(crate) fn seat_of(
         &mut self,
         draft: &mut Draft,
@@ -193,7 +196,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         Ok(slot)
     }
 
-    /// The held target that a person means, under whatever name it is held.
+    /// The held target of this name, or of another name with the same body.
     pub(crate) fn lookup(&mut self, target: &Target) -> Result<&'a Held, Denied> {
         let id = match self.ledger.find(target) {
             Some(held) => Some(held.id),
@@ -210,7 +213,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         })
     }
 
-    /// Tells what a target is made of, whether or not it is held.
+    /// What a target consists of, held or not.
     pub(crate) fn find(&mut self, text: &str) -> Result<Found, Denied> {
         let target: Target = text.parse()?;
         let body = match &target {
@@ -225,7 +228,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
         made_of(&body, &target).ok_or_else(|| Denied::Failed(format!("{target} is not there now")))
     }
 
-    /// Finds what a target that is no process is made of, where it is, and how it is bound.
+    /// The body and place of a target that is not a process, and how to bind it.
     pub(crate) fn find_thing(&mut self, target: &Target) -> Result<(Body, Place, Bind), Denied> {
         let nowhere = Place::default();
         let bound = match target {
@@ -266,7 +269,7 @@ impl<'a, I: Inventory> Finder<'a, I> {
     }
 }
 
-/// What a target is made of, if it is there; of processes those that it was made with.
+/// What a target consists of, if it exists; for processes, the named ones.
 pub(crate) fn made_of(body: &Body, target: &Target) -> Option<Found> {
     match (body, target) {
         (Body::Processes { roots, .. }, _) => {

@@ -1,5 +1,6 @@
-//! Installing a change: what leaves is released ([`Act::Release`] and the unbinding acts), classes and limits are made as
-//! desired ([`Enforcer::apply`]), what comes is taken in. Where a step fails, those that were done are taken back.
+//! Installs a change in three steps: releases ([`Act::Release`] and the unbinding acts), classes
+//! and limits ([`Enforcer::apply`]), then new bindings. If a step fails, the completed ones are
+//! undone.
 
 use netnice_kernel::enforce::Adoption;
 use netnice_kernel::plan::Desired;
@@ -7,15 +8,15 @@ use netnice_kernel::plan::Desired;
 use crate::denied::Denied;
 use crate::host::{Act, Enforcer};
 
-/// A change that is in force and can be taken back until it is kept.
+/// An installed change that can be undone until it is written to the state file.
 #[derive(Debug)]
 pub(super) struct Installed {
     undo: Vec<Act>,
-    /// What was found when processes were taken in.
+    /// What was found when processes were adopted.
     pub adoption: Adoption,
 }
 
-/// Carries out a change; where a step fails, takes back those that were done.
+/// Carries out a change. If a step fails, undoes the completed ones.
 pub(super) fn install<H: Enforcer>(
     host: &mut H,
     before: &Desired,
@@ -60,7 +61,7 @@ fn steps<H: Enforcer>(
 }
 
 impl Installed {
-    /// Puts back what was in force before.
+    /// Restores the former state.
     pub(super) fn take_back<H: Enforcer>(self, host: &mut H, before: &Desired) {
         let undo = self.undo;
         let (leaving, coming): (Vec<Act>, Vec<Act>) =

@@ -1,4 +1,4 @@
-//! What flows have of a link, and what is left for the classes of the kernel.
+//! The flows' parts of links, and the rates left for the kernel's classes.
 
 use netnice_core::contract::IfName;
 
@@ -9,11 +9,11 @@ use crate::host::Host;
 use crate::ledger::part::Part;
 
 impl<H: Host> Reconciler<H> {
-    /// Says what flows have of a link, and gives the rest to the kernel's classes. It is not written down: the next
-    /// daemon asks the drivers.
+    /// Sets the flows' part of a link, and gives the rest to the kernel's classes. The part is not
+    /// in the state file: the next daemon asks the drivers.
     ///
     /// # Errors
-    /// The kernel refuses the classes; then all is as it was.
+    /// If the kernel refuses the classes; then all is as before.
     pub(crate) fn set_part(&mut self, link: &IfName, part: Option<Part>) -> Result<(), Denied> {
         let ledger = &mut self.books.ledger;
         let tree = |part: Option<&Part>| part.map(|part| part.tree);
@@ -30,7 +30,7 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Admits again what was degraded, if there is room for it now.
+    /// Admits degraded targets again, as far as they fit.
     pub(crate) fn heal(&mut self, now: Now) {
         let mut held = self.books.ledger.held();
         if held.any(|held| held.refused.is_some()) {

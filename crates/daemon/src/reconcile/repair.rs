@@ -1,9 +1,10 @@
-//! Repair: interfaces come and go, and other programs delete what they do not know.
+//! Repair: follows interfaces that appear and disappear, and restores objects that other programs
+//! delete.
 //!
-//! Whatever changes on links and qdiscs without our doing makes the daemon look. New interfaces get the programs, links
-//! that came back get their classes. Where something of ours is missing it is put back, at once the first time, and
-//! then with longer and longer pauses; after [`TRIES`] within [`WINDOW`] somebody clearly wants it gone, and the daemon
-//! says so instead of fighting.
+//! Every change of links and qdiscs that the daemon did not make causes a check. New interfaces get
+//! the eBPF programs, returning links get their classes. A missing object is restored, at once the
+//! first time, then after longer and longer pauses. After [`TRIES`] repairs within [`WINDOW`] the
+//! removal counts as intended: the daemon stops the repairs and reports it.
 
 use netnice_core::units::{Instant, Nanos};
 
@@ -12,20 +13,20 @@ use crate::clock::Now;
 use crate::denied::Denied;
 use crate::host::Host;
 
-/// How often something had to be put back.
+/// The recent repairs.
 #[derive(Debug, Default)]
 pub(crate) struct Repairs {
-    /// When, within the last [`WINDOW`].
+    /// Times of the repairs within the last [`WINDOW`].
     recent: Vec<Instant>,
-    /// When a repair is due that had to wait.
+    /// Time of a repair that was postponed.
     due: Option<Instant>,
-    /// Why nothing is repaired any more.
+    /// Why repairs have stopped; `None` while they continue.
     pub given_up: Option<String>,
-    /// Things that were put back since the daemon was started.
+    /// Number of restored objects since the start of the daemon.
     pub total: u64,
 }
 
-/// Whether something may be put back now.
+/// Whether an object may be restored now.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Now,
@@ -34,7 +35,7 @@ enum Verdict {
 }
 
 impl Repairs {
-    /// Somebody has changed what should be in force: a new start.
+    /// Starts repairs again, after a change of the desired state.
     pub(crate) fn forgive(&mut self) {
         *self = Repairs {
             total: self.total,
@@ -63,8 +64,9 @@ impl Repairs {
 }
 
 impl<H: Host> Reconciler<H> {
-    /// Looks at what is ours in the kernel, and puts back what is missing. If something was `heard` of interfaces,
-    /// looks at those too, and lists all anew; at other times this comes after a sample.
+    /// Checks the daemon's kernel objects, and restores missing ones. With `heard`, an event of
+    /// interfaces has come: checks the interfaces too, and lists all objects again. Otherwise the
+    /// check follows a sample.
     pub(crate) fn repair(&mut self, heard: bool, now: Now) {
         if !self.host.is_enforcing() {
             return;
@@ -105,7 +107,7 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Whether a repair that had to wait is due.
+    /// True if a postponed repair is due.
     pub(crate) fn repair_is_due(&self, now: Now) -> bool {
         self.standing
             .repairs
@@ -113,7 +115,7 @@ impl<H: Host> Reconciler<H> {
             .is_some_and(|due| due <= now.monotonic)
     }
 
-    /// Lets the kernel room look anew, and applies what is wanted to what came back.
+    /// Makes `kernel` read the present state, and applies the desired state to what came back.
     fn put_back(&mut self, now: Now) {
         if let Err(denied) = self.host.reconcile() {
             tracing::debug!(%denied, "reconciling");
@@ -121,7 +123,7 @@ impl<H: Host> Reconciler<H> {
         self.apply_all(now);
     }
 
-    /// Applies all that is wanted. A link that stands in the way is left out, and said to be broken.
+    /// Applies the desired state. A link that makes this fail is left out and recorded as broken.
     pub(super) fn apply_all(&mut self, now: Now) {
         let before = std::mem::take(&mut self.standing.broken);
         let wanted = self.standing.wanted(&self.books.ledger);
@@ -168,15 +170,15 @@ impl<H: Host> Reconciler<H> {
 }
 
 const NOT_IN_FORCE: &str = "what is wanted cannot be put in force";
-/// How often something is put back.
+/// Largest number of repairs within [`WINDOW`].
 const TRIES: usize = 3;
-/// Pauses before each try.
+/// The pause before each repair.
 const PAUSES: [Nanos; TRIES] = [
     Nanos::from_secs(0),
     Nanos::from_millis(500),
     Nanos::from_secs(2),
 ];
-/// Within which the tries are counted.
+/// The period in which repairs are counted.
 const WINDOW: Nanos = Nanos::from_secs(60);
 
 #[cfg(test)]

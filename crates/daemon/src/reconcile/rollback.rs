@@ -1,4 +1,4 @@
-//! Changes that are taken back by themselves: when their time is over, or their process has ended.
+//! Rolls back changes when their time is over or their process has ended.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,7 @@ use crate::ledger::undo::{self, Cleared, Undo, Waiting};
 use crate::ledger::{Body, Managed, Root, describe_link};
 
 impl<H: Host> Reconciler<H> {
-    /// Refuses terms that make no sense.
+    /// Refuses invalid terms.
     pub(crate) fn check_terms(&mut self, terms: Terms) -> Result<(), Denied> {
         terms.check()?;
         match terms.until {
@@ -30,7 +30,7 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Forgets what was cleared for a time of processes that have ended since.
+    /// Drops claims, cleared for a limited time, on processes that have ended.
     pub(crate) fn forget_ended(&mut self, draft: &mut Draft) {
         let roots: BTreeSet<Root> = draft.undos.cleared_roots().collect();
         let ended: Vec<Root> = roots.into_iter().filter(|r| !self.lives(*r)).collect();
@@ -47,14 +47,14 @@ impl<H: Host> Reconciler<H> {
         self.host.process(root.pid).is_some_and(|p| p.root == root)
     }
 
-    /// When the next change is to be taken back.
+    /// The time of the next rollback.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.books.undos.earliest()
     }
 
-    /// Takes back the changes whose time has come.
+    /// Rolls back the changes whose time is over.
     pub(crate) fn expire(&mut self, now: Now) {
-        // Many may wait for the end of one.
+        // Many changes may wait for the same process.
         let awaited: BTreeSet<Root> = self.books.undos.awaited().collect();
         let ended = awaited.into_iter().filter(|root| !self.lives(*root));
         let ended: Vec<Root> = ended.collect();
@@ -101,7 +101,7 @@ impl<H: Host> Reconciler<H> {
                     .ledger
                     .ask(slot, waiting.by, &change, now.wall_ns)
                     .or_else(|denied| {
-                        // What was there before no longer fits: then at least what was asked goes.
+                        // The former value no longer fits: then at least the change is removed.
                         let clears = change.only_clears();
                         match clears.is_empty() {
                             true => Err(denied),
@@ -131,7 +131,7 @@ impl<H: Host> Reconciler<H> {
         Ok(what)
     }
 
-    /// Brings back what was cleared, one by one; tells what came of each.
+    /// Restores cleared targets and links one by one; returns the result of each as text.
     fn bring_back(&mut self, targets: Vec<Cleared>, links: Vec<Managed>, now: Now) -> String {
         let mut told = Vec::new();
         let mut tell = |name: String, result: Result<bool, Denied>| {
@@ -152,7 +152,7 @@ impl<H: Host> Reconciler<H> {
             let result = result.and_then(|()| self.install(draft));
             tell(name, result.map(|_| true));
         }
-        // What was cleared last was around the others.
+        // The target cleared last contains the others.
         for cleared in targets.into_iter().rev() {
             let name = cleared.target.to_string();
             tell(name, self.reinstate(cleared, now));
@@ -160,7 +160,7 @@ impl<H: Host> Reconciler<H> {
         told.join(", ")
     }
 
-    /// Gives a target back the claims that were taken from it; false if what it was made of is gone.
+    /// Restores the withdrawn claims on a target; false if what it consisted of is gone.
     fn reinstate(&mut self, cleared: Cleared, now: Now) -> Result<bool, Denied> {
         let mut draft = self.draft_by_itself();
         let Some(slot) = self.slot_of_cleared(&mut draft, &cleared)? else {
@@ -173,7 +173,7 @@ impl<H: Host> Reconciler<H> {
                 claims.push(back);
                 continue;
             };
-            // What was asked meanwhile stays, and stays alone where the two do not go together.
+            // A claim made meanwhile stays, and stays alone if the two cannot be combined.
             let both = undo::merged(&back.contract.as_change(), &now.contract.as_change());
             if let Ok(both) = Contract::default().apply(&both) {
                 now.contract = both;
@@ -186,7 +186,7 @@ impl<H: Host> Reconciler<H> {
         Ok(true)
     }
 
-    /// The slot of a target that was cleared: as it is held, or opened anew.
+    /// The slot of a cleared target, opened if it is not held.
     fn slot_of_cleared(
         &mut self,
         draft: &mut Draft,

@@ -1,17 +1,17 @@
-//! Starting: what an earlier daemon wrote down, and what of it is still so.
+//! The start: compares what an earlier daemon has written with the present state, and takes over.
 //!
 //! ```text
-//!   state file      kernel            then
-//!   ─────────────────────────────────────────────────────────────────────────────────────────────
-//!   whole           in force          goes on: what an unfinished change has let go is taken in again, targets
-//!                                     without processes end, the rest is admitted again
-//!   whole           nothing           all is taken in anew: processes that live, executables, groups, users
-//!   none, damaged   in force          what the kernel holds stays: limits of nobody, until root clears all
-//!   none            nothing           a fresh start
+//!   state file      kernel      then
+//!   ───────────────────────────────────────────────────────────────────────────────────────────
+//!   whole           in force    continues: releases of an incomplete change are undone, targets
+//!                               without processes end, the rest is admitted again
+//!   whole           nothing     all is bound again: living processes, executables, groups, users
+//!   none, damaged   in force    the kernel's limits stay, without claims, until root clears all
+//!   none            nothing     a fresh start
 //! ```
 //!
-//! Nothing is guessed: limits that are found without a record hold whom they held, but nobody knows any more whom and
-//! for whom, so they are not shown as anybody's.
+//! Nothing is guessed: limits that are found without a record stay in force for their members.
+//! Their members and claims are unknown, so they are not shown as targets.
 
 use netnice_core::admission::{MAX_DEPTH, TargetId};
 use netnice_core::contract::{Change, Contract, Setting};
@@ -28,25 +28,26 @@ use crate::ledger::{Body, Held, Ledger, Managed, Remnant};
 use crate::state::State;
 use netnice_core::target::Target;
 
-/// What an earlier daemon has left on paper.
+/// What an earlier daemon has written.
 pub(crate) enum Record {
-    /// Nothing.
+    /// No state file.
     None,
-    /// All of it.
+    /// A complete state.
     Whole(Box<State>),
-    /// Something that cannot be read; why, and what was done with it.
+    /// An unreadable state file: the reason, and what was done with it.
     Lost(String),
 }
 
 impl<H: Host> Reconciler<H> {
-    /// Takes over from an earlier daemon. To be called once, before any request. Tells what a person should know.
+    /// Takes over from an earlier daemon. The caller calls it once, before any request. Returns a
+    /// notice for the doctor, if there is one.
     pub(crate) fn start(&mut self, record: Record, now: Now) -> Option<String> {
         let enforcing = self.host.is_enforcing();
         let notice = match record {
             Record::Whole(state) => {
                 self.books.ledger = state.ledger;
                 self.books.undos = state.undos;
-                // A change that was under way may have given out numbers that were not written down.
+                // An incomplete change may have assigned ids that were not written.
                 self.books
                     .ledger
                     .skip_ids(self.books.ledger.next_id() + u32::from(MAX_SLOT));
@@ -126,8 +127,8 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Takes in again what a change had let go that was never written down: processes that live and are members of
-    /// nothing, though their target is held.
+    /// Undoes the releases of a change that was never written: adopts living processes that are
+    /// members of no target although theirs is held.
     fn take_in_released(&mut self) -> Result<(), Denied> {
         let mut acts = Vec::new();
         for slot in self.ended()? {
@@ -138,14 +139,14 @@ impl<H: Host> Reconciler<H> {
         for act in &acts {
             self.host.act(act)?;
         }
-        // One that has begun to end can still be read, and its end is told no more.
+        // A process that is about to end can still be read, and its exit event may be over.
         match acts.is_empty() {
             true => Ok(()),
             false => self.host.forget_dead(),
         }
     }
 
-    /// Lets go of process targets without processes, before anything is admitted again.
+    /// Closes process targets without processes, before anything is admitted again.
     fn end_dead(&mut self, now: Now) -> Result<(), Denied> {
         for slot in self.ended()? {
             if let Some(closed) = self.books.ledger.close(slot) {
@@ -158,7 +159,8 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Lets go of processes that belong to a change that was never finished: they fall to what is around.
+    /// Releases the members of targets from a change that was never completed: the targets around
+    /// these take them over.
     fn release_strangers(&mut self) -> Result<(), Denied> {
         let mut strangers: Vec<u32> = self.host.members()?.values().map(|(own, _)| *own).collect();
         strangers.sort_unstable();
@@ -178,7 +180,7 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Number of the process target in whose limit that of a stranger was put; the classes know.
+    /// Id of the process target around an unknown target, from the tree of the kernel's classes.
     fn around_stranger(&self, found: &Found, id: u32) -> Option<u32> {
         let mut slot = found.targets.iter().find(|(of, _)| *of == id)?.1;
         for _ in 0..MAX_DEPTH {
@@ -193,7 +195,7 @@ impl<H: Host> Reconciler<H> {
         None
     }
 
-    /// The acts that take in what a target is made of, where the kernel knows nothing of it.
+    /// The acts that bind what a target consists of, if the kernel has no record of it.
     fn take_in(&mut self, held: &Held) -> Vec<Act> {
         let id = held.id;
         match (&held.body, &held.entry.target) {
@@ -247,7 +249,7 @@ impl<H: Host> Reconciler<H> {
     }
 }
 
-/// A ledger of limits that were found.
+/// A ledger of found limits.
 fn ledger_of(found: &Found) -> Ledger {
     let mut ledger = Ledger::default();
     for link in &found.links {
@@ -256,7 +258,7 @@ fn ledger_of(found: &Found) -> Ledger {
         }
     }
     let largest = found.targets.iter().map(|(id, _)| *id).max().unwrap_or(0);
-    // Sockets may carry larger numbers, of targets that ended while they lived on.
+    // Sockets may carry larger ids, of targets that ended before the sockets.
     ledger.skip_ids(largest.saturating_add(FAR));
     let mut taken: Vec<u16> = found.limits.iter().map(|limit| limit.slot).collect();
     for limit in &found.limits {
@@ -313,13 +315,13 @@ fn contract(limit: Limit) -> Contract {
     Contract::default().apply(&change).unwrap_or_default()
 }
 
-/// A link as it is managed, from what its classes share out.
+/// A managed link, from the rates of its classes.
 fn managed(link: &plan::Link) -> Option<Managed> {
     let operator = |rate: Rate| Capacity {
         rate,
         source: CapacitySource::Operator,
     };
-    // The smallest rate of which the receive stage would make what was found.
+    // The smallest capacity from which the receive stage would derive the found rate.
     let whole = |usable: Rate| {
         let bits = usable.bits_per_second() * 100;
         Rate::new(bits.div_ceil(RECEIVE_PERCENT))

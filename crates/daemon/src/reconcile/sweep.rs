@@ -1,4 +1,5 @@
-//! What happens by itself: processes end, control groups and executables are made anew, counts grow.
+//! Changes that no request caused: closes targets whose processes have ended, binds control groups
+//! and executables that were created again, and removes remnants without traffic.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use crate::ledger::{Body, Held, Place};
 use crate::peer::POLICY;
 
 impl<H: Host> Reconciler<H> {
-    /// Looks at all that ends or comes anew on the machine. To be called each second.
+    /// Checks everything that ends or appears on the machine. The caller calls it each second.
     pub(crate) fn look_around(&mut self, now: Now) {
         let tended = self.host.tend().map(|told| {
             for text in told {
@@ -33,13 +34,14 @@ impl<H: Host> Reconciler<H> {
         self.house();
     }
 
-    /// Lets go of what has ended, and binds what was made anew. To be called when something of that was heard.
+    /// Closes targets that have ended, and binds things that were created again. The caller calls
+    /// it after an event that indicates either.
     pub(crate) fn tidy(&mut self, now: Now) {
         let looked = self.sweep(now).and_then(|()| self.rebind(now));
         self.journal.judge(now, "looking around", looked);
     }
 
-    /// The paths of the control groups that are held, or were when they were there.
+    /// The paths of the held control groups, including those that do not exist now.
     pub(crate) fn group_paths(&self) -> Vec<String> {
         let path = |held: &Held| match (&held.body, &held.entry.target) {
             (_, Target::Cgroup(path)) => Some(path.to_string()),
@@ -50,7 +52,8 @@ impl<H: Host> Reconciler<H> {
         self.books.ledger.held().filter_map(path).collect()
     }
 
-    /// Shares out anew what is left over on managed links. To be called a few times a second while there are any.
+    /// Divides the left-over of managed links again. The caller calls it several times a second
+    /// while there are managed links.
     pub(crate) fn balance(&mut self, now: Now) {
         if self.books.ledger.links().next().is_none() {
             return;
@@ -59,7 +62,8 @@ impl<H: Host> Reconciler<H> {
         self.journal.judge(now, "sharing out", shared);
     }
 
-    /// Process targets whose last member has ended. A name that the policy asks for stays without any.
+    /// Process targets whose last member has ended. A name with a rule of the policy stays without
+    /// members.
     pub(super) fn ended(&mut self) -> Result<Vec<TargetId>, Denied> {
         let of_processes = |held: &&Held| match &held.body {
             Body::Processes { roots, .. } => !roots.is_empty(),
@@ -71,7 +75,7 @@ impl<H: Host> Reconciler<H> {
         let mut own: Vec<u32> = self.host.members()?.values().map(|(own, _)| *own).collect();
         own.sort_unstable();
         own.dedup();
-        // A target lives as long as one inside it: its limit holds for that one too.
+        // A target lives as long as one inside it, because its limit applies to that one too.
         let around = own
             .into_iter()
             .flat_map(|id| self.books.ledger.descent(Some(id)));
@@ -86,7 +90,7 @@ impl<H: Host> Reconciler<H> {
             .collect())
     }
 
-    /// Lets go of process targets whose last member has ended.
+    /// Closes process targets whose last member has ended.
     fn sweep(&mut self, now: Now) -> Result<(), Denied> {
         let ended = self.ended()?;
         if ended.is_empty() {
@@ -119,7 +123,7 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// Lets go of what was left over of ended targets, once nothing of it moves any more.
+    /// Removes remnants that have no more traffic.
     fn age(&mut self, now: Now) -> Result<(), Denied> {
         if self.books.ledger.remnants().all(|left| left.found) {
             return Ok(());
@@ -147,7 +151,8 @@ impl<H: Host> Reconciler<H> {
         }
     }
 
-    /// Binds anew what was made anew: a control group of the same path, another file at an executable's path.
+    /// Binds things that were created again: a control group of the same path, another file at an
+    /// executable's path.
     pub(super) fn rebind(&mut self, now: Now) -> Result<(), Denied> {
         let things: Vec<Held> = self
             .books
@@ -172,7 +177,7 @@ impl<H: Host> Reconciler<H> {
             };
             match (&held.body, &is, &held.entry.target) {
                 (Body::Cgroup(_), Body::Cgroup(is), _) => {
-                    // The one before stays the target's, for what is still being sent of it.
+                    // The former group stays bound, for packets that are still being sent.
                     let come = is.clone().map(|bound| Act::BindCgroup { id, bound });
                     draft.acts.extend(come);
                 }
@@ -197,7 +202,7 @@ impl<H: Host> Reconciler<H> {
         Ok(())
     }
 
-    /// What a target that is no process is made of now.
+    /// The present body of a target that is not a process.
     fn body_now(&mut self, held: &Held) -> Body {
         match (&held.entry.target, &held.body) {
             (Target::App(path), _) => Body::App(self.host.app(path.as_str()).ok()),

@@ -1,4 +1,5 @@
-//! For how long a change is asked: for good, for a time, until a process ends, or until nobody has confirmed it.
+//! The duration of a change: permanent, for a limited time, until a process ends, or until the time
+//! to confirm it is over.
 
 use netnice_api::Until;
 use netnice_core::contract::{Change, Contract};
@@ -12,27 +13,27 @@ use crate::ledger::Root;
 use crate::ledger::undo::{self, Undo};
 use crate::peer::Peer;
 
-/// For how long a change was asked.
+/// The duration of a change.
 #[derive(Clone, Copy)]
 pub(crate) struct Terms {
-    /// Nanoseconds until it is taken back if it is not confirmed.
+    /// Nanoseconds until it is rolled back unless it is confirmed.
     pub confirm_ns: Option<u64>,
-    /// Nanoseconds until it is taken back.
+    /// Nanoseconds until it is rolled back.
     pub for_ns: Option<u64>,
-    /// The process with whose end it is taken back.
+    /// The process at whose end it is rolled back.
     pub until: Option<Until>,
 }
 
 impl Terms {
-    /// Whether the change lasts.
+    /// True if the change is permanent.
     pub(crate) fn is_lasting(self) -> bool {
         self.confirm_ns.is_none() && self.for_ns.is_none() && self.until.is_none()
     }
 
-    /// Refuses times that are none.
+    /// Checks the times.
     ///
     /// # Errors
-    /// A time that is zero, or longer than any clock goes.
+    /// If a time is zero or exceeds [`Nanos::MAX`].
     pub(crate) fn check(self) -> Result<(), Denied> {
         let longest = Nanos::MAX;
         for (option, time) in [("--confirm", self.confirm_ns), ("--for", self.for_ns)] {
@@ -52,7 +53,7 @@ impl Terms {
         Ok(())
     }
 
-    /// What a person should know about a change for a time.
+    /// Remarks about a temporary change.
     pub(crate) fn remarks(self) -> Vec<String> {
         let after = self.for_ns.map(Nanos);
         let after = after.map(|time| format!("this will be taken back in {time}"));
@@ -63,7 +64,7 @@ impl Terms {
 }
 
 impl Draft {
-    /// Lets `undo` wait as long as was asked; tells the number to confirm.
+    /// Adds `undo` to the pending rollbacks, as the terms require; returns the number to confirm.
     pub(crate) fn wait(&mut self, terms: Terms, peer: &Peer, undo: Undo, now: Now) -> Option<u64> {
         let mut push = |time: Option<u64>, confirmable| {
             let at = now.monotonic.after(Nanos(time?));
@@ -79,8 +80,8 @@ impl Draft {
         number
     }
 
-    /// Notes that a claim on a target is changed: what waited for the same clauses does so no longer, and the change
-    /// itself waits if it was made for a time.
+    /// Records a change of a claim on a target: removes pending rollbacks of the same clauses, and
+    /// adds one for the change itself if it is temporary.
     pub(crate) fn wait_for_claim(
         &mut self,
         (id, target): (u32, &Target),

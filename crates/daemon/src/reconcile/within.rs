@@ -1,8 +1,8 @@
-//! Quotas of what is on the books: a draft that gives a user more than the quota allows is refused.
+//! Quotas of the books: refuses a draft that gives a user more than the quota allows.
 //!
-//! Counted is the result, not the request: whatever way a request takes, what its user would have after it is compared
-//! with the limit and with what the user has now. A request that leaves an amount as it is, or makes it less, is never
-//! refused, also where the limit was lowered below it.
+//! The result counts, not the request: what the user would have after the request is compared with
+//! the limit and with the present amount. A request that does not increase an amount is never
+//! refused, even if the limit was lowered below it.
 
 use std::collections::BTreeSet;
 
@@ -16,19 +16,19 @@ use crate::peer::Peer;
 use crate::quotas::{Quota, Quotas};
 use crate::state::{Books, bytes_of};
 
-/// What a user has on the books.
+/// A user's amounts on the books.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OnBooks {
-    /// Targets of which the user asks something, and what is left of such targets.
+    /// Targets on which the user has a claim, and remnants of such targets.
     pub targets: u64,
-    /// Changes that wait to be taken back.
+    /// Pending rollbacks.
     pub undos: u64,
     /// Bytes of the state file.
     pub bytes: u64,
 }
 
 impl OnBooks {
-    /// Counts them.
+    /// Counts a user's amounts.
     pub(crate) fn of(ledger: &Ledger, undos: &Undos, uid: u32) -> OnBooks {
         let undos_of = undos.iter().filter(|one| is_of(one.by, uid)).count();
         OnBooks {
@@ -49,7 +49,7 @@ impl OnBooks {
 }
 
 impl Books {
-    /// The users without privilege who have something here.
+    /// The unprivileged users with an amount on the books.
     pub(crate) fn users(&self) -> BTreeSet<u32> {
         let undos = self.undos.iter().map(|one| one.by);
         let undos = undos.filter(|by| !by.privileged).map(|by| by.uid);
@@ -58,10 +58,11 @@ impl Books {
 }
 
 impl Draft {
-    /// Refuses a draft that gives the peer more than a user may have.
+    /// Checks the peer's amounts after a draft.
     ///
     /// # Errors
-    /// The quota that it goes over; or all users together would leave no room for root and the group.
+    /// If the draft increases an amount beyond its quota, or all unprivileged users together beyond
+    /// [`MOST_OF_USERS`] targets.
     pub(crate) fn within(&self, books: &Books, quotas: &Quotas, peer: &Peer) -> Result<(), Denied> {
         if peer.privileged {
             return Ok(());
@@ -89,10 +90,10 @@ impl Draft {
 }
 
 impl Terms {
-    /// Refuses a time that is longer than a user's change may wait.
+    /// Checks the times against the user's quota.
     ///
     /// # Errors
-    /// It is.
+    /// If a time exceeds the quota `undo-time`.
     pub(crate) fn within(self, quotas: &Quotas, peer: &Peer) -> Result<(), Denied> {
         let longest = self.confirm_ns.max(self.for_ns).unwrap_or(0);
         quotas.check(peer, Quota::UndoTime, longest)
@@ -103,7 +104,7 @@ fn is_of(by: netnice_core::claims::Claimant, uid: u32) -> bool {
     by.uid == uid && !by.privileged
 }
 
-/// Places for targets that no number of users takes from root and the group.
+/// Places for targets that are reserved for root and the group.
 const KEPT_FOR_PRIVILEGED: usize = 1_024;
-/// What all users have together at most.
+/// Largest number of targets of all unprivileged users together.
 const MOST_OF_USERS: usize = MAX_SLOT as usize - KEPT_FOR_PRIVILEGED;

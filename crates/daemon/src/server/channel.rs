@@ -1,8 +1,9 @@
-//! The daemon's side of the front: its connections, their requests, and the way of answers.
+//! The daemon's side of one front: its connections, their requests, and its answers.
 //!
-//! The front is trusted to say who asks, and with nothing else: what it says is parsed again, bounded, and where it is not
-//! what a front says, the front is ended. Its connections end with it. Nothing here waits for a client: answers go to
-//! the front, which always reads.
+//! The daemon relies on the front for the identity of a peer (uid and groups) and for nothing else:
+//! its messages are parsed again and bounded, and a front that violates the protocol is ended, with
+//! all its connections. Nothing here waits for a client: answers go to the front, which always
+//! reads.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,7 +27,8 @@ use super::{Ask, Guest, Told};
 use crate::front::messages::{FromFront, Kind, LONGEST_FROM_FRONT, ToFront};
 use crate::peer::Peer;
 
-/// Serves a front until it ends, or has to; says why. `running` is told when it is ready.
+/// Serves a front until it ends or violates the protocol; returns the reason. Records in `running`
+/// that it is ready.
 pub(super) async fn attend(
     front: Front,
     asks: mpsc::Sender<Ask>,
@@ -41,7 +43,7 @@ pub(super) async fn attend(
     }
 }
 
-/// Hears what the front says until it ends; says why that is.
+/// Handles the front's messages until they end; returns the reason.
 async fn hear(
     mut told: pipe::Receiver,
     asks: mpsc::Sender<Ask>,
@@ -51,7 +53,7 @@ async fn hear(
     let mut decoder = Decoder::new(LONGEST_FROM_FRONT);
     let mut bytes = vec![0; 64 * 1024];
     let mut connections = HashMap::new();
-    // All of them end with this.
+    // Dropping this ends all tasks.
     let mut tasks = JoinSet::new();
     loop {
         match told.read(&mut bytes).await {
@@ -94,7 +96,7 @@ async fn hear(
                     request,
                 }) => {
                     let to = connections.get(&connection);
-                    // One at a time: the connection's task has taken the one before.
+                    // One request at a time: the connection's task has taken the one before.
                     if to.is_none_or(|(_, to)| to.try_send((request, process)).is_err()) {
                         return "it asks for a connection that waits, or that is not there"
                             .to_owned();
@@ -120,7 +122,7 @@ struct Client {
 }
 
 impl Client {
-    /// Serves it until it has ended and its last request is answered.
+    /// Serves the connection until it has ended and its last request is answered.
     async fn serve(self, mut requests: mpsc::Receiver<(Request, Option<Process>)>) {
         let (guest, mut news) = Guest::new();
         loop {
@@ -151,7 +153,7 @@ impl Client {
         }
     }
 
-    /// The answer to a request; none if there will be none.
+    /// The answer to a request; `None` if there will be none.
     async fn ask(&self, request: Request, fd: Option<OwnedFd>, guest: &Guest) -> Option<Told> {
         let (reply, answer) = oneshot::channel();
         let ask = Ask {
@@ -176,12 +178,12 @@ impl Client {
             frame: frame.unwrap_or_default(),
             fds: told.fds,
         };
-        // Where the front has ended there is nobody to tell.
+        // The send fails if the front has ended.
         let _ = self.out.send(message).await;
     }
 }
 
-/// A pidfd of the process that a client means.
+/// Opens a pidfd of the process that a client names.
 fn open(process: &Process) -> Result<OwnedFd, String> {
     let Process {
         pid,
@@ -202,7 +204,8 @@ fn open(process: &Process) -> Result<OwnedFd, String> {
     }
 }
 
-/// Sends answers to the front, and the quota of connections whenever it changes, until it takes none; says why.
+/// Sends answers to the front, and the quota of connections at each change, until the front takes
+/// none; returns the reason.
 async fn answer(
     orders: &UnixStream,
     mut answers: mpsc::Receiver<ToFront>,
@@ -248,9 +251,9 @@ async fn send(orders: &UnixStream, bytes: &[u8], with: &[OwnedFd]) -> io::Result
     Ok(())
 }
 
-/// Answers on their way; more of them wait with their connections.
+/// Length of the queue of answers; further answers wait in the connections' tasks.
 const MOST_ANSWERS: usize = 64;
-/// Connections that have asked something: all that a front may hold.
+/// Largest number of connections that have sent a request: as many as a front may hold.
 const MOST_CONNECTIONS: usize = 65_536;
-/// How long a front may take to go on.
+/// Time limit for the front to take an answer.
 const PATIENCE: Duration = Duration::from_secs(10);

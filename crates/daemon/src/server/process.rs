@@ -1,4 +1,4 @@
-//! The front as a process: how it is started, and how it is confined as the kernel tells it.
+//! The front's process: its start, and its confinement as the kernel shows it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,22 +17,22 @@ use tokio::time::timeout;
 
 use crate::front::messages::Ready;
 
-/// A front that was started.
+/// The channels to a started front.
 pub(super) struct Front {
-    /// The way to it. Nothing can be sent the other way.
+    /// The socket to the front. The other direction is shut.
     pub orders: UnixStream,
-    /// The way from it: a pipe, which carries bytes and no descriptors.
+    /// The pipe from the front, which carries bytes and no descriptors.
     pub told: pipe::Receiver,
 }
 
-/// The front that serves now, as a process.
+/// The present front's process.
 #[derive(Default)]
 pub(super) struct Running {
-    /// None in tests, where it is a thread, and while there is none.
+    /// `None` in tests, where the front is a thread, and while there is no front.
     child: Option<Child>,
-    /// How it is confined, once it is.
+    /// How it is confined; `None` until it is.
     ready: Option<Ready>,
-    /// Connections that have asked something, by user.
+    /// Number of connections that have sent a request, by uid.
     connections: BTreeMap<u32, u64>,
 }
 
@@ -40,9 +40,9 @@ pub(super) struct Running {
 pub(super) enum Starts {
     /// As a process.
     Process {
-        /// The folder that it begins in.
+        /// Its working folder.
         folder: PathBuf,
-        /// It takes descriptors that clients send.
+        /// True if it accepts descriptors that clients send.
         takes_descriptors: bool,
     },
     /// As a thread of this process.
@@ -74,7 +74,8 @@ impl Starts {
             let (orders, theirs) = StdStream::pair()?;
             orders.set_nonblocking(true)?;
             theirs.set_nonblocking(true)?;
-            // What the front might send to this end would be closed by who closes this end.
+            // Descriptors that the front sent to this end would be closed by the daemon, so nothing
+            // can be sent.
             orders.shutdown(Shutdown::Read)?;
             let (told, pipe) = io::pipe()?;
             fds::send(orders.as_fd(), b"l", &[listener.as_fd()])?;
@@ -104,7 +105,7 @@ impl Starts {
             }
         };
         let (uid, gid) = user();
-        // The file of this process, also where another one has its name since.
+        // The executable of this process, even if its path has another file now.
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("netniced")
@@ -112,7 +113,8 @@ impl Starts {
         if takes_descriptors {
             command.arg("--take-descriptors");
         }
-        // A signal that a terminal sends to the daemon's group is not for it: it ends when the daemon does.
+        // A terminal's signal to the daemon's process group must not reach the front; it ends when
+        // the daemon does.
         command.process_group(0).env_clear();
         if let Some(levels) = std::env::var_os("NETNICE_LOG") {
             command.env("NETNICE_LOG", levels);
@@ -122,14 +124,14 @@ impl Starts {
     }
 }
 
-/// The user and group that the front becomes: those made for it, or else nobody's.
+/// The user and group of the front: `netnice-front` if it exists, else nobody.
 fn user() -> (u32, u32) {
     let own = nix::unistd::User::from_name(USER).ok().flatten();
     own.map_or((NOBODY, NOBODY), |own| (own.uid.as_raw(), own.gid.as_raw()))
 }
 
 impl Running {
-    /// A front has been started.
+    /// Records a started front.
     pub fn begin(&mut self, child: Option<Child>) {
         *self = Running {
             child,
@@ -137,17 +139,17 @@ impl Running {
         };
     }
 
-    /// It is confined and serves.
+    /// Records that the front is confined and serves.
     pub fn ready(&mut self, how: Ready) {
         self.ready = Some(how);
     }
 
-    /// A user's connection asks for the first time.
+    /// Counts a connection that sends its first request.
     pub fn opened(&mut self, uid: u32) {
         *self.connections.entry(uid).or_default() += 1;
     }
 
-    /// It has ended.
+    /// Counts the end of a connection.
     pub fn closed(&mut self, uid: u32) {
         if let Some(count) = self.connections.get_mut(&uid) {
             *count -= 1;
@@ -157,12 +159,13 @@ impl Running {
         }
     }
 
-    /// Connections that have asked something, by user.
+    /// Number of connections that have sent a request, by uid.
     pub fn connections(&self) -> &BTreeMap<u32, u64> {
         &self.connections
     }
 
-    /// Waits for its end, which it was told of by the end of its socket, and kills it after so long; says how it ended.
+    /// Waits for the end of the front, whose socket is closed; kills it after `patience`. Returns
+    /// its exit status as text.
     pub async fn end(self, patience: Duration) -> String {
         let Some(mut child) = self.child else {
             return String::new();
@@ -174,19 +177,20 @@ impl Running {
         }
         match ended {
             Ok(Ok(status)) => format!(" ({status})"),
-            // It is reaped whenever it ends.
+            // It is reaped when it ends.
             _ => " (its process is still there)".to_owned(),
         }
     }
 
-    /// How it is confined.
+    /// Reports how it is confined.
     pub fn doctor(&self) -> DoctorItem {
         let pid = self.child.as_ref().and_then(Child::id);
         doctor(pid.zip(self.ready))
     }
 }
 
-/// How the front is confined: what it says, judged by what the kernel says of its process.
+/// Reports how the front is confined: its own report, checked against the kernel's data on its
+/// process.
 fn doctor(front: Option<(u32, Ready)>) -> DoctorItem {
     let item = |status, detail: String, hint: Option<&str>| DoctorItem {
         name: "front".to_owned(),
@@ -245,7 +249,7 @@ fn doctor(front: Option<(u32, Ready)>) -> DoctorItem {
     item(Status::Good, detail, None)
 }
 
-/// The user made for the front.
+/// The user account for the front.
 const USER: &str = "netnice-front";
-/// The user and the group that own nothing.
+/// The uid and gid of nobody.
 const NOBODY: u32 = 65_534;

@@ -1,4 +1,4 @@
-//! The socket, spoken to as strangers would.
+//! The socket, with clients as untrusted as real ones.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -12,7 +12,7 @@ use tokio::task::LocalSet;
 
 use super::*;
 
-/// Runs a test to its end on this thread; it may start tasks that stay on this thread.
+/// Runs a test to its end on this thread; it may start local tasks.
 fn run_local(test: impl Future<Output = ()>) {
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -21,7 +21,7 @@ fn run_local(test: impl Future<Output = ()>) {
     LocalSet::new().block_on(&executor, test);
 }
 
-/// Runs a server that answers every ping, and `guests` beside it on a thread of their own.
+/// Runs a server that answers every ping, and `guests` on another thread.
 fn with_server(name: &str, guests: impl FnOnce(PathBuf) + Send + 'static) {
     let path = std::env::temp_dir().join(format!("netnice-{}-{name}.sock", std::process::id()));
     run_local(async {
@@ -51,7 +51,7 @@ fn with_server(name: &str, guests: impl FnOnce(PathBuf) + Send + 'static) {
 fn a_socket_that_was_handed_over_stays_with_who_made_it() {
     let path = std::env::temp_dir().join(format!("netnice-{}-handed.sock", std::process::id()));
     let made = UnixListener::bind(&path).expect("a socket");
-    // Somebody asks before there is a daemon, and is answered once there is one.
+    // A client asks before there is a daemon, and gets its answer once there is one.
     let early = Plain::connect(&path).expect("it listens");
     run_local(async {
         let server = Server::take_over(made.try_clone().expect("another"));
@@ -84,7 +84,7 @@ fn ping(stream: Plain) -> Response {
         .expect("an answer")
 }
 
-/// All that a connection says until it ends.
+/// All bytes that a connection sends until it ends.
 fn last_words(mut stream: Plain) -> Vec<u8> {
     let mut words = Vec::new();
     let patience = Some(Duration::from_secs(5));
@@ -147,7 +147,7 @@ fn who_begins_and_does_not_end_has_a_second() {
         let begun = Instant::now();
         let mut slow = Plain::connect(&path).expect("a connection");
         slow.write_all(b"\x00\x00\x00\x20{").expect("a beginning");
-        // Others are served meanwhile.
+        // Other clients are served meanwhile.
         let other = Plain::connect(&path).expect("a connection");
         assert!(matches!(ping(other), Response::Pong(_)));
         assert!(begun.elapsed() < Duration::from_millis(500));
@@ -166,7 +166,7 @@ fn a_thousand_idle_guests_leave_room_for_others() {
                 Ok(guest) => idle.push(guest),
                 Err(error) => panic!("guest {n}: {error}"),
             }
-            // This end holds descriptors too, and may have no more than the server.
+            // This test holds descriptors too, and its limit is that of the server.
             if idle.len() > 400 {
                 drop(idle.remove(0));
             }
@@ -175,7 +175,7 @@ fn a_thousand_idle_guests_leave_room_for_others() {
         let other = Plain::connect(&path).expect("a connection");
         assert!(matches!(ping(other), Response::Pong(_)));
         assert!(begun.elapsed() < Duration::from_secs(5));
-        // Those who were idle longest had to go, without a word.
+        // The connections that were idle for longest were closed without an answer.
         let first = idle.remove(0);
         assert_eq!(last_words(first), b"");
         let last = idle.pop().expect("a guest");

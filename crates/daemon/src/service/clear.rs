@@ -1,4 +1,5 @@
-//! Taking back what was asked.
+//! `netnice clear`: withdraws claims, and closes targets without claims. For root, `--all` also
+//! removes links and remnants.
 
 use netnice_api::{Clear, ClearWhat, Done};
 use netnice_core::admission::TargetId;
@@ -18,7 +19,7 @@ use crate::policy::rule_title;
 use crate::quotas::Quotas;
 use crate::reconcile::{Draft, Reconciler, Terms};
 
-/// What was taken back, to be given back if it was for a time.
+/// What was withdrawn, for a rollback if it is for a limited time.
 #[derive(Default)]
 struct Taken {
     targets: Vec<Cleared>,
@@ -26,7 +27,7 @@ struct Taken {
     messages: Vec<String>,
 }
 
-/// Takes back what the peer has asked of a target, or of all.
+/// Withdraws the peer's claim on a target, or all its claims.
 pub(super) fn clear<H: Host>(
     reconciler: &mut Reconciler<H>,
     quotas: &Quotas,
@@ -65,7 +66,7 @@ pub(super) fn clear<H: Host>(
     }
     reconciler.forget_ended(&mut draft);
     if terms.is_lasting() {
-        // What was cleared for a time, and is now for good, does not come back.
+        // A permanent clear also ends the wait of claims that were cleared for a limited time.
         match (&clear.what, peer.uid) {
             (ClearWhat::All, 0) => draft.undos.forget_all(),
             (_, uid) => draft.undos.forget_cleared(|one, claim| {
@@ -92,7 +93,7 @@ pub(super) fn clear<H: Host>(
     })
 }
 
-/// All that the caller may clear; of root everything, links and what is left over too.
+/// Clears all that the peer may clear; for root also links and remnants.
 fn clear_all(
     present: &Ledger,
     draft: &mut Draft,
@@ -101,7 +102,7 @@ fn clear_all(
     now: Now,
 ) -> Result<(), Denied> {
     let mut slots: Vec<TargetId> = present.held().map(|held| held.entry.id).collect();
-    // Inner ones first, so that nothing is moved that goes anyway.
+    // Inner targets first, so that no target is moved that will be closed anyway.
     slots.sort_by_key(|slot| std::cmp::Reverse(present.around(*slot).count()));
     let mut cleared = 0;
     for slot in slots {
@@ -139,7 +140,7 @@ fn clear_all(
 }
 
 impl Taken {
-    /// Takes back what a peer has asked of a target, and lets the target go if nobody asks anything any more.
+    /// Withdraws a peer's claim on a target, and closes the target if no claim is left.
     fn take_back(
         &mut self,
         draft: &mut Draft,

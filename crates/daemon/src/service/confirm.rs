@@ -1,4 +1,4 @@
-//! `netnice confirm`: a change that would be taken back is kept.
+//! `netnice confirm`: keeps a change that would be rolled back.
 
 use netnice_api::{Confirm, Done};
 
@@ -14,7 +14,7 @@ use crate::reconcile::Reconciler;
 /// Keeps the change of this number.
 ///
 /// # Errors
-/// No change of the peer's waits under it.
+/// If the number is of no pending change of the peer.
 pub(super) fn confirm<H: Host>(
     reconciler: &mut Reconciler<H>,
     peer: &Peer,

@@ -1,4 +1,5 @@
-//! The connections of one target.
+//! The connections of one target, from the kernel's socket lists. A peer sees only its own, unless
+//! it is privileged.
 
 use netnice_api::{Connection, ConnectionsDoc, Found};
 use netnice_core::target::Target;
@@ -13,7 +14,7 @@ use crate::peer::Peer;
 use crate::reconcile::made_of;
 
 impl<H: Inventory> View<'_, H> {
-    /// The connections of a target, as far as the peer may know them.
+    /// The connections of a target, as far as the peer may see them.
     pub(super) fn connections(
         &mut self,
         peer: &Peer,
@@ -58,7 +59,7 @@ impl<H: Inventory> View<'_, H> {
         })
     }
 
-    /// All processes of a target that is known by its processes.
+    /// All processes of a target that consists of processes.
     fn members_of(&mut self, held: &Held) -> Result<Vec<u32>, Denied> {
         let by_descent = matches!(held.body, Body::Processes { .. });
         let members = self.machine.members()?.into_iter();
@@ -80,5 +81,5 @@ fn in_words(connection: connections::Connection) -> Connection {
     }
 }
 
-/// More connections than fit any screen help nobody; those that moved least are left out.
+/// Largest number of connections in an answer; those with the least traffic are left out.
 const MOST_TOLD: usize = 200;

@@ -1,4 +1,4 @@
-//! `netnice doctor`: what this kernel offers and what is used, and what a person should look at.
+//! `netnice doctor`: what this kernel offers, what is in use, and what needs attention.
 
 use netnice_api::{DoctorItem, DoctorReport, Status};
 use netnice_core::units::{Instant, Nanos};
@@ -11,18 +11,18 @@ use crate::denied::Denied;
 use crate::host::Host;
 use crate::policy::Rules;
 
-/// What is remembered for the doctor.
+/// State of the doctor between requests.
 #[derive(Default)]
 pub(super) struct Findings {
-    /// What a person should know who asks.
+    /// Notices from the start of the daemon.
     pub(super) notices: Vec<String>,
-    /// What this kernel offers, when it was looked at last, and when that was.
+    /// What this kernel offered at the last probe, and the time of the probe.
     offers: Vec<DoctorItem>,
     at: Option<Instant>,
 }
 
 impl<H: Host> View<'_, H> {
-    /// What is well and what is not.
+    /// The report: what works and what does not.
     pub(super) fn doctor(
         &mut self,
         findings: &mut Findings,
@@ -57,7 +57,7 @@ impl<H: Host> View<'_, H> {
         Ok(DoctorReport { items })
     }
 
-    /// What this daemon does now.
+    /// The state of this daemon.
     fn service(&self) -> DoctorItem {
         let held = self.ledger().held().count();
         let links = self.ledger().links().count();
@@ -102,7 +102,7 @@ impl<H: Host> View<'_, H> {
     }
 }
 
-/// What was found, in the words of the protocol.
+/// A finding in the form of the API.
 pub(crate) fn item(finding: &Finding) -> DoctorItem {
     DoctorItem {
         name: finding.name.to_owned(),
@@ -134,7 +134,7 @@ fn bad(name: &str, detail: &str, hint: &str) -> DoctorItem {
     }
 }
 
-/// Trying out the kernel takes a while, and anybody may ask.
+/// Probing the kernel takes long, and every user may request it: a result counts for this time.
 const FRESH: Nanos = Nanos::from_secs(60);
-/// Degraded targets that are told one by one.
+/// Largest number of degraded targets in the report.
 const MOST_TOLD: usize = 20;

@@ -1,4 +1,5 @@
-//! `netnice explain`: how a target is served, who asked for it, what is around it, and what is not covered.
+//! `netnice explain`: how a target is served, by which claims, inside which targets, and what its
+//! contract does not cover.
 
 use netnice_api::Explained;
 use netnice_core::contract::{Clause, Contract, Direction};
@@ -106,7 +107,7 @@ impl<H: Host> View<'_, H> {
         Ok(())
     }
 
-    /// What a target is and what it is made of.
+    /// A target's name and what it consists of.
     fn title(&mut self, held: &Held) -> Result<String, Denied> {
         let target = &held.entry.target;
         let what = match &held.body {
@@ -145,7 +146,7 @@ impl<H: Host> View<'_, H> {
         Ok(format!("{target}, number {}: {what}", held.id))
     }
 
-    /// By which programs and classes a target is served.
+    /// The programs and classes that serve a target.
     fn served(&mut self, held: &Held, contract: &Contract, page: &mut Page) {
         if !self.machine.is_enforcing() {
             return;
@@ -207,8 +208,8 @@ impl<H: Host> View<'_, H> {
         }
     }
 
-    /// Other targets that a process at this place belongs to, and that do not hold it because `winner` is more
-    /// specific.
+    /// Other targets that a process at this place belongs to, and that do not limit it because
+    /// `winner` is more specific.
     fn rivals(&self, winner: &Held, place: &Place, page: &mut Page) {
         let around: Vec<u32> = self
             .ledger()
@@ -239,7 +240,7 @@ impl<H: Host> View<'_, H> {
     }
 }
 
-/// A contract with both forms of its rates.
+/// A contract, with each rate in both forms.
 fn said(contract: &Contract) -> String {
     let rate = |word: &str, rate: Option<Rate>| rate.map(|rate| format!("{word} {rate}"));
     let mut parts: Vec<String> = [
@@ -277,7 +278,7 @@ fn said(contract: &Contract) -> String {
     }
 }
 
-/// One class that holds packets back.
+/// One class that delays packets.
 fn passes(place: &Whereabouts, both: bool) -> String {
     let what = match (place.down, both && place.link.is_none()) {
         (_, true) => "what is sent and received",
@@ -301,7 +302,7 @@ fn passes(place: &Whereabouts, both: bool) -> String {
     )
 }
 
-/// Where a container's traffic is held.
+/// Where a container's traffic is limited.
 fn housed(housing: &Housing, group: &str) -> String {
     match housing {
         Housing::Empty => format!("control group {group}, in which no process is now"),
@@ -320,7 +321,7 @@ fn housed(housing: &Housing, group: &str) -> String {
     }
 }
 
-/// Which targets win where they cross with this one.
+/// Which of two overlapping targets wins.
 fn crossing(target: &Target, nested: bool) -> Vec<String> {
     let beats = match target.specificity() {
         0 | 1 => "this one wins over app, cgroup, unit and user targets that do not contain it",
@@ -339,7 +340,7 @@ fn crossing(target: &Target, nested: bool) -> Vec<String> {
     lines
 }
 
-/// What a contract does not reach.
+/// The traffic that a contract does not cover.
 fn not_covered(held: &Held) -> Vec<&'static str> {
     let mut lines = vec![
         "ICMP, raw sockets and fragments, where they are received; AF_PACKET sockets (tcpdump, DHCP clients)",
@@ -372,7 +373,7 @@ fn not_covered(held: &Held) -> Vec<&'static str> {
     lines
 }
 
-/// A time that passes while it is read: whole seconds, rounded up.
+/// A remaining time for display: whole seconds, rounded up.
 fn rough(time: Nanos) -> Nanos {
     Nanos::from_secs(time.0.div_ceil(1_000_000_000))
 }

@@ -1,4 +1,4 @@
-//! `netnice find`: what a target is made of, whether or not it is held.
+//! `netnice find`: what a target consists of, held or not.
 
 use netnice_api::Found;
 
@@ -7,7 +7,7 @@ use crate::denied::Denied;
 use crate::host::Inventory;
 
 impl<H: Inventory> View<'_, H> {
-    /// What a target is made of.
+    /// What a target consists of.
     pub(super) fn find(&mut self, target: &str) -> Result<Found, Denied> {
         self.finder().find(target)
     }

@@ -1,4 +1,4 @@
-//! Telling what targets did a while ago.
+//! `netnice history`: the measured past of targets, as columns of points.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::target::Target;
@@ -39,7 +39,7 @@ impl<H: Inventory> View<'_, H> {
             let from = points.len().saturating_sub(most);
             self.told(held, &points[from..])
         };
-        // All were read at the same time.
+        // All points were read at the same time.
         let read_at = self.measured.history.read_at().unwrap_or(now.monotonic);
         let ago = now.monotonic.since(read_at);
         Ok(HistoryDoc {
@@ -75,7 +75,7 @@ impl<H: Inventory> View<'_, H> {
     }
 }
 
-/// As far back as seconds are told.
+/// Up to this range the points are seconds, beyond it minutes.
 const SECONDS: Nanos = Nanos::from_secs(120);
-/// Points in one answer: of more targets than this goes round for, each is told less far back.
+/// Largest number of points in an answer. With many targets, each gets a shorter history.
 const MOST_TOLD: usize = 100_000;

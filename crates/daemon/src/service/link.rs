@@ -1,4 +1,5 @@
-//! Managing links.
+//! `netnice link`: manages a link, changes its capacity, or stops managing it. Fails if the
+//! promises on it do not fit, or the kernel refuses the classes.
 
 use netnice_api::{Done, LinkChange};
 use netnice_core::contract::{Direction, IfName};
@@ -14,7 +15,7 @@ use crate::ledger::undo::Undo;
 use crate::peer::Peer;
 use crate::reconcile::{Reconciler, Terms};
 
-/// Manages a link, changes what it carries, or gives it back.
+/// Manages a link, changes its capacity, or stops managing it.
 pub(super) fn change_link<H: Host>(
     reconciler: &mut Reconciler<H>,
     peer: &Peer,
@@ -56,7 +57,7 @@ pub(super) fn change_link<H: Host>(
             ..Done::default()
         });
     }
-    // Whatever kept the link from being served before, it is tried anew.
+    // The change may remove the cause of the fault, so the link is tried again.
     let was_broken = reconciler.standing.broken.remove(&name);
     if let Err(denied) = reconciler.install(draft) {
         reconciler
@@ -74,8 +75,8 @@ pub(super) fn change_link<H: Host>(
     })
 }
 
-/// The link as it is to be: what is not named stays; a link that is managed for the first time without any rate
-/// gets what its driver reports.
+/// The link after the change: what the change does not name stays. A change without rates takes the
+/// rate that the interface's driver reports, unless it only sets the overhead of a managed link.
 fn wanted_link<H: Host>(
     reconciler: &mut Reconciler<H>,
     name: &IfName,
@@ -127,7 +128,7 @@ fn wanted_link<H: Host>(
     Ok(link)
 }
 
-/// What the driver of an interface reports.
+/// The rate that an interface's driver reports.
 pub(super) fn reported(machine: &mut impl Inventory, name: &IfName) -> Result<Capacity, Denied> {
     let rate = machine.speed(name.as_str())?.ok_or_else(|| {
         Denied::Failed(format!(
@@ -140,7 +141,7 @@ pub(super) fn reported(machine: &mut impl Inventory, name: &IfName) -> Result<Ca
     })
 }
 
-/// A rate that the operator gave, or none.
+/// Parses a rate of the operator; `none` and `0` give `None`.
 pub(super) fn capacity(text: &str) -> Result<Option<Capacity>, Denied> {
     if matches!(text, "none" | "0") {
         return Ok(None);

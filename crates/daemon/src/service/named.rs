@@ -1,20 +1,20 @@
-//! The process that a request means.
+//! The process that a request names, checked against its pidfd.
 
 use crate::authority;
 use crate::denied::Denied;
 use crate::host::{Inventory, Process};
 use crate::peer::Peer;
 
-/// A process that a request means: its number, and whether it still lives, told by its pidfd.
+/// A process that a request names by a pidfd.
 pub(crate) struct Named {
-    /// Its number when the pidfd was received.
+    /// Its pid when the pidfd was received.
     pub pid: u32,
-    /// Whether it still lives.
+    /// Returns true while the process is alive.
     pub lives: Box<dyn Fn() -> bool>,
 }
 
-/// The process that a request means, if the peer may limit it. It is read by number; that its pidfd still lives
-/// when all is done makes sure that it was this process which was read.
+/// The process that a request names, if the peer may limit it. It is looked up by pid. If its pidfd
+/// is alive after all steps, the steps concerned this process.
 pub(super) fn named(
     machine: &mut impl Inventory,
     peer: &Peer,

@@ -10,7 +10,7 @@ use crate::denied::Denied;
 use crate::host::Host;
 
 impl<H: Host> View<'_, H> {
-    /// What holds the process that asks.
+    /// The target that contains the calling process.
     pub(super) fn show_own(&mut self, named: Option<&Named>, now: Now) -> Result<ShowDoc, Denied> {
         let Some(named) = named else {
             return Err(Denied::BadUsage(

@@ -1,4 +1,5 @@
-//! What the service does for flows: see [`Promises`].
+//! The service's side of [`Promises`]: gives the flow manager access to policy, ledger, class trees
+//! and machine.
 
 use netnice_api::direct::Term;
 use netnice_core::contract::IfName;
@@ -89,7 +90,7 @@ impl<H: Host> Promises for Service<H> {
 
 #[cfg(test)]
 impl<H: Host> Service<H> {
-    /// A link carries something else from now on, whatever was promised.
+    /// Sets a link's capacity without a check of the promises on it.
     pub(crate) fn force_link(&mut self, managed: crate::ledger::Managed) {
         self.reconciler.books.ledger.relink(managed);
     }

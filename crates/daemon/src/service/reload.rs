@@ -1,8 +1,8 @@
-//! The policy file, put in force: all of it or nothing.
+//! Puts the policy file into force, as a whole or not at all.
 //!
-//! The policy is one who claims, beside root and all users ([`POLICY`]). Reading it again changes what it claims and
-//! manages; rules that have not changed are left alone. What a rule is about may not be there yet: the rule waits for
-//! it, and what it promises is kept free.
+//! The policy is a claimant ([`POLICY`]), beside root and all users. Reading it again changes its
+//! claims and its links; rules that have not changed stay as they are. If a rule's target does not
+//! exist yet, the rule waits for it, and its promise is reserved.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ use crate::policy::{LinkRule, Policy, Rule, Rules};
 use crate::quotas::{Quota, Quotas};
 use crate::reconcile::{Draft, Finder, Reconciler};
 
-/// Reads the policy file again, as a peer has asked.
+/// Reads the policy file again, at a peer's request.
 pub(super) fn reload<H: Host>(
     reconciler: &mut Reconciler<H>,
     rules: &mut Rules,
@@ -44,7 +44,8 @@ pub(super) fn reload<H: Host>(
     })
 }
 
-/// Reads the policy file and puts it in force. Where that fails, what was in force stays, and the daemon serves on.
+/// Reads the policy file and puts it into force. If that fails, the former policy stays in force
+/// and the service continues.
 pub(super) fn obey<H: Host>(
     reconciler: &mut Reconciler<H>,
     rules: &mut Rules,
@@ -108,8 +109,8 @@ fn adopt_policy<H: Host>(
         Some(&wanted),
         &mut messages,
     );
-    // First all that is asked for no longer goes, then links change, then what is asked for comes: so nothing is
-    // refused for what only stands in its way on the way.
+    // First obsolete claims are removed, then links change, then new claims are added. So no
+    // request is refused because of a state that exists only in between.
     let slots: Vec<TargetId> = draft.ledger.held().map(|held| held.entry.id).collect();
     for slot in slots {
         let of_file = wanted.iter().find(|(at, _)| *at == slot).map(|(_, r)| *r);
@@ -148,7 +149,7 @@ fn adopt_policy<H: Host>(
     Ok(messages)
 }
 
-/// The slot of each rule's target, held or opened now. The first rule of a target wins.
+/// The slot of each rule's target, opened if it is not held. The first rule of a target wins.
 fn seats<'p>(
     finder: &mut Finder<'_, impl Inventory>,
     draft: &mut Draft,
@@ -214,8 +215,8 @@ fn link_of_rule(machine: &mut impl Inventory, rule: &LinkRule) -> Result<Link, D
     })
 }
 
-/// Takes out of the policy's claim on a target what it no longer asks; of a rule that has changed, all that is
-/// promised.
+/// Reduces the policy's claim on a target to what its rule still asks. If the rule has changed, all
+/// guarantees of the claim are removed.
 pub(super) fn shrink(
     draft: &mut Draft,
     slot: TargetId,
@@ -257,7 +258,7 @@ pub(super) fn grow(draft: &mut Draft, slot: TargetId, rule: &Rule, now: Now) -> 
     Ok(())
 }
 
-/// The claims of a target with another one of the policy.
+/// The claims of a target with the policy's replaced.
 fn with_policy(claims: &Claims, contract: Contract) -> Result<Claims, Denied> {
     let mut all: Vec<Claim> = claims.iter().filter(|c| c.by != POLICY).cloned().collect();
     let order = claims.iter().map(|claim| claim.order + 1).max();

@@ -1,4 +1,4 @@
-//! Setting: a contract for a process, a name, or anything else; and a process that joins a name.
+//! `netnice set` and `run`: a contract for a target, and a process that joins a name.
 
 use netnice_api::{Done, Set};
 use netnice_core::admission::TargetId;
@@ -20,7 +20,7 @@ use crate::peer::Peer;
 use crate::policy::Rules;
 use crate::reconcile::{Draft, Reconciler, Terms};
 
-/// One request, understood.
+/// A parsed request.
 struct Asked<'a> {
     peer: &'a Peer,
     target: Target,
@@ -31,19 +31,19 @@ struct Asked<'a> {
     now: Now,
 }
 
-/// A request that was worked out on a draft.
+/// A request applied to a draft.
 struct Worked {
     draft: Draft,
     slot: TargetId,
-    /// The process that was meant.
+    /// The named process.
     process: Option<Process>,
-    /// The number by which the change is confirmed.
+    /// The number to confirm the change with.
     number: Option<u64>,
 }
 
-/// Changes what the peer asks of a target, or lets a process join a name.
+/// Changes the peer's claim on a target, or lets a process join a name.
 ///
-/// By the rules the short form may limit what is sent alone, and a user may have so much.
+/// `rules` determine the meaning of the short form, and the quotas.
 pub(super) fn set<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
@@ -77,7 +77,7 @@ pub(super) fn set<H: Host>(
     finish(reconciler, tally, &asked, worked)
 }
 
-/// The change that a request asks for.
+/// The change that a request contains.
 fn change_of(set: &Set, as_up: bool) -> Result<Option<Change>, Denied> {
     let change: Option<Change> = set.change.as_deref().map(str::parse).transpose()?;
     Ok(match set.short && as_up {
@@ -86,7 +86,7 @@ fn change_of(set: &Set, as_up: bool) -> Result<Option<Change>, Denied> {
     })
 }
 
-/// Works a request out on a draft.
+/// Applies a request to a draft.
 fn work_out<H: Host>(reconciler: &mut Reconciler<H>, asked: &Asked<'_>) -> Result<Worked, Denied> {
     let mut draft = reconciler.draft();
     let (slot, process) = match &asked.target {
@@ -134,7 +134,7 @@ fn work_out<H: Host>(reconciler: &mut Reconciler<H>, asked: &Asked<'_>) -> Resul
     })
 }
 
-/// The target of a process, as it is held or opened now.
+/// The target of a process, opened if it is not held.
 fn find_pid<H: Host>(
     reconciler: &mut Reconciler<H>,
     draft: &mut Draft,
@@ -215,7 +215,7 @@ fn find_name<H: Host>(
     Ok((slot, process))
 }
 
-/// Carries out a worked-out request and answers.
+/// Installs a request's draft and returns the answer.
 fn finish<H: Host>(
     reconciler: &mut Reconciler<H>,
     tally: &mut Tally,
@@ -273,13 +273,13 @@ fn done(peer: &Peer, ledger: &Ledger, held: &Held) -> Done {
     }
 }
 
-/// What a user has asked of a target.
+/// A user's claim on a target.
 fn claim_of(held: &Held, uid: u32) -> Contract {
     let own = held.claims.iter().find(|claim| claim.by.uid == uid);
     own.map_or_else(Contract::default, |claim| claim.contract.clone())
 }
 
-/// Whether a peer may limit or join a name that is held.
+/// Checks that a peer may limit or join a held name.
 fn may_use_name(peer: &Peer, held: &Held) -> Result<(), Denied> {
     let target = &held.entry.target;
     let waits = matches!(&held.body, Body::Processes { roots, .. } if roots.is_empty());
@@ -295,7 +295,7 @@ fn may_use_name(peer: &Peer, held: &Held) -> Result<(), Denied> {
     }
 }
 
-/// What a person should know about a target that was set just now.
+/// Remarks about a target that was just set.
 fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> {
     let mut remarks = Vec::new();
     if let Some(held) = ledger.get(slot) {
@@ -305,7 +305,7 @@ fn remarks(ledger: &Ledger, slot: TargetId, adoption: &Adoption) -> Vec<String> 
     remarks
 }
 
-/// What a person should know of the open sockets of new members.
+/// Remarks about the open sockets of new members.
 pub(super) fn about_sockets(adoption: &Adoption) -> Vec<String> {
     let mut remarks = Vec::new();
     if adoption.shared_listeners > 0 {
@@ -342,7 +342,7 @@ pub(super) fn about_sockets(adoption: &Adoption) -> Vec<String> {
     remarks
 }
 
-/// Limits of what is around a target that are below its own.
+/// Limits of the targets around a target that are below the target's own.
 fn tighter_around(ledger: &Ledger, held: &Held) -> Vec<String> {
     let own = &held.entry.contract;
     let effective = held.effective(ledger);
@@ -364,7 +364,8 @@ fn tighter_around(ledger: &Ledger, held: &Held) -> Vec<String> {
         .collect()
 }
 
-/// Whether the process that was meant is still there: then all that was read by its number was read of it.
+/// Checks that the named process is still alive: then everything that was read by its pid concerned
+/// this process.
 fn still_lives(
     host: &mut impl Inventory,
     process: Option<&Process>,

@@ -1,4 +1,4 @@
-//! Telling the state.
+//! `netnice show`: the state of links and targets, with contracts and counters.
 
 use netnice_api::{ContractDoc, CountersDoc, InstalledDoc, LinkDoc, ShowDoc, TargetDoc};
 use netnice_core::contract::{Contract, Direction};
@@ -15,7 +15,7 @@ use crate::peer::POLICY;
 use crate::reconcile::desired;
 
 impl<H: Host> View<'_, H> {
-    /// The state: of one target, if one is named.
+    /// The state; of one target, if one is named.
     pub(super) fn show(&mut self, target: Option<&str>, now: Now) -> Result<ShowDoc, Denied> {
         let Some(text) = target else {
             let all: Vec<Held> = self.ledger().held().cloned().collect();
@@ -25,7 +25,7 @@ impl<H: Host> View<'_, H> {
         let target: Target = text.parse()?;
         let held = match target {
             Target::Pid(pid) => self.of_process(&target, pid.get())?,
-            // Whoever knows of flows adds them.
+            // `flows` adds these.
             Target::Flow(_) | Target::Direct(_) => Vec::new(),
             _ => vec![self.finder().lookup(&target)?.clone()],
         };
@@ -94,7 +94,7 @@ impl<H: Host> View<'_, H> {
         let mut contract = ContractDoc::from(asked);
         for clause in asked.as_change().clauses() {
             if let Some(uid) = held.claims.set_by(clause) {
-                // What the policy file asks for, root asks for.
+                // Claims of the policy file are shown as root's.
                 let uid = if uid == POLICY.uid { 0 } else { uid };
                 contract.set_by.insert(clause.to_string(), uid);
             }
@@ -115,7 +115,7 @@ impl<H: Host> View<'_, H> {
     }
 }
 
-/// What the kernel was told for a target.
+/// What was installed in the kernel for a target.
 fn installed(ledger: &Ledger, held: &Held, leaf: &str) -> Option<InstalledDoc> {
     let contract = &held.entry.contract;
     let bits = |rate: netnice_core::units::Rate| rate.bits_per_second();

@@ -1,4 +1,4 @@
-//! The service on a machine for tests.
+//! The service on a fake machine.
 
 mod model;
 mod nesting;
@@ -27,7 +27,7 @@ const ANN: Peer = Peer {
     groups: Vec::new(),
 };
 
-/// A service and its machine, at a time.
+/// A service on a fake machine, and the present time.
 struct Desk {
     service: Service<Machine>,
     now: Now,
@@ -141,7 +141,7 @@ impl Desk {
         self.service.ledger().find(&target).cloned()
     }
 
-    /// What a target lies in, by name.
+    /// The name of the target directly around a target.
     fn parent(&self, target: &str) -> Option<String> {
         let held = self.held(target).expect(target);
         let parent = self.service.ledger().get(held.entry.parent?)?;
@@ -155,7 +155,7 @@ impl Desk {
         Some(held.entry.target.to_string())
     }
 
-    /// That the machine does what the ledger says.
+    /// Checks that the machine's state matches the ledger.
     fn check(&mut self) {
         self.service.ledger().invariants();
         let wanted = self
@@ -188,7 +188,7 @@ fn failed(response: Response) -> String {
     }
 }
 
-/// What of a state does not move by itself.
+/// A state without the values that change over time.
 fn still(mut doc: ShowDoc) -> ShowDoc {
     for target in &mut doc.targets {
         target.counters = Default::default();

@@ -1,8 +1,9 @@
-//! Sections of unit files, put in force beside the policy file.
+//! Puts the sections of unit files into force, beside the policy file.
 //!
-//! They are the policy's claims too, so that a unit has one contract of the administrator's; where the policy file has a
-//! rule for the unit, that one wins, as the first. A section takes effect when its file changes, without being asked: it
-//! is read again a moment after, and what root has cleared by hand meanwhile stays cleared until its section changes.
+//! They are claims of the policy too, so that a unit has one contract of the administrator's; a
+//! rule of the policy file for the same unit comes first and wins. A section takes effect when its
+//! file changes: the file is read again a moment later. A unit that root has cleared stays cleared
+//! until its section changes.
 
 use netnice_core::admission::TargetId;
 
@@ -18,8 +19,8 @@ use crate::reconcile::{Draft, Finder, Reconciler};
 /// A rule of a unit file, and the slot of its target if that is held.
 pub(super) type UnitSeat<'u> = (Option<TargetId>, &'u Rule);
 
-/// Reads the unit files again, for one of them has changed or a new instance of a template runs, and puts in force
-/// what has changed.
+/// Reads the unit files again after a change of one of them or the start of a template's instance,
+/// and puts changes into force.
 pub(super) fn look_at_units<H: Host>(reconciler: &mut Reconciler<H>, rules: &mut Rules, now: Now) {
     let units = rules.read_units(&mut reconciler.host);
     if units == rules.units {
@@ -29,7 +30,7 @@ pub(super) fn look_at_units<H: Host>(reconciler: &mut Reconciler<H>, rules: &mut
     reconciler.journal.judge(now, "reading unit files", adopted);
 }
 
-/// Puts in force what unit files ask for now, and leaves the policy file's rules alone.
+/// Puts the sections of unit files into force, without a change to the policy file's rules.
 fn adopt_units<H: Host>(
     reconciler: &mut Reconciler<H>,
     rules: &mut Rules,
@@ -44,7 +45,7 @@ fn adopt_units<H: Host>(
         None,
         &mut Vec::new(),
     );
-    // What has not changed and is not there was cleared by hand.
+    // A rule that has not changed and is not in force was cleared by root.
     of_units.retain(|(slot, rule)| {
         let claims = slot
             .and_then(|slot| draft.ledger.get(slot))
@@ -72,8 +73,8 @@ fn adopt_units<H: Host>(
     Ok(())
 }
 
-/// The rules of unit files, but for those of units that a rule of the policy file is for: one of those that are being
-/// read too, or else one that is in force.
+/// The rules of unit files, except those of units with a rule of the policy file: among the rules
+/// being read (`of_file`) or, without these, in force.
 pub(super) fn unit_seats<'u>(
     finder: &mut Finder<'_, impl Inventory>,
     draft: &Draft,
@@ -111,7 +112,8 @@ pub(super) fn unit_seats<'u>(
     seats
 }
 
-/// Makes the rules of unit files the policy's claims, each as far as it fits; tells which did not, and why.
+/// Makes the rules of unit files claims of the policy, each if it fits; returns the targets that
+/// did not fit, with the reasons.
 pub(super) fn grow_units(
     finder: &mut Finder<'_, impl Inventory>,
     mut draft: Draft,
@@ -135,7 +137,7 @@ pub(super) fn grow_units(
     (draft, refused)
 }
 
-/// Whether a slot is held by a section that makes no sense now: then it keeps what it had.
+/// True if the target's section is invalid now: then it keeps its former contract.
 pub(super) fn keeps_faulty(draft: &Draft, slot: TargetId, units: &Units) -> bool {
     let Some(held) = draft.ledger.get(slot) else {
         return false;

@@ -1,4 +1,4 @@
-//! `netnice show --users`: what each user has, and of how much.
+//! `netnice show --users`: each user's amounts, and the quotas.
 
 use std::collections::BTreeMap;
 
@@ -10,16 +10,16 @@ use crate::peer::Peer;
 use crate::quotas::{Quota, Quotas, Unit};
 use crate::reconcile::OnBooks;
 
-/// What users have, by user and quota.
+/// Amounts, by user and quota.
 pub(crate) type Used = BTreeMap<u32, BTreeMap<Quota, u64>>;
 
 impl<H: Host> Service<H> {
-    /// What is in force for each user.
+    /// The quotas in force.
     pub(crate) fn quotas(&self) -> &Quotas {
         &self.rules.policy.quotas
     }
 
-    /// What users have on the books and in the log.
+    /// The users' amounts on the books and in the journal.
     pub(crate) fn used(&self) -> Used {
         let mut used = Used::new();
         let books = &self.reconciler.books;
@@ -35,7 +35,8 @@ impl<H: Host> Service<H> {
     }
 }
 
-/// The document of what users have, as far as a peer may see it; `waiting` tells how many requests of each user wait.
+/// The document of the users' amounts, as far as a peer may see them. `waiting` is the number of
+/// waiting requests, by user.
 pub(crate) fn document(
     quotas: &Quotas,
     used: &Used,

@@ -1,5 +1,5 @@
-//! What requests are answered from that only look: the machine, the books, and what was measured. Why some targets and
-//! links are not served as they should be is said here, for all of them.
+//! The read-only view for requests: the machine, the books, and the measured counts. The reasons
+//! why targets and links are degraded are determined here, for all requests.
 
 use netnice_core::contract::{Clause, Contract, Direction};
 use netnice_core::target::Target;
@@ -12,9 +12,9 @@ use crate::meter::Measured;
 use crate::reconcile::{Finder, Reconciler, Standing, desired};
 use crate::state::Books;
 
-/// See the module.
+/// See the module docs.
 pub(super) struct View<'a, H> {
-    /// It is asked and not changed.
+    /// It is queried and not changed.
     pub(super) machine: &'a mut H,
     pub(super) books: &'a Books,
     pub(super) standing: &'a Standing,
@@ -22,7 +22,7 @@ pub(super) struct View<'a, H> {
 }
 
 impl<'a, H> View<'a, H> {
-    /// Of what is there now.
+    /// A view of the present state.
     pub(super) fn of(reconciler: &'a mut Reconciler<H>, measured: &'a Measured) -> View<'a, H> {
         View {
             machine: &mut reconciler.host,
@@ -34,13 +34,13 @@ impl<'a, H> View<'a, H> {
 }
 
 impl<H: Inventory> View<'_, H> {
-    /// Finds what targets are made of.
+    /// A finder on this machine and ledger.
     pub(super) fn finder(&mut self) -> Finder<'_, H> {
         Finder::new(self.machine, &self.books.ledger)
     }
 
-    /// The target that holds a process: its own, else the nearest one around it. If it has joined a name inside its own,
-    /// that one too.
+    /// The target that limits a process: its own, else the innermost one around it. If the process
+    /// has joined a name inside its own target, that one too.
     pub(super) fn of_process(&mut self, target: &Target, pid: u32) -> Result<Vec<Held>, Denied> {
         let place = self.machine.place(pid);
         let lives = self.machine.process(pid).is_some();
@@ -62,12 +62,12 @@ impl<H: Inventory> View<'_, H> {
 }
 
 impl<'a, H> View<'a, H> {
-    /// What is held.
+    /// The ledger.
     pub(super) fn ledger(&self) -> &'a Ledger {
         &self.books.ledger
     }
 
-    /// Why a target is not served as it should.
+    /// Why a target is degraded.
     pub(super) fn target_faults(&self, held: &Held, interfaces: &[Interface]) -> Vec<String> {
         let mut faults: Vec<String> = held.refused.iter().chain(&held.aside).cloned().collect();
         faults.extend(held.claims.set_aside().iter().map(|uid| {
@@ -108,7 +108,7 @@ impl<'a, H> View<'a, H> {
         faults
     }
 
-    /// Why a link does not serve as it should.
+    /// Why a link is not served.
     pub(super) fn link_faults(&self, managed: &Managed, interfaces: &[Interface]) -> Vec<String> {
         let link = &managed.link.name;
         let mut faults: Vec<String> = self
@@ -129,7 +129,7 @@ impl<'a, H> View<'a, H> {
     }
 }
 
-/// Why a weight, a priority or a link that is named does not count.
+/// Why a weight, a priority or a named link has no effect.
 fn missing_link(ledger: &Ledger, contract: &Contract) -> Option<String> {
     if let Some(link) = contract.on() {
         return Some(format!("{link} is not managed"));

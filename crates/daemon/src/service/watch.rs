@@ -1,7 +1,7 @@
-//! What moves, told in few words to those who ask again and again.
+//! Counters for clients that poll.
 //!
-//! Counts are read at most as often as they are asked for anew: who asks once a second is told what the second's own
-//! reading found, so that looking costs no second one.
+//! The counters are read only if the last reading is old: a client that polls once a second gets
+//! the reading of the service's own tick, so its polling costs no additional reading.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use crate::meter::metrics::serve::Page;
 use crate::meter::metrics::{self, Tally};
 use crate::reconcile::Reconciler;
 
-/// What moves.
+/// The counters of all targets and links.
 pub(super) fn watch<H: Host>(
     reconciler: &mut Reconciler<H>,
     measured: &mut Measured,
@@ -32,13 +32,13 @@ pub(super) fn watch<H: Host>(
     Ok(doc)
 }
 
-/// The page for Prometheus that was made last: it serves for half a second.
+/// The last metrics page, if it is younger than [`FRESH`].
 pub(super) fn fresh_page(measured: &Measured, now: Now) -> Option<Page> {
     let (at, page) = measured.page.as_ref()?;
     (now.monotonic.since(*at) < FRESH).then(|| page.clone())
 }
 
-/// The page for Prometheus, of counts that are at most half a second old.
+/// A new metrics page, from counters that are at most half a second old.
 pub(super) fn metrics<H: Host>(
     reconciler: &mut Reconciler<H>,
     measured: &mut Measured,
@@ -61,7 +61,7 @@ pub(super) fn metrics<H: Host>(
     page
 }
 
-/// What moves, and all that was counted of each target in the same reading.
+/// The counters of all targets and links, and all counts of each target from the same reading.
 fn watch_all<H: Host>(
     reconciler: &mut Reconciler<H>,
     measured: &mut Measured,
@@ -152,5 +152,5 @@ impl<H: Inventory> View<'_, H> {
     }
 }
 
-/// A page of metrics is as good as new for so long.
+/// How long a metrics page stays fresh.
 const FRESH: Nanos = Nanos::from_millis(500);

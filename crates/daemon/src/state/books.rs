@@ -1,4 +1,4 @@
-//! The books: what is held and what waits to be taken back, and the file that both are kept in.
+//! The books: the ledger and the pending rollbacks, and the file that stores both.
 
 use super::Store;
 use crate::clock::Now;
@@ -7,21 +7,21 @@ use crate::journal::Journal;
 use crate::ledger::Ledger;
 use crate::ledger::undo::Undos;
 
-/// See the module.
+/// See the module docs.
 #[derive(Default)]
 pub(crate) struct Books {
-    /// Who holds what.
+    /// The ledger.
     pub ledger: Ledger,
-    /// What waits to be taken back.
+    /// The pending rollbacks.
     pub undos: Undos,
-    /// None: nothing is written down.
+    /// `None`: nothing is written.
     store: Option<Store>,
-    /// Something happened by itself that could not be written down.
+    /// True if a change without a request could not be written yet.
     unwritten: bool,
 }
 
 impl Books {
-    /// Empty ones.
+    /// Empty books.
     pub(crate) fn new(store: Option<Store>) -> Books {
         Books {
             store,
@@ -29,11 +29,12 @@ impl Books {
         }
     }
 
-    /// Writes down what is about to be true. `by_itself`: nobody asked for it, so it happens though it cannot be written
-    /// now; then [`Books::write_again`] does it later. `in_force`: the kernel holds something of ours.
+    /// Writes the state that is about to be in force. `by_itself`: no request caused the change, so
+    /// it takes effect even if it cannot be written now; [`Books::write_again`] writes it later.
+    /// `in_force`: the kernel has state of the daemon.
     ///
     /// # Errors
-    /// The file cannot be written, and somebody asked for the change.
+    /// If the file cannot be written and a request caused the change.
     pub(crate) fn keep(
         &mut self,
         ledger: &Ledger,
@@ -49,23 +50,23 @@ impl Books {
         }
     }
 
-    /// Writes down that nothing is held, before the first thing is put in force. What is found in force without any
-    /// state file is kept, whoever asked for it; a daemon that is killed before its first change is written down must
-    /// not leave that.
+    /// Writes that nothing is held, before the first change comes into force. State that is found
+    /// in force without a state file is kept, whatever its origin. A daemon that is killed before
+    /// it writes its first change must not leave that situation.
     ///
     /// # Errors
-    /// The file cannot be written.
+    /// If the file cannot be written.
     pub(crate) fn keep_before_first(&self) -> Result<(), Denied> {
         self.write(&self.ledger, &self.undos, true)
     }
 
-    /// Writes down that the first thing was not put in force after all.
+    /// Writes that the first change has failed.
     pub(crate) fn keep_after_failure(&mut self, in_force: bool) {
         let written = self.write(&self.ledger, &self.undos, in_force);
         self.unwritten |= written.is_err();
     }
 
-    /// Writes down what could not be written when it happened.
+    /// Writes the state file again if an earlier write failed.
     pub(crate) fn write_again(&mut self, in_force: bool, journal: &mut Journal, now: Now) {
         if !self.unwritten {
             return;

@@ -1,4 +1,5 @@
-//! The form of the state in its file. Targets, contracts and rates are the text of `netnice-core`.
+//! The format of the state in its file. Targets, contracts and rates are in the text form of
+//! `netnice-core`.
 
 use netnice_core::admission::{Entry, TargetId};
 use netnice_core::claims::{Claim, Claimant, Claims};
@@ -101,7 +102,7 @@ struct RemnantDoc {
 struct UndoDoc {
     number: u64,
     at_ns: u64,
-    /// Number and start of the process with whose end it is taken back.
+    /// Pid and start time of the process at whose end the change is rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     until: Option<(u32, u64)>,
     confirmable: bool,
@@ -137,8 +138,8 @@ struct ClearedDoc {
     rule: Option<String>,
 }
 
-/// How many bytes of the state are a user's without privilege: targets of which the user asks something, and changes of
-/// the user's that wait.
+/// The bytes of the state that belong to an unprivileged user: targets on which the user has a
+/// claim, and the user's pending rollbacks.
 pub fn bytes_of(ledger: &Ledger, undos: &Undos, uid: u32) -> u64 {
     let targets = ledger.held().filter(|held| held.user() == Some(uid));
     let targets = targets.map(|held| length(&TargetDoc::from(held)));
@@ -168,7 +169,7 @@ impl StateDoc {
         }
     }
 
-    /// The state that was written; the error says what in it cannot be.
+    /// Converts to a state; the error names the invalid part.
     pub(super) fn restore(self) -> Result<State, String> {
         let mut ledger = Ledger::default();
         for link in self.links {

@@ -8,7 +8,7 @@ use super::*;
 use crate::ledger::undo::{Cleared, Undo};
 use crate::ledger::{Body, Bound, Managed, Newcomer, Place, Root};
 
-/// A state with something of everything in it.
+/// A state with at least one of everything.
 fn state() -> State {
     let mut ledger = Ledger::default();
     let capacity = |text: &str, source| {
@@ -73,7 +73,7 @@ fn state() -> State {
     for (newcomer, change) in asks {
         let slot = ledger.open(newcomer).expect("room");
         slots.push(slot);
-        // Kinds of limits that would not nest are asked apart.
+        // Kinds of limits that cannot be nested are set separately.
         let change = change.parse().expect(change);
         if ledger.ask(slot, Claimant::ROOT, &change, 5).is_err() {
             ledger.close(slot);
@@ -139,7 +139,7 @@ fn what_is_written_is_read_again() {
     let bytes = store().bytes(&state.ledger, &state.undos).expect("bytes");
     let mut read = store().parse(&bytes).expect("whole").expect("of this boot");
     assert!(read.ledger.held().count() >= 2);
-    // What is in force is what is admitted again.
+    // The contracts in force are those that are admitted again.
     read.ledger.readmit();
     assert_eq!(read.ledger, state.ledger);
     assert_eq!(read.undos, state.undos);

@@ -1,4 +1,4 @@
-//! What is admitted, against the scheduler of a driver.
+//! Admission, tested against a driver's scheduler.
 
 use netnice_core::link::{Capacity, CapacitySource};
 use netnice_core::sched::{Next, Packet, Scheduler};
@@ -6,7 +6,7 @@ use netnice_core::units::Instant;
 
 use super::*;
 
-/// 100 Mbit/s, of which the wire takes so many bytes for each packet.
+/// A link of 100 Mbit/s whose wire adds so many bytes to each packet.
 fn room(overhead: u64) -> Room {
     let link = Link {
         name: "eth0".parse().expect("a name"),
@@ -29,7 +29,8 @@ fn contracts(texts: &[&str]) -> Vec<Contract> {
     contracts.collect()
 }
 
-/// Bits per second that flows get of a driver of this rate, each with packets of one size without end.
+/// Simulates a driver of this rate: the bit/s of each flow, with an endless queue of packets of one
+/// size.
 fn played(room: &Room, rate: Rate, flows: &[(Contract, u64)]) -> Vec<f64> {
     let wire = Wire {
         rate,
@@ -60,7 +61,8 @@ fn played(room: &Room, rate: Rate, flows: &[(Contract, u64)]) -> Vec<f64> {
     bytes.into_iter().map(rate).collect()
 }
 
-/// `min 70mbit` of 60-byte frames takes 98 % of a link that adds 24 bytes to each: nobody else can be promised 25 of 100.
+/// `min 70mbit` of 60-byte frames takes 98 % of a link that adds 24 bytes to each: 25 of 100 Mbit/s
+/// cannot be promised to another flow.
 #[test]
 fn what_the_wire_adds_is_counted_at_its_most() {
     let both = contracts(&["min 70mbit", "min 25mbit"]);

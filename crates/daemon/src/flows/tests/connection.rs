@@ -1,4 +1,4 @@
-//! The connection to a driver, with a thread at its other end.
+//! The connection to a driver; a thread is at its other end.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -41,7 +41,7 @@ fn census() -> Vec<driver::Call> {
     vec![call(9, DriverRequest::Census)]
 }
 
-/// A call that takes so many bytes or some more.
+/// A call of at least so many bytes.
 fn discard(id: u64, bytes: usize) -> driver::Call {
     let term = Term {
         offset: 100,
@@ -53,7 +53,7 @@ fn discard(id: u64, bytes: usize) -> driver::Call {
     call(id, DriverRequest::Discard { patterns })
 }
 
-/// What is heard over a connection to a driver that is asked this, until it ends.
+/// The events of a connection to a driver that gets these calls, until it ends.
 fn heard(folder: &std::path::Path, asked: Vec<driver::Call>) -> Vec<Heard> {
     let executor = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -94,7 +94,7 @@ fn descriptors_stay_with_the_attachment_that_they_came_with() {
             }
         };
         assert_eq!((call.id, beside.len()), (9, 1));
-        // The descriptors may be received together with the end of the word before theirs.
+        // The descriptors may be received together with the end of the message before theirs.
         stream
             .write_all(&word(1, DriverAnswer::Done))
             .expect("said");
@@ -172,7 +172,7 @@ fn a_word_as_long_as_a_census_of_all_flows_is_understood() {
     assert!(understood, "{} words", all.len());
 }
 
-/// The numbers of these many calls, as a driver hears them.
+/// The ids of the next `count` calls that a driver receives.
 fn hears(stream: &mut UnixStream, count: usize) -> Vec<u64> {
     let mut decoder = Decoder::new(LONGEST_CALL);
     let mut bytes = [0; 64 * 1024];

@@ -1,4 +1,4 @@
-//! A link between both paths.
+//! Division of a link between both paths.
 
 use netnice_core::units::{Amount, Rate};
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn both_parts_are_the_link_and_what_one_leaves_the_other_gets() {
     assert_eq!(whole(&stage), 100_000_000);
     let half = stage.driver.rate;
     assert!((45_000_000..55_000_000).contains(&half), "{half}");
-    // The classes use all that they have, the flow nothing.
+    // The classes use their whole rate, the flow nothing.
     let mut sent = 0;
     for _ in 0..10 {
         let tree = stage.part().expect("a part").tree;
@@ -32,7 +32,7 @@ fn both_parts_are_the_link_and_what_one_leaves_the_other_gets() {
         assert_eq!(whole(&stage), 100_000_000);
     }
     assert!(stage.driver.rate < 10_000_000, "{}", stage.driver.rate);
-    // Then the flow wants all, and so do the classes.
+    // Then the flow and the classes both use all they get.
     for _ in 0..10 {
         let tree = stage.part().expect("a part").tree;
         sent += tree.bits_per_second() / 8 / 5;
@@ -59,7 +59,7 @@ fn the_classes_grow_after_the_driver_has_shrunk() {
     };
     let mut answer = stage.begin(&seat, DirectRequest::Change(change));
     assert!(answer.try_recv().is_err());
-    // The flow needs less now, but nobody says that more is wanted on the other side.
+    // The flow needs less now, but the division stays while no side needs more.
     assert_eq!(stage.part().expect("a part").tree, before);
     let split = Split {
         wire: mbit(40),
@@ -96,7 +96,7 @@ fn a_slice_is_the_same_part_of_the_link_at_every_rate_of_the_driver() {
         "{rate} at {}",
         stage.driver.rate
     );
-    // And a daemon that starts anew knows it as it was asked.
+    // A restarted daemon has the contract as it was requested.
     stage.restart();
     let number = |flow: &&Flow| flow.number == 1;
     let flow = stage.flows.flows.values().find(number).expect("it stays");

@@ -1,4 +1,4 @@
-//! A network and a driver that exist on paper.
+//! A fake network and a fake driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -17,24 +17,25 @@ use netnice_kernel::routes::{Kind, Neighbour, Way};
 use crate::denied::Denied;
 use crate::flows::network::{Network, Nic};
 
-/// Hosts 10.0.0.* are stations of eth0 (index 2), those of 10.1.* lie behind 10.0.0.1, those of 10.9.* on eth1.
+/// Hosts 10.0.0.* are neighbours on eth0 (index 2), hosts 10.1.* are behind 10.0.0.1, hosts 10.9.*
+/// on eth1.
 #[derive(Clone)]
 pub(super) struct FakeNetwork {
-    /// What is known of stations.
+    /// The states of neighbours.
     pub stations: BTreeMap<IpAddr, Neighbour>,
-    /// Who was asked for.
+    /// The neighbours whose resolution was started.
     pub solicited: Vec<IpAddr>,
-    /// What sockets have.
+    /// Addresses that sockets hold.
     pub taken: BTreeSet<SocketAddr>,
-    /// Ways that lead over another interface than they did.
+    /// Hosts whose route leads over another interface.
     pub moved: BTreeMap<IpAddr, u32>,
-    /// eth0 is up.
+    /// True if eth0 is up.
     pub up: bool,
-    /// Processes of other namespaces.
+    /// Processes of other network namespaces.
     pub elsewhere: BTreeSet<u32>,
-    /// Groups that were joined.
+    /// Joined multicast groups.
     pub joined: Vec<IpAddr>,
-    /// The last one that was chosen.
+    /// The port chosen last.
     pub next_port: u16,
 }
 
@@ -158,22 +159,22 @@ impl Network for FakeNetwork {
     }
 }
 
-/// A driver that does what it is told at once.
+/// A driver that carries out each call at once.
 #[derive(Default)]
 pub(super) struct Driver {
     /// How often it was started.
     pub starts: usize,
-    /// Its programs: pid, by number.
+    /// Pids of its programs, by program id.
     pub programs: BTreeMap<u32, u32>,
-    /// Its flows.
+    /// Its flows, by the driver's id.
     pub flows: BTreeMap<u32, DriverFlow>,
-    /// Its rate.
+    /// Its rate, in bit/s.
     pub rate: u64,
-    /// What it was told to throw away.
+    /// The discard patterns that it was sent.
     pub discards: Option<Vec<Vec<Term>>>,
-    /// What it says it has sent.
+    /// The totals that it reports.
     pub totals: TotalsDoc,
-    /// Why it takes no flow, if it does not.
+    /// Why it refuses flows; `None` if it accepts them.
     pub refuses: Option<String>,
     next: u32,
 }
@@ -295,7 +296,7 @@ fn failed(why: &str) -> DriverAnswer {
     }
 }
 
-/// A descriptor of something.
+/// Any descriptor.
 pub(super) fn any_fd() -> OwnedFd {
     File::open("/dev/null").expect("it is there").into()
 }

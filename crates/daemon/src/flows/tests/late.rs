@@ -1,11 +1,11 @@
-//! A driver that answers late: whatever it did, the book says the same in the end.
+//! A driver that answers late: the records match what it did in the end.
 
 use netnice_api::driver::{DriverEvent, DriverWord};
 
 use super::*;
 use crate::flows::driver::Heard;
 
-/// Longer than an answer is waited for.
+/// Longer than the time limit of a call.
 const STALL: Nanos = Nanos::from_secs(6);
 
 #[test]
@@ -54,7 +54,7 @@ fn a_change_that_was_refused_for_want_of_an_answer_is_in_force_nowhere() {
         assert_eq!(known.to_string(), "min 10mbit");
         let need = stage.part().expect("a part").need.bits_per_second();
         assert!((10_000_000..30_000_000).contains(&need), "{need}");
-        // What was not granted is another's.
+        // The rate that was not granted is free for another flow.
         stage.opened(&seat, "10.0.0.3:1", "min 70mbit");
     }
 }
@@ -143,7 +143,7 @@ fn what_is_asked_of_a_flow_before_its_end_is_heard_changes_no_other() {
         change: "min 30mbit".to_owned(),
     });
     let mut answer = stage.begin(&seat, change);
-    // The process dies, and the driver sees it first.
+    // The process ends, and the driver detects it first.
     let (program, _) = stage.driver.programs.pop_first().expect("it is there");
     let theirs = |flow: &netnice_api::driver::DriverFlow| flow.program == program;
     stage.driver.flows.retain(|_, flow| !theirs(flow));
@@ -161,7 +161,7 @@ fn what_is_asked_of_a_flow_before_its_end_is_heard_changes_no_other() {
     assert_eq!(stage.driver.flows, before);
     assert_eq!(stage.flows.flows.len(), 1);
     assert_eq!(stage.flows.held_ports().len(), 1);
-    // What was promised to it is another's.
+    // What was promised to it is free for another flow.
     let next = stage.program(&Peer::ROOT, 7);
     stage.opened(&next, "10.0.0.3:1", "min 70mbit");
 }

@@ -1,4 +1,4 @@
-//! What happens to flows while they are open.
+//! Events in the life of an open flow.
 
 use netnice_api::driver::{DriverEvent, DriverWord};
 use netnice_kernel::routes::Neighbour;
@@ -34,7 +34,7 @@ fn a_station_that_is_not_known_is_asked_for_and_waited_for() {
         panic!("{told:?}");
     };
     assert_eq!(opened.next_hop, Some([7; 6]));
-    // And one that never answers: for a second.
+    // A neighbour that never answers is waited for one second.
     stage.flows.network.stations.remove(&host(2));
     let mut answer = stage.begin(&seat, open);
     stage.pass(Nanos::from_millis(900));
@@ -101,7 +101,7 @@ fn a_station_that_changes_is_told_to_driver_and_program() {
     });
     assert_eq!(hop(&stage), None);
     assert_eq!(seat.heard(), [FlowNews::NextHop { flow, mac: None }]);
-    // Now and then the kernel is told that it is in use.
+    // The kernel is regularly told that the next hop is in use.
     stage.flows.network.solicited.clear();
     stage.flows.tick(stage.now);
     assert_eq!(stage.flows.network.solicited, [host(2)]);
@@ -246,7 +246,7 @@ fn a_daemon_that_starts_anew_keeps_flows_that_are_there() {
         }]
     );
     assert!(stage.part().expect("a part").need.bits_per_second() >= 30_000_000);
-    // Its program ends.
+    // The program ends.
     let program = *stage.driver.programs.keys().next().expect("it is there");
     let event = DriverWord::Event(DriverEvent::Gone { program });
     stage.flows.heard(
@@ -265,7 +265,7 @@ fn what_no_longer_fits_is_degraded_and_heals() {
     let mut seat = stage.program(&Peer::ROOT, 7);
     stage.opened(&seat, "10.0.0.2:1", "min 30mbit");
     stage.opened(&seat, "10.0.0.3:1", "min 50mbit");
-    // The operator insists: a link of less, as after a restart with another driver.
+    // The link gets a lower rate, as after a restart with another driver.
     stage.relink("60mbit");
     match seat.heard().as_slice() {
         [FlowNews::Degraded { flow: 2, why }] => assert!(why.contains("does not fit"), "{why}"),
@@ -294,7 +294,7 @@ fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
     stage.opened(&seat, "10.0.0.2:1", "min 30mbit");
     stage.opened(&seat, "10.0.0.3:1", "min 50mbit up 60mbit");
     stage.relink("60mbit");
-    // A younger one fits, and keeps what it has.
+    // A younger flow fits, and keeps its promise.
     stage.opened(&seat, "10.0.0.4:1", "min 10mbit");
     stage.restart();
     let known = |stage: &Stage, number| {
@@ -313,7 +313,7 @@ fn what_was_not_kept_is_known_to_a_daemon_that_starts_anew_and_heals_there() {
     stage.relink("100mbit");
     assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), false));
     assert_eq!(told(&stage, 2), "up 60mbit min 50mbit");
-    // And so it stays.
+    // It stays so after a restart.
     stage.restart();
     assert_eq!(known(&stage, 2), ("up 60mbit min 50mbit".to_owned(), false));
 }
@@ -422,7 +422,7 @@ fn a_connection_whose_program_ended_counts_for_its_user_until_it_ends_too() {
     let said = words(&stage.attach(&one_more, 1));
     assert!(said.contains("65 programs on the direct path"), "{said}");
     assert!(said.contains("`programs` in [quotas]"), "{said}");
-    // One of them may attach again, and one that ends makes room.
+    // One of them may attach again, and one that ends frees a place.
     let again = stage.attach(&seats[0], 1);
     assert!(matches!(again, Response::Direct(DirectAnswer::Attached(_))));
     stage.flows.left(seats[1].guest.number, stage.now);

@@ -1,4 +1,4 @@
-//! Who may have which flow.
+//! Which users may have which flows.
 
 use super::*;
 
@@ -114,7 +114,7 @@ fn users_are_kept_off_the_direct_path_where_the_policy_says_so() {
         stage.service.obey(&path, stage.now);
         std::fs::remove_file(&path).expect("it was there");
     };
-    // Nobody knows yet what the policy is.
+    // The policy is not known yet.
     obey(&mut stage, "[[rule]\n");
     let seat = stage.seat(&ANN, 8);
     let told = words(&stage.attach(&seat, 1));
@@ -131,7 +131,7 @@ fn users_are_kept_off_the_direct_path_where_the_policy_says_so() {
     let second = stage.seat(&ANN, 8);
     let told = words(&stage.attach(&second, 1));
     assert!(told.contains("for root and the group netnice"), "{told}");
-    // A file that cannot be read leaves what was in force.
+    // An unreadable file leaves the former policy in force.
     obey(&mut stage, "[[rule]\n");
     assert!(words(&stage.attach(&second, 1)).contains("direct_users = false"));
     assert_eq!(stage.driver.flows.len(), 1, "what is open stays");
@@ -216,7 +216,7 @@ fn a_port_is_had_once() {
     let at = |remote: &str| DirectRequest::Open(udp("10.0.0.100:7000", Some(remote), ""));
     let first = stage.tell(&seat, at("10.0.0.2:1"));
     assert!(matches!(first, Some(Response::Direct(_))), "{first:?}");
-    // Another end: another flow. The same: no.
+    // Another remote end is another flow; the same one is refused.
     let second = stage.tell(&seat, at("10.0.0.3:1"));
     assert!(matches!(second, Some(Response::Direct(_))), "{second:?}");
     let same = words(&stage.tell(&seat, at("10.0.0.2:1")).expect("an answer"));
@@ -289,7 +289,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
         stage.open(&seat, "10.0.0.2:6001", "min 10mbit"),
         Response::Direct(_)
     ));
-    // Neither does the kernel path get what flows have.
+    // The kernel path does not get what flows have either.
     let told = words(&stage.set(7, "min 60mbit"));
     assert!(told.contains("direct:eth0"), "{told}");
     let told = words(&stage.link("50mbit"));

@@ -1,11 +1,11 @@
-//! What is told of flows and of drivers.
+//! Output about flows and drivers.
 
 use netnice_core::target::Target;
 
 use super::*;
 use crate::flows::reports::What;
 
-/// Somebody types `netnice explain`.
+/// A request as `netnice explain` sends it.
 fn explain(stage: &mut Stage, target: &str) -> oneshot::Receiver<Told> {
     let target: Target = target.parse().expect("a target");
     let (reply, answer) = oneshot::channel();
@@ -17,7 +17,7 @@ fn explain(stage: &mut Stage, target: &str) -> oneshot::Receiver<Told> {
     answer
 }
 
-/// What it says.
+/// The lines of the reply.
 fn lines(answer: &mut oneshot::Receiver<Told>) -> Vec<String> {
     match answer.try_recv().expect("an answer").response {
         Response::Explained(page) => page.lines,
@@ -67,7 +67,7 @@ fn a_driver_throws_away_what_the_policy_says_and_no_more() {
     let page = explained(&mut stage, "direct:eth0").join("\n");
     let row = "discards   what fits 2 patterns of the policy";
     assert!(page.contains(row), "{page}");
-    // A file that cannot be read changes nothing, nor does a daemon that starts anew.
+    // Neither an unreadable file nor a restart of the daemon changes the patterns.
     stage.driver.discards = None;
     obey(&mut stage, "discard = [\"port 53\"]");
     assert_eq!(stage.driver.discards, None);
@@ -75,7 +75,8 @@ fn a_driver_throws_away_what_the_policy_says_and_no_more() {
     assert_eq!(stage.driver.discards, Some(told));
     obey(&mut stage, "");
     assert_eq!(stage.driver.discards, Some(Vec::new()));
-    // Who has nothing to do is told nothing; who has is, whoever told it.
+    // A driver that has no patterns and should have none gets no message; a driver with patterns
+    // gets one, whichever daemon sent them.
     stage.driver.discards = None;
     stage.restart();
     assert_eq!(stage.driver.discards, None);
@@ -85,7 +86,7 @@ fn a_driver_throws_away_what_the_policy_says_and_no_more() {
     drop(seat);
 }
 
-/// A driver that answers when it is told to, and a flow that many ask about at once.
+/// A driver that does not answer yet, and a flow that many requests ask about at once.
 fn crowd() -> (Stage, Seat, Vec<oneshot::Receiver<Told>>) {
     let mut stage = Stage::new();
     let seat = stage.program(&ANN, 8);

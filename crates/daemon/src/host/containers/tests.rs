@@ -1,4 +1,4 @@
-//! Names of containers, by records as the engines write them.
+//! Names of containers, from records as the engines write them.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is in force on the machine for tests: what it does with memberships is what the kernel's programs do.
+//! Enforcement on the fake machine. It handles memberships as the eBPF programs do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ impl Enforcer for Machine {
         }
         self.force.desired = desired.clone();
         if *desired == Desired::default() {
-            // Maps go with the programs.
+            // The maps are removed with the programs.
             self.force = Force::default();
         }
         Ok(())

@@ -10,7 +10,8 @@ const USER: Claimant = Claimant {
     privileged: false,
 };
 
-/// A target of processes of a user, in a control group, and in another target of processes.
+/// Opens a target of a user's process, in a control group and, if `own` is given, in another
+/// process target.
 fn process(ledger: &mut Ledger, pid: u32, own: Option<u32>) -> TargetId {
     let newcomer = Newcomer {
         target: format!("pid:{pid}").parse().expect("a target"),
@@ -59,7 +60,7 @@ fn is_aside(ledger: &Ledger, slot: TargetId) -> bool {
     ledger.get(slot).expect("held").aside.is_some()
 }
 
-/// So many processes, each inside the one before, each with a limit of its user's.
+/// Opens `levels` processes, each inside the one before, each with a limit of its user.
 fn nested(ledger: &mut Ledger, levels: usize) -> Vec<TargetId> {
     let (mut own, mut all) = (None, Vec::new());
     for level in 0..levels {
@@ -82,7 +83,7 @@ fn a_users_limit_of_another_kind_gives_way_to_that_of_root_around_it_and_comes_b
     assert_eq!(in_force(&ledger, pid), "none");
     assert_eq!(ledger.get(pid).expect("held").entry.parent, Some(around));
     assert!(ledger.heal().is_empty());
-    // What is set aside may be asked again in another way.
+    // A user may change a claim that is set aside.
     ask(&mut ledger, pid, USER, "both none up 1mbit").expect("it fits");
     assert!(!is_aside(&ledger, pid));
     ask(&mut ledger, pid, USER, "up none both 1mbit").expect_err("root's is there first");
@@ -157,7 +158,7 @@ fn a_users_small_limit_does_not_refuse_roots_minimum() {
     let held = ledger.get(pid).expect("held");
     assert_eq!(held.claims.set_aside(), [USER.uid]);
     assert!(in_force(&ledger, pid).contains("min 2mbit"));
-    // The same in the target around it.
+    // The same in a target around it.
     let mut ledger = ledger.clone();
     let outer = process(&mut ledger, 2, None);
     ask(&mut ledger, outer, USER, "up 1kbit").expect("it fits");

@@ -88,7 +88,7 @@ fn many_targets_keep_a_shorter_past_in_the_same_room() {
     assert!(points <= MOST_POINTS, "{points}");
     assert!(history.of(7, Step::Second).len() >= 5);
     assert!(size_of::<Point>() <= 40);
-    // Those that are left may have more again.
+    // The remaining targets may have more points again.
     for second in 40..400 {
         history.take(at(second * 1000), &[(7, sent(second))]);
     }

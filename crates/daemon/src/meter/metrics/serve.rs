@@ -1,9 +1,11 @@
-//! The page over HTTP/1.1, to whoever can reach the address: a request is read, a page is written, the connection ends.
+//! The metrics page over HTTP/1.1, for every peer that can reach the address: reads a request,
+//! writes a page, ends the connection.
 //!
-//! Peers are not trusted. A request has [`LONGEST_REQUEST`] bytes and [`PATIENCE`], an answer is read within
-//! [`SLOWEST_READER`]; of more than [`MOST`] connections the eldest ends. So a thousand who connect and say nothing
-//! keep nobody out: a newcomer that asks at once is answered before it is the eldest. A page is made at most twice a
-//! second, whoever asks how often, and those who read it share it.
+//! Peers are not trusted. A request has at most [`LONGEST_REQUEST`] bytes and must arrive within
+//! [`PATIENCE`], an answer must be read within [`SLOWEST_READER`]; beyond [`MOST`] connections the
+//! oldest is closed. So a thousand silent connections lock no reader out: a new connection that
+//! sends its request at once is answered before it is the oldest. A page is made at most twice a
+//! second, however often it is requested, and all readers share it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,14 +22,14 @@ use tokio::time::{sleep, timeout};
 /// A page.
 pub(crate) type Page = Rc<str>;
 
-/// Who wants a page.
+/// A request for a page: the channel for it.
 pub(crate) type Scrape = oneshot::Sender<Page>;
 
-/// Where metrics are to be served; a port alone is one of loopback.
+/// The address to serve metrics at; a port alone means loopback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Address(pub SocketAddr);
 
-/// Why a text is no address for metrics.
+/// Why an address for metrics is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// Not an address.
@@ -35,7 +37,7 @@ pub enum AddressError {
         "{0:?} is no address with a port: write 127.0.0.1:9469, [::1]:9469, or 9469 for loopback"
     )]
     NoAddress(String),
-    /// Others could reach it, and nobody said that they may.
+    /// Other machines could reach it, and that is not allowed.
     #[error(
         "{0} can be reached from other machines, and whoever reaches it can read who sends how much: say so with \
          --metrics-open, or serve it on loopback"
@@ -59,7 +61,7 @@ impl std::str::FromStr for Address {
 }
 
 impl Address {
-    /// Fails if other machines can reach it, unless they may.
+    /// Checks that other machines cannot reach the address, unless `open`.
     pub fn check(self, open: bool) -> Result<Address, AddressError> {
         let loopback = match self.0.ip() {
             IpAddr::V4(address) => address.is_loopback(),
@@ -77,7 +79,7 @@ pub(crate) async fn listen(address: Address) -> io::Result<TcpListener> {
     TcpListener::bind(address.0).await
 }
 
-/// Answers until nobody makes pages any more. To be run in a local set.
+/// Serves until the receiver of `service` is dropped. Must run in a local set.
 pub(crate) async fn serve(listener: TcpListener, service: mpsc::Sender<Scrape>) {
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     while !service.is_closed() {
@@ -102,7 +104,7 @@ pub(crate) async fn serve(listener: TcpListener, service: mpsc::Sender<Scrape>) 
     }
 }
 
-/// One connection.
+/// Serves one connection.
 async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
     let asked = match timeout(PATIENCE, request(&mut stream)).await {
         Ok(Ok(asked)) => asked,
@@ -135,7 +137,7 @@ async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
             stream.write_all(page.as_bytes()).await?;
         }
         stream.shutdown().await?;
-        // What was sent and not read would turn the end into a reset that overtakes the page.
+        // Unread bytes of the peer would turn the close into a reset that overtakes the page.
         let mut rest = [0; 1024];
         let mut left = MOST_DRAINED;
         while left > 0 {
@@ -149,16 +151,16 @@ async fn answer(mut stream: TcpStream, service: mpsc::Sender<Scrape>) {
     let _ = timeout(SLOWEST_READER, written).await;
 }
 
-/// What a peer wants.
+/// A parsed request.
 enum Asked {
     Page {
-        /// Only what stands before it.
+        /// True for HEAD: only the header is sent.
         head: bool,
     },
     Wrong(&'static str),
 }
 
-/// Reads a request to its end, and judges its first line.
+/// Reads a request to its end, and parses its first line.
 async fn request(stream: &mut TcpStream) -> io::Result<Asked> {
     let mut bytes = Vec::with_capacity(1024);
     loop {
@@ -200,17 +202,17 @@ fn judge(request: &[u8]) -> Asked {
     }
 }
 
-/// What the page is written in.
+/// The content type of the page.
 const FORM: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// A scraper's request is a tenth as long.
 const LONGEST_REQUEST: usize = 8 * 1024;
-/// How long a request may take to come in.
+/// Time limit for a request to arrive.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long a peer may take to read the page, and to hang up.
+/// Time limit for a peer to read the page and close the connection.
 const SLOWEST_READER: Duration = Duration::from_secs(5);
-/// How much is taken in behind a request.
+/// Bytes that are read after a request.
 const MOST_DRAINED: usize = 64 * 1024;
-/// How many connections there may be: as many readers as a site has, and no more.
+/// Largest number of connections: as many readers as a site has.
 const MOST: usize = 64;
-/// So that a full table of descriptors does not make the loop spin.
+/// The pause after a failed accept, so that a full descriptor table does not make the loop spin.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);

@@ -3,23 +3,23 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-/// `Key=value`, and where it stands.
+/// `Key=value` with its position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
     /// The key.
     pub key: String,
-    /// The value, without blanks around it.
+    /// The value, without surrounding blanks.
     pub value: String,
     /// The file.
     pub file: PathBuf,
-    /// The line, from 1 on.
+    /// The line, counted from 1.
     pub line: usize,
-    /// Which of a unit's files it is, counted as they are laid over one another.
+    /// The index of the file among the unit's files, in merge order.
     pub order: usize,
 }
 
 impl Assignment {
-    /// What is wrong with it, with file and line.
+    /// An error with file, line and key.
     pub fn fault(&self, reason: impl Display) -> String {
         format!(
             "{}:{}: {}: {reason}",
@@ -30,7 +30,7 @@ impl Assignment {
     }
 }
 
-/// The assignments of one file, in their order. Other sections are the service manager's business.
+/// The assignments of one file, in order. Other sections are skipped.
 pub fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
     let mut found = Vec::new();
     let mut inside = false;
@@ -45,7 +45,7 @@ pub fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
             continue;
         }
         let mut whole = line.to_owned();
-        // A line that ends with a backslash goes on in the next, comments between them are passed over.
+        // A line that ends with a backslash continues in the next; comments in between are skipped.
         while let Some(begun) = whole.strip_suffix('\\') {
             let next = lines.find(|(_, next)| !next.trim_start().starts_with(['#', ';']));
             whole = format!("{begun} {}", next.map_or("", |(_, next)| next.trim()));
@@ -74,7 +74,7 @@ pub fn read(file: &Path, text: &str) -> Result<Vec<Assignment>, String> {
     Ok(found)
 }
 
-/// A value that is yes or no, in the words of the service manager.
+/// Parses a boolean value as the service manager does.
 pub fn flag(given: &Assignment) -> Result<bool, String> {
     match given.value.to_ascii_lowercase().as_str() {
         "1" | "yes" | "y" | "true" | "t" | "on" => Ok(true),
@@ -83,7 +83,8 @@ pub fn flag(given: &Assignment) -> Result<bool, String> {
     }
 }
 
-/// Whether a file may have a section: read once for all units, so it need not be exact.
+/// True if a file may have a section. A quick filter: all files are read once, so false positives
+/// are harmless.
 pub fn may_have_one(text: &str) -> bool {
     text.contains(HEAD)
 }

@@ -1,4 +1,4 @@
-//! Unit files laid over one another as systemd does it.
+//! Unit files, merged as systemd does it.
 
 use std::os::unix::fs::symlink;
 
@@ -6,7 +6,7 @@ use netnice_core::contract::{Contract, Direction};
 
 use super::*;
 
-/// Folders of unit files of one test; those first that win.
+/// The folders of unit files of one test, in order of precedence.
 struct Folders {
     root: PathBuf,
     path: Vec<PathBuf>,
@@ -24,7 +24,7 @@ impl Folders {
         folders
     }
 
-    /// Writes a file; a text without a section's head is the text of our section.
+    /// Writes a file; a text without a section's head becomes the body of `[X-Netnice]`.
     fn with(&self, file: &str, text: &str) -> &Folders {
         let file = self.root.join(file);
         fs::create_dir_all(file.parent().expect("a folder")).expect("folders");
@@ -57,7 +57,7 @@ impl Drop for Folders {
     }
 }
 
-/// What each unit asks for.
+/// The target and contract of each rule.
 fn asked(units: &Units) -> Vec<(String, String)> {
     let pair = |rule: &Rule| (rule.target.to_string(), rule.contract.to_string());
     units.rules.iter().map(pair).collect()

@@ -1,4 +1,4 @@
-//! Which files make up a unit: an index of the folders of the search path, read once.
+//! The files of each unit: an index of the folders of the search path, read once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 
 use super::{is_mask, section};
 
-/// The folders of the search path, as they are now.
+/// The present content of the search path.
 #[derive(Debug, Default)]
 pub struct Tree {
     path: Vec<PathBuf>,
-    /// Unit files by name; the first of the search path.
+    /// Unit files by name; the first one in the search path.
     fragments: BTreeMap<String, PathBuf>,
     /// Drop-in folders by their name without `.d`, in the order of the search path.
     drop_ins: BTreeMap<String, Vec<PathBuf>>,
-    /// Other names of units: what is a link to a unit of another name.
+    /// The real names of units, by alias: links to a unit of another name.
     aliases: BTreeMap<String, String>,
-    /// Names that stand in folders of what a unit wants or requires.
+    /// Names in the folders `.wants` and `.requires` of units.
     wanted: BTreeSet<String>,
     /// Files that may have a section.
     with_section: BTreeSet<PathBuf>,
@@ -66,13 +66,13 @@ impl Tree {
         }
     }
 
-    /// The folders in which a change may change what units ask for.
+    /// The folders in which a change may affect the contracts of units.
     pub fn folders(&self) -> BTreeSet<PathBuf> {
         let drop_ins = self.drop_ins.values().flatten();
         self.path.iter().chain(drop_ins).cloned().collect()
     }
 
-    /// Whether a template or its drop-ins have a section.
+    /// True if a template or its drop-ins have a section.
     pub fn has_template_sections(&self) -> bool {
         let of_template = |name: &String| template_of(name).is_some_and(|t| t == *name);
         let fragment = |(name, file): (&String, &PathBuf)| {
@@ -104,7 +104,7 @@ impl Tree {
             .collect()
     }
 
-    /// The files of a unit that may have a section, in the order in which they are laid over one another.
+    /// The files of a unit that may have a section, in merge order.
     pub fn files_of(&self, name: &str) -> Vec<PathBuf> {
         let template = template_of(name);
         let own = self.fragments.get(name);
@@ -143,11 +143,11 @@ impl Tree {
     }
 }
 
-/// The real name of a unit file that is a link to one of another name.
+/// The real name of a unit file that is a link to a unit of another name.
 fn alias(file: &Path, name: &str) -> Option<String> {
     let to = fs::read_link(file).ok()?;
     let real = to.file_name().and_then(OsStr::to_str)?;
-    // An instance that is linked to its template is no alias, nor is a mask.
+    // A link from an instance to its template is not an alias, nor is a mask.
     let other = real != name && is_unit(real) && template_of(name).as_deref() != Some(real);
     other.then(|| real.to_owned())
 }
@@ -164,13 +164,14 @@ fn is_instance_or_plain(name: &str) -> bool {
     of_kind && template_of(name).as_deref() != Some(name) && !name.contains("-.")
 }
 
-/// Whether a name is a unit's with a control group, a type's, or a prefix of some.
+/// True for the name of a unit with a control group, for a unit type, and for a prefix of such
+/// units.
 fn is_unit(name: &str) -> bool {
     let kind = name.rsplit_once('.').map_or(name, |(_, kind)| kind);
     KINDS.contains(&kind)
 }
 
-/// What a folder holds, by name; nothing if it cannot be read.
+/// The entries of a folder, by name; none if it cannot be read.
 fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> + use<> {
     let mut found: Vec<(String, PathBuf)> = fs::read_dir(folder)
         .into_iter()

@@ -1,5 +1,6 @@
-//! Random lives: processes are born, limited, promised, cleared and end in any order, steps fail and daemons restart.
-//! After every event the same must hold, computed anew from what is there.
+//! Random sequences of events: processes start, get limits and promises, are cleared and end in any
+//! order; steps fail and daemons restart. After every event the same invariants must hold, computed
+//! from the present state.
 
 use std::collections::BTreeSet;
 
@@ -88,7 +89,7 @@ impl World {
         World { desk, next: 100 }
     }
 
-    /// One of the living processes but init.
+    /// A living process other than init.
     fn pid(&mut self, n: usize) -> Option<u32> {
         let pids = self.desk.machine().processes.keys().skip(1);
         let pids: Vec<u32> = pids.copied().collect();
@@ -175,7 +176,7 @@ impl World {
         Some(())
     }
 
-    /// A change that may fail: if it does, nothing is otherwise than before.
+    /// A change that may fail: if it does, the state is the same as before.
     fn change(&mut self, fails: Option<usize>, change: impl FnOnce(&mut Desk) -> Response) {
         let force = self.desk.machine().force.clone();
         let mut ledger = self.desk.service.ledger().clone();
@@ -214,8 +215,8 @@ impl World {
         self.promises_fit();
     }
 
-    /// The living family of a process that a target was made of is in that target, or in one inside it; but for those
-    /// who have joined a name, and their families.
+    /// Checks that the living family of a process target is in that target or in one inside it,
+    /// except processes that have joined a name, and their families.
     fn families_are_held(&mut self) {
         let held: Vec<Held> = self.desk.service.ledger().held().cloned().collect();
         let is_pid = |held: &Held| held.entry.target.to_string().starts_with("pid:");

@@ -1,4 +1,4 @@
-//! What lies inside what: processes, names, executables, groups and users.
+//! Nesting: processes, names, executables, groups and users.
 
 use super::*;
 use crate::ledger::Body;
@@ -38,7 +38,7 @@ fn what_contains_what_follows_processes_groups_and_users() {
     let shown = desk.show();
     let inner = shown.targets.iter().find(|t| t.target == "pid:12");
     assert_eq!(inner.expect("shown").effective.up, Some(4_000_000));
-    // And backwards: what was inside falls to what is around.
+    // In reverse: the target around it takes over what was inside.
     for (cleared, around) in [
         ("pid:11", "pid:10"),
         ("pid:10", "unit:b.service"),
@@ -93,7 +93,7 @@ fn the_whole_host_by_pid_1_takes_in_what_had_a_limit_of_its_own() {
     assert_eq!(desk.own(10).as_deref(), Some("pid:1"));
     desk.machine().fork(11, 12);
     assert_eq!(desk.own(12).as_deref(), Some("pid:11"));
-    // The one that was named ends, its child stays; the target lives on in it.
+    // The named process ends, its child stays; the target lives on in the child.
     desk.machine().exit(11);
     desk.pass(1);
     assert_eq!(desk.parent("pid:11").as_deref(), Some("pid:1"));
@@ -148,7 +148,7 @@ fn what_lies_inside_a_process_that_joins_a_name_lies_inside_the_name() {
     assert_eq!(desk.own(10).as_deref(), Some("name:n"));
     assert_eq!(desk.parent("pid:11").as_deref(), Some("name:n"));
     desk.check();
-    // Its own limit is lifted: the name's holds it on.
+    // Its own limit is lifted: the name's limit still applies.
     ok(desk.clear("pid:11"));
     assert_eq!(desk.own(11).as_deref(), Some("name:n"));
     desk.check();
@@ -164,7 +164,7 @@ fn only_leaves_living_children_free() {
     assert_eq!(desk.own(11), None);
     desk.machine().fork(10, 12);
     assert_eq!(desk.own(12).as_deref(), Some("pid:10"));
-    // Asked again without it, they are taken in.
+    // Set again without `only`, they are included.
     ok(desk.set("pid:10", "up 2mbit"));
     assert_eq!(desk.own(11).as_deref(), Some("pid:10"));
 }
@@ -189,7 +189,7 @@ fn a_number_that_was_used_again_is_another_target() {
 fn a_process_that_ends_meanwhile_leaves_nothing() {
     let mut desk = Desk::new();
     desk.machine().spawn(10, 0);
-    // It lives when it is looked at, and no longer when all is done.
+    // It is alive at the look-up, and no longer at the end.
     let alive = std::cell::Cell::new(true);
     let named = Named {
         pid: 10,
@@ -244,7 +244,7 @@ fn names_are_joined_and_end_with_the_last_who_joined() {
     ok(desk.run_named(&ANN, "build", 20, ""));
     assert_eq!(desk.own(20).as_deref(), Some("name:build"));
     ok(desk.set_as(&ANN, "name:build", "up 2mbit"));
-    // Others' processes stay out.
+    // Processes of other users stay out.
     desk.machine().spawn(30, 1001);
     let bob = Peer {
         uid: 1001,

@@ -1,4 +1,4 @@
-//! What explain and doctor say.
+//! The output of explain and doctor.
 
 use netnice_api::{Doctor, DoctorReport, Explain, Find, Found, Status};
 
@@ -29,7 +29,7 @@ fn doctor(desk: &mut Desk) -> DoctorReport {
     }
 }
 
-/// That a page says all of these, in this order; lines are broken anywhere.
+/// Checks that a page contains all of these in this order; lines may be broken anywhere.
 fn says(page: &str, words: &[&str]) {
     let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut rest = page.as_str();

@@ -7,7 +7,7 @@ use netnice_api::Reload;
 
 use super::*;
 
-/// A policy file of a test.
+/// The policy file of a test.
 struct File(PathBuf);
 
 impl File {
@@ -44,7 +44,8 @@ fn rules_hold_change_and_go_with_the_file() {
     let held = desk.held("unit:web").expect("in force");
     assert_eq!(held.rule.as_deref(), Some("web"));
     assert_eq!(desk.show().targets[0].contract.set_by["up"], 0);
-    // Root tightens, the rule stays beneath; a rule that has not changed keeps its number.
+    // Root tightens the limit, the rule stays beneath; a rule that has not changed keeps its
+    // target's id.
     ok(desk.set("unit:web", "up 1mbit"));
     ok(reload(&mut desk));
     assert_eq!(desk.held("unit:web").expect("held").id, held.id);
@@ -103,7 +104,8 @@ fn a_reload_is_all_or_nothing() {
         );
         assert_eq!(before, after, "{said}");
     }
-    // What stands in the way only on the way does not: the two swap, and the link shrinks with them.
+    // A conflict that exists only in between causes no refusal: the two swap, and the link shrinks
+    // with them.
     let link = link.replace("100", "90");
     let text = format!("{link}{}{}", min("web", "30mbit"), min("b", "60mbit"));
     file.write(&text);
@@ -146,7 +148,7 @@ fn a_rule_waits_for_its_name_and_stays_when_the_last_one_ends() {
     desk.pass(1);
     let up = desk.show().targets[0].effective.up;
     assert_eq!(up, Some(4_000_000), "ann's claim went with her process");
-    // What the policy promises to a name is not for anybody to take.
+    // Only root and the group may join a name to which the policy promises something.
     let link = "[[link]]\nname = \"eth0\"\nrate = \"10mbit\"\n";
     file.write(&format!("{link}{}", rule.replace("up =", "min =")));
     ok(reload(&mut desk));

@@ -1,4 +1,4 @@
-//! What a user may have, and what is refused beyond it.
+//! Quotas of a user, and refusals beyond them.
 
 use super::*;
 use crate::policy::Policy;
@@ -14,7 +14,7 @@ const GROUP: Peer = Peer {
     groups: Vec::new(),
 };
 
-/// A desk with these quotas, processes 10 to 99 of Ann and 110 to 199 of Bob.
+/// A service with these quotas; processes 10 to 99 are Ann's, 110 to 199 Bob's.
 fn desk(quotas: &str) -> Desk {
     let mut desk = Desk::new();
     for pid in 10..100 {
@@ -47,12 +47,12 @@ fn a_user_has_so_many_targets_and_others_are_not_concerned() {
         "{said}"
     );
     refused(desk.run_named(&ANN, "mine", 14, "up 1mbit"));
-    // What is there can be changed, and others go on.
+    // Existing targets can be changed, and other users are not affected.
     ok(desk.set_as(&ANN, "pid:10", "up 5mbit"));
     ok(desk.set_as(&BOB, "pid:110", "up 4mbit"));
     ok(desk.set_as(&GROUP, "pid:15", "up 4mbit"));
     ok(desk.set("pid:16", "up 4mbit"));
-    // A place that is given back can be taken again.
+    // A released place can be used again.
     ok(desk.clear_as(&ANN, "pid:11"));
     ok(desk.set_as(&ANN, "pid:13", "up 4mbit"));
     refused(desk.set_as(&ANN, "pid:14", "up 4mbit"));
@@ -90,7 +90,7 @@ fn a_user_has_so_many_changes_that_wait_and_for_so_long() {
     );
     assert!(said.contains("`undos`"), "{said}");
     ok(desk.set_as(&ANN, "pid:12", "up 4mbit"));
-    // One that takes the place of another is no more.
+    // A change that replaces another does not count as one more.
     ok(desk.set_with(&ANN, "pid:10", "up 3mbit", Some(10), for_a_time));
     let long = |set: &mut Set| set.confirm_ns = Some(2 * 3_600_000_000_000);
     let said = refused(desk.set_with(&ANN, "pid:13", "up 4mbit", Some(13), long));

@@ -1,4 +1,4 @@
-//! What stays when the daemon does not, and what is put back when somebody takes it away.
+//! What survives a restart of the daemon, and what is restored after another program removes it.
 
 use netnice_kernel::traffic::Passed;
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::reconcile::Record;
 use crate::state::{State, Store};
 
-/// A new daemon on the same machine, which reads what the old one has written.
+/// A new daemon on the same machine, with what the old one has written.
 fn next(desk: &mut Desk, record: Record, change: impl FnOnce(&mut Machine)) -> Desk {
     let mut machine = desk.machine().clone();
     change(&mut machine);
@@ -50,7 +50,7 @@ fn a_restart_finds_what_lives_and_forgets_what_ended() {
     assert_eq!(after.machine().force.groups, force.groups);
     assert_eq!(after.own(20).as_deref(), Some("pid:20"));
     after.check();
-    // The same where the kernel has lost it all: it is taken in anew.
+    // The same if the kernel has lost everything: it is bound again.
     let mut anew = next(&mut desk, whole(state), |machine| {
         machine.force = Default::default();
         machine.exit(30);
@@ -67,7 +67,7 @@ fn a_change_that_was_cut_short_lets_nobody_out() {
     desk.machine().spawn(10, 1000);
     desk.machine().fork(10, 11);
     ok(desk.set("pid:10", "up 4mbit"));
-    // It was installed, and the daemon ended before it could write it down.
+    // The change was installed, and the daemon ended before it wrote the state file.
     let state = written(&desk);
     ok(desk.set_as(&ANN, "pid:11", "up 1mbit"));
     let stale = desk.machine().own(11);
@@ -119,7 +119,7 @@ fn what_no_longer_fits_after_a_restart_is_kept_and_said() {
     assert_eq!(shown.targets[1].contract.min, Some(40_000_000));
     assert_eq!(shown.targets[1].effective.min, None);
     after.check();
-    // What was asked is granted once it fits.
+    // The claim is granted once it fits.
     ok(after.link("eth0", "100mbit", ""));
     assert!(after.show().targets[1].degraded.is_empty());
     assert_eq!(after.show().targets[1].effective.min, Some(40_000_000));
@@ -163,7 +163,7 @@ fn what_somebody_takes_away_is_put_back_three_times_and_then_said() {
     }
     assert_eq!(left, 7, "three were repaired");
     assert!(desk.show().targets[0].degraded[0].contains("keeps removing"));
-    // A new order is a new start.
+    // A change by a user starts the repairs again.
     ok(desk.set("pid:10", "up 5mbit"));
     desk.pass(3);
     assert!(desk.machine().faults.is_empty());
@@ -218,7 +218,7 @@ fn a_wire_that_brings_too_much_degrades_what_is_promised_of_receiving() {
     );
     receive(&mut desk, 2, 90_000_000);
     assert!(desk.show().targets[0].degraded.is_empty());
-    // Though nobody is promised anything of it, what passes a link is told.
+    // The counters of a link are shown although nothing is promised on it.
     ok(desk.clear("pid:10"));
     receive(&mut desk, 2, 40_000_000);
     let counters = desk.show().links[0].counters.clone();

@@ -1,4 +1,4 @@
-//! What must happen, one story each.
+//! Required behaviour, one scenario each.
 
 use netnice_api::Response;
 use netnice_core::target::Target;
@@ -53,7 +53,8 @@ fn a_unit_keeps_its_contract_when_it_is_started_again() {
         shown.targets[0].degraded[0].contains("not there"),
         "{shown:?}"
     );
-    // What is still being sent of the old one is the unit's, and so is a new one from the moment when it is made.
+    // The old group stays the unit's for packets still being sent, and a new group is the unit's
+    // from its creation.
     assert_eq!(desk.machine().force.groups.values().next(), Some(&7));
     let awaited: Vec<String> = desk.machine().awaited.keys().cloned().collect();
     assert_eq!(awaited, ["/s/web.service", "web.service"]);
@@ -85,7 +86,7 @@ fn users_tighten_each_others_limits_and_lift_their_own() {
     assert!(refused(desk.set_as(&ANN, "user:1000", "up 1mbit")).contains("root"));
     desk.machine().spawn(20, 0);
     assert!(refused(desk.set_as(&ANN, "pid:20", "up 1mbit")).contains("root"));
-    // Clearing all clears one's own, and says how much that was.
+    // Clearing all clears the user's own claims, and the answer has their number.
     ok(desk.set_as(&ANN, "pid:10", "up 1mbit"));
     let done = ok(desk.clear_as(&ANN, "all"));
     assert_eq!(done.messages[0], "1 target cleared");
@@ -306,7 +307,7 @@ fn both_and_one_way_limits_are_not_mixed_in_a_chain() {
 fn a_membership_of_nobody_does_no_harm() {
     let mut desk = Desk::new();
     desk.machine().spawn(10, 0);
-    // Left over from a change that was never finished.
+    // A remnant of a change that was never completed.
     desk.machine().force.members.insert(10, (77, 78));
     ok(desk.set("pid:10", "up 1mbit"));
     assert_eq!(desk.parent("pid:10"), None);

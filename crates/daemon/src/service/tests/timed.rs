@@ -1,4 +1,4 @@
-//! Changes for a time, and those that wait to be confirmed.
+//! Changes for a limited time, and changes that wait to be confirmed.
 
 use netnice_api::Confirm;
 
@@ -30,7 +30,7 @@ fn changes_for_a_time_and_unconfirmed_ones_are_taken_back() {
     let shown = desk.show();
     assert_eq!(shown.targets[0].effective.up, Some(1_000_000));
     assert_eq!(shown.targets[0].effective.down, None);
-    // What is confirmed in time stays, and only once.
+    // A change that is confirmed in time stays; a second confirmation fails.
     let again = timed(&mut desk, 20, "up 8mbit", true).confirm;
     assert!(again > number);
     let confirm = |desk: &mut Desk, peer: &Peer| {
@@ -109,7 +109,7 @@ fn what_is_asked_while_something_is_cleared_for_a_time_stays() {
         (Some(9_000_000), Some(8_000_000)),
         "clause by clause"
     );
-    // Who sets and clears for a time again and again leaves nothing of what has ended.
+    // Repeated temporary changes and clears leave nothing of ended processes.
     for pid in 40..60 {
         desk.machine().spawn(pid, 0);
         ok(desk.set(&format!("pid:{pid}"), "up 1mbit"));

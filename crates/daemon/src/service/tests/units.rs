@@ -1,4 +1,5 @@
-//! Contracts in unit files, beside the policy file; containers; and what is shown of a process in two targets.
+//! Contracts in unit files, beside the policy file; containers; and the display of a process in two
+//! targets.
 
 use std::fs;
 use std::path::PathBuf;
@@ -7,7 +8,7 @@ use netnice_api::Reload;
 
 use super::*;
 
-/// A folder of unit files of a test, and a policy file in it.
+/// The folder of unit files of a test, with a policy file in it.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -55,7 +56,7 @@ fn sections_hold_change_and_go_with_their_files_and_the_policy_file_wins() {
     assert_eq!(up(&desk, "unit:b.service"), Some(1_000_000));
     let awaited = desk.machine().awaited.clone();
     assert!(awaited.contains_key("a.service") && awaited.contains_key("b.service"));
-    // By itself only what stands in unit files changes.
+    // Without a request, only changes of unit files take effect.
     folder.policy("");
     folder.unit("a.service", "NetworkUpMax=2mbit");
     desk.service.look_at_units(desk.now);
@@ -63,7 +64,7 @@ fn sections_hold_change_and_go_with_their_files_and_the_policy_file_wins() {
     assert_eq!(up(&desk, "unit:b.service"), Some(1_000_000));
     let done = ok(desk.ask(&Peer::ROOT, Request::Reload(Reload {}), None));
     assert_eq!(up(&desk, "unit:b.service"), Some(5_000_000), "{done:?}");
-    // What root has cleared stays cleared while its section does not change.
+    // A unit that root has cleared stays cleared while its section does not change.
     ok(desk.clear("unit:a"));
     folder.unit("b.service", "NetworkUpMax=6mbit");
     desk.service.look_at_units(desk.now);
@@ -104,7 +105,7 @@ fn a_section_that_is_wrong_or_does_not_fit_is_its_units_alone() {
         faults[0].contains("a.service:2") && faults[1].contains("does not fit"),
         "{faults:?}"
     );
-    // Room for it.
+    // Now there is room for it.
     fs::remove_file(folder.0.join("b.service")).expect("it goes");
     desk.service.look_at_units(desk.now);
     assert!(desk.held("unit:c.service").is_some());
@@ -130,7 +131,7 @@ fn a_container_is_found_held_and_let_go() {
         wrong.text.contains("min is not supported for a container"),
         "{wrong:?}"
     );
-    // Another one of the name, after it was removed.
+    // Another container of the same name, after the first was removed.
     desk.machine().groups.clear();
     desk.machine().groups.insert("/t/web.scope".to_owned(), 8);
     desk.pass(1);

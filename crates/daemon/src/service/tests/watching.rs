@@ -1,4 +1,4 @@
-//! What those are told who look again and again.
+//! Answers to clients that poll.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ fn watch(desk: &mut Desk, within_ms: u64) -> WatchDoc {
     }
 }
 
-/// So many bytes were sent by each target until now, one packet each 1000.
+/// Each target has sent so many bytes until now, in packets of 1000 bytes.
 fn sent(desk: &mut Desk, bytes: u64) {
     let ids: Vec<u32> = desk.service.ledger().held().map(|held| held.id).collect();
     let mut counts = TargetCounts::default();
