@@ -74,7 +74,7 @@ pub struct Kernel {
     containers: BTreeSet<u32>,
     executables: Executables,
     swept: bool,
-    /// Number of searches for things that are gone.
+    /// Number of calls of [`Kernel::sweep_strays`].
     looks: u32,
     /// Number of children that could not be made members, at the last search for them.
     lost: u64,
