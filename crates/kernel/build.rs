@@ -74,8 +74,9 @@ fn mirror(name: &str, header: &str) -> String {
     rust
 }
 
-/// The identifier of the layout of the maps: a hash (FNV-1a) of the headers without comments. It
-/// changes by itself when a header changes.
+/// The identifier of the layout of the maps: a hash (FNV-1a) of the headers, which changes by
+/// itself when a header changes. A comment does not count from its `/*` to the end of that line.
+/// Further lines of a comment count.
 fn layout(headers: &[&str]) -> String {
     let lines = headers
         .iter()

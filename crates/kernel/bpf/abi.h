@@ -93,7 +93,7 @@ struct proc {
 	__u32 app;		/* target defined by executable */
 };
 
-/* sock_owns: the owner of a socket. stray_owns: the same, by the socket's cookie, of sockets whose option memory
+/* sock_owns: a socket's owner. stray_owns: by cookie, the owner of a socket whose option memory
  * (net.core.optmem_max) has no room for a tag. An entry there counts more than the tag. */
 struct sock_own {
 	__u32 own;
@@ -102,14 +102,14 @@ struct sock_own {
 	__u32 inode;		/* in stray_owns: the socket's inode, to detect that it is gone */
 };
 
-/* sock_cgroups: the cgroup target that a socket falls under, valid while the generation is the current one.
+/* sock_cgroups: the cgroup target of a socket, valid while the generation is the current one.
  * stray_groups: the same, by the socket's cookie, of sockets that have no room for a tag. */
 struct sock_cgroup {
 	__u32 target;
 	__u32 generation;
 };
 
-/* awaited: how a cgroup is called that is to be a target's as soon as it is made -> target. Either the path from the
+/* awaited: name of a cgroup that will belong to a target -> target. Either the path from the
  * root on, or the last name alone, which stands for a cgroup of that name below nothing but slices. */
 struct group_name {
 	__u64 text[32];		/* padded with zeros */

@@ -7,10 +7,10 @@
 //! While nothing is desired, nothing is loaded: no program, no map, no interface of netnice.
 //!
 //! ```text
-//!             apply(something)                     apply(nothing), or the runtime folder is gone
-//!   idle ─────────────────────────> enforcing ──────────────────────────────────────────> idle
-//!                                    │  ^  daemon dies, kernel goes on
-//!                                    v  │  new daemon: Kernel::open adopts pins, classes, interfaces
+//!             apply(something)               apply(nothing), or the runtime folder is gone
+//!   idle ─────────────────────────> enforcing ────────────────────────────────────────> idle
+//!                                    │  ^  the daemon ends, the kernel continues
+//!                                    v  │  Kernel::open adopts pins, classes, interfaces
 //! ```
 
 use std::{

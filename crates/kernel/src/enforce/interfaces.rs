@@ -506,7 +506,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Interfaces that have our programs, by name.
+    /// The names of the interfaces that have netnice's programs.
     pub fn attached_interfaces(&self) -> Vec<String> {
         self.interfaces.values().map(|a| a.name.clone()).collect()
     }

@@ -309,8 +309,8 @@ impl<'a> Stage<'a> {
             .unwrap_or_default();
         let promised: u64 = inside.iter().map(|s| self.promised(*s, nested)).sum();
         let spare = assured.saturating_sub(promised);
-        // The assured rates of the node's own class and its bulk leaf. In the cap stage a bulk leaf
-        // has none, so that it waits for its limit.
+        // The assured rates of the node's own class and its bulk leaf. In the cap stage the
+        // bulk leaf and a nested node's class have none, so that they wait for the outermost limit.
         let (whole, part) = match self.top {
             Some(_) if inside.is_empty() => (assured, spare - spare / 4),
             Some(_) => (assured, spare / 8),

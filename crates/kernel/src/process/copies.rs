@@ -7,7 +7,7 @@
 //! and only the end of that thread closes them.
 //!
 //! ```text
-//! apart(|here| ..)   a thread, its table a copy of ours
+//! apart(|here| ..)   a thread with a copy of this descriptor table
 //!   → here.take(process, number)   a socket of another process
 //!   → the thread ends: the kernel closes its table
 //! ```
