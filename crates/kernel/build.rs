@@ -1,7 +1,8 @@
-//! Compiles the eBPF programs with clang and writes the Rust mirrors of `bpf/abi.h` and `bpf/direct.h`.
+//! Compiles the eBPF programs with clang and writes the Rust mirrors of `bpf/abi.h` and
+//! `bpf/direct.h`.
 //!
-//! The mirrors are generated so that keys and values of the maps are written down once (see the head of `abi.h` for the
-//! form that is read here). Nothing binary is ever committed.
+//! The mirrors are generated, so the keys and values of the maps have a single definition. The head
+//! of `abi.h` describes the form that this script reads. No binary is ever committed.
 
 use std::{env, fmt::Write as _, fs, path::Path, process::Command};
 
@@ -31,7 +32,7 @@ fn compile(program: &str, out: &Path) {
     command.args([
         "-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3",
     ]);
-    // Debian keeps asm/types.h in a folder of the machine's own triplet.
+    // Debian keeps asm/types.h in a folder named after the machine's triplet.
     for triplet in ["x86_64-linux-gnu", "aarch64-linux-gnu", "riscv64-linux-gnu"] {
         let folder = format!("/usr/include/{triplet}");
         if Path::new(&folder).is_dir() {
@@ -73,8 +74,9 @@ fn mirror(name: &str, header: &str) -> String {
     rust
 }
 
-/// What tells one layout of the maps from another: a number made of what the headers say (FNV-1a, without comments), so
-/// that nobody has to remember to count it up.
+/// The identifier of the layout of the maps: a hash (FNV-1a) of the headers, which changes by
+/// itself when a header changes. A comment does not count from its `/*` to the end of that line.
+/// Further lines of a comment count.
 fn layout(headers: &[&str]) -> String {
     let lines = headers
         .iter()

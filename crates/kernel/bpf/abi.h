@@ -13,11 +13,11 @@
 #define DIR_UP 0
 #define DIR_DOWN 1
 
-/* Where a packet that left its path goes on: the stage of a slot. */
+/* The stage of a slot: where a packet continues after its detour through a stage. */
 #define STAGE_CAP_UP 0
 #define STAGE_CAP_DOWN 1
 #define STAGE_LINK_DOWN 2
-#define STAGE_SEEN 3		/* none: the packet comes from an interface over this one, where it was seen already */
+#define STAGE_SEEN 3		/* no stage: the interface over this one handled the packet */
 #define STAGE_BOX_UP 4		/* the cap stage; the packet came from a container */
 #define STAGE_BOX_DOWN 5	/* the cap stage; the packet goes to a container */
 
@@ -26,38 +26,38 @@
 #define IFACE_NO_MAC 2
 #define IFACE_MANAGED_UP 4
 #define IFACE_MANAGED_DOWN 8
-#define IFACE_PORT 16		/* of a bridge, bond or team: packets of sockets belong to the master */
-#define IFACE_BELOW 32		/* what arrives here was seen on the interface that this one lies over */
-#define IFACE_VETH 64		/* its other end may be in a container */
+#define IFACE_PORT 16		/* of a bridge, bond or team: the master handles its packets */
+#define IFACE_BELOW 32		/* the interface below handled the packets that arrive here */
+#define IFACE_VETH 64		/* the other end may be in a container */
 
 #define MAX_TARGETS 8190
-#define MAX_PROCESSES 262144	/* the daemon sizes the table by what this machine can run, if that is more */
+#define MAX_PROCESSES 262144	/* the daemon raises this to what the machine can run */
 #define MAX_STRAYS 65536
 #define MAX_IFACES 4096
 #define MAX_SLOTS 24576
 #define MAX_LINK_CLASSES 65536
 #define MAX_FLOWS 65536
 #define MAX_CGROUP_LEVELS 24
-#define MAX_GROUP_NAME 256	/* with the zero at its end */
-#define PORT_WORDS 2048		/* 32 ports each */
+#define MAX_GROUP_NAME 256	/* including the terminating zero */
+#define PORT_WORDS 2048		/* 32 ports in each word */
 
 /* A packet longer than this is never sparse. */
 #define MAX_SPARSE 3028
 
-/* Where the packets of a class queue. 0: no class. */
+/* The queues of a class. 0: no class. */
 struct leaf {
 	__u32 sparse;		/* class id, major:minor, of the leaf for flows far below their share */
 	__u32 bulk;		/* class id of the leaf for all other flows */
-	__u32 local;		/* class id of the leaf for all other flows on lo, whose packets are 64 KiB long */
-	__u32 window_us;	/* how long a window of the flow accounting lasts */
-	__u32 window_bytes;	/* what the class is assured in a window */
+	__u32 local;		/* class id of the leaf for other flows on lo (packets of 64 KiB) */
+	__u32 window_us;	/* length of a window of the flow accounting, in microseconds */
+	__u32 window_bytes;	/* bytes that the class is assured in a window */
 };
 
-/* targets: target id -> where its packets are held back. */
+/* targets: target id -> the queues that hold its packets. */
 struct target {
 	__u32 counters;		/* target id under which packets are counted */
 	__u32 pad;
-	struct leaf cap[2];	/* by direction: the leaf of the nearest limit around the target */
+	struct leaf cap[2];	/* by direction: leaf of the nearest limit around the target */
 };
 
 /* links: (interface, target id, direction) -> its class on a managed link. */
@@ -67,90 +67,90 @@ struct link_key {
 	__u32 dir;
 };
 
-/* ifaces: interface index -> how packets come back to it, and what is managed there. */
+/* ifaces: interface index -> the slots that return packets to it, and its managed directions. */
 struct iface {
 	__u16 slot_up;		/* tc_index that returns a packet to this interface's egress */
 	__u16 slot_down;	/* tc_index that returns a packet from the cap stage to ingress */
 	__u16 slot_link;	/* tc_index that returns a packet from the receive stage to ingress */
 	__u16 flags;		/* IFACE_* */
 	__u32 link_stage;	/* interface index of this link's own receive stage */
-	__u16 slot_seen;	/* tc_index of a packet that an interface over this one hands down */
-	__u16 slot_below;	/* slot_seen of the interface that this one lies over; 0: it lies over none */
+	__u16 slot_seen;	/* tc_index of a packet from an interface over this one */
+	__u16 slot_below;	/* slot_seen of the interface below this one; 0: none */
 	__u16 slot_box_up;	/* tc_index that returns a container's packet to ingress */
 	__u16 slot_box_down;	/* tc_index that returns a packet for a container to egress */
-	struct leaf rest[2];	/* by direction: the class of traffic without a target on a managed link */
+	struct leaf rest[2];	/* by direction: class of traffic without a target, if managed */
 };
 
-/* slots: tc_index -> the interface and the stage that it stands for. */
+/* slots: tc_index -> the interface and the stage that the slot names. */
 struct slot {
 	__u32 ifindex;
 	__u32 stage;		/* STAGE_* */
 };
 
-/* procs: thread-group id -> the targets that its new sockets belong to. 0: none. */
+/* procs: thread-group id -> the targets of its new sockets. 0: none. */
 struct proc {
-	__u32 own;		/* target made by pid, by run or by name */
-	__u32 app;		/* target made by executable */
+	__u32 own;		/* target defined by pid, by run or by name */
+	__u32 app;		/* target defined by executable */
 };
 
-/* sock_owns: the owner of a socket. stray_owns: the same, by the socket's cookie, of sockets whose option memory
+/* sock_owns: a socket's owner. stray_owns: by cookie, the owner of a socket whose option memory
  * (net.core.optmem_max) has no room for a tag. An entry there counts more than the tag. */
 struct sock_own {
 	__u32 own;
 	__u32 app;
 	__u32 uid;
-	__u32 inode;		/* in stray_owns: the socket's inode, by which it is found that the socket is gone */
+	__u32 inode;		/* in stray_owns: the socket's inode, to detect that it is gone */
 };
 
-/* sock_cgroups: the cgroup target that a socket falls under, valid while the generation is the current one.
+/* sock_cgroups: the cgroup target of a socket, valid while the generation is the current one.
  * stray_groups: the same, by the socket's cookie, of sockets that have no room for a tag. */
 struct sock_cgroup {
 	__u32 target;
 	__u32 generation;
 };
 
-/* awaited: how a cgroup is called that is to be a target's as soon as it is made -> target. Either the path from the
+/* awaited: name of a cgroup that will belong to a target -> target. Either the path from the
  * root on, or the last name alone, which stands for a cgroup of that name below nothing but slices. */
 struct group_name {
-	__u64 text[32];		/* filled up with zeros */
+	__u64 text[32];		/* padded with zeros */
 };
 
 /* apps: executable -> target. */
 struct app_key {
 	__u64 inode;
-	__u32 dev;		/* the kernel's own form: major << 20 | minor */
+	__u32 dev;		/* the kernel's internal form: major << 20 | minor */
 	__u32 pad;
 };
 
 /* settings: one entry, read by every program. */
 struct settings {
-	__u64 netns_cookie;	/* the namespace that is served; sockets of others are left alone */
+	__u64 netns_cookie;	/* the served namespace; the programs ignore other sockets */
 	__u32 cap_stage;	/* interface index of nn0; 0: no cap anywhere */
-	__u32 generation;	/* of the cgroup targets */
-	__u32 cgroups;		/* whether there are cgroup targets, or some are waited for */
-	__u32 users;		/* how many user targets there are */
-	__u32 targets;		/* how many targets there are */
-	__u32 links;		/* how many managed links there are */
-	__u32 containers;	/* how many containers are targets */
+	__u32 generation;	/* generation of the cgroup targets */
+	__u32 cgroups;		/* whether cgroup targets exist or are expected */
+	__u32 users;		/* number of user targets */
+	__u32 targets;		/* number of targets */
+	__u32 links;		/* number of managed links */
+	__u32 containers;	/* number of containers that are targets */
 	__u32 strays;		/* whether stray_owns may hold a socket */
-	__u32 key[2];		/* random: a packet that comes back from a stage carries it in cb, beside its slot */
+	__u32 key[2];		/* random; a packet returned by a stage carries it in cb */
 };
 
-/* counters: (target id, direction) -> what was seen on the first pass, before any queue. */
+/* counters: (target id, direction) -> traffic on the first pass, before any queue. */
 struct counter_key {
 	__u32 target;
 	__u32 dir;
 };
 
 struct counter {
-	__u64 packets;		/* segments, as they will be on the wire */
+	__u64 packets;		/* segments, as on the wire */
 	__u64 bytes;		/* wire bytes: layer 2 without preamble and gap */
 };
 
 /* flows and windows: the sparse-flow accounting of one bulk leaf. */
 struct window_key {
 	__u32 leaf;		/* class id of the bulk leaf */
-	__u32 link;		/* interface index of the managed link, for links share class ids; 0: the cap stage */
+	__u32 link;		/* index of the managed link (links share ids); 0: cap stage */
 };
 
 struct flow_key {
@@ -174,7 +174,7 @@ struct window {
 	__u64 last_bytes;
 };
 
-/* events: what the daemon is told at once. */
+/* events: notifications to the daemon. */
 struct event {
 	__u32 kind;		/* EVENT_* */
 	__u32 tgid;
@@ -185,8 +185,8 @@ struct event {
 #define EVENT_EXIT 1
 
 /* counts: what the programs count for the daemon, by index. */
-#define COUNT_LOST_FORKS 0	/* children that could not be made members of their parent's targets */
-#define COUNT_STRAY_GROUPS 1	/* entries that were made in stray_groups since the daemon last found it empty */
+#define COUNT_LOST_FORKS 0	/* children that could not join their parent's targets */
+#define COUNT_STRAY_GROUPS 1	/* entries made in stray_groups since it was last empty */
 #define COUNTS 2
 
 #endif

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What goes to direct flows, and not to the kernel's own stack: frames to this station whose ends, protocol or EtherType
- * are registered go to the driver's socket. Everything else passes, and so does what cannot be read here: the kernel
- * answers it as ever. Without a socket on the frame's queue everything passes. A flow that has used up its share of the
- * driver's time is shut for a while: its frames are dropped here, at the cost of who sends them or of the interface.
+ * Selects the frames that go to direct flows instead of the kernel's own stack. Frames to this
+ * station whose endpoints, protocol or EtherType are registered go to the driver's socket. All
+ * other frames pass to the kernel, and so do frames that this program cannot parse. If the frame's
+ * queue has no socket, the frame passes. A flow that has used up its share of the driver's time is
+ * suspended for a while: this program drops its frames, at the cost of their sender or of the
+ * interface.
  *
- * What is claimed has the number of its flow's gate, counted from one, or zero.
+ * The value of a registered key is the number of its flow's gate, counted from one, or zero for no
+ * gate.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -41,12 +44,12 @@ MAP(BPF_MAP_TYPE_ARRAY, MAX_GATES, __u32, struct direct_gate, BPF_F_MMAPABLE, ga
 #define V6_OFFSET 0xfff8
 #define V6_MORE 0x0001
 
-/* What the headers of one packet say. */
+/* The fields of the headers of one packet. */
 struct packet {
-	struct direct_ends ends; /* as if it were to a port */
+	struct direct_ends ends; /* endpoints, as for a protocol with ports */
 	__u32 id;
-	bool part; /* of a datagram */
-	bool first; /* part, or whole */
+	bool part; /* a fragment of a datagram */
+	bool first; /* the first fragment, or a whole datagram */
 	bool group;
 };
 
@@ -62,7 +65,7 @@ static __always_inline int to_driver(struct xdp_md *ctx)
 	return bpf_redirect_map(&sockets, ctx->rx_queue_index, XDP_PASS);
 }
 
-/* To the driver, unless the flow behind this gate is shut. */
+/* Redirects to the driver, unless the flow of this gate is suspended. */
 static __always_inline int pass_gate(struct xdp_md *ctx, __u32 number)
 {
 	struct direct_gate *gate;
@@ -76,7 +79,7 @@ static __always_inline int pass_gate(struct xdp_md *ctx, __u32 number)
 	return to_driver(ctx);
 }
 
-/* By both ends, by the own end, by the port at any single address. */
+/* Looks up both endpoints, then the local endpoint, then the port at any unicast address. */
 static __always_inline __u32 *claim_of(struct direct_ends *key, bool group)
 {
 	__u32 *gate = bpf_map_lookup_elem(&ends, key);
@@ -92,7 +95,7 @@ static __always_inline __u32 *claim_of(struct direct_ends *key, bool group)
 	return bpf_map_lookup_elem(&ends, key);
 }
 
-/* What is claimed of these packets, by what the packet says itself. */
+/* Looks up the registration by the packet's own headers. */
 static __always_inline __u32 *claim_of_packet(struct packet *packet, void *payload, void *end)
 {
 	struct direct_ends *key = &packet->ends;
@@ -113,8 +116,9 @@ static __always_inline __u32 *claim_of_packet(struct packet *packet, void *paylo
 }
 
 /*
- * A part of a datagram goes where the first part went that came first. Another first part of the same name does not
- * change this while that is not long ago: it may be somebody's who wants parts of others.
+ * All fragments of a datagram go where its first fragment went. Within PART_LIFETIME another first
+ * fragment with the same id does not change this: an attacker could send one to get the fragments
+ * of others.
  */
 static __always_inline int judge_part(struct xdp_md *ctx, struct packet *packet, void *payload)
 {
@@ -130,7 +134,7 @@ static __always_inline int judge_part(struct xdp_md *ctx, struct packet *packet,
 	part.protocol = key->protocol;
 	part.family = key->family;
 	known = bpf_map_lookup_elem(&parts, &part);
-	/* Another processor may have written it a moment after we looked at the clock. */
+	/* Another processor may have written the entry just after this one read the clock. */
 	if (known && (__s64)(owner.since - known->since) >= PART_LIFETIME)
 		known = NULL;
 	if (!packet->first)

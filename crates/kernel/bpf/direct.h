@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What direct.bpf.c and netnice share; build.rs makes the Rust mirror of it. Addresses are in network order, IPv4's in the
- * first word with zeros behind it; ports are in network order; what is not used is zero.
+ * The interface between direct.bpf.c and netnice; build.rs generates the Rust mirror of it.
+ * Addresses are in network order, an IPv4 address in the first word with zeros behind it. Ports are
+ * in network order. Unused fields are zero.
  */
 #ifndef NETNICE_DIRECT_H
 #define NETNICE_DIRECT_H
 
 #define MAX_ENDS 131072 /* ports and connections of direct flows */
-#define MAX_HOSTS 1024 /* other IP protocols, at an address */
+#define MAX_HOSTS 1024 /* other IP protocols at an address */
 #define MAX_KINDS 64 /* other EtherTypes */
-#define MAX_PARTS 16384 /* datagrams that are coming in parts */
-#define PART_LIFETIME 2000000000 /* so many ns a datagram is whose its first part was */
+#define MAX_PARTS 16384 /* datagrams whose fragments are arriving */
+#define PART_LIFETIME 2000000000 /* ns for which a first fragment decides for its datagram */
 #define MAX_QUEUES 64 /* receive queues of an interface */
-#define MAX_GATES 65536 /* flows that can be shut for a while, by their numbers */
+#define MAX_GATES 65536 /* flows that can be suspended, by their numbers */
 
 struct direct_ends {
 	__u32 local[4];
@@ -40,10 +41,10 @@ struct direct_part {
 	__u16 zero;
 };
 
-/* Where the parts of a datagram go. */
+/* The destination of the fragments of a datagram. */
 struct direct_owner {
-	__u64 since; /* its first part came, by CLOCK_MONOTONIC */
-	__u32 claimed; /* 0: to the kernel */
+	__u64 since; /* arrival of the first fragment, by CLOCK_MONOTONIC, in ns */
+	__u32 claimed; /* 0: the fragments pass to the kernel */
 	__u32 gate;
 };
 
@@ -52,10 +53,10 @@ struct direct_station {
 	__u16 zero;
 };
 
-/* Both sides have it in their memory: the driver writes the first, the program counts in the second. */
+/* In memory that both sides map: the driver writes the first field, the program the second. */
 struct direct_gate {
-	__u64 shut_until; /* frames of the flow are dropped before this, by CLOCK_MONOTONIC */
-	__u64 dropped; /* so many were */
+	__u64 shut_until; /* until then the flow's frames are dropped; CLOCK_MONOTONIC, in ns */
+	__u64 dropped; /* number of frames dropped */
 };
 
 #endif

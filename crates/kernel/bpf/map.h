@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* How a map is declared. */
+/* Declares a map. */
 #ifndef NETNICE_MAP_H
 #define NETNICE_MAP_H
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * netnice in the kernel: who owns a packet, and through which queue it goes.
+ * netnice in the kernel: finds the owner of each packet and selects its queue.
  *
- * Per packet, traffic without a target costs one read of the settings and one of the socket's storage; what a target
- * costs does not depend on how many there are. Nothing here decides a rate: rates live in HTB's classes.
+ * A packet without a target costs one read of the settings and one of the socket's storage. The
+ * cost of a packet with a target does not depend on the number of targets. The programs decide no
+ * rate: rates are in HTB's classes.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

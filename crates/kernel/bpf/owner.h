@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Whose socket is it?
+ * The owner of a socket.
  *
- * A thread group is a member of at most one process target (pid, run, name) and one executable target; a child
- * inherits both at fork. A socket takes its creator's membership when it is made, and an accepted socket its
- * listener's (BPF_F_CLONE). The kernel makes the subflows of an MPTCP socket itself and hides them from sock_create;
- * the first one passes bind or connect in the program's own context and is tagged there.
+ * A thread group is a member of at most one process target (pid, run, name) and one executable
+ * target; a child inherits both at fork. A socket takes its creator's membership at its creation,
+ * and an accepted socket its listener's (BPF_F_CLONE). The kernel creates the subflows of an MPTCP
+ * socket itself and hides them from sock_create; the first subflow passes bind or connect in the
+ * program's own context and is tagged there.
  */
 #ifndef NETNICE_OWNER_H
 #define NETNICE_OWNER_H
@@ -76,13 +77,15 @@ int on_fork(__u64 *ctx)
 	long failed;
 
 	if (from == to)
-		return 0;	/* a thread: its group is known already */
+		return 0;	/* a thread of a known group */
 	membership = bpf_map_lookup_elem(&procs, &from);
 	if (!membership)
 		return 0;
 	copy = *membership;
 	failed = bpf_map_update_elem(&procs, &to, &copy, BPF_NOEXIST);
-	if (failed && failed != -EEXIST)	/* full, or no memory: the daemon sees the count and looks for the child */
+	/* The map is full, or there is no memory: the daemon reads the count and looks for the
+	 * child. */
+	if (failed && failed != -EEXIST)
 		count_one(COUNT_LOST_FORKS);
 	return 0;
 }
@@ -102,7 +105,7 @@ int on_exec(__u64 *ctx)
 	key.dev = binprm->file->f_inode->i_sb->s_dev;
 	app = bpf_map_lookup_elem(&apps, &key);
 	if (!app)
-		return 0;	/* what it was started by still counts: rsync's ssh belongs to rsync */
+		return 0;	/* the parent's targets still apply: rsync's ssh belongs to rsync */
 	membership = bpf_map_lookup_elem(&procs, &tgid);
 	if (membership)
 		fresh = *membership;
@@ -119,7 +122,7 @@ int on_exit(__u64 *ctx)
 	struct proc *membership;
 	struct event *event;
 
-	/* Fires for every thread; the group is dead when no thread of it lives. */
+	/* The tracepoint fires for every thread; the group is dead when no thread of it lives. */
 	if (task->signal->live.counter > 0)
 		return 0;
 	membership = bpf_map_lookup_elem(&procs, &tgid);
@@ -132,12 +135,12 @@ int on_exit(__u64 *ctx)
 		event->own = membership->own;
 		event->app = membership->app;
 		bpf_ringbuf_submit(event, 0);
-	}	/* a full ring loses only the promptness: the daemon also looks by itself */
+	}	/* if the ring is full, the daemon finds the exit later by itself */
 	bpf_map_delete_elem(&procs, &tgid);
 	return 0;
 }
 
-/* Remembers that a TCP socket of a target has this local port (see expected() in path.h). */
+/* Records that a TCP socket of a target has this local port (see expected() in path.h). */
 static __always_inline void learn_port(__u32 port)
 {
 	__u32 word = port / 32 % PORT_WORDS, bit = 1U << port % 32;
@@ -147,7 +150,7 @@ static __always_inline void learn_port(__u32 port)
 		__sync_fetch_and_or(known, bit);
 }
 
-/* Tags a socket with the membership of the program that runs now, unless it has an owner already. */
+/* Tags a socket with the membership of the current process, unless the socket has an owner. */
 static __always_inline void tag(struct bpf_sock *sk)
 {
 	__u32 tgid = bpf_get_current_pid_tgid() >> 32;
@@ -165,8 +168,8 @@ static __always_inline void tag(struct bpf_sock *sk)
 	bpf_sk_storage_get(&sock_owns, sk, &own, BPF_SK_STORAGE_GET_F_CREATE);
 }
 
-/* Tells a new socket the cgroup target that its creator is in, so that what it receives is known before it first sends.
- * A socket's cgroup is its creator's, for ever. */
+/* Stores the creator's cgroup target in a new socket, so that the target is known if the socket
+ * receives before it sends. A socket's cgroup is its creator's and never changes. */
 static __always_inline void tag_cgroup(struct bpf_sock *sk, struct settings *now)
 {
 	struct sock_cgroup fresh = { .generation = now->generation };
@@ -234,8 +237,9 @@ int on_connect6(struct bpf_sock_addr *ctx)
 	return on_sock_addr(ctx, false);
 }
 
-/* The cookie of a socket that need not be the packet's. 0: it has none yet. The verifier lets nobody compute with a pointer
- * to a socket, so it is read back from the stack as a number. */
+/* The cookie of a socket that need not be the packet's. 0: the socket has none yet. The verifier
+ * permits no arithmetic on a pointer to a socket, so the pointer is read back from the stack as a
+ * number. */
 static __always_inline __u64 cookie_of(struct bpf_sock *sk)
 {
 	struct bpf_sock *pointer = sk;
@@ -247,7 +251,8 @@ static __always_inline __u64 cookie_of(struct bpf_sock *sk)
 	return cookie;
 }
 
-/* The cgroup target of a packet's socket that has no room for a tag; empty when it is asked for first. */
+/* The cgroup target of a packet's socket that has no room for a tag; the first call makes an empty
+ * entry. */
 static __noinline struct sock_cgroup *stray_group(struct __sk_buff *skb)
 {
 	__u64 cookie = bpf_get_socket_cookie(skb);
@@ -262,7 +267,7 @@ static __noinline struct sock_cgroup *stray_group(struct __sk_buff *skb)
 	return bpf_map_lookup_elem(&stray_groups, &cookie);
 }
 
-/* The same of a socket that a packet is for. */
+/* As stray_group, for the socket that receives a packet. 0: no entry. */
 static __noinline struct sock_cgroup *stray_receiver_group(struct bpf_sock *sk)
 {
 	__u32 which = COUNT_STRAY_GROUPS;
@@ -274,8 +279,9 @@ static __noinline struct sock_cgroup *stray_receiver_group(struct bpf_sock *sk)
 	return bpf_map_lookup_elem(&stray_groups, &cookie);
 }
 
-/* The cgroup target around a socket: the deepest of its birth cgroup and that one's ancestors. Answers from the
- * socket's storage while no cgroup target came or went. */
+/* The cgroup target of a socket: the deepest one among the socket's cgroup and that cgroup's
+ * ancestors. The socket's storage caches the result until the generation changes, when a cgroup
+ * target is added or removed. */
 static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_sock *sk, struct settings *now)
 {
 	struct sock_cgroup *known, fresh = {};
@@ -303,8 +309,9 @@ static __always_inline __u32 cgroup_target(struct __sk_buff *skb, struct bpf_soc
 	return fresh.target;
 }
 
-/* Where the last name of a path begins; 0 if anything above it is no slice. What is found is kept in a map meanwhile: of a
- * register the verifier would follow each value that it can have, and take seconds for it. */
+/* The offset of the last name of a path; 0 if a component above it is not a slice. A map entry
+ * holds the intermediate value: the verifier would follow each possible value of a register, which
+ * takes seconds. */
 static __always_inline int name_below_slices(const char *path)
 {
 	static const char slice[] = ".slice";
@@ -329,8 +336,8 @@ static __always_inline int name_below_slices(const char *path)
 	return found->text[0] & (MAX_GROUP_NAME - 1);
 }
 
-/* A cgroup has been made, and nobody can be in it yet: if a target waits for one of this name, it is the target's from
- * the start. (The daemon hears of it later, and takes it on.) */
+/* Runs when a cgroup has been made and is still empty. If a target expects a cgroup of this name,
+ * the cgroup belongs to the target from the start. (The daemon is notified later and adopts it.) */
 SEC("tp_btf/cgroup_mkdir")
 int on_cgroup_made(__u64 *ctx)
 {
@@ -342,14 +349,14 @@ int on_cgroup_made(__u64 *ctx)
 	int start;
 
 	if (group->root->hierarchy_id)
-		return 0;	/* of version 1 */
+		return 0;	/* a version 1 hierarchy */
 	name = bpf_map_lookup_elem(&made, &zero);
 	if (!name)
 		return 0;
 	id = group->kn->id;
 	__builtin_memset(name, 0, sizeof(*name));
 	if (bpf_probe_read_kernel_str(name, sizeof(*name), path) >= MAX_GROUP_NAME)
-		return 0;	/* cut off: it is seen to by the daemon */
+		return 0;	/* truncated: the daemon handles this cgroup */
 	target = bpf_map_lookup_elem(&awaited, name);
 	if (!target) {
 		start = name_below_slices((const char *)name);
@@ -364,7 +371,8 @@ int on_cgroup_made(__u64 *ctx)
 	return 0;
 }
 
-/* Sockets that only receive never pass egress, where the kernel tells a socket's cgroup: they learn it here. */
+/* A socket that only receives never passes egress, where the kernel provides a socket's cgroup.
+ * This program stores the cgroup target of such a socket. */
 SEC("cgroup_skb/ingress")
 int on_cgroup_receive(struct __sk_buff *skb)
 {

@@ -1,23 +1,27 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The way of a packet.
+ * The path of a packet.
  *
- *   egress of an interface:  whose is it? ── capped ──> nn0 (HTB) ──> nn1 ──> egress again, slot in tc_index
- *                                          └ not capped ─┐                          │
- *                                                        └──> class on a managed link, other people's filters
- *   ingress: the same with the receiving socket; behind the cap stage comes a managed link's receive stage.
+ *     egress of an interface:  find the owner ── capped ──> nn0 (HTB) ──> nn1 ──> egress again,
+ *                                              │                                  slot in tc_index
+ *                                              └ not capped ─┐                         │
+ *                                                            └──> class on a managed link,
+ *                                                                 filters of others
+ *     ingress: the same with the receiving socket;
+ *              the receive stage of a managed link follows the cap stage.
  *
- * What lo carries leaves and arrives in one: both ends are looked at on its egress, first the sender's, then the
- * receiver's, and its ingress has no program (unless lo is a managed link): each call of one costs what nobody's
- * packets pay too, and no interface is faster.
+ * On lo a packet leaves and arrives in one step. Its egress program looks up both ends, first the
+ * sender, then the receiver, and its ingress has no program (unless lo is a managed link): each
+ * program call also costs packets without a target, and no interface is faster.
  *
- * A packet on its way back carries in tc_index a slot, a random number that names its interface and stage, and from the
- * far end of the stage on a secret key in its control block, which tells it from a packet that a classifier in another
- * namespace gave this tc_index. The program that meets it there clears both and returns UNSPEC, so filters behind ours run
- * once, as if we were not there.
+ * A returning packet carries a slot in tc_index: a random number that names its interface and
+ * stage. The far end of the stage also writes a secret key into the control block. The key
+ * distinguishes the packet from one that a classifier in another namespace gave this tc_index. The
+ * program that receives the returning packet clears both and returns UNSPEC, so filters behind ours
+ * run once, as without netnice.
  *
- * An interface that lies over another (a macvlan) hands its packets down with their socket. They carry a slot too, by
- * which the lower interface knows that they were seen.
+ * An interface that lies over another (a macvlan) hands its packets down with their socket. These
+ * packets carry a slot too, so that the program on the lower interface skips them.
  */
 #ifndef NETNICE_PATH_H
 #define NETNICE_PATH_H
@@ -28,11 +32,11 @@
 #define ETH_ALEN 6
 #define VLAN_ID 0x0fff	/* of a tag's control information */
 #define MAX_EXTENSIONS 4
-#define CAP_STAGE 0	/* in place of a link */
+#define CAP_STAGE 0	/* used in place of a link's index */
 #define LOOPBACK 1	/* interface index of lo in every namespace */
 
 struct packet {
-	__u32 target;		/* id, 0: nobody's */
+	__u32 target;		/* target id; 0: none */
 	struct target *state;
 };
 
@@ -44,13 +48,14 @@ static __always_inline bool look_up(struct packet *p, __u32 target)
 		return false;
 	state = bpf_map_lookup_elem(&targets, &target);
 	if (!state)
-		return false;	/* cleared, or of a daemon that is gone */
+		return false;	/* removed, or left by an earlier daemon */
 	p->target = target;
 	p->state = state;
 	return true;
 }
 
-/* The owner of the listener that a socket was accepted from. A listener that has no room for a tag has none to pass on. */
+/* Finds the owner of the listener that accepted a socket. A listener without room for a tag has no
+ * tag that the accepted socket could inherit. */
 static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_sock *sk, struct sock_own *own)
 {
 	struct bpf_sock_tuple tuple = {};
@@ -59,7 +64,8 @@ static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_so
 	bool found = false;
 	__u64 cookie;
 	__u32 size;
-	/* Read here, each by itself: clang makes one read at a reckoned place of two in branches, and that is prohibited. */
+	/* Read here, each separately: otherwise clang merges the reads of two branches into one
+	 * read at a computed offset, and the verifier rejects that. */
 	__u32 port = *(volatile __u32 *)&sk->src_port;
 	__u32 v4 = *(volatile __u32 *)&sk->src_ip4;
 	__u32 v6 = *(volatile __u32 *)&sk->src_ip6[3];
@@ -76,7 +82,8 @@ static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_so
 		tuple.ipv6.dport = bpf_htons(port);
 		size = sizeof(tuple.ipv6);
 	}
-	/* From port 0 of no address: no connection is that, so a listener is found or nothing. */
+	/* The source is port 0 of no address. No connection has that source, so the lookup returns
+	 * a listener or nothing. */
 	listener = bpf_sk_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 	if (!listener)
 		return false;
@@ -91,7 +98,7 @@ static __always_inline bool listeners_owner(struct __sk_buff *skb, struct bpf_so
 	return found;
 }
 
-/* The owner of a socket, where some have no room for a tag. */
+/* The owner of a socket, used while some sockets have no room for a tag. */
 static __noinline struct sock_own *stray_owner(struct __sk_buff *skb, struct bpf_sock *sk, bool egress,
 						    struct sock_own *tag)
 {
@@ -107,7 +114,8 @@ static __noinline struct sock_own *stray_owner(struct __sk_buff *skb, struct bpf
 		return 0;
 	listeners_owner(skb, sk, &fresh);
 	fresh.uid = bpf_get_socket_uid(skb);
-	own = bpf_sk_storage_get(&sock_owns, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);	/* so it is looked for once */
+	/* A tag avoids the lookup for the next packets. */
+	own = bpf_sk_storage_get(&sock_owns, sk, &fresh, BPF_SK_STORAGE_GET_F_CREATE);
 	if (own)
 		return own;
 	if (!fresh.own && !fresh.app)
@@ -117,7 +125,8 @@ static __noinline struct sock_own *stray_owner(struct __sk_buff *skb, struct bpf
 	return bpf_map_lookup_elem(&stray_owns, &cookie);
 }
 
-/* Finds the target of a packet of this socket; the more specific wins: process, executable, cgroup, user. */
+/* Finds the target of a packet of this socket. The more specific target wins: process, executable,
+ * cgroup, user. */
 static __always_inline bool find_owner(struct __sk_buff *skb, struct bpf_sock *sk, struct settings *now,
 				       bool egress, struct packet *p)
 {
@@ -177,15 +186,16 @@ static __always_inline void count(struct __sk_buff *skb, struct packet *p, __u32
 	}
 }
 
-/* Is a window over? One later by a single epoch is of another processor, whose clock was read a moment after ours; one
- * later by more was counted in windows of another length. */
+/* Whether a window is over. An epoch later by one comes from another processor, which read its
+ * clock a moment later. An epoch later by more was counted in windows of another length. */
 static __always_inline bool is_over(__u32 window, __u32 epoch)
 {
 	return window != epoch && window != epoch + 1;
 }
 
-/* Begins a new window, once: two processors may come to its begin together. (When both began it, flows went uncounted,
- * the others' shares grew, and a ping found the sparse part spent.) */
+/* Starts a new window exactly once, also if two processors reach its start together. (When both
+ * started it, flows were not counted, the shares of the others grew, and a ping found the sparse
+ * part used up.) */
 static __always_inline void turn_window(struct window *w, __u32 epoch)
 {
 	__u32 old = w->epoch, active;
@@ -200,10 +210,12 @@ static __always_inline void turn_window(struct window *w, __u32 epoch)
 	w->sparse_bytes = 0;
 }
 
-/* Sparse or bulk? A flow is sparse while it uses, in this window and the last, at most a quarter of the mean share of
- * the active flows. The share is one of what the class is assured, or carried if that was more: not only of what it
- * carried, for a lone TCP flow in a slow class comes in bursts with empty windows between. Sparse flows come to a
- * quarter of the class together; while their number grows it may be more, up to a half, and the rest spills into bulk. */
+/* Selects the sparse or the bulk leaf. A flow is sparse while it uses, in this window and the last,
+ * at most a quarter of the mean share of the active flows. The share is a part of the larger of two
+ * values: the bytes that the class is assured and the bytes that it carried. The carried bytes
+ * alone are not enough: a single TCP flow in a slow class comes in bursts with empty windows
+ * between them. Sparse flows get a quarter of the class together. While their number grows they may
+ * get more, up to a half; the rest goes to the bulk leaf. */
 static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf, struct iface *iface, __u32 link)
 {
 	__u32 rest = iface->flags & IFACE_LOOPBACK ? leaf->local : leaf->bulk;
@@ -253,7 +265,7 @@ static __always_inline __u32 pick(struct __sk_buff *skb, struct leaf *leaf, stru
 	return leaf->sparse;
 }
 
-/* Sends the packet through a stage: class in priority, the way back in tc_index. */
+/* Sends the packet through a stage: the class is in priority, the return slot in tc_index. */
 static __always_inline int through(struct __sk_buff *skb, __u32 stage, __u32 class, __u16 slot)
 {
 	skb->priority = class;
@@ -261,8 +273,8 @@ static __always_inline int through(struct __sk_buff *skb, __u32 stage, __u32 cla
 	return bpf_redirect(stage, 0);
 }
 
-/* An interface without a layer 2 gives packets without a header, a stage wants one: a blank one, which the kernel
- * takes off again on the way back. */
+/* Adds a blank layer 2 header to a packet of an interface without layer 2, because a stage needs
+ * one. The kernel removes the header on the way back. */
 static __always_inline bool give_header(struct __sk_buff *skb)
 {
 	__be16 proto = skb->protocol;
@@ -279,10 +291,11 @@ static __always_inline struct iface *iface_of(struct __sk_buff *skb)
 	return bpf_map_lookup_elem(&ifaces, &ifindex);
 }
 
-/* Is this packet on its way back from this stage to this interface? If so, forgets the slot. A classifier in another
- * namespace can give a packet any tc_index, which it keeps when it comes over. So the far end of the stage, which hands the
- * packet straight to the interface, writes a key into the packet's control block that no other namespace can write or
- * read. */
+/* Whether this packet returns from this stage to this interface; if so, clears the slot. A
+ * classifier in another namespace can give a packet any tc_index, and the packet keeps it when it
+ * crosses namespaces. So the far end of the stage, which hands the packet straight to the
+ * interface, writes a key into the packet's control block. No other namespace can write or read
+ * that key. */
 static __always_inline bool returning(struct __sk_buff *skb, struct settings *now, __u16 slot)
 {
 	if (!slot || skb->tc_index != slot || skb->cb[0] != now->key[0] || skb->cb[1] != now->key[1])
@@ -293,9 +306,10 @@ static __always_inline bool returning(struct __sk_buff *skb, struct settings *no
 	return true;
 }
 
-/* Was this packet seen on an interface over this one? The control block does not outlive that one's queue, but the socket
- * tells whether the packet began in this namespace, where nobody but root sets a tc_index. A packet without a socket has no
- * owner that could be missed. */
+/* Whether a program on an interface over this one has handled this packet. The control block does
+ * not survive the queue of that interface. But the socket shows whether the packet originates in
+ * this namespace, where only root sets a tc_index. A packet without a socket has no owner that
+ * could be missed. */
 static __noinline bool was_seen(struct __sk_buff *skb, struct settings *now, struct iface *iface, struct bpf_sock *sk)
 {
 	struct bpf_sock *pointer = sk;
@@ -314,7 +328,7 @@ static __noinline bool was_seen(struct __sk_buff *skb, struct settings *now, str
 	return cookie == now->netns_cookie;
 }
 
-/* Lets the packet go on; to an interface below with the mark that it was seen. */
+/* Lets the packet continue; to an interface below, with the mark that it was handled here. */
 static __always_inline int leave(struct __sk_buff *skb, struct iface *iface)
 {
 	if (iface->slot_below)
@@ -322,10 +336,11 @@ static __always_inline int leave(struct __sk_buff *skb, struct iface *iface)
 	return GO_ON;
 }
 
-/* Do packets of sockets first appear here? A VLAN's are seen on the VLAN's own interface, a port's on its master, and
- * what an ipvlan receives on the interface below, whose address it has. A tag
- * of VLAN 0 that arrives tells a priority and no VLAN (IEEE 802.1Q 9.6), the stack takes it for none: a sender must not
- * escape a limit by one. */
+/* Whether packets of sockets first appear on this interface. A VLAN's packets are handled on the
+ * VLAN's own interface, a port's on its master, and packets that an ipvlan receives on the
+ * interface below, whose address it shares. A received tag of VLAN 0 carries a priority and no VLAN
+ * (IEEE 802.1Q 9.6), and the stack treats it as none: otherwise a sender could escape a limit with
+ * such a tag. */
 static __always_inline bool seen_here_first(struct __sk_buff *skb, struct iface *iface, __u32 dir)
 {
 	if (iface->flags & IFACE_PORT || (dir == DIR_DOWN && iface->flags & IFACE_BELOW))
@@ -346,8 +361,8 @@ static __always_inline __u32 link_class(struct __sk_buff *skb, struct iface *ifa
 	return pick(skb, leaf, iface, skb->ifindex);
 }
 
-/* Is this the outside of a tunnel? The packet inside was seen on the tunnel's own interface, and brings its socket
- * along. (UDP inside UDP cannot be told from UDP.) */
+/* Whether this packet is the outside of a tunnel. The tunnel's own interface handled the packet
+ * inside, and its socket stays attached. (UDP inside UDP cannot be distinguished from UDP.) */
 static __always_inline bool is_encapsulation(struct __sk_buff *skb, struct bpf_sock *sk, bool mac)
 {
 	__u32 l3 = mac ? ETH_HLEN : 0;
@@ -363,8 +378,9 @@ static __always_inline bool is_encapsulation(struct __sk_buff *skb, struct bpf_s
 	       (proto == IPPROTO_UDP && sk->protocol == IPPROTO_TCP);
 }
 
-/* Can this packet be nobody's, without a look at the rest? Its socket has no owner, and nothing else gives it one. Most
- * packets of most hosts end here, so there is one call into the kernel on the way (each costs about 15 ns). */
+/* Whether this packet has no owner, without a look at the rest: its socket has no owner, and
+ * nothing else gives it one. Most packets of most hosts end here, so this path makes one call into
+ * the kernel (each costs about 15 ns). */
 static __always_inline bool has_no_owner(struct __sk_buff *skb, struct settings *now)
 {
 	struct bpf_sock *sk = skb->sk;
@@ -376,8 +392,9 @@ static __always_inline bool has_no_owner(struct __sk_buff *skb, struct settings 
 	return !now->cgroups && !now->users && !bpf_sk_storage_get(&sock_owns, sk, 0, 0);
 }
 
-/* The container behind this interface, if it is a target. An interface learns it from the first packet of a socket in the
- * container's cgroup; the daemon tells it too, when it has found out. */
+/* Finds the container behind this interface, if it is a target. The interface is recorded at the
+ * first packet of a socket in the container's cgroup. The daemon also records it once it has found
+ * the container. */
 static __always_inline bool find_box(struct __sk_buff *skb, struct settings *now, struct iface *iface, bool from,
 				     struct packet *p)
 {
@@ -403,8 +420,9 @@ static __always_inline bool find_box(struct __sk_buff *skb, struct settings *now
 	return look_up(p, target);
 }
 
-/* Holds a packet from or to a container back, if it has a limit: its own network lies beyond this interface, so it is
- * counted here whatever socket it has, and whatever else holds it in this namespace. */
+/* Sends a packet from or to a container through the stage, if the container has a limit. The
+ * container's own network lies beyond this interface. So the packet is counted here, with any
+ * socket, and even if another target of this namespace holds it too. */
 static __always_inline bool goes_through_box(struct __sk_buff *skb, struct settings *now, struct iface *iface, bool from,
 					     int *verdict)
 {
@@ -423,10 +441,11 @@ static __always_inline bool goes_through_box(struct __sk_buff *skb, struct setti
 	return true;
 }
 
-/* Can a target be waiting for this packet? To find its socket is the dearest step on this way, and most packets are
- * nobody's. A TCP connection acknowledges what it gets, and a server's port is known from its bind: the ports of the
- * targets' sockets are known from what they sent, and a TCP packet to another port is nobody's. Of UDP nobody knows:
- * a socket may receive and never send. */
+/* Whether a target can be the receiver of this packet. The socket lookup is the most expensive step
+ * of this path, and most packets have no target. A TCP connection acknowledges what it receives,
+ * and bind reveals a server's port. So the ports of the targets' TCP sockets are known from what
+ * they sent or bound, and a TCP packet to another port has no target. UDP gives no such evidence: a
+ * socket may receive and never send. */
 static __always_inline bool expected(struct __sk_buff *skb, __u32 l3)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -454,13 +473,13 @@ static __always_inline bool expected(struct __sk_buff *skb, __u32 l3)
 	return known && *known & 1U << port % 32;
 }
 
-/* Goes on behind the extension headers of an IPv6 packet, as long as they are of the kind that says nothing of what
- * follows (RFC 8200 4.1); a sender could hide a packet from its limit with one. */
+/* Skips the extension headers of an IPv6 packet that may precede any upper-layer header (RFC 8200
+ * 4.1). Otherwise a sender could hide a packet from its limit with such a header. */
 static __always_inline bool pass_extensions(struct __sk_buff *skb, __u8 *proto, __u32 *l4)
 {
 	struct {
 		__u8 next;
-		__u8 words;	/* of 8 bytes, beyond the first */
+		__u8 words;	/* units of 8 bytes, beyond the first */
 	} head;
 
 	for (int i = 0; i < MAX_EXTENSIONS; i++) {
@@ -474,7 +493,7 @@ static __always_inline bool pass_extensions(struct __sk_buff *skb, __u8 *proto, 
 	return true;
 }
 
-/* The receiving socket of a packet, as the kernel will find it. To be released. */
+/* The receiving socket of a packet, as the kernel will find it. The caller releases it. */
 static __always_inline struct bpf_sock *receiver(struct __sk_buff *skb, __u32 l3)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
@@ -509,7 +528,7 @@ static __always_inline struct bpf_sock *receiver(struct __sk_buff *skb, __u32 l3
 	}
 	if (proto != IPPROTO_TCP && proto != IPPROTO_UDP)
 		return 0;
-	/* Ports stand at the same place in both. */
+	/* The ports are at the same offset in TCP and UDP. */
 	if (size == sizeof(tuple.ipv4)) {
 		if (bpf_skb_load_bytes(skb, l4, &tuple.ipv4.sport, 4))
 			return 0;
@@ -521,7 +540,7 @@ static __always_inline struct bpf_sock *receiver(struct __sk_buff *skb, __u32 l3
 	return bpf_sk_lookup_udp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
 }
 
-/* Finds the target that a packet is for. */
+/* Finds the target that receives a packet. */
 static __always_inline bool find_receiver(struct __sk_buff *skb, struct settings *now, struct iface *iface,
 					  struct packet *p)
 {
@@ -529,7 +548,8 @@ static __always_inline bool find_receiver(struct __sk_buff *skb, struct settings
 	struct bpf_sock *sk;
 	bool found;
 
-	/* For another address: the stack drops it here, or it is a macvlan's and will be seen on the macvlan's own. */
+	/* A packet for another address: the stack drops it here, or a macvlan's own interface will
+	 * handle it. */
 	if (skb->pkt_type == PACKET_OTHERHOST || !seen_here_first(skb, iface, DIR_DOWN) || !expected(skb, l3))
 		return false;
 	sk = receiver(skb, l3);
@@ -540,7 +560,8 @@ static __always_inline bool find_receiver(struct __sk_buff *skb, struct settings
 	return found;
 }
 
-/* Counts a packet to the target that it is for, and sends it through the stage if that has a limit. */
+/* Counts a packet for its receiving target, and sends it through the stage if the target has a
+ * limit. */
 static __always_inline bool goes_through_cap(struct __sk_buff *skb, struct settings *now, struct iface *iface,
 					     struct packet *p, int *verdict)
 {
@@ -558,7 +579,7 @@ static __always_inline bool goes_through_cap(struct __sk_buff *skb, struct setti
 	return true;
 }
 
-/* The receiver's side of a packet that leaves by lo. */
+/* Handles the receiver's side of a packet that leaves by lo. */
 static __always_inline bool is_held_on_arrival(struct __sk_buff *skb, struct settings *now, struct iface *iface,
 					       int *verdict)
 {
@@ -592,12 +613,12 @@ int on_egress(struct __sk_buff *skb)
 		arrives = false;
 	}
 	if (back && iface->flags & IFACE_LOOPBACK)
-		bpf_skb_change_type(skb, PACKET_HOST);	/* the stage took it for somebody else's */
+		bpf_skb_change_type(skb, PACKET_HOST);	/* the stage set PACKET_OTHERHOST */
 	boxed = returning(skb, now, iface->slot_box_down);
 	seen = boxed || back || was_seen(skb, now, iface, sk);
 	managed = iface->flags & IFACE_MANAGED_UP;
 	if (back || boxed)
-		skb->priority = sk ? sk->priority : 0;	/* what it was before the stage */
+		skb->priority = sk ? sk->priority : 0;	/* the value before the stage */
 	if (seen && !boxed && goes_through_box(skb, now, iface, false, &verdict))
 		return verdict;
 	if (seen && !managed && !arrives)
@@ -642,7 +663,8 @@ int on_ingress(struct __sk_buff *skb)
 	iface = iface_of(skb);
 	if (!iface || returning(skb, now, iface->slot_link))
 		return GO_ON;
-	capped = returning(skb, now, iface->slot_down) || iface->flags & IFACE_LOOPBACK;	/* lo's are seen on egress */
+	/* The egress program of lo handles its packets. */
+	capped = returning(skb, now, iface->slot_down) || iface->flags & IFACE_LOOPBACK;
 	if (!capped && !returning(skb, now, iface->slot_box_up) && goes_through_box(skb, now, iface, true, &verdict))
 		return verdict;
 	if (capped && !(iface->flags & IFACE_MANAGED_DOWN))
@@ -660,7 +682,7 @@ int on_ingress(struct __sk_buff *skb)
 	return GO_ON;
 }
 
-/* The far end of a stage: back to where the packet was going. */
+/* The far end of a stage: redirects a packet to its original destination. */
 SEC("classifier/stage")
 int on_stage_exit(struct __sk_buff *skb)
 {
@@ -670,7 +692,7 @@ int on_stage_exit(struct __sk_buff *skb)
 	bool leaves;
 
 	if (!now || !to || to->stage == STAGE_SEEN)
-		return TC_ACT_SHOT;	/* not from us, or its interface is gone */
+		return TC_ACT_SHOT;	/* not from netnice, or the interface is gone */
 	skb->cb[0] = now->key[0];
 	skb->cb[1] = now->key[1];
 	leaves = to->stage == STAGE_CAP_UP || to->stage == STAGE_BOX_DOWN ||

@@ -1,3 +1,4 @@
-//! The keys, values and numbers that the eBPF programs and this room share, generated from `bpf/abi.h`.
+//! The keys, values and constants that the eBPF programs and this crate share, generated from
+//! `bpf/abi.h`.
 
 include!(concat!(env!("OUT_DIR"), "/abi.rs"));

@@ -1,8 +1,9 @@
-//! What would leave something half done if it failed once is tried again.
+//! Retries operations that would leave the kernel's state incomplete if they failed once.
 //!
-//! Removing an entry of a map, putting a setting back, or reading a folder of /proc fails where memory is short for a moment,
-//! where a signal arrives, or where an entry's chain is in use on this processor (EBUSY of a hash map). The request that
-//! wanted it may be answered already, so nobody would try it later.
+//! Three operations fail temporarily: removing a map entry, restoring a setting, and reading a
+//! folder of /proc. The causes are a shortage of memory, a signal, or an entry whose hash chain is
+//! in use on this processor (EBUSY of a hash map). The daemon may have replied to the request
+//! already, so no later step would repeat the operation.
 
 use std::error::Error;
 use std::fs;
@@ -13,10 +14,11 @@ use aya::maps::{HashMap, MapData, MapError, PerCpuHashMap};
 
 use crate::error::{self, KernelError};
 
-/// Tries something three times. What is not there, or not permitted, stays so: that is tried once.
+/// Tries an operation up to three times. It stops after one try if the error is permanent: the
+/// object does not exist, or access is denied.
 ///
 /// # Errors
-/// Of the last time.
+/// The error of the last try.
 pub(crate) fn insist<T, E: Error + 'static>(mut act: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     for _ in 1..TIMES {
         match act() {
@@ -36,10 +38,10 @@ fn is_final(error: &(dyn Error + 'static)) -> bool {
 
 /// A map whose entries can be removed.
 pub(crate) trait Forget<K> {
-    /// Removes an entry, where there is one.
+    /// Removes an entry, if it exists.
     ///
     /// # Errors
-    /// There is one, and it could not be removed in three tries.
+    /// The entry exists and could not be removed in three tries.
     fn forget(&mut self, key: &K) -> Result<(), KernelError>;
 }
 
@@ -64,10 +66,10 @@ fn removed(result: Result<(), MapError>) -> Result<(), KernelError> {
     }
 }
 
-/// Looks an entry of a map up; `None` if there is none.
+/// Looks up an entry of a map. Returns `None` if it does not exist.
 ///
 /// # Errors
-/// It could not be read in three tries.
+/// The entry could not be read in three tries.
 pub(crate) fn look_up<V>(
     mut read: impl FnMut() -> Result<V, MapError>,
 ) -> Result<Option<V>, KernelError> {
@@ -78,7 +80,7 @@ pub(crate) fn look_up<V>(
     found.map_err(|error| KernelError::bpf("read an entry of a map", error))
 }
 
-/// Removes a file or a pin, where there is one. One that cannot be removed is told in the log.
+/// Removes a file or a pin, if it exists. A failure is logged.
 pub(crate) fn remove_file(path: impl AsRef<Path>) {
     let path = path.as_ref();
     match insist(|| fs::remove_file(path)) {
@@ -97,7 +99,8 @@ mod tests {
 
     use super::*;
 
-    /// Fails so often, and tells how often it was tried.
+    /// Runs an operation that fails the given number of times. Returns the number of tries and the
+    /// result.
     fn tried(fails: u32, errno: i32) -> (u32, io::Result<()>) {
         let mut tries = 0;
         let result = insist(|| {

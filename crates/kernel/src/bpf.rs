@@ -1,10 +1,12 @@
-//! Calls of bpf(2) that aya does not have.
+//! Calls of bpf(2) that aya does not offer.
 //!
-//! **Detaching a pinned link at once.** When the pin of a link is removed, the kernel detaches the link after an RCU grace period, from a work queue: on a
-//! busy machine that takes hundreds of milliseconds. Until then the program still runs, and attaching it again fails
-//! with EEXIST. `BPF_LINK_DETACH` (bpf(2), Linux 5.9) detaches the link before it returns.
+//! **Detaching a pinned link at once.** When the pin of a link is removed, the kernel detaches the
+//! link after an RCU grace period, from a work queue. On a busy machine that takes hundreds of
+//! milliseconds. Until then the program still runs, and attaching it again fails with EEXIST.
+//! `BPF_LINK_DETACH` (bpf(2), Linux 5.9) detaches the link before it returns.
 //!
-//! **Reading a whole map in a few calls** (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6), where one by one takes two for each entry.
+//! **Reading a whole map in a few calls** (`BPF_MAP_LOOKUP_BATCH`, Linux 5.6). Reading single
+//! entries takes two calls for each entry.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,10 +14,11 @@ use std::path::Path;
 
 use crate::cgroup;
 
-/// Detaches the link that is pinned at this path. The pin stays, and keeps a link that is attached to nothing.
+/// Detaches the link that is pinned at this path. The pin stays and refers to a link that is
+/// attached to nothing.
 ///
 /// # Errors
-/// ENOENT if nothing is pinned there; EOPNOTSUPP if the kernel cannot detach this kind of link.
+/// ENOENT if nothing is pinned there. EOPNOTSUPP if the kernel cannot detach this kind of link.
 pub fn detach_pinned(path: &Path) -> io::Result<()> {
     let path = cgroup::c_path(path);
     let mut object = ObjectAttributes {
@@ -31,14 +34,14 @@ pub fn detach_pinned(path: &Path) -> io::Result<()> {
     bpf(BPF_LINK_DETACH, &mut detach).map(drop)
 }
 
-/// Reads all entries of a hash map; of one that has a value for each processor, `copies` values of each. An entry that is
-/// made or removed meanwhile may be there or not.
+/// Reads all entries of a hash map. For a per-CPU map, each entry has `copies` values. An entry
+/// that is made or removed during the call may be present or absent.
 ///
-/// `K` and `V` are the map's key and value, which the caller has checked; where there are several values, the size of `V` is
-/// a multiple of eight.
+/// `K` and `V` are the map's key and value; the caller has checked them. If `copies` is above 1,
+/// the size of `V` is a multiple of eight.
 ///
 /// # Errors
-/// The kernel's.
+/// The error of bpf(2).
 pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
     map: BorrowedFd<'_>,
     copies: usize,
@@ -65,7 +68,7 @@ pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
             Err(error) => match error.raw_os_error() {
                 Some(libc::ENOENT) => true,
                 Some(libc::EINTR) => continue,
-                // One of the hash's chains is longer.
+                // The batch is smaller than one chain of the hash.
                 Some(libc::ENOSPC) if room < MOST_ROOM => {
                     room *= 2;
                     continue;
@@ -84,8 +87,9 @@ pub fn read_all<K: aya::Pod + Default, V: aya::Pod + Default>(
 }
 
 fn bpf<T>(command: libc::c_long, attributes: &mut T) -> io::Result<i32> {
-    // SAFETY: the attributes are a live `repr(C)` struct without padding, of which the kernel reads and writes as many
-    // bytes as it is told; what they point to is as large as the kernel takes it for, and outlives the call.
+    // SAFETY: the attributes are a live `repr(C)` struct without padding. The kernel reads and
+    // writes as many bytes of it as the size argument says. The pointers in it refer to buffers of
+    // the sizes that the kernel expects, and the buffers outlive the call.
     let done = unsafe {
         libc::syscall(
             libc::SYS_bpf,
@@ -109,13 +113,13 @@ struct ObjectAttributes {
     file_flags: u32,
 }
 
-/// The part that BPF_LINK_DETACH reads.
+/// The part of `union bpf_attr` that BPF_LINK_DETACH reads.
 #[repr(C)]
 struct DetachAttributes {
     link_fd: u32,
 }
 
-/// The part that BPF_MAP_LOOKUP_BATCH reads, and writes: how many entries were read.
+/// The part of `union bpf_attr` that BPF_MAP_LOOKUP_BATCH reads and writes (`count`: entries read).
 #[repr(C)]
 #[derive(Default)]
 struct BatchAttributes {
@@ -129,7 +133,7 @@ struct BatchAttributes {
     flags: u64,
 }
 
-/// Entries that are read at once, and the most that this grows to.
+/// Entries per call at first, and the most to which the number grows.
 const ROOM: usize = 1024;
 const MOST_ROOM: usize = 1 << 20;
 const BPF_MAP_LOOKUP_BATCH: libc::c_long = 24;

@@ -1,56 +1,62 @@
-//! What an interface offers the direct path: how near to its driver XDP can run, and what the card could do by itself.
+//! The abilities of an interface for the direct path: where XDP can run, and what the NIC can do by
+//! itself.
 //!
-//! The kernel tells the abilities of a driver over generic netlink (family `netdev`, Linux 6.3), and who has XDP on an interface over
-//! route netlink. Whether a card can steer flows to queues is asked by the ethtool ioctl.
+//! The input is an interface's name, the output a [`Card`]. The kernel reports the abilities of a
+//! driver over generic netlink (family `netdev`, Linux 6.3), and the XDP programs of an interface
+//! over route netlink. The ethtool ioctl reports whether a NIC can steer flows to queues. An
+//! ability that the kernel does not report is `None` or false.
 
 use std::io;
 
 use crate::netlink::{Answer, Attributes, Message, NetlinkError, Route, attributes, find, number};
 use crate::{device, speed};
 
-/// What there is.
+/// The abilities of an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Card {
-    /// XDP of its own driver; none where the kernel does not tell.
+    /// Whether its driver can run XDP; `None` if the kernel does not report it.
     pub native: Option<bool>,
-    /// Frames of AF_XDP without a copy; none where the kernel does not tell.
+    /// Whether AF_XDP works without a copy; `None` if the kernel does not report it.
     pub zero_copy: Option<bool>,
-    /// It can be told when each frame is to leave.
+    /// Whether the NIC accepts a departure time for each frame.
     pub paces: bool,
-    /// It can be told which queue a flow goes to.
+    /// Whether the NIC can steer a flow to a chosen queue.
     pub steers: bool,
-    /// By how many queues frames come in, if it is known.
+    /// The number of receive queues, if known.
     pub queues: Option<Queues>,
-    /// How XDP is on it now.
+    /// Where an XDP program is attached now.
     pub attached: Attached,
 }
 
-/// How many receive queues an interface has.
+/// The number of receive queues of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queues {
-    /// So many are in use, says its driver.
+    /// The number in use, from the driver.
     Exactly(u32),
-    /// There is room for so many, says the kernel.
+    /// An upper bound, from the kernel.
     AtMost(u32),
 }
 
-/// Where a program of XDP is on an interface.
+/// The place of an XDP program on an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attached {
-    /// Nowhere.
+    /// No program is attached.
     #[default]
     No,
-    /// In its driver.
+    /// In the driver.
     Native,
-    /// Behind it.
+    /// In the kernel, behind the driver.
     Generic,
-    /// In the card, or in several places.
+    /// In the NIC, or in several places.
     Other,
 }
 
-/// Whether a socket of AF_XDP can be made.
+/// Checks that an AF_XDP socket can be made.
+///
+/// # Errors
+/// The error of socket(2).
 pub fn has_af_xdp() -> io::Result<()> {
-    // SAFETY: no pointers; what comes back is closed at once.
+    // SAFETY: no pointers; the descriptor is closed at once.
     unsafe {
         let fd = libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0);
         if fd < 0 {
@@ -61,7 +67,7 @@ pub fn has_af_xdp() -> io::Result<()> {
     Ok(())
 }
 
-/// What an interface offers.
+/// Reads the abilities of an interface. Returns `None` if it does not exist.
 pub fn look(route: &mut Route, name: &str) -> Result<Option<Card>, NetlinkError> {
     let Some(device) = device::find_by_name(route, name)? else {
         return Ok(None);
@@ -78,7 +84,7 @@ pub fn look(route: &mut Route, name: &str) -> Result<Option<Card>, NetlinkError>
     }))
 }
 
-/// By how many queues frames come in to an interface.
+/// The number of receive queues of an interface. Returns `None` if it is unknown.
 pub fn receive_queues(name: &str) -> Result<Option<Queues>, NetlinkError> {
     let mut route = Route::open()?;
     match device::find_by_name(&mut route, name)? {
@@ -112,14 +118,15 @@ fn attached(route: &mut Route, index: u32) -> Result<Attached, NetlinkError> {
     )
 }
 
-/// What the kernel knows of an interface.
+/// Asks the kernel for the link message of an interface.
 fn link(route: &mut Route, what: &str, index: u32) -> Result<Vec<Answer>, NetlinkError> {
     let mut head = [0; LINK_HEAD];
     head[4..8].copy_from_slice(&index.to_ne_bytes());
     route.ask(what, Message::new(libc::RTM_GETLINK, 0, &head))
 }
 
-/// The abilities of a driver: XDP's, and those of sockets of AF_XDP. None: the kernel does not tell.
+/// The abilities of a driver: the bits of XDP, and those of AF_XDP sockets. `None` if the kernel
+/// does not report them.
 fn abilities(index: u32) -> Option<(Option<u64>, Option<u64>)> {
     let mut generic = Route::open_generic().ok()?;
     let head = [CTRL_CMD_GETFAMILY, 1, 0, 0];
@@ -147,7 +154,7 @@ fn abilities(index: u32) -> Option<(Option<u64>, Option<u64>)> {
 }
 
 const LINK_HEAD: usize = 16;
-/// Bytes of `struct genlmsghdr`.
+/// Size of `struct genlmsghdr` in bytes.
 const GENERIC_HEAD: usize = 4;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_XDP: u16 = 43;

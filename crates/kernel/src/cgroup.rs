@@ -1,8 +1,9 @@
-//! Control groups (version 2): where they are mounted, their ids, and the paths of units and containers.
+//! Control groups (version 2): the mount point, their ids, and the paths of units and containers.
 //!
-//! A name of a unit or a container stands for what root's own service manager or engine has made. Users get parts of the
-//! hierarchy to make groups in as they like (`user@1000.service`), and so do containers; a group there can be called
-//! anything, and is never found by a name. It is named by its path.
+//! The name of a unit or a container stands for a cgroup that root's service manager or container
+//! engine made. Users and containers control parts of the hierarchy (`user@1000.service`) and can
+//! give any name to a cgroup there. So a lookup by name never returns such a cgroup; it is named by
+//! its path.
 
 use std::{
     collections::BTreeSet,
@@ -14,7 +15,7 @@ use std::{
 
 use crate::{abi, error::KernelError, process::read_text};
 
-/// Where the unified hierarchy is mounted.
+/// The mount point of the unified hierarchy.
 pub fn root() -> Result<PathBuf, KernelError> {
     let path = "/proc/self/mountinfo";
     let mounts = read_text(path).map_err(KernelError::file("find the cgroup2 mount", path))?;
@@ -38,18 +39,18 @@ fn mount_of_cgroup2(line: &str) -> Option<PathBuf> {
         .map(|mount| PathBuf::from(mount.replace("\\040", " ")))
 }
 
-/// A cgroup, found.
+/// A cgroup that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Its path below the root, `/` for the root itself.
+    /// Its path below the root; `/` for the root itself.
     pub path: String,
-    /// The kernel's id of it; another one when it is made anew under the same path.
+    /// The kernel's id of it. A cgroup that is made again under the same path has another id.
     pub id: u64,
-    /// Where it is in the file system.
+    /// Its folder in the file system.
     pub folder: PathBuf,
 }
 
-/// Finds a cgroup by its path below the root (a path that names the mount itself is understood too).
+/// Finds a cgroup by its path below the root. A path that includes the mount point is accepted too.
 pub fn find(path: &str) -> Result<Cgroup, KernelError> {
     let root = root()?;
     let relative = path
@@ -70,7 +71,7 @@ pub fn find(path: &str) -> Result<Cgroup, KernelError> {
             most: abi::MAX_CGROUP_LEVELS,
         });
     }
-    // In cgroup2 the inode number is the id that the kernel compares packets' cgroups with.
+    // In cgroup2 the inode number is the id that the kernel compares with packets' cgroups.
     Ok(Cgroup {
         path: format!("/{relative}"),
         id: metadata.ino(),
@@ -78,7 +79,8 @@ pub fn find(path: &str) -> Result<Cgroup, KernelError> {
     })
 }
 
-/// The names of all cgroups that could be units of the system manager: below nothing but slices of root's.
+/// The names of all cgroups that can be units of the system manager: only slices of root are above
+/// them.
 pub fn units() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut slices: Vec<PathBuf> = root().into_iter().collect();
@@ -94,36 +96,36 @@ pub fn units() -> BTreeSet<String> {
     names
 }
 
-/// Whether a cgroup is a slice that root has and others cannot change.
+/// Whether a cgroup is a slice that only root can change.
 fn is_slice(folder: &Path) -> bool {
     let name = folder.file_name().unwrap_or_default();
     name.as_bytes().ends_with(b".slice") && is_roots(folder)
 }
 
-/// Whether root alone makes groups in a cgroup.
+/// Whether only root can make cgroups in this one.
 fn is_roots(folder: &Path) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|about| about.uid() == 0 && about.mode() & 0o022 == 0)
 }
 
-/// The cgroups right below one; none of one that is gone.
+/// The cgroups directly below this one; empty if it was removed.
 fn folders(of: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(of).into_iter().flatten().flatten();
     let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     folders.map(|entry| entry.path())
 }
 
-/// A cgroup that was found at a path of the file system.
+/// The cgroup of this folder.
 fn at(root: &Path, folder: &Path) -> Result<Cgroup, KernelError> {
     let relative = folder.strip_prefix(root).unwrap_or(folder);
     find(&format!("/{}", relative.display()))
 }
 
-/// The processes of a cgroup and of all below it.
+/// The processes of a cgroup and of all cgroups below it.
 pub fn processes(group: &Cgroup) -> Vec<u32> {
     let mut found = Vec::new();
     let mut stack = vec![group.folder.clone()];
     while let Some(folder) = stack.pop() {
-        // What is removed meanwhile has no processes any more.
+        // A cgroup that is removed meanwhile has no processes.
         let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
         found.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
         stack.extend(folders(&folder));
@@ -131,7 +133,8 @@ pub fn processes(group: &Cgroup) -> Vec<u32> {
     found
 }
 
-/// Finds the cgroup of a unit of the system manager: the folder of this name in nothing but slices.
+/// Finds the cgroup of a unit of the system manager: the folder of this name that has only slices
+/// above it.
 pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     let root = root()?;
     let mut slices = vec![root.clone()];
@@ -148,9 +151,10 @@ pub fn find_unit(unit: &str) -> Result<Cgroup, KernelError> {
     Err(KernelError::NoUnit(unit.into()))
 }
 
-/// Finds the cgroup of a container by what its engine calls it: the id, or what it begins with. Docker, Podman and others
-/// name the group `docker-<id>.scope`, `libpod-<id>.scope` and the like, or just `<id>`. It is looked for where root's engine
-/// puts it: not in what belongs to a user, nor inside another container.
+/// Finds the cgroup of a container by its id or the first digits of it. Docker, Podman and others
+/// name the cgroup `docker-<id>.scope`, `libpod-<id>.scope` and the like, or just `<id>`. The
+/// search covers the places where root's engine makes it: no cgroups of users, and not inside other
+/// containers.
 pub fn find_container(id: &str) -> Option<Cgroup> {
     let root = root().ok()?;
     let mut stack = vec![root.clone()];
@@ -168,7 +172,7 @@ pub fn find_container(id: &str) -> Option<Cgroup> {
     None
 }
 
-/// The id of the container that a cgroup of this name is of.
+/// The container id in the name of a cgroup.
 fn container_id(name: &str) -> Option<&str> {
     let name = name.strip_suffix(".scope").unwrap_or(name);
     let prefix = ENGINES.iter().find_map(|engine| name.strip_prefix(engine));
@@ -177,8 +181,8 @@ fn container_id(name: &str) -> Option<&str> {
     (id.len() == CONTAINER_ID && id.bytes().all(hex)).then_some(id)
 }
 
-/// Path of the cgroup that a process is in. A user may call a group by what is no text; the path of a group around that one
-/// is still what the text begins with.
+/// The path of a process's cgroup. A user may give a cgroup a name that is not valid text. The text
+/// still begins with the path of each cgroup above.
 pub fn of_process(pid: u32) -> Option<String> {
     let text = read_text(format!("/proc/{pid}/cgroup")).ok()?;
     text.split('\n')
@@ -186,22 +190,23 @@ pub fn of_process(pid: u32) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// What engines begin the name of a container's cgroup with.
+/// Prefixes that engines give to the name of a container's cgroup.
 const ENGINES: [&str; 4] = ["docker-", "libpod-", "cri-containerd-", "crio-"];
-/// Digits of a container's id.
+/// Number of digits of a container's id.
 const CONTAINER_ID: usize = 64;
 
-/// The magic number of the file system that a path is on.
+/// The magic number of the file system of a path.
 pub(crate) fn filesystem(path: &Path) -> Option<i64> {
     let path = c_path(path);
     let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
-    // SAFETY: the path is terminated, the buffer is of the right type, and is read only when the call filled it.
+    // SAFETY: the path is terminated, the buffer has the right type, and it is read only if the
+    // call filled it.
     unsafe {
         (libc::statfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| found.assume_init().f_type)
     }
 }
 
-/// A path as C wants it. A path with a zero inside names nothing, as the empty one.
+/// Converts a path to a C string. A path that contains a zero byte becomes the empty path.
 pub(crate) fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).unwrap_or_default()
 }

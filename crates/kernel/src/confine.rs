@@ -1,15 +1,18 @@
-//! Confinement: a process of ours gives up what it does not need before it reads a byte of a stranger.
+//! Confinement: a process of netnice gives up what it does not need before it reads untrusted
+//! input.
 //!
 //! ```text
 //!   limits ──> an empty root folder ──> no capability ──> another user ──> system calls filtered
 //! ```
-//! After [`confine`] the process has what it holds: its open descriptors, its memory, and the system calls of its list.
-//! It opens nothing, makes no socket, starts no program, and signals and traces nobody. Each step is tried; one
-//! that the machine does not allow (a container without the capability, say) is reported in [`Confined`], except for
-//! the filter: without it, [`confine`] fails. Threads that are started later inherit everything.
+//! After [`confine`] the process has its open descriptors, its memory, and the system calls of its
+//! list. It cannot open files, make sockets, start programs, or signal or trace processes. If the
+//! machine does not allow the empty root folder, the empty bounding set or the other user (a
+//! container without the capability, for example), [`Confined`] reports that. If any other step
+//! fails, [`confine`] fails. Threads that start later inherit everything.
 //!
-//! The order matters. The root folder and the bounding set need capabilities, which the change of the user takes away.
-//! The kernel clears the signal for the parent's death and sets "dumpable" anew when the user changes, so both come after it.
+//! The order matters. The root folder and the bounding set need capabilities, which the change of
+//! the user removes. When the user changes, the kernel clears the parent-death signal and resets
+//! "dumpable", so both are set after it.
 
 mod calls;
 mod trial;
@@ -21,34 +24,35 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, SeccompRule};
 
 pub use trial::{Trial, trials};
 
-/// What a process is confined to.
+/// The restrictions of a process.
 #[derive(Clone, Debug)]
 pub struct Confinement {
     /// The name of its first thread.
     pub name: &'static str,
-    /// The user and the group that it becomes.
+    /// The user id and the group id that it takes.
     pub user: (u32, u32),
-    /// How many descriptors it may have.
+    /// The largest number of open descriptors.
     pub descriptors: u64,
-    /// How many bytes of memory of its own.
+    /// The largest size of its data memory in bytes (`RLIMIT_DATA`).
     pub memory: u64,
 }
 
-/// What of it is in force.
+/// The steps that succeeded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Confined {
-    /// Its root folder is empty.
+    /// The root folder is empty.
     pub empty_root: bool,
-    /// It is another user than root, in no group but that user's.
+    /// The process runs as the given user, and in the given group only.
     pub other_user: bool,
-    /// It can never have a capability again: the bounding set is empty.
+    /// The bounding set is empty: the process can never regain a capability.
     pub bounded: bool,
 }
 
 /// Confines the calling process, which must have one thread.
 ///
 /// # Errors
-/// Where capabilities cannot be given up or system calls cannot be filtered. The process must not go on then.
+/// Fails if capabilities cannot be given up, or system calls cannot be filtered, or a limit cannot
+/// be set. The process must not continue then.
 pub fn confine(to: &Confinement) -> io::Result<Confined> {
     prctl(libc::PR_SET_NAME, name(to.name)?.as_ptr() as u64)?;
     limit(libc::RLIMIT_CORE, 0)?;
@@ -59,7 +63,7 @@ pub fn confine(to: &Confinement) -> io::Result<Confined> {
         empty_root: empty_root().is_ok(),
         ..Confined::default()
     };
-    // Each capability that the kernel knows; it refuses the first number above them.
+    // Each capability of the kernel; the kernel refuses the first number above them.
     let drop_one = |number: u64| prctl(libc::PR_CAPBSET_DROP, number);
     confined.bounded = drop_one(0).is_ok() && (1..64).all(|n| is_beyond(drop_one(n)));
     confined.other_user = become_user(to.user).is_ok();
@@ -73,14 +77,14 @@ pub fn confine(to: &Confinement) -> io::Result<Confined> {
     Ok(confined)
 }
 
-/// Closes all descriptors from `first` on: those that a parent let slip.
+/// Closes all descriptors from `first` on, which a parent process left open by mistake.
 pub fn close_from(first: u32) -> io::Result<()> {
-    // SAFETY: no pointers. The caller says that it owns none of them.
+    // SAFETY: no pointers. The caller owns none of these descriptors through another object.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
     ok(done as i32)
 }
 
-/// Whether a capability was dropped, or there is none of this number.
+/// Whether the capability was dropped, or no capability has this number.
 fn is_beyond(dropped: io::Result<()>) -> bool {
     match dropped {
         Ok(()) => true,
@@ -92,7 +96,7 @@ fn name(name: &str) -> io::Result<CString> {
     CString::new(name).map_err(io::Error::other)
 }
 
-/// Lowers a limit; one that is lower already stays.
+/// Lowers a resource limit. A limit that is already lower stays.
 fn limit(which: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
     let mut had = libc::rlimit {
         rlim_cur: 0,
@@ -109,11 +113,11 @@ fn limit(which: libc::__rlimit_resource_t, most: u64) -> io::Result<()> {
     ok(unsafe { libc::setrlimit(which, &wanted) })
 }
 
-/// Makes an unnamed folder in the working folder the root: it is made, entered and removed, so nothing can ever be
-/// in it.
+/// Makes an unnamed folder in the working folder the root. The function makes, enters and removes
+/// the folder, so it stays empty.
 fn empty_root() -> io::Result<()> {
     let own = name(&format!("front.{}", std::process::id()))?;
-    // SAFETY: strings that end with a zero.
+    // SAFETY: the strings end with a zero byte.
     unsafe {
         ok(libc::mkdir(own.as_ptr(), 0o500))?;
         let entered = ok(libc::chdir(own.as_ptr()));
@@ -127,7 +131,7 @@ fn empty_root() -> io::Result<()> {
 }
 
 fn become_user((uid, gid): (u32, u32)) -> io::Result<()> {
-    // SAFETY: no pointers but the empty list.
+    // SAFETY: the only pointer is that of the empty list.
     unsafe {
         ok(libc::setgroups(0, std::ptr::null()))?;
         ok(libc::setresgid(gid, gid, gid))?;
@@ -135,20 +139,20 @@ fn become_user((uid, gid): (u32, u32)) -> io::Result<()> {
     }
 }
 
-/// Gives up all capabilities, also those that stay where the user could not be changed.
+/// Gives up all capabilities, also those that remain if the user could not be changed.
 fn no_capabilities() -> io::Result<()> {
-    // capset(2), version 3: a header of two words, and two records of three.
+    // capset(2), version 3: a header of two words, and two records of three words.
     let mut header = [0x2008_0522_u32, 0];
     let mut sets = [0_u32; 6];
     // SAFETY: the buffers have the sizes of version 3.
     let done = unsafe { libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_mut_ptr()) };
     ok(done as i32)?;
-    // Kernels have had the ambient set since 4.3; it is part of what is permitted, and so empty already.
+    // The ambient set (Linux 4.3) is part of the permitted set, so it is empty already.
     Ok(())
 }
 
 fn prctl(what: libc::c_int, value: u64) -> io::Result<()> {
-    // SAFETY: the callers pass numbers, and once a string that ends with a zero.
+    // SAFETY: the callers pass numbers, and in one case a string that ends with a zero byte.
     ok(unsafe { libc::prctl(what, value, 0_u64, 0_u64, 0_u64) })
 }
 
@@ -159,8 +163,9 @@ fn ok(done: libc::c_int) -> io::Result<()> {
     }
 }
 
-/// Two filters, of which the stricter answer counts. What is not in the list fails with EPERM. clone3(2) fails with
-/// ENOSYS: its flags are in memory, where a filter cannot look, and the C library then uses clone(2).
+/// Two filters; the stricter result applies. A call that is not in the list fails with EPERM.
+/// clone3(2) fails with ENOSYS: its flags are in memory, which a filter cannot read, and the C
+/// library then uses clone(2).
 fn filters() -> io::Result<[BpfProgram; 2]> {
     let compile = |rules, otherwise, listed| -> io::Result<BpfProgram> {
         let arch = std::env::consts::ARCH

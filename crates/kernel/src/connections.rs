@@ -1,33 +1,33 @@
-//! The connections of this namespace, as sock_diag(7) tells them: who is at the other end, and of TCP how much has
-//! passed.
+//! The TCP and UDP sockets of this namespace, as sock_diag(7) reports them: the peer, and for TCP
+//! the bytes passed.
 //!
-//! One dump for each protocol and family, whatever is asked for: the kernel has no filter by inode. So this is asked
-//! only while somebody looks at the connections of a target.
+//! One dump for each protocol and family returns all sockets, because the kernel has no filter by
+//! inode. So the daemon runs it only while a user displays the connections of a target.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::netlink::{self, Answer, Message, NetlinkError, Route};
 
-/// The socket of a connection.
+/// One socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// Its number; 0 where no process has it any more.
+    /// Its inode number; 0 if no process holds it any more.
     pub inode: u64,
-    /// Another number of it, which no other socket ever has.
+    /// Its cookie, which no other socket ever has.
     pub cookie: u64,
-    /// The user who made it.
+    /// The user id of its creator.
     pub uid: u32,
     /// `tcp` or `udp`.
     pub protocol: &'static str,
-    /// Address and port here.
+    /// Local address and port.
     pub local: SocketAddr,
-    /// Address and port there; none while there is no peer.
+    /// Address and port of the peer; `None` without a peer.
     pub peer: Option<SocketAddr>,
-    /// Of TCP its state, by the name that ss(8) gives it.
+    /// The TCP state, by its name in ss(8); `None` for UDP.
     pub state: Option<&'static str>,
-    /// Bytes that the peer has confirmed; UDP does not count them.
+    /// Bytes that the peer has acknowledged; `None` for UDP, which does not count them.
     pub sent: Option<u64>,
-    /// Bytes received.
+    /// Bytes received; `None` for UDP.
     pub received: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ pub fn list(diag: &mut Route) -> Result<Vec<Connection>, NetlinkError> {
             let what = format!("list the {protocol} sockets");
             let needed = number == libc::IPPROTO_TCP && family == libc::AF_INET;
             let answers = match diag.dump(&what, request(family as u8, number as u8)) {
-                // A kernel without diagnosis of UDP, or without IPv6.
+                // The kernel has no diagnosis of UDP, or no IPv6.
                 Err(error) if error.is_gone() && !needed => continue,
                 answers => answers?,
             };
@@ -49,7 +49,8 @@ pub fn list(diag: &mut Route) -> Result<Vec<Connection>, NetlinkError> {
     Ok(found)
 }
 
-/// `struct inet_diag_req_v2`: any socket of this family and protocol, in any state, with its `tcp_info`.
+/// `struct inet_diag_req_v2`: any socket of this family and protocol, in any state, with its
+/// `tcp_info`.
 fn request(family: u8, protocol: u8) -> Message {
     let mut head = [0; REQUEST_LEN];
     head[0] = family;
@@ -59,7 +60,7 @@ fn request(family: u8, protocol: u8) -> Message {
     Message::new(SOCK_DIAG_BY_FAMILY, 0, &head)
 }
 
-/// `struct inet_diag_msg`: family, state, two bytes that do not matter here; ports and addresses in network order;
+/// `struct inet_diag_msg`: family, state, two unused bytes; ports and addresses in network order;
 /// interface, cookie (at 44), timers and queues; user and inode.
 fn read(answer: &Answer, protocol: &'static str) -> Option<Connection> {
     let head = answer.head::<ANSWER_LEN>()?;
@@ -82,7 +83,7 @@ fn read(answer: &Answer, protocol: &'static str) -> Option<Connection> {
     let peer = SocketAddr::new(address(24)?, port(6));
     Some(Connection {
         inode: netlink::number(&head[68..])?.into(),
-        // Two numbers, the low one first.
+        // Two 32-bit words, the low one first.
         cookie: u64::from(netlink::number(&head[44..])?)
             | u64::from(netlink::number(&head[48..])?) << 32,
         uid: netlink::number(&head[64..])?,
@@ -101,7 +102,7 @@ const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const INET_DIAG_INFO: u16 = 2;
 const REQUEST_LEN: usize = 56;
 const ANSWER_LEN: usize = 72;
-/// Where `struct tcp_info` (linux/tcp.h) has `tcpi_bytes_acked` and `tcpi_bytes_received`.
+/// Offsets of `tcpi_bytes_acked` and `tcpi_bytes_received` in `struct tcp_info` (linux/tcp.h).
 const BYTES_ACKED: usize = 120;
 const BYTES_RECEIVED: usize = 128;
 

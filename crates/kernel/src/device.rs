@@ -1,8 +1,9 @@
-//! Network interfaces: which there are, and the pairs that netnice makes for itself.
+//! Network interfaces: the list of them, and the veth pairs that netnice makes for itself.
 //!
-//! A packet must pass one of our hooks once, and once only. So a hook belongs on every interface that hands packets
-//! to this namespace's own stack: not on a port of a bridge, bond or team (its packets arrive at the master), and not
-//! on our own pairs. What runs over another interface (a VLAN, WireGuard) is counted where the socket's packet first
+//! A packet must pass exactly one hook of netnice. So a hook belongs on every interface that hands
+//! packets to this namespace's own stack. It does not belong on a port of a bridge, bond or team,
+//! since a port's packets arrive at the master, nor on netnice's own pairs. If an interface runs
+//! over another one (a VLAN, WireGuard), its packets are counted where the socket's packet first
 //! appears.
 
 use std::{fs, io};
@@ -15,29 +16,32 @@ mod tests;
 /// An interface of this namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its index.
+    /// The interface index.
     pub index: u32,
-    /// Its name.
+    /// The interface name.
     pub name: String,
-    /// Largest layer 3 packet, in bytes.
+    /// Largest layer 3 packet in bytes.
     pub mtu: u32,
     /// Whether it is up.
     pub up: bool,
-    /// Whether there is somebody at the other end, as far as its driver knows.
+    /// Whether its driver reports a carrier (`IFF_LOWER_UP`).
     pub carrier: bool,
-    /// Its address, if it is one of Ethernet.
+    /// Its Ethernet address, if it has one.
     pub mac: Option<[u8; 6]>,
     /// `ARPHRD_*`.
     pub hardware: u16,
-    /// Kind of a virtual interface (`veth`, `vlan`, …), empty for others.
+    /// Kind of a virtual interface (`veth`, `vlan`, …); empty for others.
     pub kind: String,
-    /// What it is a port of (`bridge`, `bond`, …), empty for others.
+    /// Kind of its master (`bridge`, `bond`, …); empty if it is not a port.
     pub port_of: String,
-    /// Index of the interface of this namespace to which it hands its packets down as they are, with their sockets.
+    /// Index of the interface below, in this namespace, to which this one hands its packets
+    /// unchanged, with their sockets.
     pub lies_over: Option<u32>,
-    /// Whether that one takes what arrives for its own, because the two have one address of layer 2.
+    /// Whether the interface below treats arriving packets as its own, because both have the same
+    /// layer 2 address.
     pub shares_address: bool,
-    /// The number by which this namespace knows the one that its other end is in; none where that is this one.
+    /// The id by which this namespace refers to the namespace of the other end; `None` if that is
+    /// this namespace.
     pub beyond: Option<u32>,
 }
 
@@ -47,7 +51,7 @@ impl Device {
         self.hardware == ARPHRD_LOOPBACK
     }
 
-    /// Whether its packets come without a layer 2 header (`dev_is_mac_header_xmit` in the kernel).
+    /// Whether its packets have no layer 2 header (`dev_is_mac_header_xmit` in the kernel).
     pub fn is_headerless(&self) -> bool {
         HEADERLESS.contains(&self.hardware)
     }
@@ -57,8 +61,9 @@ impl Device {
         PORT_MASTERS.contains(&self.port_of.as_str())
     }
 
-    /// Whether it is an end of one of our own pairs: `nn0`, `nn1`, `nnd` or `nne` with a number. Another that merely
-    /// begins like them is not, or a name would be enough to escape a limit.
+    /// Whether it is an end of one of netnice's pairs: a veth named `nn0` or `nn1`, or `nnd` or
+    /// `nne` with a number. Other names with this prefix do not count; otherwise a name would be
+    /// enough to escape a limit.
     pub fn is_ours(&self) -> bool {
         let number = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
         let Some(rest) = self.name.strip_prefix(OUR_PREFIX) else {
@@ -68,12 +73,12 @@ impl Device {
         self.kind == "veth" && (matches!(rest, "0" | "1") || pair)
     }
 
-    /// Whether it is an end of a pair that is not ours: the other may be in a container.
+    /// Whether it is an end of another veth pair. Its other end may be in a container.
     pub fn is_veth(&self) -> bool {
         self.kind == "veth" && !self.is_ours()
     }
 
-    /// Whether packets for this namespace's own sockets first appear here.
+    /// Whether packets of this namespace's own sockets first appear on it.
     pub fn carries_own_packets(&self) -> bool {
         !self.is_ours() && !self.is_port() && self.kind != "ifb"
     }
@@ -94,7 +99,8 @@ pub fn list(route: &mut Route) -> Result<Vec<Device>, NetlinkError> {
         .collect())
 }
 
-/// The number by which this namespace knows that of a process, if any interface here leads there.
+/// The id by which this namespace refers to the namespace of a process. Returns `None` if no
+/// interface of this namespace leads there.
 pub fn namespace_of(route: &mut Route, pid: u32) -> Result<Option<u32>, NetlinkError> {
     // struct rtgenmsg, padded
     let message = Message::new(RTM_GETNSID, 0, &[0; RTGEN_HEAD])
@@ -106,21 +112,22 @@ pub fn namespace_of(route: &mut Route, pid: u32) -> Result<Option<u32>, NetlinkE
     Ok(numbers.into_iter().find(|number| *number != u32::MAX))
 }
 
-/// The interface of this name.
+/// The interface of this name, if it exists.
 pub fn find_by_name(route: &mut Route, name: &str) -> Result<Option<Device>, NetlinkError> {
     Ok(list(route)?.into_iter().find(|d| d.name == name))
 }
 
-/// A pair of interfaces of our own; what enters the near end leaves at the far end.
+/// A veth pair of netnice: a packet that enters the near end leaves at the far end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
     /// Index of the end that carries the classes.
     pub near: u32,
-    /// Index of the end whose ingress sends packets back.
+    /// Index of the end where the ingress program sends packets back.
     pub far: u32,
 }
 
-/// Finds the pair of these names, or makes it: no addresses, no ARP, no IPv6, room for the largest packet.
+/// Finds or makes the pair of these names: no addresses, no ARP, no IPv6, and an MTU for the
+/// largest packet.
 pub fn ensure_pair(route: &mut Route, near: &str, far: &str) -> Result<Pair, NetlinkError> {
     let known = list(route)?;
     let find = |devices: &[Device]| {
@@ -141,9 +148,9 @@ pub fn ensure_pair(route: &mut Route, near: &str, far: &str) -> Result<Pair, Net
             })?
         }
     };
-    // Also of a pair that was found: whoever made it may not have come to this.
+    // Repeated for an existing pair: its maker may have stopped before this step.
     for name in [near, far] {
-        // Nobody may answer or ask anything on our pair. Absent where the kernel has no IPv6.
+        // The pair must send no IPv6 packets of its own. The file does not exist without IPv6.
         let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
     }
     let up = (libc::IFF_UP | libc::IFF_NOARP) as u32;
@@ -172,7 +179,7 @@ fn make_pair(route: &mut Route, near: &str, far: &str) -> Result<(), NetlinkErro
     route.act(&format!("make the interface pair {near}, {far}"), message)
 }
 
-/// Removes an interface (and so its peer), if it is still there.
+/// Removes an interface, and so its peer, if it still exists.
 pub fn remove(route: &mut Route, index: u32) -> Result<(), NetlinkError> {
     let message = Message::new(libc::RTM_DELLINK, 0, &link_head(index, 0, 0));
     match route.act(&format!("remove interface {index}"), message) {
@@ -181,7 +188,7 @@ pub fn remove(route: &mut Route, index: u32) -> Result<(), NetlinkError> {
     }
 }
 
-/// What a link message says: the interface, and whether it came or went.
+/// The interface of a link message, and whether it was added or changed (true) or removed (false).
 pub fn changed(kind: u16, answer: &crate::netlink::Answer) -> Option<(Device, bool)> {
     let head = answer.head::<LINK_HEAD>()?;
     match kind {
@@ -234,11 +241,12 @@ fn link_head(index: u32, flags: u32, change: u32) -> [u8; LINK_HEAD] {
     head
 }
 
-/// What the names of our own interfaces begin with.
+/// The prefix of the names of netnice's interfaces.
 const OUR_PREFIX: &str = "nn";
-/// The MTU of the far end, which is what a pair checks: larger than the largest packet of any interface but lo (65,536),
-/// whose packets still fit with the allowance that the kernel makes for a VLAN tag. The near end keeps the usual one,
-/// because a token bucket filter wants a burst above it.
+/// The MTU of the far end, which the kernel checks for a pair. It is larger than the largest packet
+/// of any interface but lo (65,536). The packets of lo still fit, with the allowance that the
+/// kernel makes for a VLAN tag. The near end keeps the default MTU, because a token bucket filter
+/// needs a burst above the MTU.
 const PAIR_MTU: u32 = 65_535;
 const LINK_HEAD: usize = 16;
 const RTGEN_HEAD: usize = 4;

@@ -1,8 +1,10 @@
-//! The XDP program of the direct path: what it hands to the driver's socket, and what passes to the kernel.
+//! The XDP program of the direct path. It selects the frames that go to the driver's sockets; all
+//! other frames pass to the kernel.
 //!
-//! It belongs to the process that loads it and to nobody else: nothing is pinned, and the kernel detaches it when that process ends,
-//! however it ends. It is attached only while [`Direct::attach`] says so, since an interface with XDP may lose its
-//! offloads (a veth pair does: a kernel connection over it went from 44 to 11 Gbit/s).
+//! The program belongs to the process that loads it. Nothing is pinned, and the kernel detaches the
+//! program when that process ends for any reason. It is attached from [`Direct::attach`] to
+//! [`Direct::detach`] only, since XDP can disable offloads of an interface (on a veth pair a kernel
+//! connection fell from 44 to 11 Gbit/s).
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -15,48 +17,48 @@ use aya::{Ebpf, EbpfLoader};
 
 use crate::KernelError;
 
-/// The program, its maps, and where it is attached.
+/// The program, its maps, and its attachment.
 #[derive(Debug)]
 pub struct Direct {
     ebpf: Ebpf,
     link: Option<XdpLinkId>,
 }
 
-/// Where in the kernel a program looks at frames.
+/// The place in the kernel where a program sees frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// In the interface's driver, before the kernel makes a packet of the frame.
     Native,
-    /// Behind it: any interface has this, and packets that are segments of more come as one.
+    /// Behind the driver. Every interface supports this; merged segments arrive as one packet.
     Generic,
 }
 
-/// Which frames go to the driver.
+/// A class of frames that go to the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Claim {
-    /// UDP or TCP between two ends. Without the other end: from anybody. An unspecified own
-    /// address: to any single one.
+    /// UDP or TCP between two endpoints. Without `remote`: from any endpoint. With an unspecified
+    /// local address: to any unicast address.
     Ends {
-        /// 17 or 6.
+        /// The IP protocol number: 17 (UDP) or 6 (TCP).
         protocol: u8,
-        /// The own end; or a group and its port.
+        /// The local endpoint, or a multicast group and its port.
         local: (IpAddr, u16),
-        /// The other end.
+        /// The remote endpoint.
         remote: Option<(IpAddr, u16)>,
     },
-    /// Another IP protocol at an address.
+    /// Another IP protocol at a local address.
     Host {
-        /// Its number.
+        /// The IP protocol number.
         protocol: u8,
-        /// The own end.
+        /// The local address.
         local: IpAddr,
     },
-    /// Another EtherType.
+    /// Frames of another EtherType.
     Kind(u16),
 }
 
 impl Direct {
-    /// Loads the program, attached to nothing, for a station with this address.
+    /// Loads the program for a station with this MAC address. It is attached to nothing yet.
     pub fn load(mac: [u8; 6]) -> Result<Direct, KernelError> {
         let mut ebpf = EbpfLoader::new()
             .load(OBJECT)
@@ -69,7 +71,7 @@ impl Direct {
         Ok(direct)
     }
 
-    /// The station has this address from now on.
+    /// Sets the station's MAC address.
     pub fn set_station(&mut self, mac: [u8; 6]) -> Result<(), KernelError> {
         let mut station: Array<_, DirectStation> = Array::try_from(self.map("station")?)
             .map_err(|e| KernelError::bpf("map station", e))?;
@@ -79,8 +81,8 @@ impl Direct {
             .map_err(|e| KernelError::bpf("write the station", e))
     }
 
-    /// Attaches it to an interface. Where another program is there it is waited for a while: one of a process that
-    /// was killed goes a moment after it.
+    /// Attaches the program to an interface. If another XDP program is attached there, this retries
+    /// for half a second, since the kernel removes the program of a killed process with a delay.
     pub fn attach(&mut self, index: u32, place: Place) -> Result<(), KernelError> {
         let mode = match place {
             Place::Native => XdpMode::Driver,
@@ -102,7 +104,7 @@ impl Direct {
         Ok(())
     }
 
-    /// Takes it off again.
+    /// Detaches the program.
     pub fn detach(&mut self) -> Result<(), KernelError> {
         match self.link.take() {
             None => Ok(()),
@@ -112,12 +114,12 @@ impl Direct {
         }
     }
 
-    /// Whether it is attached.
+    /// Whether the program is attached.
     pub fn is_attached(&self) -> bool {
         self.link.is_some()
     }
 
-    /// Frames of this receive queue go to this AF_XDP socket.
+    /// Registers the AF_XDP socket for the frames of a receive queue.
     pub fn set_socket(&mut self, queue: u32, socket: BorrowedFd<'_>) -> Result<(), KernelError> {
         let mut sockets = XskMap::try_from(self.map("sockets")?)
             .map_err(|e| KernelError::bpf("map sockets", e))?;
@@ -126,7 +128,7 @@ impl Direct {
             .map_err(|e| KernelError::bpf(format!("give queue {queue} its socket"), e))
     }
 
-    /// What the gates of flows lie in, to be mapped: [`MAX_GATES`] times a [`DirectGate`].
+    /// The map of the flows' gates, for mmap(2): an array of [`MAX_GATES`] times [`DirectGate`].
     pub fn gates(&self) -> Result<BorrowedFd<'_>, KernelError> {
         match self.ebpf.map("gates") {
             Some(Map::Array(gates)) => Ok(gates.fd().as_fd()),
@@ -134,14 +136,14 @@ impl Direct {
         }
     }
 
-    /// These frames go to the driver from now on, while the flow of this number is not shut, if it has one. What is
-    /// claimed already stays so.
+    /// Directs these frames to the driver, while the gate of `flow` is not shut. Without a flow
+    /// number the frames have no gate. Other claims stay in force.
     pub fn claim(&mut self, claim: &Claim, flow: Option<u32>) -> Result<(), KernelError> {
         let gate = flow.filter(|flow| *flow < MAX_GATES);
         self.change(claim, Some(gate.map_or(0, |flow| flow + 1)))
     }
 
-    /// They pass to the kernel again.
+    /// Ends a claim: its frames pass to the kernel again.
     pub fn release(&mut self, claim: &Claim) -> Result<(), KernelError> {
         self.change(claim, None)
     }
@@ -203,7 +205,7 @@ fn put<K: aya::Pod>(map: &mut Map, key: K, insert: Option<u32>) -> Result<(), Ke
     done.map_err(|e| KernelError::bpf("change which frames go to the driver", e))
 }
 
-/// As the program has an address, and 4 or 6.
+/// The IP version (4 or 6) and the address, in the form of the eBPF program.
 fn words(address: IpAddr) -> (u8, [u32; 4]) {
     match address {
         IpAddr::V4(v4) => (4, [v4.to_bits().to_be(), 0, 0, 0]),
@@ -215,7 +217,7 @@ fn words(address: IpAddr) -> (u8, [u32; 4]) {
     }
 }
 
-/// Whether something else is there already.
+/// Whether the error is EBUSY: another program is attached.
 fn is_busy(error: &aya::programs::ProgramError) -> bool {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -228,7 +230,7 @@ fn is_busy(error: &aya::programs::ProgramError) -> bool {
     false
 }
 
-/// Half a second in all.
+/// Half a second in total.
 const BUSY_TRIES: u32 = 50;
 const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const ABSENT: KernelError = KernelError::Missing {

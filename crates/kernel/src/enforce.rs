@@ -1,16 +1,16 @@
-//! Enforcement: makes the kernel's state equal to what is desired, and keeps no opinion of its own.
+//! Enforcement: makes the kernel's state equal to the desired state. It decides nothing by itself.
 //!
-//! [`Kernel::apply`] takes the whole of what is desired and carries out the difference to what is installed; a change
-//! that fails on the way is taken back by applying what was there before. Order matters: classes come before the map
-//! entries that send packets to them, and go after them.
+//! [`Kernel::apply`] takes the complete desired state and carries out the difference to the
+//! installed state. If a change fails, `apply` restores the state before it. The order matters:
+//! classes are made before the map entries that send packets to them, and removed after them.
 //!
-//! While nothing is desired nothing is loaded: no program, no map, no interface of ours.
+//! While nothing is desired, nothing is loaded: no program, no map, no interface of netnice.
 //!
 //! ```text
-//!             apply(something)                     apply(nothing), or the runtime folder is gone
-//!   idle ─────────────────────────> enforcing ──────────────────────────────────────────> idle
-//!                                    │  ^  daemon dies, kernel goes on
-//!                                    v  │  new daemon: Kernel::open adopts pins, classes, interfaces
+//!             apply(something)               apply(nothing), or the runtime folder is gone
+//!   idle ─────────────────────────> enforcing ────────────────────────────────────────> idle
+//!                                    │  ^  the daemon ends, the kernel continues
+//!                                    v  │  Kernel::open adopts pins, classes, interfaces
 //! ```
 
 use std::{
@@ -54,7 +54,7 @@ pub use sample::{DirectionCounts, Sample, TargetCounts};
 pub(crate) use stages::LINK_MAJOR;
 pub use whereabouts::Whereabouts;
 
-/// The kernel's side of netnice in one network namespace.
+/// The kernel state of netnice in one network namespace.
 pub struct Kernel {
     runtime: PathBuf,
     route: Route,
@@ -63,29 +63,31 @@ pub struct Kernel {
     programs: Option<Programs>,
     installed: Plan,
     desired: Desired,
-    /// The targets' entries in the maps: reading a map of thousands back takes longer than a change may.
+    /// A copy of the targets' entries in the maps: reading a map of thousands back takes longer
+    /// than a change may.
     written: BTreeMap<u32, abi::Target>,
     quiet: plan::Quiet,
     shares: balance::Shares,
     stages: stages::Stages,
     interfaces: BTreeMap<u32, interfaces::Attached>,
-    /// The targets that are containers.
+    /// Ids of the targets that are containers.
     containers: BTreeSet<u32>,
     executables: Executables,
     swept: bool,
-    /// How often it was asked to look for what is gone.
+    /// Number of calls of [`Kernel::sweep_strays`].
     looks: u32,
-    /// Children that could not be made members, when they were last looked for.
+    /// Number of children that could not be made members, at the last search for them.
     lost: u64,
-    /// Classes as they were listed last.
+    /// The classes at their last listing.
     listed: sample::Listed,
-    /// Open sockets that are still to be looked at.
+    /// Processes whose open sockets are still to be tagged.
     surveys: VecDeque<sockets::Survey>,
 }
 
 impl Kernel {
-    /// Opens the room for this runtime folder in the namespace of the calling thread, and adopts what an earlier
-    /// daemon left in force.
+    /// Opens the kernel state for this runtime folder, in the namespace of the calling thread.
+    /// Adopts what an earlier daemon left in force. If its maps have another layout, removes
+    /// everything instead.
     pub fn open(runtime: &Path, leaves: Leaves) -> Result<Self, KernelError> {
         let mut kernel = Self {
             runtime: runtime.to_owned(),
@@ -133,8 +135,8 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Removes what cannot be gone on with: what a daemon of another version has left in force, whose maps are laid out
-    /// otherwise, and what one has left that was killed while it loaded or unloaded. What was held is taken in anew,
+    /// Removes state that cannot be continued: of a daemon with another layout of the maps, or of a
+    /// daemon that was killed while it loaded or unloaded. The daemon installs the contracts again
     /// from the state file.
     fn sweep(&mut self) -> Result<(), KernelError> {
         let devices = device::list(&mut self.route)?;
@@ -146,22 +148,23 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whether what was found in force was of another version, and was removed.
+    /// Whether [`Kernel::open`] found state of another layout and removed it.
     pub fn was_swept(&self) -> bool {
         self.swept
     }
 
-    /// Whether an earlier daemon's state was found, or something is in force.
+    /// Whether the programs are loaded: something is in force, or an earlier daemon's state was
+    /// adopted.
     pub fn is_enforcing(&self) -> bool {
         self.programs.is_some()
     }
 
-    /// What queues in the leaves.
+    /// The queueing discipline of the leaves.
     pub fn leaves(&self) -> Leaves {
         self.leaves
     }
 
-    /// How the programs are attached, in words.
+    /// The method by which the programs are attached, as text.
     pub fn attachment(&self) -> &'static str {
         match &self.programs {
             Some(p) if p.uses_tcx() => "tcx",
@@ -170,16 +173,20 @@ impl Kernel {
         }
     }
 
-    /// Makes the kernel's state equal to what is desired. Where that fails, puts back what was there and says why.
+    /// Makes the kernel's state equal to the desired state. If that fails, restores the state
+    /// before it.
+    ///
+    /// # Errors
+    /// The error of the change, also after the state was restored.
     pub fn apply(&mut self, desired: &Desired) -> Result<(), KernelError> {
         let before = self.desired.clone();
         let mut result = self.install(desired);
-        // Somebody may have taken away what the difference was reckoned from.
+        // Another program may have changed the state from which the difference was computed.
         if result.is_err() && self.programs.is_some() && self.look_again().is_ok() {
             result = self.install(desired);
         }
         if result.is_err() {
-            // What was done before it failed is there; what is put back is reckoned from that.
+            // The steps before the failure took effect; the difference back is computed from there.
             if self.programs.is_some()
                 && let Err(error) = self.look_again()
             {
@@ -192,7 +199,7 @@ impl Kernel {
         result
     }
 
-    /// What [`Kernel::apply`] would do, in words, without doing it.
+    /// Describes in words what [`Kernel::apply`] would do, without doing it.
     pub fn preview(&self, desired: &Desired) -> Vec<String> {
         let desired = Desired {
             leaves: self.leaves,
@@ -201,7 +208,7 @@ impl Kernel {
         stages::describe(&self.installed, &plan::plan(&desired, &self.quiet))
     }
 
-    /// Removes everything of ours from the kernel.
+    /// Removes everything of netnice from the kernel.
     pub fn clear(&mut self) -> Result<(), KernelError> {
         self.install(&Desired::default())
     }
@@ -216,7 +223,7 @@ impl Kernel {
             return self.tear_down();
         }
         if self.programs.is_none() {
-            // Nothing of what was loaded is in force yet.
+            // Nothing of the loaded state is in force yet.
             let loaded = Programs::load(&self.runtime);
             self.programs = Some(loaded.inspect_err(|_| Programs::forget(&self.runtime))?);
         }
@@ -258,7 +265,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// The maps' entries of every target: where its packets queue.
+    /// Writes the targets' map entries: the queues of their packets.
     fn write_targets(&mut self, plan: &Plan, desired: &Desired) -> Result<(), KernelError> {
         let wanted: BTreeMap<u32, abi::Target> = desired
             .targets
@@ -326,7 +333,8 @@ impl Kernel {
     }
 }
 
-/// All that a map holds. What cannot be read is no reason to take the rest for the whole.
+/// Collects all entries of a map. A read error fails the whole, so that a part is never taken for
+/// the whole.
 fn entries<T, C: FromIterator<T>>(
     entries: impl Iterator<Item = Result<T, aya::maps::MapError>>,
     map: &str,
@@ -342,7 +350,7 @@ fn loaded(programs: &mut Option<Programs>) -> Result<&mut Programs, KernelError>
     })
 }
 
-/// Numbers that nobody can guess.
+/// Unpredictable random numbers.
 fn random<const N: usize>() -> Result<[u32; N], KernelError> {
     let mut random = fs::File::open(RANDOM).map_err(KernelError::file("draw a number", RANDOM))?;
     let mut numbers = [0; N];
@@ -358,7 +366,7 @@ fn random<const N: usize>() -> Result<[u32; N], KernelError> {
 
 const RANDOM: &str = "/dev/urandom";
 
-/// The longest packet of any interface but lo, with its header and a VLAN tag.
+/// The longest packet of any interface but lo in bytes, including its header and a VLAN tag.
 fn longest_packet(devices: &[Device]) -> u32 {
     let own = devices
         .iter()

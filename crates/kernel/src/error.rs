@@ -1,98 +1,99 @@
-//! What can go wrong between a grant and the kernel.
+//! The errors of this crate.
 
 use std::{io, path::PathBuf};
 
 use crate::netlink::NetlinkError;
 
-/// An error of this room. Each names the thing and what to try; a bare number never reaches a person.
+/// An error of this crate. Its text names the thing that failed and suggests what to try. It never
+/// shows a bare error number.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// A netlink request failed.
     #[error(transparent)]
     Netlink(#[from] NetlinkError),
-    /// A file of the system could not be used.
+    /// A system file could not be used.
     #[error("{what} ({}): {source}", path.display())]
     File {
-        /// What it was needed for.
+        /// The purpose of the access.
         what: &'static str,
-        /// Which file.
+        /// The file's path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// An eBPF program or map was refused.
+    /// The kernel refused an eBPF program or map.
     #[error("{what}: {reason}; `netnice doctor` says what this kernel offers")]
     Bpf {
-        /// What was tried.
+        /// The attempted operation.
         what: String,
         /// The kernel's reason.
         reason: String,
     },
-    /// The kernel lacks something without which nothing works.
+    /// The kernel lacks a required feature.
     #[error("this kernel has no {what}; {hint}")]
     Missing {
-        /// What is missing.
+        /// The missing feature.
         what: &'static str,
-        /// What to try.
+        /// A suggestion for the user.
         hint: &'static str,
     },
-    /// The root qdisc of a link belongs to somebody else.
+    /// The root qdisc of a link was not made by netnice.
     #[error(
         "{interface} has a root qdisc that is not netnice's ({kind}, handle {handle}); remove it first \
          (`tc qdisc del dev {interface} root`) or leave the link unmanaged"
     )]
     ForeignQdisc {
-        /// The link.
+        /// The link's interface name.
         interface: String,
-        /// Kind of the qdisc that is there.
+        /// Kind of the present qdisc.
         kind: String,
-        /// Its handle.
+        /// Handle of the present qdisc.
         handle: String,
     },
-    /// There is no interface of this name.
+    /// The network namespace has no interface of this name.
     #[error("there is no interface {0} in this network namespace; `ip link` lists them")]
     NoInterface(String),
-    /// More interfaces than there is room for.
+    /// The namespace has more interfaces than the maps can hold.
     #[error(
         "there are {there} interfaces in this network namespace and netnice has room for {most}: limits would not hold \
          on the others; remove some, or move them to another namespace (`ip link` lists them)"
     )]
     TooManyInterfaces {
-        /// How many there are.
+        /// Number of interfaces.
         there: usize,
-        /// For how many there is room.
+        /// The largest supported number.
         most: usize,
     },
-    /// A process is gone.
+    /// The process has ended.
     #[error("process {0} does not exist (any more)")]
     NoProcess(u32),
-    /// There is no such cgroup.
+    /// The cgroup does not exist. Fields: the path, and where cgroup2 is mounted.
     #[error("there is no cgroup {0}; cgroup2 is mounted at {1}")]
     NoCgroup(String, String),
-    /// A cgroup lies too deep to be found on the packet path.
+    /// The cgroup lies too deep for the lookup on the packet path.
     #[error("cgroup {path} lies {depth} levels deep; the limit is {most}")]
     CgroupTooDeep {
-        /// The cgroup.
+        /// The cgroup's path.
         path: String,
-        /// Its depth.
+        /// Its depth in levels below the root.
         depth: usize,
-        /// The deepest that works.
+        /// The largest supported depth.
         most: u32,
     },
-    /// There is no such unit.
+    /// No cgroup of this unit was found. The unit may not be running.
     #[error(
         "there is no cgroup of unit {0}: is it running? (A unit of a user's own manager is named by its path, as \
          cgroup:/user.slice/…)"
     )]
     NoUnit(String),
-    /// There is no such user.
+    /// The system has no user of this name.
     #[error("there is no user {0}")]
     NoUser(String),
 }
 
 impl KernelError {
-    /// For aya's errors, whose causes are nested.
+    /// Converts an error of aya, including its nested causes.
     pub(crate) fn bpf(what: impl Into<String>, error: impl std::error::Error) -> Self {
         let mut reason = error.to_string();
         let mut source = error.source();
@@ -118,7 +119,8 @@ impl KernelError {
     }
 }
 
-/// The first line and the last ones: the kernel's verifier tells at the end what it does not like.
+/// The first line and the last 12 lines. The verifier reports the reason of a refusal at the end of
+/// its log.
 fn ends_of(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     let (first, rest) = lines.split_at(lines.len().min(1));
@@ -126,7 +128,7 @@ fn ends_of(text: &str) -> String {
     [first, last].concat().join(" | ")
 }
 
-/// The number of the system's error behind one of aya's.
+/// The system error number (errno) in the causes of an error, if there is one.
 pub(crate) fn number(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut at = Some(error);
     while let Some(error) = at {

@@ -1,12 +1,14 @@
-//! Executables: which file is meant by a path, and which one a process runs.
+//! Executables: the file at a path, and the file that a process runs.
 //!
-//! A path is somebody's words, and what stands there may be anything and change at any moment. So it is opened once,
-//! without opening the file itself (`O_PATH`), and all is asked of that descriptor: a FIFO, a device or a terminal is never
-//! opened. Only what is known to be a regular file is opened to be read, through the descriptor, without waiting.
+//! A path comes from an untrusted user, and its file may be of any type and change at any moment.
+//! So the path is opened once with `O_PATH`, without opening the file itself, and all queries use
+//! that descriptor. Thus a FIFO, a device or a terminal is never opened. Only a regular file is
+//! opened for reading, through the descriptor and without blocking.
 //!
-//! What a plain user asks for is looked at with that user's rights ([`look_as`]), so nobody learns of a file that they cannot
-//! see. And a file system may not answer for long (FUSE, NFS, an automount): looking is for a thread that may wait.
-//! [`Executables`] has one, and gives up on it after [`PATIENCE`].
+//! A lookup for an unprivileged user runs with that user's rights ([`look_as`]), so it reveals no
+//! file that the user cannot see. A file system may block for a long time (FUSE, NFS, an
+//! automount), so a lookup needs a thread that may block. [`Executables`] has one, and stops
+//! waiting for it after [`PATIENCE`].
 
 use std::{
     collections::BTreeMap,
@@ -26,19 +28,21 @@ use crate::{abi::AppKey, process::read_text};
 #[cfg(test)]
 mod tests;
 
-/// Whose rights a path is looked at with.
+/// The rights for a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rights {
-    /// The user.
+    /// The user id.
     pub uid: u32,
-    /// The user's groups, the first one first.
+    /// The user's groups, the primary group first.
     pub groups: Vec<u32>,
 }
 
-/// An executable file, as the eBPF programs know executables. What can never be what a process executes is refused: a
-/// folder, a file that may not be executed, and a script, of which the kernel tells the interpreter.
+/// Finds the executable file at a path, in the form that the eBPF programs use. It may block on a
+/// file system without limit.
 ///
-/// It may wait for a file system without end.
+/// # Errors
+/// The file cannot be read, or a process can never execute it: a folder, a file without execute
+/// permission, or a script (the kernel then executes the interpreter).
 pub fn look(path: &str) -> io::Result<AppKey> {
     let refused = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
     let file = open(path).map_err(|error| match error.kind() {
@@ -53,7 +57,8 @@ pub fn look(path: &str) -> io::Result<AppKey> {
         return refused("nobody may execute it");
     }
     let mut head = Vec::new();
-    // The same file whatever stands at the path now. One that may be executed and not read is no script.
+    // This opens the same file, whatever is at the path now. A file that may be executed but not
+    // read is not a script.
     let opened = fs::File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
@@ -71,8 +76,9 @@ pub fn look(path: &str) -> io::Result<AppKey> {
     key_of(&file, &[OWN_MOUNTS.into()])
 }
 
-/// As [`look`], with the rights of a user and no others. What that user may not see is no other than what is not there. To be
-/// called on a thread that is for this alone: it keeps these rights.
+/// As [`look`], with the rights of one user only. A file that the user may not see gives the same
+/// error as a missing one. The calling thread keeps these rights, so it must serve no other
+/// purpose.
 pub fn look_as(path: &str, rights: &Rights) -> io::Result<AppKey> {
     take_rights(rights)?;
     look(path).map_err(|error| match error.kind() {
@@ -81,31 +87,31 @@ pub fn look_as(path: &str, rights: &Rights) -> io::Result<AppKey> {
     })
 }
 
-/// Gives the calling thread the rights of a user, for good.
+/// Gives the calling thread the rights of a user, permanently.
 fn take_rights(rights: &Rights) -> io::Result<()> {
     let groups = &rights.groups;
     let gid = groups.first().copied().unwrap_or(u32::MAX);
-    // By the system calls themselves: the C library's setgroups changes all threads.
-    // SAFETY: the list is as long as is said, and outlives the call.
+    // Direct system calls, because the C library's setgroups changes all threads.
+    // SAFETY: the list has the given length and outlives the call.
     let done = unsafe { libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()) };
     if done != 0 {
         return Err(io::Error::last_os_error());
     }
     let unchanged = libc::c_long::from(u32::MAX);
     for (call, id) in [(libc::SYS_setfsgid, gid), (libc::SYS_setfsuid, rights.uid)] {
-        // They tell the value of before, never an error; so it is asked for again.
+        // These calls return the previous value and never an error, so the value is read back.
         // SAFETY: no pointers.
         unsafe { libc::syscall(call, id) };
-        // SAFETY: no pointers; this value is no id and changes nothing.
+        // SAFETY: no pointers; this value is not an id and changes nothing.
         let now = unsafe { libc::syscall(call, unchanged) };
         if now as u32 != id {
             return Err(io::Error::from_raw_os_error(libc::EPERM));
         }
     }
-    // What is left would still let it look into /proc of others.
+    // The remaining capabilities would still allow access to other processes in /proc.
     let head = [CAPABILITY_VERSION, 0];
     let none = [0_u32; 6];
-    // SAFETY: the version says that the head is two numbers and the sets are six; both outlive the call.
+    // SAFETY: with this version the head is two words and the sets are six; both outlive the call.
     let done = unsafe { libc::syscall(libc::SYS_capset, head.as_ptr(), none.as_ptr()) };
     match done {
         0 => Ok(()),
@@ -113,13 +119,13 @@ fn take_rights(rights: &Rights) -> io::Result<()> {
     }
 }
 
-/// The executables that root names, looked at by a thread that may wait for a file system.
+/// The executables that root names. A thread that may block on a file system looks them up.
 #[derive(Debug, Default)]
 pub struct Executables {
     worker: Option<Worker>,
-    /// As many are there as threads wait.
+    /// Its reference count is the number of worker threads plus one.
     waiting: Arc<()>,
-    /// What stood at each path when it could be looked at last.
+    /// The result of the last successful lookup of each path.
     known: BTreeMap<String, AppKey>,
 }
 
@@ -130,8 +136,11 @@ struct Worker {
 }
 
 impl Executables {
-    /// As [`look`], within [`PATIENCE`]. While a file system does not answer, what stood at the path before is taken to stand
-    /// there still.
+    /// As [`look`], within [`PATIENCE`]. While a file system does not reply, returns the last
+    /// result for the path.
+    ///
+    /// # Errors
+    /// Those of [`look`]; [`late`] if the file system does not reply and no earlier result exists.
     pub fn look(&mut self, path: &str) -> io::Result<AppKey> {
         let worker = match self.worker.take() {
             Some(worker) => Some(worker),
@@ -156,7 +165,7 @@ impl Executables {
         }
     }
 
-    /// A new worker; none while too many wait.
+    /// Starts a worker. Returns `None` if too many are blocked.
     fn start(&self) -> io::Result<Option<Worker>> {
         if Arc::strong_count(&self.waiting) > MOST_WAITING {
             return Ok(None);
@@ -178,7 +187,7 @@ impl Executables {
     }
 }
 
-/// The error of a path whose file system does not answer.
+/// The error for a path whose file system does not reply.
 pub fn late() -> io::Error {
     io::Error::new(
         io::ErrorKind::TimedOut,
@@ -186,13 +195,13 @@ pub fn late() -> io::Error {
     )
 }
 
-/// The executable of a process, as the eBPF programs know executables.
+/// The executable of a process, in the form that the eBPF programs use.
 pub fn of_process(pid: u32) -> Option<AppKey> {
     let mounts = [format!("/proc/{pid}/mountinfo"), OWN_MOUNTS.into()];
     key_of(&open(&format!("/proc/{pid}/exe")).ok()?, &mounts).ok()
 }
 
-/// Opens a path without opening what stands there.
+/// Opens a path without opening the file itself.
 fn open(path: &str) -> io::Result<fs::File> {
     fs::File::options()
         .read(true)
@@ -200,9 +209,10 @@ fn open(path: &str) -> io::Result<fs::File> {
         .open(path)
 }
 
-/// The programs see the inode's own number and its file system's device. stat(2) tells others where a file system
-/// makes devices up (btrfs for each subvolume, overlayfs for each layer); what /proc tells of an open file and of its
-/// mount is what the programs see.
+/// The inode and device as the eBPF programs see them: the inode's own number and its file system's
+/// device. stat(2) returns other values where a file system makes up devices (btrfs for each
+/// subvolume, overlayfs for each layer). The values in /proc for an open file and its mount are the
+/// ones that the programs see.
 fn key_of(file: &fs::File, mounts: &[String]) -> io::Result<AppKey> {
     let info = read_text(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
     let field = |name: &str| {
@@ -211,7 +221,7 @@ fn key_of(file: &fs::File, mounts: &[String]) -> io::Result<AppKey> {
     };
     let mount: Option<u64> = field("mnt_id:");
     let device = mounts.iter().find_map(|table| device_of(mount?, table));
-    // Asked only where it is needed: a file system may be slow to answer.
+    // Read only if needed: a file system may be slow to reply.
     let (inode, (major, minor)) = match (field("ino:"), device) {
         (Some(inode), Some(device)) => (inode, device),
         (inode, device) => {
@@ -230,7 +240,7 @@ fn key_of(file: &fs::File, mounts: &[String]) -> io::Result<AppKey> {
     })
 }
 
-/// The device of the file system behind a mount; from proc(5): id, parent, major:minor, …
+/// The device of a mount's file system; fields in proc(5): id, parent, major:minor, …
 fn device_of(mount: u64, table: &str) -> Option<(u32, u32)> {
     let text = read_text(table).ok()?;
     text.lines().find_map(|line| {
@@ -243,9 +253,9 @@ fn device_of(mount: u64, table: &str) -> Option<(u32, u32)> {
     })
 }
 
-/// How long a file system may take.
+/// The longest wait for a file system.
 pub const PATIENCE: Duration = Duration::from_secs(1);
-/// Threads that wait at a time.
+/// The most blocked threads.
 const MOST_WAITING: usize = 4;
 const OWN_MOUNTS: &str = "/proc/self/mountinfo";
 /// linux/capability.h, `_LINUX_CAPABILITY_VERSION_3`.

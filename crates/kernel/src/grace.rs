@@ -1,28 +1,31 @@
-//! Grace periods of RCU, for which many changes in a row wait.
+//! Shortens the RCU grace periods of a batch of changes.
 //!
-//! Each time that tcx puts a program on an interface or takes one off, the kernel waits until every processor has passed a
-//! quiet moment (`tcx_entry_sync` in include/net/tcx.h): 15 ms and more, so half a minute for a thousand interfaces. While
-//! `/sys/kernel/rcu_expedited` is 1 it interrupts the processors instead of waiting, and goes on within a millisecond
+//! Each time that tcx attaches a program to an interface or detaches one, the kernel waits until
+//! every processor has passed a quiescent state (`tcx_entry_sync` in include/net/tcx.h). That takes
+//! 15 ms and more, so half a minute for a thousand interfaces. While `/sys/kernel/rcu_expedited` is
+//! 1, the kernel interrupts the processors instead of waiting, and continues within a millisecond
 //! (Documentation/RCU/Design/Expedited-Grace-Periods in the kernel's sources).
 //!
-//! The setting is the whole machine's, so it lasts as long as one batch of changes. A file in the runtime folder says that
-//! it was set, so that it does not outlive a daemon that is killed meanwhile.
+//! The setting affects the whole machine, so it lasts for one batch of changes only. A file in the
+//! runtime folder records that it was set, so that it does not outlive a daemon that is killed
+//! meanwhile.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// While this lives, grace periods are short.
+/// Grace periods are short while this value lives.
 #[derive(Debug)]
 pub(crate) struct Short(Files);
 
 impl Short {
-    /// Makes them short for a batch of so many changes. None: the batch is small, somebody else has made them short, or they
-    /// cannot be (where /sys is mounted read-only); then it takes its time.
+    /// Shortens grace periods for a batch of this many changes. Returns `None` if the batch is
+    /// small, if another program has shortened them, or if they cannot be shortened (/sys mounted
+    /// read-only). Then the batch takes longer.
     pub fn for_batch(runtime: &Path, changes: usize) -> Option<Short> {
         Files::new(Path::new(SETTING), runtime).shorten(changes)
     }
 
-    /// Ends what a daemon has left that was killed during a batch.
+    /// Restores the setting that a daemon left when it was killed during a batch.
     pub fn end_left_over(runtime: &Path) {
         Files::new(Path::new(SETTING), runtime).end_left_over();
     }
@@ -38,7 +41,7 @@ impl Drop for Short {
     }
 }
 
-/// The kernel's setting, and the note that says that it was set.
+/// The kernel's setting, and the file that records that it was set.
 #[derive(Debug)]
 struct Files {
     setting: PathBuf,
@@ -71,7 +74,7 @@ impl Files {
 }
 
 const SETTING: &str = "/sys/kernel/rcu_expedited";
-/// Fewer changes are not worth it.
+/// The smallest batch that is worth the change.
 const BATCH: usize = 16;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
-//! Answers: how a grant becomes kernel state (eBPF, qdiscs, classes, links) and what the kernel counted.
-//! May touch: bpf(2), netlink, tc, /proc, cgroupfs, pidfds; it is the only room that does.
-//! Must never: decide who may have what, or keep a ledger of its own beside the kernel's state.
+//! Answers: how a grant becomes kernel state (eBPF, qdiscs, links), and what the kernel counted.
+//! May touch: bpf(2), netlink, tc, /proc, cgroupfs, pidfds; no other crate enforces with these.
+//! Must never: decide about a contract, or keep a ledger of its own beside the kernel's state.
 
 pub mod abi;
 mod again;

@@ -1,8 +1,9 @@
-//! Route netlink: one request, one answer.
+//! Netlink clients: requests with replies, and a listener for changes.
 //!
-//! A small blocking client over `netlink-sys` and `netlink-packet-core`. The typed crates know no HTB, and refuse a
-//! whole dump when a foreign qdisc carries an attribute that they do not know; so messages are built here from a
-//! fixed head (`ifinfomsg`, `tcmsg`) and attributes, and read back leniently: what cannot be read is passed over.
+//! A small blocking client over `netlink-sys` and `netlink-packet-core`. The typed crates do not
+//! support HTB, and they reject a whole dump if a foreign qdisc has an unknown attribute. So this
+//! module builds messages from a fixed head (`ifinfomsg`, `tcmsg`) and attributes, and parses
+//! replies leniently: it skips what it cannot parse.
 
 use std::{
     io,
@@ -18,13 +19,13 @@ use netlink_sys::{
     protocols::{NETLINK_GENERIC, NETLINK_ROUTE, NETLINK_SOCK_DIAG},
 };
 
-/// Why a request to the kernel failed.
+/// A failed request to the kernel.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {}", explain(source, message))]
 pub struct NetlinkError {
-    /// What was asked for.
+    /// The attempted operation.
     pub what: String,
-    /// The kernel's own words, if it had any.
+    /// The kernel's error message, if it sent one (extended acknowledgement).
     pub message: Option<String>,
     /// The error number.
     #[source]
@@ -32,7 +33,7 @@ pub struct NetlinkError {
 }
 
 impl NetlinkError {
-    /// Whether the kernel said that the thing asked for is not there.
+    /// Whether the kernel reported that the object does not exist.
     pub fn is_gone(&self) -> bool {
         matches!(
             self.source.raw_os_error(),
@@ -40,7 +41,7 @@ impl NetlinkError {
         )
     }
 
-    /// Whether the kernel said that it exists already.
+    /// Whether the kernel reported that the object exists already.
     pub fn exists(&self) -> bool {
         self.source.raw_os_error() == Some(libc::EEXIST)
     }
@@ -62,7 +63,8 @@ pub struct Message {
 }
 
 impl Message {
-    /// A request of this type (`RTM_*`) with these flags (`NLM_F_*`; request and acknowledge are added).
+    /// A request of this type (`RTM_*`) with these flags (`NLM_F_*`). The client adds the request
+    /// flag, and the acknowledgement or dump flag.
     pub fn new(kind: u16, flags: u16, head: &[u8]) -> Self {
         Self {
             kind,
@@ -79,17 +81,17 @@ impl Message {
     }
 }
 
-/// A row of attributes, to be nested or sent.
+/// A list of attributes, to be nested or sent.
 #[derive(Clone, Debug, Default)]
 pub struct Attributes(Vec<u8>);
 
 impl Attributes {
-    /// No attributes yet.
+    /// An empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The row as it goes over the socket.
+    /// The list in the wire format.
     pub fn as_slice(&self) -> &[u8] {
         &self.0
     }
@@ -116,7 +118,7 @@ impl Attributes {
         self.bytes(kind, &value.to_ne_bytes())
     }
 
-    /// Adds a string with its terminating zero.
+    /// Adds a string with its terminating zero byte.
     #[must_use]
     pub fn text(self, kind: u16, value: &str) -> Self {
         let mut bytes = value.as_bytes().to_vec();
@@ -124,39 +126,41 @@ impl Attributes {
         self.bytes(kind, &bytes)
     }
 
-    /// Adds a nested row.
+    /// Adds a nested list.
     #[must_use]
     pub fn nested(self, kind: u16, inner: &Attributes) -> Self {
         self.bytes(kind | NLA_F_NESTED, &inner.0)
     }
 }
 
-/// One message of an answer.
+/// One message of a reply.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// Its type (`RTM_*`).
     pub kind: u16,
-    /// Of what a listener hears: the socket that asked for the change, 0 if the kernel does not say.
+    /// In a listener's message: the port number of the socket that requested the change, or 0 if
+    /// the kernel does not report it.
     pub by: u32,
     body: Vec<u8>,
 }
 
 impl Answer {
-    /// The fixed head, if the message is long enough to have one of this size.
+    /// The fixed head, or `None` if the message is shorter than `N` bytes.
     pub fn head<const N: usize>(&self) -> Option<&[u8; N]> {
         self.body.first_chunk()
     }
 
-    /// The attributes behind a head of this size.
+    /// The attributes after a head of this size.
     pub fn attributes(&self, head: usize) -> Row<'_> {
         attributes(self.body.get(head..).unwrap_or_default())
     }
 }
 
-/// Attributes by kind, where they are in their message: thousands are read each second.
+/// Attributes as pairs of kind and value. The values borrow from the message, because thousands are
+/// read each second.
 pub type Row<'a> = Vec<(u16, &'a [u8])>;
 
-/// Reads a row of attributes, as far as it is well formed.
+/// Parses a list of attributes up to the first malformed one.
 pub fn attributes(bytes: &[u8]) -> Row<'_> {
     NlasIterator::new(bytes)
         .map_while(Result::ok)
@@ -168,43 +172,43 @@ pub fn attributes(bytes: &[u8]) -> Row<'_> {
         .collect()
 }
 
-/// The value of one attribute in a row.
+/// The value of one attribute in a list.
 pub fn find<'a>(row: &[(u16, &'a [u8])], kind: u16) -> Option<&'a [u8]> {
     row.iter().find(|(k, _)| *k == kind).map(|(_, v)| *v)
 }
 
-/// A 32-bit number out of an attribute.
+/// Reads a 32-bit number from an attribute's value. `None` if it is too short.
 pub fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|b| u32::from_ne_bytes(*b))
 }
 
-/// A string out of an attribute.
+/// Reads a string from an attribute's value, up to its zero byte.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|b| *b == 0).next().unwrap_or_default()).into_owned()
 }
 
-/// A connection to the kernel's route netlink in the namespace that the calling thread is in when it is opened.
+/// A netlink connection to the kernel. It belongs to the namespace of the thread that opens it.
 pub struct Route {
     socket: Socket,
     sequence: u32,
-    /// An answer could not be received: there may be more of it, and until it is read the kernel begins no other list.
+    /// A reply was not received completely. The kernel starts no other dump until the rest is read.
     unread: bool,
-    /// What a datagram is received into.
+    /// The receive buffer for one datagram.
     buffer: Vec<u8>,
 }
 
 impl Route {
-    /// Opens a connection.
+    /// Opens a route netlink connection.
     pub fn open() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_ROUTE, "open a route netlink socket")
     }
 
-    /// Opens a connection to what answers questions about sockets (sock_diag(7)); it is spoken to in the same way.
+    /// Opens a connection for socket diagnosis (sock_diag(7)), which uses the same message format.
     pub fn open_diagnosis() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_SOCK_DIAG, "open a socket diagnosis socket")
     }
 
-    /// Opens a connection to generic netlink, where each family has a number of its own.
+    /// Opens a connection to generic netlink, where each family has its own message type.
     pub fn open_generic() -> Result<Self, NetlinkError> {
         Self::open_to(NETLINK_GENERIC, "open a generic netlink socket")
     }
@@ -225,7 +229,7 @@ impl Route {
         }
     }
 
-    /// The number by which listeners know what this connection asked for.
+    /// The port number of this connection, by which listeners recognize its changes.
     pub fn number(&self) -> Result<u32, NetlinkError> {
         let mut address = SocketAddr::new(0, 0);
         match self.socket.get_address(&mut address) {
@@ -239,20 +243,24 @@ impl Route {
     }
 
     /// Sends a request and waits until the kernel has carried it out.
+    ///
+    /// # Errors
+    /// The kernel's error, with `what` as the name of the operation.
     pub fn act(&mut self, what: &str, message: Message) -> Result<(), NetlinkError> {
         self.exchange(message, NLM_F_ACK)
             .map(drop)
             .map_err(|e| e.of(what))
     }
 
-    /// Asks for one thing.
+    /// Sends a request for one object. Returns the reply.
     pub fn ask(&mut self, what: &str, message: Message) -> Result<Vec<Answer>, NetlinkError> {
         self.exchange(message, NLM_F_ACK).map_err(|e| e.of(what))
     }
 
-    /// Asks for a list.
+    /// Sends a request for a list. Returns the reply.
     pub fn dump(&mut self, what: &str, message: Message) -> Result<Vec<Answer>, NetlinkError> {
-        // A dump that was interrupted by a change is asked for anew; what still changes is taken as it is.
+        // A change can interrupt a dump, which is then repeated. After the last try this is an
+        // error.
         let mut last = self.exchange(message.clone(), NLM_F_DUMP);
         for _ in 0..DUMP_TRIES {
             match last {
@@ -277,7 +285,7 @@ impl Route {
         self.collect()
     }
 
-    /// Throws away what is left of an answer that was given up.
+    /// Reads and discards the rest of an abandoned reply.
     fn read_what_is_left(&mut self) {
         let flags = libc::MSG_TRUNC | libc::MSG_DONTWAIT;
         while self.unread {
@@ -287,7 +295,7 @@ impl Route {
         }
     }
 
-    /// Gathers the answers up to the acknowledgement or the end of the dump.
+    /// Collects the messages up to the acknowledgement or the end of the dump.
     fn collect(&mut self) -> Result<Vec<Answer>, Failure> {
         let mut answers = Vec::new();
         let mut interrupted = false;
@@ -307,7 +315,7 @@ impl Route {
             }
             for message in Messages(&self.buffer) {
                 if message.sequence_number() != self.sequence {
-                    continue; // an answer to a request that was given up
+                    continue; // a reply to an abandoned request
                 }
                 interrupted |= message.flags() & NLM_F_DUMP_INTR != 0;
                 match message.message_type() {
@@ -328,13 +336,13 @@ impl Route {
     }
 }
 
-/// Hears of every change in some groups.
+/// Receives every change in some groups.
 pub struct Listener {
     socket: Socket,
 }
 
 impl Listener {
-    /// Joins these groups (`RTNLGRP_*`) without blocking on receive.
+    /// Joins these groups (`RTNLGRP_*`). Receiving does not block.
     pub fn open(groups: &[u32]) -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         socket.bind_auto()?;
@@ -346,8 +354,11 @@ impl Listener {
         Ok(Self { socket })
     }
 
-    /// What has changed since the last call; an error of kind `WouldBlock` when nothing has. The kernel drops what
-    /// it cannot queue (`ENOBUFS`): the caller must look at everything then.
+    /// The changes since the last call.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no change. `ENOBUFS` if the kernel dropped messages: the caller
+    /// must then read the whole state again.
     pub fn read(&mut self) -> io::Result<Vec<Answer>> {
         let (datagram, _) = self.socket.recv_from_full()?;
         Ok(Messages(&datagram)
@@ -418,7 +429,7 @@ impl Failure {
     }
 }
 
-/// The error in an acknowledgement; none if it says that all went well.
+/// The error in an acknowledgement; `None` if it reports success.
 fn error_of(payload: &[u8], flags: u16) -> Option<Failure> {
     let code = payload
         .first_chunk()
@@ -426,8 +437,8 @@ fn error_of(payload: &[u8], flags: u16) -> Option<Failure> {
     if code == 0 {
         return None;
     }
-    // With extended acknowledgements the kernel's own words stand behind the request's head, which is all that is
-    // sent back when the message is capped.
+    // With extended acknowledgements, the attributes with the kernel's message follow the original
+    // request. If the acknowledgement is capped, it contains only the request's header.
     let request = if flags & NLM_F_CAPPED != 0 {
         NETLINK_HEADER_LEN
     } else {
@@ -460,11 +471,12 @@ fn open(protocol: isize) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Room for a dump of thousands of classes.
+/// Space for a dump of thousands of classes.
 const RECEIVE_BUFFER: u32 = 1 << 20;
-/// A dump comes in datagrams of 32 KiB at most; the answer about one interface with many virtual functions is longer.
+/// A dump comes in datagrams of 32 KiB at most; the reply about one interface with many virtual
+/// functions is longer.
 const LONGEST_DATAGRAM: usize = 1 << 18;
-/// How often an interrupted dump is asked for again.
+/// How many times an interrupted dump is repeated.
 const DUMP_TRIES: usize = 8;
 const NLMSGERR_ATTR_MSG: u16 = 1;
 const NLM_F_CAPPED: u16 = 0x100;

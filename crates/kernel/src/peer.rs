@@ -1,23 +1,26 @@
-//! Who is at the other end of a unix socket.
+//! The user at the other end of a Unix socket.
 //!
-//! The user and groups are those that the peer had when it connected; the kernel vouches for them. Its process id is
-//! left out on purpose: by the time it is read the number may be somebody else's.
+//! The user and groups are those of the peer at the time of its connection, as the kernel recorded
+//! them. The process id is omitted deliberately: it may be reused before it is read.
 
 use std::{
     io,
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// The user at the other end.
+/// The credentials of the peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Effective user id.
     pub uid: u32,
-    /// Effective group id, then the supplementary ones.
+    /// Effective group id, then the supplementary groups.
     pub groups: Vec<u32>,
 }
 
-/// Asks the kernel who connected.
+/// Reads the credentials of the peer.
+///
+/// # Errors
+/// The error of getsockopt(2).
 pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred {
         pid: 0,
@@ -46,15 +49,15 @@ pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     })
 }
 
-/// Makes the kernel refuse file descriptors that clients of a listening socket send: their sendmsg(2) fails with
-/// EPERM. Connections that are made from then on have it from the listener.
+/// Makes the kernel refuse file descriptors from clients of a listening socket: their sendmsg(2)
+/// fails with EPERM. Connections accepted afterwards inherit this.
 ///
 /// # Errors
-/// `ENOPROTOOPT` of kernels before 6.16. There a client can send descriptors, and whoever receives from the connection
-/// or closes it closes them.
+/// `ENOPROTOOPT` on kernels before 6.16. There a client can send descriptors, and the receiver or
+/// the close of the connection closes them.
 pub fn refuse_descriptors(listener: BorrowedFd<'_>) -> io::Result<()> {
     let none: libc::c_int = 0;
-    // SAFETY: the buffer is an int, and its size is given.
+    // SAFETY: the buffer is an int, and its size is passed.
     let done = unsafe {
         libc::setsockopt(
             listener.as_raw_fd(),
@@ -75,10 +78,11 @@ const SO_PASSRIGHTS: libc::c_int = 83;
 
 fn supplementary(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<u32> = Vec::new();
-    // The kernel says how large the list is when the buffer is too small; it was fixed when the peer connected.
+    // If the buffer is too small, the kernel reports the list's size, which was fixed when the peer
+    // connected.
     for _ in 0..2 {
         let mut size = (groups.len() * size_of::<u32>()) as libc::socklen_t;
-        // SAFETY: the buffer holds `size` bytes; a null-sized one is not written to.
+        // SAFETY: the buffer holds `size` bytes; an empty one is not written.
         let done = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),

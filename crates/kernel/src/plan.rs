@@ -1,7 +1,8 @@
-//! From what is granted to the classes that enforce it.
+//! Computes the classes that enforce what is granted.
 //!
-//! This module is pure: it computes the class trees that ought to be there ([`plan`]) and the steps from the trees
-//! that are there ([`difference()`]); another module carries the steps out. So all of it is tested without a kernel.
+//! This module is pure. It computes the desired class trees ([`plan`]) and the steps to them from
+//! the present trees ([`difference()`]); another module carries out the steps. So all of it is
+//! tested without a kernel.
 //!
 //! # Trees
 //! There is one tree in the cap stage, and one for each managed direction of a link:
@@ -17,34 +18,40 @@
 //!      ├─ sparse, bulk, local
 //! ```
 //!
-//! A target has a *node* in a tree where it has a limit of its own (cap stage), or a minimum, weight or priority (link);
-//! its node hangs under that of the nearest target around it that has one, and packets of a target without a node use
-//! the leaves of that one. Every node keeps leaves of its own, so that nested targets can come and go.
+//! A target has a *node* in a tree where it has a limit of its own (cap stage), or a minimum,
+//! weight or priority (link). The parent of its node is the node of the nearest target around it
+//! that has one. Packets of a target without a node use the leaves of that node. Every node keeps
+//! leaves of its own, so that nested targets can come and go.
 //!
 //! # Rates
-//! In HTB a class sends at its *assured* rate whatever its parent's tokens say, and borrows up to its *ceiling* only
-//! while its parent has tokens. So a ceiling holds only if the assured rates below it add up to no more. All ceilings are
-//! the node's own limit.
+//! In HTB a class sends at its *assured* rate regardless of its parent's tokens, and borrows up to
+//! its *ceiling* only while its parent has tokens. So a ceiling holds only if the assured rates
+//! below it add up to no more. All ceilings are the node's own limit.
 //!
-//! **In the cap stage only sparse leaves are assured anything**, all others borrow, so that packets leave one by one as the
-//! outermost limit has room for them. (With a part of the limit assured to the bulk leaf, some packets left by that and some
-//! by what was lent, and often two together: twice as long a wait for everybody else on a slow wire.) A node has A, its limit
-//! or its part of the node's around it, and assures A/4 to its sparse leaf; a half is for the nested nodes together, in
-//! equal parts of which there is a power of two, so that one more nested target seldom changes the others. The sparse
-//! leaf's assured rate is why a ping does not wait for the debt of a bulk packet.
+//! **In the cap stage only sparse leaves have an assured rate.** All other leaves borrow, so that
+//! packets leave one by one as the outermost limit permits. (With a part of the limit assured to
+//! the bulk leaf, some packets left at that rate and some by borrowing, and often two together: on
+//! a slow link all others waited twice as long.) A node has A, its limit or its part of the
+//! surrounding node's, and assures A/4 to its sparse leaf. A half is for the nested nodes together,
+//! in equal parts; the number of parts is a power of two, so that one more nested target seldom
+//! changes the others. Because of the sparse leaf's assured rate, a ping does not wait for the debt
+//! of a bulk packet.
 //!
-//! **On a link** a node shares what it is assured, A: with no nested nodes A/4 to its sparse leaf and 3A/4 to its bulk leaf;
-//! with nested nodes A/4 and A/8, and a half to the nested as above.
+//! **On a link** a node divides its assured rate A. Without nested nodes, A/4 goes to its sparse
+//! leaf and 3A/4 to its bulk leaf. With nested nodes these get A/4 and A/8, and a half goes to the
+//! nested nodes as above.
 //!
-//! On a link, the nodes at the top are assured what was promised to them plus their weight's part of what was promised
-//! to nobody. HTB could lend that part out by itself, but not by weight: a class that runs at its own rate for a moment
-//! loses its turn among the borrowers, so one with a minimum got a tenth of its part (measured). Only nodes that carry
-//! traffic and are of the first priority among those take part ([`Quiet`] says who does not), so that the parts of the
-//! others are not lent out unequally.
+//! On a link, the assured rate of a top node is its guarantee plus its weight's part of the rate
+//! that is not guaranteed. HTB could lend that rest out by itself, but not by weight: a class that
+//! runs at its own rate for a moment loses its turn among the borrowers, so a class with a minimum
+//! got a tenth of its part (measured). Only nodes that carry traffic and have the first priority
+//! among those take part ([`Quiet`] lists the nodes that do not), so that HTB does not lend out the
+//! parts of the others unequally.
 //!
 //! # Queues
-//! A bulk queue that is a plain FIFO must hold `FIFO_FLOOR` bytes, or a large packet of segmentation offload would
-//! never pass, and a flooding UDP sender would burn a core on drops in place of waiting for its socket buffer.
+//! A bulk queue that is a plain FIFO must hold `FIFO_FLOOR` bytes. Otherwise a large packet of
+//! segmentation offload would never pass, and a flooding UDP sender would use a whole core for
+//! drops instead of waiting for its socket buffer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,20 +67,20 @@ mod tests;
 pub use difference::{Step, Steps, difference};
 use stage::{Direction, Family, Stage};
 
-/// All that should be in force.
+/// The desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The targets; a target's parent stands anywhere in the list.
+    /// The targets, in any order.
     pub targets: Vec<Target>,
     /// The managed links.
     pub links: Vec<Link>,
-    /// What queues in the leaves.
+    /// The queueing discipline of the leaves.
     pub leaves: Leaves,
-    /// Longest packet of any interface but lo, with its header.
+    /// Longest packet of any interface but lo in bytes, with its header.
     pub longest: u32,
 }
 
-/// What the kernel offers for leaves.
+/// The queueing discipline that the kernel offers for leaves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leaves {
     /// fq_codel.
@@ -83,24 +90,24 @@ pub enum Leaves {
     Fifo,
 }
 
-/// A target as far as classes go.
+/// The part of a target that determines its classes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Its number in the maps; never used again after it.
+    /// Its number in the maps; never reused.
     pub id: u32,
-    /// Its place in the class numbers: 1 to [`MAX_SLOT`], used again after it.
+    /// Its position in the class numbers: 1 to [`MAX_SLOT`]; reused after the target.
     pub slot: u16,
-    /// Slot of the target that contains it.
+    /// Slot of the target around it.
     pub parent: Option<u16>,
-    /// Limit on what it sends, receives, or on both together.
+    /// Limit on what it sends, on what it receives, or on both together.
     pub limit: Limit,
-    /// How long it may run ahead of its rates.
+    /// How long it may exceed its rates.
     pub burst: Nanos,
     /// Its part in a managed link.
     pub share: Option<Share>,
-    /// Weight of its part in what is left over.
+    /// Weight of its part in the left-over.
     pub weight: u16,
-    /// Order of its part in what is left over; 0 is first.
+    /// Order of its part in the left-over; 0 is first.
     pub priority: u8,
 }
 
@@ -110,11 +117,11 @@ pub enum Limit {
     /// No limit of its own.
     #[default]
     None,
-    /// Each direction by itself.
+    /// One limit for each direction.
     Each {
-        /// On what it sends.
+        /// Limit on what it sends.
         up: Option<Rate>,
-        /// On what it receives.
+        /// Limit on what it receives.
         down: Option<Rate>,
     },
     /// One limit on the sum of both directions.
@@ -130,27 +137,27 @@ pub struct Share {
     pub min: Option<Rate>,
     /// Assured receiving rate.
     pub min_down: Option<Rate>,
-    /// The most that it sends here, beside its limits everywhere.
+    /// The highest sending rate on this link, in addition to its other limits.
     pub max: Option<Rate>,
 }
 
 /// A managed link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its name.
+    /// The name of its interface.
     pub name: String,
-    /// Sending rate that is shared out.
+    /// Managed sending rate; `None` if that direction is not managed.
     pub up: Option<Rate>,
-    /// Receiving rate that is shared out (already reduced to what can be held).
+    /// Managed receiving rate (already reduced to the rate that can be held), or `None`.
     pub down: Option<Rate>,
-    /// Bytes that each packet costs beyond layer 2.
+    /// Bytes that each packet takes on the link beyond layer 2.
     pub overhead: u16,
 }
 
-/// A class that ought to be there.
+/// A desired class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// Number of the class above it; 0 at the top.
+    /// Number of its parent class; 0 at the top.
     pub parent: u16,
     /// Its parameters.
     pub htb: HtbClass,
@@ -166,29 +173,29 @@ pub type Tree = BTreeMap<u16, Class>;
 pub struct Leaf {
     /// For flows far below their share.
     pub sparse: u16,
-    /// For all others.
+    /// For all other flows.
     pub bulk: u16,
-    /// For all others on lo.
+    /// For all other flows on lo.
     pub local: u16,
-    /// Window of the flow accounting that chooses.
+    /// Length of the window in which the eBPF program accounts flows for that choice.
     pub window: Nanos,
     /// Bytes that the node is assured in a window.
     pub assured: u64,
 }
 
-/// Where a target's packets queue.
+/// The queues of a target's packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Places {
-    /// In the cap stage, by direction (up, down).
+    /// The leaves in the cap stage, by direction (up, down).
     pub cap: [Option<Leaf>; 2],
-    /// Whether these are the target's own leaves, not those of a target around it.
+    /// Whether these are the target's own leaves, or else those of a target around it.
     pub own: [bool; 2],
 }
 
 /// The class trees of a managed link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkTrees {
-    /// By direction (up, down); none where the direction is not managed.
+    /// By direction (up, down); `None` for a direction that is not managed.
     pub trees: [Option<Tree>; 2],
     /// Leaves of traffic without a target, by direction.
     pub rest: [Option<Leaf>; 2],
@@ -196,7 +203,7 @@ pub struct LinkTrees {
     pub places: BTreeMap<u32, [Option<Leaf>; 2]>,
 }
 
-/// All that the kernel is to be told.
+/// The desired kernel state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The tree of the cap stage.
@@ -207,11 +214,11 @@ pub struct Plan {
     pub links: BTreeMap<String, LinkTrees>,
 }
 
-/// Who on a managed link carries too little now to need a share of what is left over: by link, direction (up, down)
-/// and slot. Measured, not granted: minimums hold whatever stands here.
+/// The nodes of a managed link that now carry too little to need a share of the left-over: by link,
+/// direction (up, down) and slot. The set is measured, not granted; minimums do not depend on it.
 pub type Quiet = BTreeMap<String, [BTreeSet<u16>; 2]>;
 
-/// Computes the classes for what is desired.
+/// Computes the classes for the desired state.
 pub fn plan(desired: &Desired, quiet: &Quiet) -> Plan {
     let family = Family::new(&desired.targets);
     let mut plan = Plan::default();
@@ -228,7 +235,7 @@ pub fn plan(desired: &Desired, quiet: &Quiet) -> Plan {
             sends.map(|slot| up.leaf(slot, &plan.cap)),
             receives.map(|slot| down.leaf_or(&up, slot, &plan.cap)),
         ];
-        // What a limit on both directions counted is told once, as sent.
+        // A limit on both directions counts its packets once, as sent.
         let own = [sends == Some(target.slot), down.has_node(target.slot)];
         plan.places.insert(target.id, Places { cap, own });
     }
@@ -258,12 +265,12 @@ fn link_trees(desired: &Desired, family: &Family, link: &Link, quiet: &Quiet) ->
     trees
 }
 
-/// Whether a class is the one above all nodes of a link's tree.
+/// Whether a class is the parent of all nodes of a link's tree.
 pub fn is_top(number: u16) -> bool {
     number == stage::TOP_CLASS
 }
 
-/// The slot that a node's class belongs to; 0 for traffic without a target.
+/// The slot of a node's class; 0 for traffic without a target.
 pub fn slot_of(number: u16) -> u16 {
     number / stage::BLOCK
 }
@@ -273,7 +280,7 @@ pub fn is_down(number: u16) -> bool {
     number % stage::BLOCK >= stage::BLOCK / 2
 }
 
-/// Highest slot: its block of class numbers still fits 16 bits.
+/// Highest slot: its block of class numbers still fits in 16 bits.
 pub const MAX_SLOT: u16 = 8_190;
 /// The slot of traffic without a target.
 const REST: u16 = 0;

@@ -1,8 +1,10 @@
-//! A UDP port that is taken: no socket of the host can be bound to it meanwhile, and nothing is received by who holds it.
+//! A reserved UDP port: no other socket of the host can bind to it meanwhile, and the socket that
+//! reserves it receives nothing.
 //!
-//! Direct flows send and receive past the kernel, but ports are the kernel's to give: a flow's own end is held by a bound socket
-//! without `SO_REUSEADDR`, so that whoever comes second, flow or socket, hears `EADDRINUSE`. A filter drops whatever still
-//! reaches it; so what is for the flow and was not found by the driver is dropped without an ICMP message, too.
+//! Direct flows send and receive outside the kernel, but the kernel assigns ports. So a bound
+//! socket without `SO_REUSEADDR` reserves a flow's local endpoint. A second flow or socket gets
+//! `EADDRINUSE`. A filter drops packets that still reach the socket. So a packet that the driver
+//! missed is also dropped without an ICMP message.
 
 use std::io;
 use std::mem::size_of;
@@ -12,7 +14,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 #[cfg(test)]
 mod tests;
 
-/// A port that is held until this is dropped.
+/// A port that is reserved until this value is dropped.
 #[derive(Debug)]
 pub struct Port {
     socket: OwnedFd,
@@ -20,18 +22,21 @@ pub struct Port {
 }
 
 impl Port {
-    /// Holds a port of an own address, or of all; port 0: one that is free.
+    /// Reserves a port of a local address, or of all addresses. Port 0 selects a free one.
+    ///
+    /// # Errors
+    /// `EADDRINUSE` if the port is taken, and other errors of bind(2) and setsockopt(2).
     pub fn hold(at: SocketAddr) -> io::Result<Port> {
         let domain = match at {
             SocketAddr::V4(_) => libc::AF_INET,
             SocketAddr::V6(_) => libc::AF_INET6,
         };
-        // SAFETY: no pointers; the descriptor that comes back is ours alone.
+        // SAFETY: no pointers; this function alone owns the new descriptor.
         let fd = unsafe { libc::socket(domain, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: checked above to be a descriptor, which nobody else owns.
+        // SAFETY: checked above to be a descriptor; nothing else owns it.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut nothing = [libc::sock_filter {
             code: BPF_RET,
@@ -53,7 +58,8 @@ impl Port {
         Ok(Port { socket, at })
     }
 
-    /// Lets an interface receive what is sent to a group, and says so to the network (IGMP, MLD), until this is dropped.
+    /// Joins a multicast group on an interface until this value is dropped. The kernel announces
+    /// that to the network (IGMP, MLD).
     pub fn join(&self, group: IpAddr, index: u32) -> io::Result<()> {
         let (level, option) = match group {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_ADD_MEMBERSHIP),
@@ -78,13 +84,14 @@ impl Port {
         }
     }
 
-    /// What is held, with the port that was chosen.
+    /// The reserved address, with the selected port.
     pub fn at(&self) -> SocketAddr {
         self.at
     }
 }
 
-/// The lowest port that a user without privileges may have (ip_unprivileged_port_start; 1024 where that cannot be read).
+/// The lowest port for users without privileges (ip_unprivileged_port_start; 1024 if it cannot be
+/// read).
 pub fn first_for_all() -> u16 {
     let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
     let number = text.ok().and_then(|text| text.trim().parse().ok());
@@ -93,7 +100,8 @@ pub fn first_for_all() -> u16 {
 
 fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the value outlives the call, and is as long as is said; what it points to lives in the caller.
+    // SAFETY: the value outlives the call and has the given length; what it points to is owned by
+    // the caller.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -117,7 +125,7 @@ fn bind(socket: &OwnedFd, at: SocketAddr) -> io::Result<()> {
                 sin_zero: [0; 8],
             };
             let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-            // SAFETY: the address outlives the call, and is as long as is said.
+            // SAFETY: the address outlives the call and has the given length.
             unsafe { libc::bind(fd, (&raw const raw).cast(), length) }
         }
         SocketAddr::V6(at) => {
@@ -129,7 +137,7 @@ fn bind(socket: &OwnedFd, at: SocketAddr) -> io::Result<()> {
                 sin6_scope_id: at.scope_id(),
             };
             let length = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
-            // SAFETY: the address outlives the call, and is as long as is said.
+            // SAFETY: the address outlives the call and has the given length.
             unsafe { libc::bind(fd, (&raw const raw).cast(), length) }
         }
     };
@@ -137,15 +145,16 @@ fn bind(socket: &OwnedFd, at: SocketAddr) -> io::Result<()> {
 }
 
 fn name(socket: &OwnedFd) -> io::Result<SocketAddr> {
-    // SAFETY: zeros are a valid address of no family.
+    // SAFETY: zeros are a valid address without a family.
     let mut raw: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
     let mut length = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
     let fd = socket.as_raw_fd();
-    // SAFETY: there is room for the longest address of the two families, and its length is said.
+    // SAFETY: the buffer has the size of the longest address of the two families, and its length is
+    // passed.
     answer(unsafe { libc::getsockname(fd, (&raw mut raw).cast(), &raw mut length) })?;
     let port = u16::from_be(raw.sin6_port);
     if i32::from(raw.sin6_family) == libc::AF_INET {
-        // SAFETY: the kernel has written an address of this family, which is shorter.
+        // SAFETY: the kernel wrote an address of this family, which is shorter.
         let raw: libc::sockaddr_in = unsafe { std::mem::transmute_copy(&raw) };
         let ip = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
         return Ok(SocketAddrV4::new(ip, port).into());
@@ -173,5 +182,5 @@ fn raw_v6(address: Ipv6Addr) -> libc::in6_addr {
     }
 }
 
-/// `BPF_RET | BPF_K`: with 0, nothing of the packet is kept.
+/// `BPF_RET | BPF_K`: with 0, the filter drops the whole packet.
 const BPF_RET: u16 = 0x06;

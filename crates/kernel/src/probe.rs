@@ -1,8 +1,10 @@
-//! What this kernel offers, what is used in place of what it lacks, and which gate is shut.
+//! Finds out what this kernel offers, what netnice uses instead of a missing feature, and what is
+//! missing.
 //!
-//! Everything is tried rather than looked up: the eBPF programs are loaded (and not attached), the queueing disciplines
-//! are put on a pair of interfaces in a network namespace of their own, which goes with the thread that made it. So a
-//! probe leaves nothing behind, and a module that the kernel can load by itself is loaded by the trial.
+//! The probe tries each feature. It loads the eBPF programs without attaching them, and installs
+//! the queueing disciplines on a veth pair in a network namespace of its own, which ends with its
+//! thread. So a probe leaves nothing behind, and the trial loads a module that the kernel can load
+//! by itself.
 
 use std::{
     fs,
@@ -22,27 +24,27 @@ use crate::{
     tc::{self, Handle, HtbClass, LeafQueue, Queue},
 };
 
-/// One thing that was looked at.
+/// The result for one feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What it is.
+    /// The feature's name.
     pub name: &'static str,
-    /// How it stands.
+    /// Its state.
     pub standing: Standing,
-    /// What was found, and what is used.
+    /// What was found, and what netnice uses.
     pub detail: String,
-    /// What would make it better.
+    /// What would improve the result.
     pub hint: Option<String>,
 }
 
-/// How one thing stands.
+/// The state of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// There, and used.
+    /// Present and used.
     Good,
-    /// Not there; something else is used instead.
+    /// Absent; netnice uses a substitute.
     Fallback,
-    /// Not there, and something does not work without it.
+    /// Absent, and some function of netnice does not work without it.
     Missing,
 }
 
@@ -74,7 +76,7 @@ impl Finding {
     }
 }
 
-/// Looks at everything, in the order in which it matters.
+/// Probes all features. The most important ones come first.
 pub fn probe() -> Vec<Finding> {
     let mut findings = vec![
         kernel(),
@@ -92,7 +94,7 @@ pub fn probe() -> Vec<Finding> {
     findings
 }
 
-/// What queues in the leaves on this kernel.
+/// The queueing discipline of leaves on this kernel.
 pub fn leaves() -> Leaves {
     if Trials::run().fq_codel.is_ok() {
         Leaves::FqCodel
@@ -107,7 +109,7 @@ fn kernel() -> Finding {
 }
 
 fn privilege() -> Finding {
-    // SAFETY: no arguments, cannot fail.
+    // SAFETY: geteuid has no arguments and cannot fail.
     if unsafe { libc::geteuid() } == 0 {
         return Finding::good("privilege", "root");
     }
@@ -138,7 +140,8 @@ fn control_groups() -> Finding {
     }
 }
 
-/// The programs see the numbers of the first process namespace, this process those of its own.
+/// The eBPF programs see process ids of the first pid namespace, this process those of its own
+/// namespace.
 fn process_numbers() -> Finding {
     let name = "process namespace";
     match fs::metadata("/proc/self/ns/pid").map(|m| m.ino()) {
@@ -224,7 +227,7 @@ fn multipath() -> Finding {
     )
 }
 
-/// Others who use tc in this namespace.
+/// Qdiscs of other tc users in this namespace.
 fn neighbours() -> Finding {
     let name = "other users of tc";
     let found = Route::open()
@@ -259,7 +262,8 @@ fn neighbours() -> Finding {
     }
 }
 
-/// Whether the sockets that a program has open can be found: tried on a descriptor of this process itself.
+/// Whether open sockets of a program can be found: tries pidfd_getfd on a descriptor of this
+/// process.
 fn open_sockets() -> Finding {
     let name = "open sockets";
     let taken = fs::File::open("/proc/self/status").and_then(|file| {
@@ -276,7 +280,7 @@ fn open_sockets() -> Finding {
     }
 }
 
-/// What was tried on a pair of interfaces in a namespace of its own.
+/// The results of the trials on a veth pair in a namespace of its own.
 struct Trials {
     veth: Result<(), String>,
     htb: Result<(), String>,
@@ -291,9 +295,10 @@ impl Trials {
             .unwrap_or_else(|_| Self::failed("the trial ended early"))
     }
 
-    /// On a thread that leaves its namespace; the new one goes with it.
+    /// Runs on a thread that leaves its namespace; the new namespace ends with the thread.
     fn alone() -> Self {
-        // SAFETY: no pointers; changes the namespace of this thread only, which ends after the trial.
+        // SAFETY: no pointers; the call changes the namespace of this thread only, which ends after
+        // the trial.
         if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
             let error = std::io::Error::last_os_error();
             return Self::failed(&format!("no network namespace to try in: {error}"));
@@ -315,7 +320,7 @@ impl Trials {
             priority: 0,
             overhead: 0,
         };
-        let id = Handle::new(1, 9); // the cutter takes the minor number for its handle
+        let id = Handle::new(1, 9); // the segmenting filter takes the minor number as its handle
         let text =
             |result: Result<(), crate::netlink::NetlinkError>| result.map_err(|e| e.to_string());
         let htb =

@@ -1,12 +1,12 @@
-//! Processes: who descends from whom, and which sockets they hold.
+//! Processes: their descendants, and the sockets that they hold.
 //!
-//! A process names itself as it likes, in any bytes, and its user's control groups and mounts too. So what /proc says is
-//! read as bytes, and what is no text in it is replaced. What cannot be read is taken for alive: only what /proc does not
-//! have any more is gone.
+//! Users can put any bytes into names of processes, cgroups and mounts. So this module reads /proc
+//! as bytes and replaces what is not valid text. A process that cannot be read counts as alive: it
+//! is gone only if /proc has no entry for it.
 //!
-//! A process is meant by its pidfd; a bare number may be somebody else's by the time it is used. So whoever names one
-//! opens the pidfd first, reads /proc by number, and checks at the end that the pidfd still lives: then all that was
-//! read was read of that process.
+//! A pidfd identifies a process for ever, while a process id may be reused before it is used. So a
+//! caller opens the pidfd first, reads /proc by the id, and then checks that the process of the
+//! pidfd still lives. Then all values belong to that process.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,51 +24,54 @@ pub mod copies;
 #[cfg(test)]
 mod tests;
 
-/// A handle on a process that cannot come to mean another one.
+/// A handle of a process that never refers to another one.
 #[derive(Debug)]
 pub struct PidFd(OwnedFd);
 
 impl PidFd {
-    /// Opens the process of this number, whoever that is now.
+    /// Opens the process that has this id now.
+    ///
+    /// # Errors
+    /// The error of pidfd_open(2).
     pub fn open(pid: u32) -> io::Result<Self> {
-        // SAFETY: no pointers; the descriptor that comes back is ours alone.
+        // SAFETY: no pointers; this function alone owns the new descriptor.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: checked above to be a descriptor, which nobody else owns.
+        // SAFETY: checked above to be a descriptor; nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
     }
 
-    /// The same, if there is a process of this number.
+    /// As [`PidFd::open`], but returns `None` if no process has this id.
     pub fn open_if_there(pid: u32) -> io::Result<Option<Self>> {
         match Self::open(pid) {
             Ok(handle) => Ok(Some(handle)),
             Err(error) => match error.raw_os_error() {
-                // There is none; or the number is of a thread that does not lead its process.
+                // No such process, or the id is of a thread that is not its group's leader.
                 Some(libc::ESRCH | libc::EINVAL | libc::ENOENT) => Ok(None),
                 _ => Err(error),
             },
         }
     }
 
-    /// Opens the process that has this number and was started then, if there is one. Since two processes of one number
-    /// differ in their start, it is the one that was meant.
+    /// Opens the process with this id and start time (see [`started`]), if it exists. Two processes
+    /// with one id differ in their start time, so this identifies the process.
     pub fn of(pid: u32, started_at: u64) -> io::Result<Option<Self>> {
         let Some(handle) = Self::open_if_there(pid)? else {
             return Ok(None);
         };
         let same = started(pid) == Some(started_at);
-        // What was read was read of this process if it lives still.
+        // What was read belongs to this process if it still lives.
         Ok((same && handle.lives()).then_some(handle))
     }
 
-    /// Its descriptor.
+    /// Its file descriptor.
     pub fn into_fd(self) -> OwnedFd {
         self.0
     }
 
-    /// Takes a descriptor, if it is a pidfd; tells whose.
+    /// Checks that a descriptor is a pidfd. Returns the handle and the process id.
     pub fn received(fd: OwnedFd) -> Option<(Self, u32)> {
         let info = read_text(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
         let pid = info
@@ -80,10 +83,10 @@ impl PidFd {
         Some((Self(fd), pid))
     }
 
-    /// The same without asking whose, for a process that can open no file: that it can be waited for, or is no child of ours, shows
-    /// that it is a pidfd.
+    /// As [`PidFd::received`] without the process id, for a process that cannot open files.
+    /// waitid(2) succeeds or fails with ECHILD only if the descriptor is a pidfd.
     pub fn verified(fd: OwnedFd) -> Option<Self> {
-        // SAFETY: all bits zero are a value of this plain structure.
+        // SAFETY: zeros are a valid value of this plain structure.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
         let number = fd.as_raw_fd() as libc::id_t;
@@ -93,14 +96,14 @@ impl PidFd {
         is_one.then_some(Self(fd))
     }
 
-    /// Whether the process still lives (a zombie does not).
+    /// Whether the process still lives. A zombie does not.
     pub fn lives(&self) -> bool {
         let mut poll = libc::pollfd {
             fd: self.0.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        // SAFETY: one valid pollfd, no waiting. A pidfd becomes readable when its process ends.
+        // SAFETY: one valid pollfd, and no waiting. A pidfd becomes readable when its process ends.
         unsafe { libc::poll(&mut poll, 1, 0) == 0 }
     }
 
@@ -111,41 +114,43 @@ impl PidFd {
 }
 
 impl AsFd for PidFd {
-    /// Readable when the process has ended.
+    /// The descriptor becomes readable when the process ends.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-/// What /proc says of a process.
+/// Properties of a process from /proc.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its real user.
+    /// Its real user id.
     pub uid: u32,
-    /// Whether it is its real user's alone: its effective, saved and file system user are the same, and that user may look
-    /// into it (`PR_SET_DUMPABLE`). A set-user-id program is not.
+    /// Whether only its real user controls it: its effective, saved and file system user ids are
+    /// the same, and that user may inspect it (`PR_SET_DUMPABLE`). This is false for a set-user-id
+    /// program.
     pub dumpable: bool,
-    /// Its command name, as it can be shown: what is no text, or controls a terminal, is replaced by U+FFFD.
+    /// Its command name for display: invalid text and control characters are replaced by U+FFFD.
     pub name: String,
 }
 
-/// A file of /proc as text. What is no text in it is replaced by U+FFFD, which none of its fields but names can hold.
+/// Reads a file of /proc as text. Invalid text is replaced by U+FFFD, which can occur in names
+/// only.
 pub(crate) fn read_text(path: impl AsRef<Path>) -> io::Result<String> {
     let bytes = insist(|| fs::read(path.as_ref()))?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Whether an error of /proc says that the process or thread is gone.
+/// Whether an error of /proc means that the process or thread has ended.
 fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Whether it is an error of a process that has ended, or of one that may not be looked at.
+/// Whether an error of /proc means that the process has ended or may not be inspected.
 pub(crate) fn is_closed(error: &io::Error) -> bool {
     is_gone(error) || error.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// Reads what /proc says of a process.
+/// Reads the properties of a process. Returns `None` if they cannot be read.
 pub fn facts(pid: u32) -> Option<Facts> {
     let status = read_text(format!("/proc/{pid}/status")).ok()?;
     let field = |name: &str| {
@@ -154,11 +159,11 @@ pub fn facts(pid: u32) -> Option<Facts> {
             .find_map(|l| l.strip_prefix(name))
             .map(str::trim)
     };
-    // Real, effective, saved, and of the file system.
+    // Real, effective, saved and file system user id.
     let uids = field("Uid:")?.split_whitespace();
     let uids: Vec<u32> = uids.filter_map(|u| u.parse().ok()).collect();
     let uid = *uids.first()?;
-    // The kernel gives the entries of a process that must not be looked into to root.
+    // Root owns the /proc entries of a process that may not be inspected.
     let owner = fs::metadata(format!("/proc/{pid}/fd")).ok()?.uid();
     Some(Facts {
         uid,
@@ -167,7 +172,7 @@ pub fn facts(pid: u32) -> Option<Facts> {
     })
 }
 
-/// The thread group that a number names (it may be a thread's).
+/// The thread group of a process or thread id.
 pub fn thread_group(pid: u32) -> Option<u32> {
     let status = read_text(format!("/proc/{pid}/status")).ok()?;
     status
@@ -178,8 +183,9 @@ pub fn thread_group(pid: u32) -> Option<u32> {
         .ok()
 }
 
-/// Whether any thread of a process has not begun to end. One that is on its way out is still there for a while, but its
-/// end may have been told already. What cannot be read, but is there, goes on.
+/// Whether any thread of a process has not begun to end. An ending process remains in /proc for a
+/// while, but its exit event may be past. A process that exists and cannot be read counts as
+/// running.
 pub fn goes_on(pid: u32) -> bool {
     let threads = match read_folder(format!("/proc/{pid}/task")) {
         Ok(threads) => threads,
@@ -193,7 +199,8 @@ pub fn goes_on(pid: u32) -> bool {
         })
 }
 
-/// The flags of a thread, out of its stat line: the seventh field behind the name, which may hold anything.
+/// The flags of a thread from its stat line: the seventh field after the name. The name may contain
+/// any bytes.
 fn thread_flags(stat: &str) -> Option<u32> {
     let fields = stat.rsplit_once(')')?.1;
     fields.split_whitespace().nth(6)?.parse().ok()
@@ -202,7 +209,7 @@ fn thread_flags(stat: &str) -> Option<u32> {
 /// The kernel's flag of a thread that has begun to end (include/linux/sched.h).
 const PF_EXITING: u32 = 0x4;
 
-/// All processes.
+/// The ids of all processes.
 pub fn all() -> Vec<u32> {
     folder("/proc")
         .iter()
@@ -210,7 +217,7 @@ pub fn all() -> Vec<u32> {
         .collect()
 }
 
-/// What is in a folder of /proc; nothing of a process that has ended.
+/// The entries of a folder of /proc; empty if the process has ended.
 fn folder(path: impl AsRef<Path>) -> Vec<fs::DirEntry> {
     read_folder(path).unwrap_or_default()
 }
@@ -259,7 +266,7 @@ fn children(pid: u32) -> Vec<u32> {
 /// The parent of a process.
 pub fn parent(pid: u32) -> Option<u32> {
     let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
-    // The command name may hold anything; it ends at the last bracket.
+    // The command name may contain any bytes; it ends at the last bracket.
     stat.rsplit_once(')')?
         .1
         .split_whitespace()
@@ -268,10 +275,11 @@ pub fn parent(pid: u32) -> Option<u32> {
         .ok()
 }
 
-/// When a process was started, in clock ticks since boot: with its number, what it is for ever.
+/// The start time of a process, in clock ticks since boot. Together with its id it identifies the
+/// process for ever.
 pub fn started(pid: u32) -> Option<u64> {
     let stat = read_text(format!("/proc/{pid}/stat")).ok()?;
-    // Field 22; the second field, the command name, ends at the last bracket.
+    // Field 22. The second field, the command name, ends at the last bracket.
     stat.rsplit_once(')')?
         .1
         .split_whitespace()
@@ -280,18 +288,18 @@ pub fn started(pid: u32) -> Option<u64> {
         .ok()
 }
 
-/// What tells this run of the machine from all others.
+/// The identifier of this boot of the machine.
 pub fn boot() -> io::Result<String> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned())
 }
 
-/// The sockets of a process: descriptor and inode.
+/// The sockets of a process: descriptor number and inode.
 pub fn sockets(pid: u32) -> Vec<(i32, u64)> {
     let descriptors = folder(format!("/proc/{pid}/fd"));
     descriptors.iter().filter_map(socket_at).collect()
 }
 
-/// Descriptor and inode, if a descriptor in /proc is a socket.
+/// The descriptor number and inode of an entry in /proc/PID/fd, if it is a socket.
 pub fn socket_at(entry: &fs::DirEntry) -> Option<(i32, u64)> {
     let number = entry.file_name().to_str()?.parse().ok()?;
     let link = insist(|| fs::read_link(entry.path())).ok()?;
@@ -316,7 +324,7 @@ pub fn own_namespace() -> Option<u64> {
     Some(link.ino())
 }
 
-/// The cookie of the network namespace that the calling thread is in.
+/// The cookie of the calling thread's network namespace.
 pub fn netns_cookie() -> io::Result<u64> {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0")
         .or_else(|_| std::net::UdpSocket::bind("[::]:0"))?;
@@ -326,7 +334,7 @@ pub fn netns_cookie() -> io::Result<u64> {
 fn option<T: Default>(socket: BorrowedFd<'_>, name: i32) -> Option<T> {
     let mut value = T::default();
     let mut size = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the buffer is as large as `size` says; the callers ask with plain integers of the option's size.
+    // SAFETY: the buffer has `size` bytes; the callers use plain integers of the option's size.
     let done = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),

@@ -1,12 +1,13 @@
-//! The eBPF programs and maps: loaded, attached, pinned.
+//! The eBPF programs and maps: loads, attaches and pins them.
 //!
-//! Everything is pinned in a bpffs inside the runtime folder, so that the kernel goes on enforcing when the daemon
-//! dies. A daemon that starts loads its own programs onto the maps that it finds there, attaches them, and only then
-//! lets go of the old ones: on interfaces by an atomic replacement (two at once would send a packet through the
-//! stage twice), elsewhere one beside the other for a moment, which does no harm because tagging twice is tagging once.
+//! Everything is pinned in a bpffs inside the runtime folder, so that the kernel continues to
+//! enforce if the daemon dies. A new daemon loads its own programs onto the maps that it finds
+//! there, attaches them, and only then releases the old programs. On interfaces the replacement is
+//! atomic: two programs at once would send a packet through the stage twice. Elsewhere both run for
+//! a moment, which is harmless because a second tag changes nothing.
 //!
-//! On interfaces the programs go in front of everybody else's, with tcx where the kernel has it (6.6 on); before that
-//! as a filter of clsact with the lowest preference that is free.
+//! On interfaces the programs run before those of others. They are attached with tcx where the
+//! kernel has it (Linux 6.6), else as a clsact filter with the lowest free preference.
 
 use std::{
     fs, io,
@@ -43,20 +44,21 @@ pub struct Programs {
     tcx: bool,
 }
 
-/// Where a program sits on an interface.
+/// A place on an interface where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
     /// Packets that leave by an interface.
     Egress,
-    /// Packets that arrive by it.
+    /// Packets that arrive by an interface.
     Ingress,
-    /// Packets that come out at the far end of a stage.
+    /// Packets that leave a stage at its far end.
     StageExit,
 }
 
 impl Programs {
-    /// Loads the programs onto the maps of this runtime folder (made where they are missing), and attaches those that
-    /// follow ownership. Interfaces are attached one by one afterwards.
+    /// Loads the programs onto the maps of this runtime folder, which are made if they are missing.
+    /// Attaches the programs that track ownership. [`Programs::attach`] attaches the others, one
+    /// interface at a time.
     pub fn load(runtime: &Path) -> Result<Self, KernelError> {
         let folder = runtime.join(FOLDER);
         mount(&folder)?;
@@ -76,7 +78,7 @@ impl Programs {
             tcx: has_tcx(),
         };
         programs.follow_ownership()?;
-        // Written last and only where it is not there: whoever finds it finds everything.
+        // Written last and only if absent: the file's presence means that everything is pinned.
         if Self::layout(runtime)?.as_deref() != Some(abi::LAYOUT) {
             let layout = layout_file(&programs.folder);
             fs::write(&layout, abi::LAYOUT)
@@ -85,15 +87,18 @@ impl Programs {
         Ok(programs)
     }
 
-    /// Whether a daemon has left programs in this runtime folder, or what it had of them when it died.
+    /// Whether the folder of the pins exists: an earlier daemon left programs, or a part of them.
     pub fn are_pinned(runtime: &Path) -> Result<bool, KernelError> {
         let folder = runtime.join(FOLDER);
         let there = folder.try_exists();
         there.map_err(KernelError::file("look for what is pinned", folder))
     }
 
-    /// How the maps that a daemon has left are laid out; nothing if it had not loaded all of them, or had begun to
-    /// remove them. Where that cannot be read, nobody may take it for either.
+    /// The layout of the maps that an earlier daemon left. `None` if the daemon had not loaded all
+    /// of them, or had begun to remove them.
+    ///
+    /// # Errors
+    /// The file exists and cannot be read. Then neither case may be assumed.
     pub fn layout(runtime: &Path) -> Result<Option<String>, KernelError> {
         let file = layout_file(&runtime.join(FOLDER));
         match fs::read(&file) {
@@ -105,7 +110,7 @@ impl Programs {
         }
     }
 
-    /// Takes off what programs of another layout have left: links, filters, maps, the bpffs.
+    /// Removes what programs of another layout left: links, filters, maps, the bpffs.
     pub fn sweep(runtime: &Path, route: &mut Route, devices: &[Device]) {
         let folder = runtime.join(FOLDER);
         if !has_tcx() {
@@ -118,12 +123,12 @@ impl Programs {
         remove_pins(&folder);
     }
 
-    /// Removes the pins of a folder, where nothing is in force.
+    /// Removes the pins of a runtime folder that has nothing in force.
     pub fn forget(runtime: &Path) {
         remove_pins(&runtime.join(FOLDER));
     }
 
-    /// Whether the programs go in by tcx (else by clsact).
+    /// Whether the programs are attached with tcx (else with clsact).
     pub fn uses_tcx(&self) -> bool {
         self.tcx
     }
@@ -141,7 +146,7 @@ impl Programs {
         let root = cgroup::root()?;
         let root =
             fs::File::open(&root).map_err(KernelError::file("open the cgroup root", root))?;
-        let mode = CgroupAttachMode::Single; // with links, several attach side by side in this mode too
+        let mode = CgroupAttachMode::Single; // with links, this mode too allows several programs
         let program: &mut CgroupSock = self.program("on_sock_create")?;
         let what = |name: &str| format!("attach {name} to the root cgroup");
         let id = program
@@ -171,13 +176,13 @@ impl Programs {
         program(&mut self.ebpf, name)
     }
 
-    /// Pins a link in place of the one of the same name, which so ends. There is always one of the two, for a daemon
-    /// that is killed in between takes the links that are not pinned with it.
+    /// Pins a link in place of the link of the same name, which thereby ends. One of the two is
+    /// pinned at any time: the kernel ends unpinned links when the daemon is killed.
     fn pin(&self, link: Result<FdLink, LinkError>, name: &str) -> Result<(), KernelError> {
         let path = self.link_path(name);
         let new = self.folder.join(format!("new_{name}"));
         let link = link.map_err(|e| KernelError::bpf(format!("keep the link of {name}"), e))?;
-        again::remove_file(&new); // of a daemon that was killed here
+        again::remove_file(&new); // left by a daemon that was killed here
         link.pin(&new)
             .map_err(|e| KernelError::bpf(format!("pin {}", new.display()), e))?;
         fs::rename(&new, &path).map_err(|source| {
@@ -190,8 +195,8 @@ impl Programs {
         self.folder.join(format!("link_{name}"))
     }
 
-    /// Attaches a program to an interface, or replaces the one that an earlier daemon attached. Tells the preference
-    /// that a clsact filter got; none with tcx.
+    /// Attaches a program to an interface, or replaces the program that an earlier daemon attached.
+    /// Returns the preference of the clsact filter, or `None` with tcx.
     pub fn attach(
         &mut self,
         route: &mut Route,
@@ -220,14 +225,14 @@ impl Programs {
                         .map_err(|e| KernelError::bpf(what(), e))
                 });
             if let Ok(id) = replaced {
-                // The pin stays; only our handle goes.
+                // The pin stays; only this handle is dropped.
                 let link = program
                     .take_link(id)
                     .map_err(|e| KernelError::bpf(what(), e))?;
                 drop(FdLink::try_from(link));
                 return Ok(());
             }
-            again::remove_file(&path); // of an interface that is gone: its index came back
+            again::remove_file(&path); // the pin is of a removed interface whose index was reused
         }
         let options = TcAttachOptions::TcxOrder(LinkOrder::first());
         let id = program
@@ -259,7 +264,7 @@ impl Programs {
             });
             let id = match program.attach_with_options(name, hook.direction(), options) {
                 Ok(id) => id,
-                // Ours of before: replaced in place.
+                // A filter of an earlier daemon: replace it in place.
                 Err(_)
                     if tc::has_filter(
                         route,
@@ -278,9 +283,9 @@ impl Programs {
                 Err(error) if priority == MOST_PREFERENCES => {
                     return Err(KernelError::bpf(what(), error));
                 }
-                Err(_) => continue, // another kind of filter holds this preference
+                Err(_) => continue, // another kind of filter has this preference
             };
-            // Forgotten on purpose: a clsact link detaches when it is dropped.
+            // Forgotten deliberately: a clsact link detaches when it is dropped.
             let link = program
                 .take_link(id)
                 .map_err(|e| KernelError::bpf(what(), e))?;
@@ -293,7 +298,7 @@ impl Programs {
         })
     }
 
-    /// Whether our program is where it was put on an interface.
+    /// Whether netnice's program is still attached to an interface.
     pub fn holds(
         &mut self,
         route: &mut Route,
@@ -322,11 +327,12 @@ impl Programs {
         Ok(there.iter().any(|p| p.id() == ours))
     }
 
-    /// Takes a program off an interface.
+    /// Detaches a program from an interface.
     pub fn detach(&mut self, route: &mut Route, index: u32, name: &str, hook: Hook) {
         let pin = self.link_path(&hook.key(index));
         if self.tcx {
-            // Removing the pin alone detaches it some time later, and attaching it again before then fails.
+            // Removing the pin alone detaches the program some time later, and attaching it again
+            // before then fails.
             let _ = detach_pinned(&pin);
         }
         again::remove_file(pin);
@@ -335,7 +341,7 @@ impl Programs {
         }
     }
 
-    /// Watches a cgroup's receive path, for sockets that only receive.
+    /// Attaches the program for sockets that only receive to a cgroup's receive path.
     pub fn watch_cgroup(&mut self, id: u64, path: &Path) -> Result<(), KernelError> {
         let file = fs::File::open(path).map_err(KernelError::file("open the cgroup", path))?;
         let what = || format!("attach to cgroup {}", path.display());
@@ -351,12 +357,12 @@ impl Programs {
         self.pin(link.try_into(), &format!("cgroup_{id}"))
     }
 
-    /// Stops watching a cgroup.
+    /// Detaches the receive program of a cgroup.
     pub fn forget_cgroup(&mut self, id: u64) {
         again::remove_file(self.link_path(&format!("cgroup_{id}")));
     }
 
-    /// Interfaces that have a pinned program, as (index, hook name).
+    /// The indices of the interfaces that have a pinned program, one for each pin.
     pub fn pinned_interfaces(&self) -> Vec<u32> {
         let Ok(entries) = fs::read_dir(&self.folder) else {
             return Vec::new();
@@ -375,7 +381,7 @@ impl Programs {
             .collect()
     }
 
-    /// Forgets the pins of an interface that is gone.
+    /// Removes the pins of an interface that is gone.
     pub fn forget_interface(&mut self, index: u32) {
         for hook in Hook::ALL {
             again::remove_file(self.link_path(&hook.key(index)));
@@ -383,14 +389,14 @@ impl Programs {
         again::remove_file(made_clsact(&self.folder, index));
     }
 
-    /// Takes everything off the kernel: links, maps, programs, the bpffs.
+    /// Removes everything from the kernel: links, maps, programs, the bpffs.
     pub fn unload(self) {
         let folder = self.folder.clone();
         drop(self);
         remove_pins(&folder);
     }
 
-    /// A map of the kind hash.
+    /// A hash map by its name.
     pub fn hash<K: aya::Pod, V: aya::Pod>(
         &mut self,
         name: &str,
@@ -399,7 +405,7 @@ impl Programs {
         HashMap::try_from(map).map_err(|e| KernelError::bpf(format!("map {name}"), e))
     }
 
-    /// All entries of one of the hash maps.
+    /// All entries of a hash map.
     pub fn all<K: aya::Pod + Default, V: aya::Pod + Default>(
         &self,
         name: &str,
@@ -407,7 +413,7 @@ impl Programs {
         let Some(found @ Map::HashMap(map)) = self.ebpf.map(name) else {
             return Err(absent(name));
         };
-        // Fails if the keys or values have another size than these types.
+        // Fails if the keys or values differ in size from these types.
         HashMap::<_, K, V>::try_from(found)
             .map_err(|e| KernelError::bpf(format!("map {name}"), e))?;
         let read = insist(|| bpf::read_all(map.fd().as_fd(), 1));
@@ -429,7 +435,7 @@ impl Programs {
         PerCpuHashMap::try_from(map).map_err(|e| KernelError::bpf("map counters", e))
     }
 
-    /// What they have counted, on each processor.
+    /// The values of the counters, one for each processor.
     pub fn counted(&self) -> Result<Vec<(abi::CounterKey, Vec<abi::Counter>)>, KernelError> {
         let Some(found @ Map::PerCpuHashMap(map)) = self.ebpf.map("counters") else {
             return Err(absent("counters"));
@@ -442,7 +448,7 @@ impl Programs {
             .map_err(|e| KernelError::bpf("read the counters", e))
     }
 
-    /// Writes what every program reads.
+    /// Writes the settings that every program reads.
     pub fn set_settings(&mut self, settings: abi::Settings) -> Result<(), KernelError> {
         let map = self
             .ebpf
@@ -454,7 +460,7 @@ impl Programs {
             .map_err(|e| KernelError::bpf("write the settings", e))
     }
 
-    /// What every program reads.
+    /// The settings that every program reads.
     pub fn settings(&mut self) -> Result<abi::Settings, KernelError> {
         let map = self
             .ebpf
@@ -466,14 +472,14 @@ impl Programs {
             .map_err(|e| KernelError::bpf("read the settings", e))
     }
 
-    /// What the programs have counted, by `COUNT_*`.
+    /// A count of the programs, by its `COUNT_*` index.
     pub fn count(&mut self, which: u32) -> Result<u64, KernelError> {
         self.counts()?
             .get(&which, 0)
             .map_err(|e| KernelError::bpf("read a count", e))
     }
 
-    /// Sets a count.
+    /// Sets a count, by its `COUNT_*` index.
     pub fn set_count(&mut self, which: u32, to: u64) -> Result<(), KernelError> {
         self.counts()?
             .set(which, to, 0)
@@ -488,7 +494,7 @@ impl Programs {
         Array::try_from(map).map_err(|e| KernelError::bpf("map counts", e))
     }
 
-    /// The owners of sockets.
+    /// The socket storage with the owners of sockets.
     pub fn socket_owners(&mut self) -> Result<SkStorage<&mut MapData, abi::SockOwn>, KernelError> {
         let map = self
             .ebpf
@@ -497,7 +503,7 @@ impl Programs {
         SkStorage::try_from(map).map_err(|e| KernelError::bpf("map sock_owns", e))
     }
 
-    /// The ring on which the programs tell of exits. May be taken once.
+    /// The ring buffer of exit events. Can be taken once.
     pub fn take_events(&mut self) -> Result<RingBuf<MapData>, KernelError> {
         let map = self
             .ebpf
@@ -529,7 +535,7 @@ impl Hook {
         self == Self::Egress
     }
 
-    /// Its name, for people and for pins.
+    /// Its name in messages and pins.
     pub fn name(self) -> &'static str {
         match self {
             Self::Egress => "egress",
@@ -543,7 +549,7 @@ impl Hook {
     }
 }
 
-/// Takes our filters off an interface's clsact, and the clsact where it was made for them.
+/// Removes netnice's filters from an interface's clsact, and the clsact if netnice made it.
 fn take_filters_off(folder: &Path, route: &mut Route, index: u32, name: &str, hook: Hook) {
     for priority in 1..=MOST_PREFERENCES {
         let ours = tc::has_filter(
@@ -566,22 +572,22 @@ fn take_filters_off(folder: &Path, route: &mut Route, index: u32, name: &str, ho
     }
 }
 
-/// The mark that an interface's clsact is ours.
+/// The file whose presence marks an interface's clsact as made by netnice.
 fn made_clsact(folder: &Path, index: u32) -> PathBuf {
     folder.with_file_name(format!("clsact-{index}"))
 }
 
-/// Where it is noted how the pinned maps are laid out.
+/// The file that holds the layout of the pinned maps.
 fn layout_file(folder: &Path) -> PathBuf {
     folder.with_file_name("layout")
 }
 
-/// Our filter of this preference, as a link. It takes the filter off when it is dropped.
+/// Netnice's filter of this preference, as a link. Dropping the link removes the filter.
 fn filter(name: &str, hook: Hook, priority: u16) -> std::io::Result<SchedClassifierLink> {
     SchedClassifierLink::attached(name, hook.direction(), priority, FILTER_HANDLE, None)
 }
 
-/// Loads every program onto maps of its own and attaches none: does this kernel take them?
+/// Loads every program onto new maps and attaches none, to test whether this kernel accepts them.
 pub fn trial() -> Result<(), KernelError> {
     let mut ebpf = EbpfLoader::new()
         .load(OBJECT)
@@ -639,14 +645,14 @@ fn absent(name: &str) -> KernelError {
     }
 }
 
-/// Mounts a bpffs for the pins, unless it is there.
+/// Mounts a bpffs for the pins, unless it is mounted.
 fn mount(folder: &Path) -> Result<(), KernelError> {
     fs::create_dir_all(folder).map_err(KernelError::file("make the folder of the pins", folder))?;
     if cgroup::filesystem(folder) == Some(BPF_FS_MAGIC) {
         return Ok(());
     }
     let target = cgroup::c_path(folder);
-    // SAFETY: all four strings are terminated and outlive the call; data is null.
+    // SAFETY: the strings are terminated and outlive the call.
     let done = unsafe {
         libc::mount(
             c"bpf".as_ptr(),
@@ -666,7 +672,7 @@ fn mount(folder: &Path) -> Result<(), KernelError> {
 
 /// Removes all pins of a runtime folder, and the bpffs.
 pub fn remove_pins(folder: &Path) {
-    // First: what is left if this is not finished is known to be no whole.
+    // Removed first: without this file, what remains after an interruption counts as incomplete.
     again::remove_file(layout_file(folder));
     if let Ok(entries) = fs::read_dir(folder) {
         for entry in entries.flatten() {
@@ -679,13 +685,13 @@ pub fn remove_pins(folder: &Path) {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     };
-    // Nothing may be mounted there.
+    // The folder may have no mount.
     let _ = insist(unmount);
     let _ = insist(|| fs::remove_dir(folder));
 }
 
-/// For how many processes there is room in the table of members: as many as can run, so that no user can fill it. Both of
-/// these limits can be raised later; the programs count the children for which there was no room then.
+/// The size of the table of member processes: as many as can run, so that no user can fill it. Both
+/// limits can be raised later; the programs then count the children that did not fit.
 fn most_processes() -> u32 {
     let limit = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
@@ -702,7 +708,7 @@ pub fn has_tcx() -> bool {
     aya::util::KernelVersion::current().is_ok_and(|v| v >= aya::util::KernelVersion::new(6, 6, 0))
 }
 
-/// A socket to be tagged, of whatever process.
+/// A socket of any process, to be tagged.
 pub struct SocketRef<'a>(pub BorrowedFd<'a>);
 
 impl std::os::fd::AsRawFd for SocketRef<'_> {
@@ -713,7 +719,7 @@ impl std::os::fd::AsRawFd for SocketRef<'_> {
 
 /// The largest `pid_max` of Linux.
 const MOST_PROCESSES: u32 = 1 << 22;
-/// The folder of the pins inside the runtime folder.
+/// The name of the folder of pins in the runtime folder.
 pub const FOLDER: &str = "bpf";
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/netnice.bpf.o"));
 const MAPS: [&str; 22] = [
@@ -749,6 +755,6 @@ const TRACEPOINTS: [(&str, &str); 4] = [
 const SOCK_ADDR: [&str; 4] = ["on_bind4", "on_bind6", "on_connect4", "on_connect6"];
 const FILTER_HANDLE_NUMBER: u32 = 0x6e6e;
 const FILTER_HANDLE: TcHandle = TcHandle::new(0, FILTER_HANDLE_NUMBER as u16);
-/// How far down we look for a preference that no other kind of filter holds.
+/// The highest preference that is tried.
 const MOST_PREFERENCES: u16 = 16;
 const BPF_FS_MAGIC: i64 = 0xcafe4a11;

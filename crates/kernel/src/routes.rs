@@ -1,8 +1,8 @@
-//! Ways out of this namespace: by which interface and through which station a host is reached.
+//! Routes out of this namespace: the interface and the next hop by which a host is reached.
 //!
-//! The kernel's own tables decide, rules and path MTUs included; nothing is kept here. A station whose address of layer 2 the kernel
-//! does not know is asked for by telling the kernel that somebody wants to use it ([`use_neighbour`]): it solicits as it would for a
-//! packet of its own, and what it finds out is heard by [`Heard`].
+//! The kernel's tables decide, including rules and path MTUs; this module caches nothing. If the
+//! kernel does not have the layer 2 address of a next hop, [`use_neighbour`] makes it resolve the
+//! address, as for a packet of its own. [`Heard`] then reports the result.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,48 +14,49 @@ use crate::netlink::{
 #[cfg(test)]
 mod tests;
 
-/// How a host is reached.
+/// A route to a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
-    /// What kind of host it is.
+    /// The kind of host.
     pub kind: Kind,
-    /// The interface.
+    /// The index of the interface.
     pub index: u32,
-    /// The own address that packets to it bear.
+    /// The local address for packets to this host.
     pub source: Option<IpAddr>,
-    /// The station that frames go to: a gateway, or the host itself.
+    /// The next hop: a gateway, or the host itself.
     pub station: IpAddr,
-    /// The MTU of the way, where it is known to be less than the interface's.
+    /// The path MTU in bytes, if it is known to be less than the interface's MTU.
     pub mtu: Option<u32>,
 }
 
-/// What kind of host is at the other end of a way.
+/// The kind of host at the end of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Another host.
+    /// Another host (unicast).
     Single,
-    /// This host itself.
+    /// This host.
     Local,
-    /// A group.
+    /// A multicast group.
     Group,
-    /// All stations of a link, or nobody.
+    /// All other route types, for example broadcast.
     Other,
 }
 
-/// What the kernel knows of a station.
+/// The kernel's neighbour state of a next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Neighbour {
-    /// Its address.
+    /// Its layer 2 address is known.
     Known([u8; 6]),
-    /// It is being asked for.
+    /// Resolution is in progress.
     Asked,
-    /// It did not answer.
+    /// Resolution failed: the next hop did not reply.
     Silent,
-    /// Nothing.
+    /// The kernel has no usable entry.
     Unknown,
 }
 
-/// The way to a host: with this own address, and over this interface, where they are named. None: there is no way.
+/// Looks up the route to a host, with this local address and over this interface, if given. Returns
+/// `None` if there is no route.
 pub fn way(
     route: &mut Route,
     to: IpAddr,
@@ -82,7 +83,7 @@ pub fn way(
     Ok(answers.iter().find_map(|answer| read_way(answer, to)))
 }
 
-/// An error that says that a host cannot be reached is an answer.
+/// Converts an error that means "unreachable" to `None`.
 fn no_way(error: NetlinkError) -> Result<Option<Way>, NetlinkError> {
     match error.source.raw_os_error() {
         Some(
@@ -119,7 +120,7 @@ fn read_way(answer: &Answer, to: IpAddr) -> Option<Way> {
     })
 }
 
-/// What the kernel knows of a station on an interface.
+/// The kernel's neighbour state of a next hop on an interface.
 pub fn neighbour(
     route: &mut Route,
     index: u32,
@@ -137,7 +138,8 @@ pub fn neighbour(
     }
 }
 
-/// Tells the kernel that a station is wanted: it is asked for if it is unknown, and asked anew if it was not heard of lately.
+/// Makes the kernel resolve the layer 2 address of a next hop if it is unknown, and confirm it if
+/// it is stale.
 pub fn use_neighbour(route: &mut Route, index: u32, station: IpAddr) -> Result<(), NetlinkError> {
     let head = neighbour_head(index, station, libc::NTF_USE);
     let message = Message::new(libc::RTM_NEWNEIGH, NLM_F_CREATE, &head)
@@ -145,7 +147,8 @@ pub fn use_neighbour(route: &mut Route, index: u32, station: IpAddr) -> Result<(
     route.act(&format!("ask for the station {station}"), message)
 }
 
-/// The address of layer 2 of a group, which nobody needs to be asked for.
+/// The layer 2 address of a multicast group (RFC 1112, RFC 2464), which needs no resolution. `None`
+/// for other addresses.
 pub fn group_station(group: IpAddr) -> Option<[u8; 6]> {
     match group {
         IpAddr::V4(group) if group.is_multicast() => {
@@ -160,25 +163,28 @@ pub fn group_station(group: IpAddr) -> Option<[u8; 6]> {
     }
 }
 
-/// What has changed of ways and stations.
+/// A change of routes or next hops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// A station.
+    /// The state of a next hop.
     Neighbour {
-        /// On which interface.
+        /// The index of its interface.
         index: u32,
-        /// Which.
+        /// The next hop's address.
         station: IpAddr,
     },
-    /// A route or an interface, or more than can be told.
+    /// A route or an interface, or changes that were lost.
     Ways,
 }
 
-/// Hears of changes.
+/// A listener for changes.
 pub struct Heard(Listener);
 
 impl Heard {
-    /// Begins to listen.
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// The netlink socket cannot be opened.
     pub fn open() -> io::Result<Heard> {
         Listener::open(&[
             RTNLGRP_LINK,
@@ -191,7 +197,10 @@ impl Heard {
         .map(Heard)
     }
 
-    /// What has changed since the last call; an error of kind `WouldBlock` when nothing has.
+    /// The changes since the last call.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no change.
     pub fn read(&mut self) -> io::Result<Vec<Change>> {
         let answers = match self.0.read() {
             Ok(answers) => answers,
@@ -215,7 +224,7 @@ impl std::os::fd::AsRawFd for Heard {
     }
 }
 
-/// Of a message about a station: on which interface, which, and what is known of it.
+/// Parses a neighbour message: the interface index, the address and the state.
 fn read_neighbour(answer: &Answer) -> Option<(u32, IpAddr, Neighbour)> {
     let head = answer.head::<NEIGHBOUR_HEAD>()?;
     let index = u32::from_ne_bytes(*head[4..].first_chunk()?);
@@ -263,11 +272,11 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Bytes of `struct rtmsg`; its type is at 7.
+/// Size of `struct rtmsg` in bytes; its type is at offset 7.
 const ROUTE_HEAD: usize = 12;
-/// Bytes of `struct ndmsg`.
+/// Size of `struct ndmsg` in bytes.
 const NEIGHBOUR_HEAD: usize = 12;
-/// States in which an address may be used.
+/// States with a usable address.
 const VALID: u16 = libc::NUD_PERMANENT
     | libc::NUD_NOARP
     | libc::NUD_REACHABLE

@@ -1,8 +1,9 @@
-//! The speed that the driver of an interface reports.
+//! Properties that the driver of an interface reports by the ethtool ioctl: speed, receive queues,
+//! flow steering.
 //!
-//! `/sys/class/net` shows the interfaces of the namespace in which it was mounted, not ours; so the driver is asked
-//! by the ethtool ioctl. Virtual interfaces report nothing, or a number that means nothing (veth: 10 Gbit/s); whoever
-//! uses it says where it is from.
+//! `/sys/class/net` shows the interfaces of the namespace in which it was mounted, so this module
+//! does not use it. Virtual interfaces report no speed, or a meaningless one (veth: 10 Gbit/s), so
+//! messages that use a reported speed name its source.
 
 use std::{
     io,
@@ -18,7 +19,8 @@ pub fn reported(name: &str) -> io::Result<Option<Rate>> {
         command: ETHTOOL_GLINKSETTINGS,
         ..LinkSettings::default()
     };
-    // The first call tells how many words the link modes take, as a negative number; the second wants that back.
+    // The first call returns the number of link mode words as a negative number; the second call
+    // must pass that number.
     if !ask(&socket, name, &mut settings)? {
         return Ok(None);
     }
@@ -36,7 +38,8 @@ pub fn reported(name: &str) -> io::Result<Option<Rate>> {
     Ok(Rate::new(u64::from(settings.speed) * 1_000_000))
 }
 
-/// Whether the card of an interface can be told which queue a flow goes to, and is set to (`ethtool -K IFACE ntuple on`).
+/// Whether the NIC of an interface can steer flows to chosen queues, and this is enabled (`ethtool
+/// -K IFACE ntuple on`).
 pub fn steers(name: &str) -> io::Result<bool> {
     let mut flags = Flags {
         command: ETHTOOL_GFLAGS,
@@ -45,7 +48,7 @@ pub fn steers(name: &str) -> io::Result<bool> {
     Ok(ask(&socket()?, name, &mut flags)? && flags.bits & ETH_FLAG_NTUPLE != 0)
 }
 
-/// How many queues frames come in by, if the driver of an interface tells.
+/// The number of receive queues of an interface, if its driver reports it.
 pub fn receive_queues(name: &str) -> io::Result<Option<u32>> {
     let mut channels = Channels {
         command: ETHTOOL_GCHANNELS,
@@ -57,18 +60,18 @@ pub fn receive_queues(name: &str) -> io::Result<Option<u32>> {
 }
 
 fn socket() -> io::Result<OwnedFd> {
-    // SAFETY: no pointers; the descriptor that comes back is ours alone.
+    // SAFETY: no pointers; this function alone owns the new descriptor.
     let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: checked above to be a descriptor, which nobody else owns.
+    // SAFETY: checked above to be a descriptor; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// One ioctl; false if the driver does not know the question.
+/// Makes one ioctl call. Returns false if the driver does not support the command.
 fn ask<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> {
-    // SAFETY: an ifreq of zeros is a valid one.
+    // SAFETY: an ifreq of zeros is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request
         .ifr_name
@@ -78,8 +81,9 @@ fn ask<T>(socket: &OwnedFd, name: &str, settings: &mut T) -> io::Result<bool> {
         *to = from as libc::c_char;
     }
     request.ifr_ifru.ifru_data = (&raw mut *settings).cast();
-    // SAFETY: the request points at what the kernel's question has (`struct ethtool_value`, `struct ethtool_channels`, or settings with room for the largest
-    // number of link mode words that their one byte can ask for), and it outlives the call.
+    // SAFETY: the request points to the structure of its command (`struct ethtool_value`, `struct
+    // ethtool_channels`, or settings with space for the largest number of link mode words that
+    // their one byte can hold), and the structure outlives the call.
     let done = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if done == 0 {
         return Ok(true);
@@ -110,7 +114,7 @@ struct Channels {
     combined: u32,
 }
 
-/// `struct ethtool_link_settings`, with room for the link modes behind it.
+/// `struct ethtool_link_settings`, followed by space for the link modes.
 #[repr(C)]
 struct LinkSettings {
     command: u32,

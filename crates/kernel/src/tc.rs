@@ -1,23 +1,23 @@
-//! Queueing disciplines, classes and their counts.
+//! Queueing disciplines, classes and their counts, over route netlink.
 //!
-//! HTB's own units: rates in bytes per second, bursts as time in ticks of 64 ns (`PSCHED_SHIFT`). A class id is
-//! `major:minor`; the major part is the qdisc's handle.
+//! Units are HTB's: rates in bytes per second, bursts as time in ticks of 64 ns (`PSCHED_SHIFT`). A
+//! class id is `major:minor`; the major number is the qdisc's handle.
 
 use crate::netlink::{
     Answer, Attributes, Message, NetlinkError, Route, attributes, find, number, text,
 };
 
-/// The handle of a qdisc or the id of a class: major and minor number.
+/// The handle of a qdisc or the id of a class: a major and a minor number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle(pub u32);
 
 impl Handle {
-    /// From its two numbers.
+    /// Combines the two numbers.
     pub const fn new(major: u16, minor: u16) -> Self {
         Self((major as u32) << 16 | minor as u32)
     }
 
-    /// The class's number within its qdisc.
+    /// The number of the class within its qdisc.
     pub const fn minor(self) -> u16 {
         self.0 as u16
     }
@@ -27,7 +27,7 @@ impl Handle {
         (self.0 >> 16) as u16
     }
 
-    /// The parent of a device's root qdisc.
+    /// The parent of an interface's root qdisc.
     pub const ROOT: Self = Self(0xFFFF_FFFF);
     /// The parent of clsact.
     pub const CLSACT: Self = Self(0xFFFF_FFF1);
@@ -39,65 +39,66 @@ impl std::fmt::Display for Handle {
     }
 }
 
-/// A class of HTB, as the kernel knows it.
+/// The parameters of an HTB class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HtbClass {
-    /// Assured rate, bytes per second.
+    /// Assured rate in bytes per second.
     pub rate: u64,
-    /// Most it may reach by borrowing, bytes per second.
+    /// Highest rate with borrowing, in bytes per second.
     pub ceil: u64,
-    /// How long it may run ahead at its rate, in ticks of 64 ns.
+    /// How long it may exceed its rate, in ticks of 64 ns.
     pub burst: u32,
-    /// The same at its ceiling.
+    /// How long it may exceed its ceiling, in ticks of 64 ns.
     pub cburst: u32,
-    /// Bytes that it sends per turn when it borrows.
+    /// Bytes that it sends per round of borrowing.
     pub quantum: u32,
-    /// Order when it borrows; 0 is first.
+    /// Order in borrowing; 0 is first.
     pub priority: u32,
-    /// Bytes that each packet costs on the link beyond what the kernel counts.
+    /// Bytes that each packet takes on the link beyond those that the kernel counts.
     pub overhead: u16,
 }
 
-/// What queues in a leaf.
+/// The queueing discipline of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Queue {
     /// First in, first out, bounded in bytes.
     Fifo {
-        /// Most bytes that may wait.
+        /// Most bytes that may be queued.
         limit: u32,
     },
     /// Flow queueing with controlled delay (RFC 8290).
     FqCodel {
-        /// Delay that is acceptable as a standing queue, µs.
+        /// Acceptable standing queue delay in µs.
         target: u32,
-        /// Bytes that a flow sends per turn.
+        /// Bytes that a flow sends per round.
         quantum: u32,
     },
 }
 
-/// A leaf's queue, and what stands before it.
+/// A leaf's queue, and the segmentation before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeafQueue {
     /// The queue.
     pub queue: Queue,
-    /// Longest packet that goes in, if longer ones of segmentation offload are to be cut into such first. Neither HTB
-    /// nor fq_codel does it, and at 4 Mbit/s a packet of 64 KiB is 131 ms long; a token bucket filter does, so one of
-    /// a rate that never holds anything back stands before the queue. Packets that cannot be cut are dropped there.
+    /// The longest packet that enters the queue, in bytes, if longer packets of segmentation
+    /// offload are to be segmented first. HTB and fq_codel do not segment, and at 4 Mbit/s a packet
+    /// of 64 KiB takes 131 ms. A token bucket filter segments, so one with a rate that never delays
+    /// stands before the queue. It drops packets that cannot be segmented.
     pub cut: Option<u32>,
 }
 
-/// What the kernel counted in a class.
+/// The kernel's counts of a class or qdisc.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Bytes that left.
+    /// Bytes sent.
     pub bytes: u64,
-    /// Packets that left.
+    /// Packets sent.
     pub packets: u64,
     /// Packets dropped.
     pub drops: u64,
-    /// Bytes waiting.
+    /// Bytes queued.
     pub backlog: u32,
-    /// Packets waiting.
+    /// Packets queued.
     pub queued: u32,
     /// How often it had to wait for its rate.
     pub overlimits: u64,
@@ -108,11 +109,11 @@ pub struct Counts {
 pub struct FoundClass {
     /// Its id.
     pub id: Handle,
-    /// The class above it; the qdisc's handle or root when there is none.
+    /// Its parent class, or the qdisc's handle or root if it has none.
     pub parent: Handle,
-    /// Its parameters, if it is HTB's.
+    /// Its parameters, if it is an HTB class.
     pub htb: Option<HtbClass>,
-    /// Handle of the qdisc in a leaf.
+    /// Handle of the qdisc in it, if it is a leaf.
     pub leaf: Option<Handle>,
     /// Its counts.
     pub counts: Counts,
@@ -121,11 +122,11 @@ pub struct FoundClass {
 /// A qdisc found in the kernel.
 #[derive(Clone, Debug)]
 pub struct FoundQdisc {
-    /// The interface it is on.
+    /// Index of its interface.
     pub ifindex: u32,
-    /// Its handle; 0: for the kernel's defaults.
+    /// Its handle; 0 for the kernel's default qdiscs.
     pub handle: Handle,
-    /// Where it hangs.
+    /// Its parent: root, clsact or a class.
     pub parent: Handle,
     /// Its kind.
     pub kind: String,
@@ -133,7 +134,10 @@ pub struct FoundQdisc {
     pub counts: Counts,
 }
 
-/// Puts HTB at the root of an interface.
+/// Adds HTB as the root qdisc of an interface.
+///
+/// # Errors
+/// The kernel's error; EEXIST if the root qdisc is not the kernel's default.
 pub fn add_htb(route: &mut Route, ifindex: u32, major: u16) -> Result<(), NetlinkError> {
     let mut glob = Vec::new();
     // version, rate2quantum, default class (0: packets without a class pass), debug, direct packets
@@ -151,7 +155,7 @@ pub fn add_htb(route: &mut Route, ifindex: u32, major: u16) -> Result<(), Netlin
     route.act(&format!("put HTB on interface {ifindex}"), message)
 }
 
-/// Makes sure that an interface has clsact; tells whether it was made now.
+/// Adds clsact to an interface, if it has none. Returns whether it was added.
 pub fn ensure_clsact(route: &mut Route, ifindex: u32) -> Result<bool, NetlinkError> {
     let row = Attributes::new().text(libc::TCA_KIND, "clsact");
     let head = tc_head(ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT);
@@ -166,12 +170,13 @@ pub fn ensure_clsact(route: &mut Route, ifindex: u32) -> Result<bool, NetlinkErr
     }
 }
 
-/// Removes clsact.
+/// Removes clsact from an interface. Succeeds if there is none.
 pub fn remove_clsact(route: &mut Route, ifindex: u32) -> Result<(), NetlinkError> {
     remove_qdisc(route, ifindex, Handle::new(0xFFFF, 0), Handle::CLSACT)
 }
 
-/// Removes a device's root qdisc of this handle, so that the kernel's default comes back.
+/// Removes the root qdisc with this handle, so that the kernel's default returns. Succeeds if it
+/// does not exist.
 pub fn remove_root(route: &mut Route, ifindex: u32, major: u16) -> Result<(), NetlinkError> {
     remove_qdisc(route, ifindex, Handle::new(major, 0), Handle::ROOT)
 }
@@ -189,7 +194,7 @@ fn remove_qdisc(
     ))
 }
 
-/// Makes or changes a class.
+/// Adds or changes a class.
 pub fn put_class(
     route: &mut Route,
     ifindex: u32,
@@ -224,7 +229,7 @@ pub fn put_class(
     route.act(&format!("put class {id} on interface {ifindex}"), message)
 }
 
-/// Removes a class.
+/// Removes a class. Succeeds if it does not exist.
 pub fn remove_class(route: &mut Route, ifindex: u32, id: Handle) -> Result<(), NetlinkError> {
     let message = Message::new(libc::RTM_DELTCLASS, 0, &tc_head(ifindex, id, Handle(0)));
     gone_is_fine(route.act(
@@ -233,7 +238,7 @@ pub fn remove_class(route: &mut Route, ifindex: u32, id: Handle) -> Result<(), N
     ))
 }
 
-/// Puts a queue into a leaf.
+/// Sets the queue of a leaf.
 pub fn put_queue(
     route: &mut Route,
     ifindex: u32,
@@ -252,11 +257,12 @@ pub fn put_queue(
     let Some(longest) = queue.cut else {
         return put(Handle(0), leaf, queue_options(&queue.queue));
     };
-    // A handle that no other qdisc of ours has: class numbers of leaves are never those of our HTBs.
+    // A handle that no other qdisc of netnice has: minor numbers of leaves never equal an HTB's
+    // major.
     let cutter = Handle::new(leaf.minor(), 0);
     put(cutter, leaf, cutter_options(longest, &queue.queue))?;
     match queue.queue {
-        Queue::Fifo { .. } => Ok(()), // the cutter brings its own
+        Queue::Fifo { .. } => Ok(()), // the segmenting filter has its own FIFO
         Queue::FqCodel { .. } => put(
             Handle(0),
             Handle::new(cutter.major(), 1),
@@ -286,7 +292,8 @@ fn queue_options(queue: &Queue) -> Attributes {
     }
 }
 
-/// A token bucket filter that cuts packets and holds none back: at 1 Tbit/s a full packet takes 12 ns.
+/// The options of a token bucket filter that segments packets and delays none: at 1 Tbit/s a full
+/// packet takes 12 ns.
 fn cutter_options(longest: u32, queue: &Queue) -> Attributes {
     let limit = match queue {
         Queue::Fifo { limit } => *limit,
@@ -327,7 +334,7 @@ pub fn classes(route: &mut Route, ifindex: u32) -> Result<Vec<FoundClass>, Netli
     Ok(answers.iter().filter_map(found_class).collect())
 }
 
-/// Whether clsact of an interface has a filter of this preference and handle.
+/// Whether clsact of an interface has a filter with this preference and handle.
 pub fn has_filter(
     route: &mut Route,
     ifindex: u32,
@@ -344,7 +351,7 @@ pub fn has_filter(
     Ok(found.contains(&(preference, handle)))
 }
 
-/// Whether nobody has a filter in clsact of an interface.
+/// Whether clsact of an interface has no filters at all.
 pub fn has_no_filters(route: &mut Route, ifindex: u32) -> Result<bool, NetlinkError> {
     Ok(filters(route, ifindex, CLSACT_EGRESS)?.is_empty()
         && filters(route, ifindex, CLSACT_INGRESS)?.is_empty())
@@ -362,7 +369,7 @@ fn filters(
         Err(error) if error.is_gone() => Vec::new(),
         answers => answers?,
     };
-    // A filter is listed with its handle behind an entry of its preference with handle 0.
+    // The dump lists an entry with handle 0 for each preference, followed by its filters.
     Ok(answers
         .iter()
         .filter_map(|a| a.head::<TC_HEAD>())
@@ -371,7 +378,7 @@ fn filters(
         .collect())
 }
 
-/// The interface that a tc message is about.
+/// The interface index of a tc message.
 pub fn interface_of(answer: &Answer) -> Option<u32> {
     answer.head::<TC_HEAD>().map(|h| word(h, 4))
 }
@@ -464,10 +471,10 @@ fn gone_is_fine(result: Result<(), NetlinkError>) -> Result<(), NetlinkError> {
     }
 }
 
-/// Packets that may wait in HTB's queue for packets without a class.
+/// Most packets in HTB's queue for packets without a class.
 const DIRECT_QUEUE: u32 = 1_000;
-/// Memory that one fq_codel may hold: enough for a flooding sender's whole socket buffer, so that the sender is slowed
-/// by back-pressure instead of losing packets.
+/// Memory limit of one fq_codel in bytes. It is enough for the whole socket buffer of a flooding
+/// sender: back-pressure slows the sender, and no packets are lost.
 const FQ_CODEL_MEMORY: u32 = 4 << 20;
 const CLSACT_EGRESS: Handle = Handle(0xFFFF_FFF3);
 const CLSACT_INGRESS: Handle = Handle(0xFFFF_FFF2);
@@ -481,7 +488,7 @@ const TCA_FQ_CODEL_TARGET: u16 = 1;
 const TCA_FQ_CODEL_INTERVAL: u16 = 3;
 const TCA_FQ_CODEL_QUANTUM: u16 = 6;
 const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
-/// Bytes per second.
+/// Rate of the segmenting filter in bytes per second.
 const CUTTER_RATE: u64 = 125_000_000_000;
 const TCA_TBF_PARMS: u16 = 1;
 const TCA_TBF_RATE64: u16 = 4;

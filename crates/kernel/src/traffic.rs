@@ -1,7 +1,7 @@
-//! What has passed an interface, as the interface itself counts it.
+//! Bytes that have passed each interface, by the interface's own counters.
 //!
-//! With segmentation offload an interface counts the headers of a large packet once, so it may count a few percent less
-//! than the wire carries, never more.
+//! With segmentation offload an interface counts the headers of a large packet once. So it may
+//! count a few percent less than the wire carries, never more.
 
 use std::collections::BTreeMap;
 
@@ -10,13 +10,13 @@ use crate::netlink::{Message, NetlinkError, Route, find};
 /// Bytes that have passed an interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
-    /// Received.
+    /// Bytes received.
     pub received: u64,
-    /// Sent.
+    /// Bytes sent.
     pub sent: u64,
 }
 
-/// What has passed each interface of the namespace, by index.
+/// Reads the counters of every interface of the namespace, by interface index.
 pub fn passed(route: &mut Route) -> Result<BTreeMap<u32, Passed>, NetlinkError> {
     let answers = route.dump(
         "count what has passed the interfaces",

@@ -1,8 +1,9 @@
-//! Whether a folder or a file is root's alone: nobody else can write it, or put another one in its place.
+//! Checks that only root can write or replace a folder or a file.
 //!
-//! What root runs, or trusts what it reads, has to be so with all that is around it, as sshd(8) asks of the files of a user.
-//! A folder such as /tmp, in which everybody may make entries and nobody may replace those of others (its sticky bit is set),
-//! may be around it, not be it.
+//! A file that root executes or trusts must meet this condition with all folders above it, as
+//! sshd(8) requires of the files of a user. A folder above may be one like /tmp: every user may
+//! make entries in it, and its sticky bit prevents them from replacing entries of others. The path
+//! itself may not be such a folder.
 
 use std::{
     fs, io,
@@ -10,37 +11,40 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why a path is not to be trusted.
+/// A reason not to trust a path.
 #[derive(Debug, thiserror::Error)]
 pub enum Distrust {
-    /// It cannot be looked at.
+    /// The path cannot be read.
     #[error("{}: {source}", path.display())]
     Unseen {
-        /// What.
+        /// The path.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// It belongs to somebody else.
+    /// It belongs to another user.
     #[error("{} belongs to user {owner}, not to root", path.display())]
     Owner {
-        /// What: the path, or what is around it.
+        /// The path, or a folder above it.
         path: PathBuf,
-        /// Whose it is.
+        /// Its owner's user id.
         owner: u32,
     },
-    /// Others may write it.
+    /// Users other than its owner may write it.
     #[error("{} can be written by others (mode {mode:04o})", path.display())]
     Mode {
-        /// What: the path, or what is around it.
+        /// The path, or a folder above it.
         path: PathBuf,
-        /// Its mode.
+        /// Its permission bits.
         mode: u32,
     },
 }
 
-/// Says why a path could be somebody else's than root's, or this process' own user's; links on the way are followed, and what
-/// they lead to is looked at.
+/// Checks that only root, or the user of this process, can write or replace a path. Symbolic links
+/// are followed; the check applies to their destination.
+///
+/// # Errors
+/// The first reason for distrust, from the path upwards.
 pub fn check(path: &Path) -> Result<(), Distrust> {
     let unseen = |source| Distrust::Unseen {
         path: path.to_owned(),
@@ -49,7 +53,7 @@ pub fn check(path: &Path) -> Result<(), Distrust> {
     let real = fs::canonicalize(path).map_err(unseen)?;
     for place in real.ancestors() {
         let about = fs::symlink_metadata(place).map_err(unseen)?;
-        // SAFETY: it takes nothing and cannot fail.
+        // SAFETY: geteuid takes no arguments and cannot fail.
         let own = unsafe { libc::geteuid() };
         if ![0, own].contains(&about.uid()) {
             return Err(Distrust::Owner {
@@ -98,7 +102,7 @@ mod tests {
         if std::os::unix::fs::chown(&inner, Some(61_234), None).is_ok() {
             let error = check(&inner).expect_err("it is another's").to_string();
             assert!(error.contains("belongs to user 61234"), "{error}");
-        } // else not root
+        } // else this process is not root
         fs::remove_dir_all(&folder).expect("it was ours");
         assert!(matches!(check(&inner), Err(Distrust::Unseen { .. })));
     }

@@ -1,5 +1,5 @@
-//! The system calls of a confined process: what a loop over connections needs, and what the C library and Rust's threads do
-//! by themselves.
+//! The system calls of a confined process: those that a loop over connections needs, and those that
+//! the C library and Rust's threads make by themselves.
 
 use std::collections::BTreeMap;
 
@@ -8,8 +8,8 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// The list, with the conditions on arguments. No entry opens a file, makes a socket, starts a program, signals or
-/// traces a process, or makes memory executable.
+/// The list, with the conditions on arguments. No entry opens a file, makes a socket, starts a
+/// program, signals or traces a process, or makes memory executable.
 pub(super) fn listed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, BackendError> {
     let mut listed: BTreeMap<i64, Vec<SeccompRule>> =
         ANY.iter().map(|call| (*call, Vec::new())).collect();
@@ -62,7 +62,7 @@ const ANY: &[i64] = &[
     libc::SYS_munmap,
     libc::SYS_mremap,
     libc::SYS_madvise,
-    // Threads: their beginning and end. Flags of clone3 are judged by the other filter.
+    // Start and end of threads. The other filter checks clone3.
     libc::SYS_clone3,
     libc::SYS_set_robust_list,
     libc::SYS_rseq,

@@ -1,18 +1,19 @@
-//! What a confined process must not be able to do, tried from inside.
+//! Operations that a confined process must not be able to do, tried from inside.
 
 use std::io;
 
-/// One thing that was tried.
+/// The result of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trial {
-    /// What.
+    /// The operation's name.
     pub what: &'static str,
-    /// The error that it ended with; none: it was possible.
+    /// The error number; `None` if the operation succeeded.
     pub errno: Option<i32>,
 }
 
-/// Tries what the list of calls leaves out and an attacker would want, on files that everybody may read and on the
-/// process `parent`. What it gets it keeps; the process is to end after it.
+/// Tries operations outside the list of calls that an attacker would want, on files that every user
+/// may read and on the process `parent`. It keeps what it obtains, so the calling process must end
+/// afterwards.
 pub fn trials(parent: u32) -> Vec<Trial> {
     let tried = TRIALS.iter().map(|(what, one)| {
         let got = one(parent as libc::c_int);
@@ -25,7 +26,7 @@ pub fn trials(parent: u32) -> Vec<Trial> {
     tried.collect()
 }
 
-/// A name, and the call; it is told the process to try it on.
+/// A name and an operation. The operation's argument is the process id to try it on.
 type One = (&'static str, fn(libc::c_int) -> libc::c_long);
 
 const NULL: *mut libc::c_void = std::ptr::null_mut();
@@ -34,7 +35,7 @@ const TRIALS: &[One] = &[
     ("open /", |_| open(c"/")),
     ("open .", |_| open(c".")),
     ("open /etc/passwd", |_| open(c"/etc/passwd")),
-    // SAFETY: a string that ends with a zero.
+    // SAFETY: the string ends with a zero byte.
     ("make a folder", |_| unsafe {
         libc::syscall(libc::SYS_mkdirat, libc::AT_FDCWD, c"x".as_ptr(), 0o700)
     }),
@@ -52,11 +53,11 @@ const TRIALS: &[One] = &[
     ("take a descriptor", |_| unsafe {
         libc::syscall(libc::SYS_pidfd_getfd, 0, 0, 0)
     }),
-    // SAFETY: null is what PTRACE_SEIZE wants.
+    // SAFETY: PTRACE_SEIZE requires null.
     ("trace", |to| unsafe {
         libc::syscall(libc::SYS_ptrace, libc::PTRACE_SEIZE, to, NULL, NULL)
     }),
-    // SAFETY: lists of no entries.
+    // SAFETY: the lists are empty.
     ("read memory", |to| unsafe {
         libc::syscall(libc::SYS_process_vm_readv, to, NULL, 0, NULL, 0, 0)
     }),
@@ -64,11 +65,11 @@ const TRIALS: &[One] = &[
     ("make a socket", |_| unsafe {
         libc::syscall(libc::SYS_socket, libc::AF_UNIX, libc::SOCK_STREAM, 0)
     }),
-    // SAFETY: a path that is no program, so the call fails whatever the other two are.
+    // SAFETY: the path is no program, so the call fails with any other arguments.
     ("start a program", |_| unsafe {
         libc::syscall(libc::SYS_execve, c"/".as_ptr(), NULL, NULL)
     }),
-    // SAFETY: a child ends at once and touches nothing.
+    // SAFETY: the child ends at once and changes nothing.
     ("fork", |_| unsafe {
         let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, NULL, NULL, NULL, NULL);
         if child == 0 {
@@ -76,7 +77,7 @@ const TRIALS: &[One] = &[
         }
         child
     }),
-    // SAFETY: fresh memory, which nobody uses.
+    // SAFETY: the memory is new and unused.
     ("make memory executable", |_| unsafe {
         let may = libc::PROT_READ | libc::PROT_EXEC;
         let private = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -98,6 +99,6 @@ const TRIALS: &[One] = &[
 
 fn open(path: &std::ffi::CStr) -> libc::c_long {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC;
-    // SAFETY: a string that ends with a zero.
+    // SAFETY: the string ends with a zero byte.
     unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags) }
 }

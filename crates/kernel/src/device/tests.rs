@@ -1,4 +1,4 @@
-//! Tests of which interfaces are whose.
+//! Tests of the classification of interfaces.
 
 use super::*;
 

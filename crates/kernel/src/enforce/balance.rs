@@ -1,9 +1,10 @@
-//! Sharing what is left over on managed links among those that use it.
+//! Divides the left-over of managed links among the targets that use it.
 //!
-//! The plan assures each busy target its weight's part of what was promised to nobody. Who is busy is seen here, from
-//! what the classes at the top of each link's tree carried since the last look, and from what waits in them: a class
-//! that was quiet and wakes while the others have all of the link carries next to nothing. A daemon that is gone leaves the parts
-//! as they are; minimums do not depend on them.
+//! The plan assures each busy target its weight's part of the bandwidth that is not guaranteed.
+//! This module finds the busy targets: from the bytes that the top classes of each link's tree
+//! carried since the last call, and from their backlog. The backlog matters because a class that
+//! becomes busy while the others use the whole link carries almost nothing. If the daemon ends, the
+//! division stays as it is. Guaranteed minimums do not depend on it.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +13,18 @@ use netnice_core::units::Instant;
 use super::{Kernel, stages};
 use crate::{error::KernelError, plan, tc};
 
-/// What was seen at the last look.
+/// The state at the last call.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
     at: Option<Instant>,
-    /// Bytes of each class at the top of a tree: by link, direction and slot.
+    /// Bytes carried by each top class, by link, direction and slot.
     bytes: BTreeMap<(String, usize, u16), u64>,
 }
 
 impl Kernel {
-    /// Looks who is busy on the managed links, and gives out the parts anew where that has changed. To be called a few
-    /// times a second while a link is managed; tells whether anything changed.
+    /// Finds the busy targets of the managed links, and divides the left-over again if they
+    /// changed. To be called a few times a second while a link is managed. Returns whether anything
+    /// changed.
     pub fn balance(&mut self, now: Instant) -> Result<bool, KernelError> {
         let links: Vec<String> = self.installed.links.keys().cloned().collect();
         if links.is_empty() {
@@ -64,7 +66,7 @@ impl Kernel {
         self.apply(&desired).map(|()| true)
     }
 
-    /// Bytes that all classes of a link had sent at the last look.
+    /// Bytes that all classes of a link had sent at the last call of [`Kernel::balance`].
     pub fn sent_on(&self, link: &str) -> Option<u64> {
         let of_link = |((name, dir, _), bytes): (&(String, usize, u16), &u64)| {
             (name == link && *dir == 0).then_some(*bytes)
@@ -73,7 +75,7 @@ impl Kernel {
         Some(self.shares.bytes.iter().filter_map(of_link).sum())
     }
 
-    /// The nodes at the top of one tree.
+    /// The top classes of one tree.
     fn nodes(&mut self, link: &str, dir: usize) -> Result<Vec<Node>, KernelError> {
         let place = [
             self.stages
@@ -115,18 +117,18 @@ impl Kernel {
     }
 }
 
-/// One node at the top of a tree, as it is now.
+/// The state of one top class.
 struct Node {
     slot: u16,
     /// Bytes carried so far.
     bytes: u64,
-    /// Bytes waiting in it and below it.
+    /// Bytes queued in it and below it.
     waiting: u64,
-    /// Bytes per second of the link.
+    /// The link's rate in bytes per second.
     ceil: u64,
 }
 
-/// The class at the top that a class hangs under.
+/// The top class above this class, or this class itself.
 fn below_top(parents: &BTreeMap<u16, u16>, class: u16) -> Option<u16> {
     let mut here = class;
     for _ in 0..parents.len() {
@@ -139,10 +141,12 @@ fn below_top(parents: &BTreeMap<u16, u16>, class: u16) -> Option<u16> {
     None
 }
 
-/// Under half a percent of the link nobody needs a part of it; above one percent it does.
+/// The divisors of the link's rate: a target becomes quiet below half a percent of it, and busy
+/// above one percent.
 const QUIET_BELOW: u128 = 200;
 const BUSY_ABOVE: u128 = 100;
-/// Two full packets: who is served as it asks has fewer waiting, but for a moment.
+/// In bytes: two full packets. A target that gets all the bandwidth it asks for has a shorter queue
+/// most of the time.
 const STANDING_QUEUE: u64 = 3_028;
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
-//! Containers: targets that have a network of their own, which is joined to ours by a pair of interfaces.
+//! Containers: targets with a network namespace of their own, which a veth pair joins to this
+//! namespace.
 //!
-//! What a container sends arrives in this namespace by our end of the pair, and what it receives leaves by it; both pass
-//! the cap stage there and go on as before, be it to a bridge, to the host itself or away. So all its traffic is held,
-//! whatever protocol or socket it has, and counted once. A container in this namespace's own network is a control group
-//! like any other.
+//! The packets that a container sends arrive in this namespace at the pair's near end, and packets
+//! for the container leave by it. Both pass the cap stage there and continue to a bridge, to the
+//! host itself or to another host. So all traffic of the container is held, with any protocol or
+//! socket, and counted once. A container in this namespace's own network is an ordinary cgroup.
 //!
-//! Which pair is whose? The kernel numbers the other namespaces that interfaces of ours lead to; a process of the
-//! container has the same number. That is asked when something changes. A container that starts would be known late by
-//! that, so the programs learn it too: the first packet of a socket in the container's control group that arrives by an
-//! interface tells whose that is ([`boxes`](../../bpf/maps.h)), and for that they are on every pair while a container is
-//! a target.
+//! Two sources map a pair to its container. First, the kernel assigns ids to the other namespaces
+//! that interfaces of this one lead to, and a process of the container has the same id. The daemon
+//! queries this when something changes, which is late for a container that just started. So the
+//! eBPF programs record the pair too: the first packet of a socket in the container's cgroup that
+//! arrives by an interface identifies the container ([`boxes`](../../bpf/maps.h)). For that the
+//! programs are on every veth pair while a container is a target.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,27 +24,27 @@ use crate::{
     process,
 };
 
-/// How a container is joined to this namespace.
+/// The connection of a container to this namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Housing {
-    /// No process is in it.
+    /// The container has no process.
     Empty,
-    /// It uses this namespace's own network.
+    /// The container uses this namespace's own network.
     Here,
-    /// It has a network of its own; the interfaces of this namespace that lead there.
+    /// The container has its own network; the names of this namespace's interfaces that lead there.
     Apart(Vec<String>),
 }
 
 impl Kernel {
-    /// Says which targets are containers, with the control group of each that runs; tells how they are joined to this
-    /// namespace, and holds what passes there.
+    /// Sets which targets are containers, each with the path of its cgroup if it runs. Returns how
+    /// each is joined to this namespace, and attaches the programs to the joining interfaces.
     pub fn house(
         &mut self,
         groups: &BTreeMap<u32, Option<String>>,
     ) -> Result<BTreeMap<u32, Housing>, KernelError> {
         let mut housings = BTreeMap::new();
         let mut boxes: BTreeMap<u32, u32> = BTreeMap::new();
-        // Pairs are numbered when they are listed.
+        // The kernel assigns namespace ids to veth pairs when they are listed.
         let devices = device::list(&mut self.route)?;
         for (id, path) in groups {
             let housing = match path {
@@ -67,7 +69,7 @@ impl Kernel {
         Ok(housings)
     }
 
-    /// Where a control group's processes have their network.
+    /// The network of the processes in a cgroup.
     fn housing(&mut self, path: &str, devices: &[Device]) -> Result<Housing, KernelError> {
         let mut here = false;
         let mut beyond: BTreeMap<u64, u32> = BTreeMap::new();
@@ -76,7 +78,7 @@ impl Kernel {
             match process::namespace(pid) {
                 Some(namespace) if Some(namespace) == process::own_namespace() => here = true,
                 Some(namespace) => drop(beyond.insert(namespace, pid)),
-                None => {} // ended meanwhile
+                None => {} // the process ended meanwhile
             }
         }
         if beyond.is_empty() {
@@ -94,7 +96,7 @@ impl Kernel {
         Ok(Housing::Apart(names.collect()))
     }
 
-    /// Tells the programs which targets are containers.
+    /// Writes the set of containers for the eBPF programs.
     fn name_containers(&mut self, ids: BTreeSet<u32>) -> Result<(), KernelError> {
         if ids == self.containers {
             return Ok(());
@@ -121,8 +123,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Tells the programs whose pairs are known. What they have learned themselves stays, as long as it is of a
-    /// container that is held.
+    /// Writes the known mappings of pairs to containers. Entries that the eBPF programs made stay
+    /// as long as their container is a target.
     fn write_boxes(&mut self, boxes: &BTreeMap<u32, u32>) -> Result<(), KernelError> {
         let mut map = loaded(&mut self.programs)?.hash::<u32, u32>("boxes")?;
         let told: BTreeMap<u32, u32> = map.iter().flatten().collect();

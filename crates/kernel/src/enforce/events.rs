@@ -1,4 +1,4 @@
-//! What the programs tell at once: that a member of a target has ended.
+//! Events of the eBPF programs: a process that is a member of a target has ended.
 
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -12,18 +12,18 @@ use crate::{abi, error::KernelError};
 pub struct Exit {
     /// Its process id.
     pub pid: u32,
-    /// The process target that it was in; 0: none.
+    /// Its process target; 0: none.
     pub own: u32,
-    /// The executable target that it was in; 0: none.
+    /// Its executable target; 0: none.
     pub app: u32,
 }
 
-/// Hears of members that end. It is of use as long as the programs are loaded; a full ring loses events, so whoever
-/// listens also looks by themselves from time to time.
+/// A queue of the ends of members, valid while the programs are loaded. A full ring buffer loses
+/// events, so the caller must also check the processes from time to time.
 pub struct Exits(RingBuf<MapData>);
 
 impl Exits {
-    /// The ends since the last call.
+    /// The members that ended since the last call.
     pub fn read(&mut self) -> Vec<Exit> {
         let mut ends = Vec::new();
         while let Some(item) = self.0.next() {
@@ -52,12 +52,12 @@ impl AsRawFd for Exits {
 }
 
 impl Kernel {
-    /// The number by which a listener knows the changes that are made here.
+    /// The netlink port number of this kernel handle, by which a listener recognizes its changes.
     pub fn number(&self) -> Result<u32, KernelError> {
         Ok(self.route.number()?)
     }
 
-    /// The ends of members, to be taken once after the programs were loaded.
+    /// The events of members' ends. Can be taken once after the programs were loaded.
     pub fn take_exits(&mut self) -> Result<Exits, KernelError> {
         loaded(&mut self.programs)?.take_events().map(Exits)
     }

@@ -1,8 +1,9 @@
-//! What is in force of which nobody knows any more: read back from classes and maps, for a daemon whose own record was
-//! lost.
+//! Reads back what an earlier daemon left in force, from classes and maps, for a daemon whose own
+//! record was lost.
 //!
-//! The classes tell limits and how they nest, the maps tell which target numbers queue where. Who asked, and what the
-//! targets are called, is not there; nor is what was promised, for a class is assured more than that.
+//! The classes give the limits and their nesting. The maps give the limit in which each target
+//! number queues. The requesting user and the names of the targets are not recorded there. The
+//! guaranteed amounts cannot be read back either, since a class is assured more than that.
 
 use std::collections::BTreeMap;
 
@@ -16,30 +17,30 @@ use crate::{
     tc::Handle,
 };
 
-/// What was found.
+/// State that was read back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// The limits.
     pub limits: Vec<FoundLimit>,
-    /// Target numbers, each with the slot of the limit that it queues in.
+    /// Target numbers, each with the slot of the limit in which the target queues.
     pub targets: Vec<(u32, u16)>,
-    /// The links whose classes are ours.
+    /// The links that have classes of netnice.
     pub links: Vec<Link>,
 }
 
-/// A limit.
+/// A limit that was read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundLimit {
-    /// Its slot.
+    /// The slot of the target that has it.
     pub slot: u16,
     /// The slot of the limit around it.
     pub parent: Option<u16>,
-    /// The limit.
+    /// The limit's rates.
     pub limit: Limit,
 }
 
 impl Kernel {
-    /// Reads back what an earlier daemon has left in force.
+    /// Reads back what an earlier daemon left in force. Empty if the programs are not loaded.
     pub fn found(&mut self) -> Result<Found, KernelError> {
         if self.programs.is_none() {
             return Ok(Found::default());
@@ -68,12 +69,12 @@ impl Kernel {
     }
 }
 
-/// The limits in a tree, and who queues in them.
+/// The limits in a tree, and the targets that queue in them.
 fn read_back(tree: &Tree, targets: &BTreeMap<u32, abi::Target>) -> Found {
     let mut limits: BTreeMap<u16, FoundLimit> = BTreeMap::new();
     let mut members = Vec::new();
     for (id, target) in targets {
-        // A leaf hangs under the class of the limit.
+        // The parent of a leaf is the class of the limit.
         let node = |dir: usize| {
             let leaf = Handle(target.cap[dir].bulk);
             let class = tree.get(&leaf.minor())?;
@@ -116,7 +117,7 @@ fn read_back(tree: &Tree, targets: &BTreeMap<u32, abi::Target>) -> Found {
     }
 }
 
-/// A limit together with what one more class says of it.
+/// Combines a limit with the rate of one more class.
 fn with(limit: Limit, number: u16, class: &Class, both: bool) -> Limit {
     let Some(rate) = rate_of(class) else {
         return limit;

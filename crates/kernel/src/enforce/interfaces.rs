@@ -1,4 +1,5 @@
-//! Interfaces: on which the programs are, and how packets find back to them.
+//! The interfaces: attaches the programs to them, and assigns the slots that return packets to
+//! them.
 
 use std::{collections::BTreeSet, fs};
 
@@ -13,7 +14,7 @@ use crate::{
     programs::Hook,
 };
 
-/// An interface that has our programs.
+/// An interface that has netnice's programs.
 #[derive(Clone, Debug)]
 pub(super) struct Attached {
     pub name: String,
@@ -21,7 +22,8 @@ pub(super) struct Attached {
 }
 
 impl Kernel {
-    /// Puts the programs on every interface that needs them and describes each to them; takes them off the others.
+    /// Attaches the programs to every interface that needs them, and writes its description for
+    /// them. Detaches the programs from the others.
     pub(super) fn attach_interfaces(
         &mut self,
         plan: &Plan,
@@ -39,7 +41,7 @@ impl Kernel {
                 most: MOST_INTERFACES,
             });
         }
-        // What lies over another is described with the other's slot.
+        // The description of an interface over another contains the slot of the lower one.
         wanted.sort_by_key(|d| d.lies_over.is_some());
         let gone: Vec<u32> = self
             .interfaces
@@ -60,11 +62,11 @@ impl Kernel {
         }
         for device in wanted {
             if let Err(error) = self.attach(device, plan) {
-                // Interfaces of containers come and go by the second: one that went meanwhile needs nothing.
+                // Interfaces of containers come and go within seconds; a removed one needs nothing.
                 let there = device::list(&mut self.route)?;
                 if there.iter().any(|d| d.index == device.index) {
                     if !self.interfaces.contains_key(&device.index) {
-                        // What was written of it before it failed is written anew by the next try.
+                        // The next try writes these entries again.
                         let _ = self.forget_entries(device.index, None);
                     }
                     return Err(error);
@@ -147,10 +149,11 @@ impl Kernel {
         }
     }
 
-    /// Random numbers that nobody uses: a packet's ways back, and from above. Random, so that one of before
-    /// is not taken for one of now; that it was us who gave it is told by the key of the settings.
+    /// Draws unused random slots for an interface: return slots, and one for packets from an
+    /// interface above. They are random so that an earlier interface's slot is not taken for a
+    /// present one. The key in the settings proves that netnice assigned the slot.
     fn new_slots(&mut self, index: u32) -> Result<[u16; SLOTS], KernelError> {
-        // Remembered, not read back: with thousands of interfaces that would take seconds.
+        // The slots are cached: reading them back for thousands of interfaces would take seconds.
         let mut taken: BTreeSet<u16> = BTreeSet::from([0]);
         taken.extend(self.interfaces.values().flat_map(|a| slots_of(&a.iface)));
         let mut map = loaded(&mut self.programs)?.hash::<u16, abi::Slot>("slots")?;
@@ -174,7 +177,7 @@ impl Kernel {
         Ok(slots)
     }
 
-    /// The classes of each target on a managed link.
+    /// Writes the classes of each target on a managed link.
     fn write_link_classes(&mut self, device: &Device, plan: &Plan) -> Result<(), KernelError> {
         let empty = Default::default();
         let new = plan.links.get(&device.name).map_or(&empty, |l| &l.places);
@@ -223,7 +226,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Forgets an interface that is gone (its programs went with it) or that became a port of another.
+    /// Removes the state of an interface that is gone (its programs went with it) or that became a
+    /// port.
     fn forget(&mut self, index: u32) -> Result<(), KernelError> {
         let known = self.interfaces.remove(&index);
         if let Some(attached) = &known {
@@ -235,7 +239,7 @@ impl Kernel {
         self.forget_entries(index, known.map(|attached| attached.iface))
     }
 
-    /// Removes what the maps and pins say of an interface.
+    /// Removes the map entries and pins of an interface.
     fn forget_entries(&mut self, index: u32, known: Option<abi::Iface>) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         programs.forget_interface(index);
@@ -244,7 +248,7 @@ impl Kernel {
         let mut slots = programs.hash::<u16, abi::Slot>("slots")?;
         let stale: Vec<u16> = match known {
             Some(iface) => slots_of(&iface).into(),
-            // It went before it was described.
+            // The interface vanished before its description was written.
             None => slots
                 .iter()
                 .flatten()
@@ -270,7 +274,7 @@ impl Kernel {
         self.close_loopback();
     }
 
-    /// Finds the interfaces of an earlier daemon and puts this daemon's programs in place of its.
+    /// Finds the interfaces of an earlier daemon and replaces its programs with this daemon's.
     pub(super) fn adopt_interfaces(&mut self) -> Result<(), KernelError> {
         let devices = device::list(&mut self.route)?;
         let programs = loaded(&mut self.programs)?;
@@ -281,7 +285,8 @@ impl Kernel {
                 Some(device) => {
                     let programs = loaded(&mut self.programs)?;
                     if !hooks_of(&iface).contains(&Hook::Ingress) {
-                        // A daemon of before may have looked there too, and would hold a packet twice.
+                        // An earlier daemon may have attached a program here too, which would hold
+                        // a packet twice.
                         programs.detach(&mut self.route, index, &device.name, Hook::Ingress);
                     }
                     for hook in hooks_of(&iface) {
@@ -301,9 +306,10 @@ impl Kernel {
         Ok(())
     }
 
-    /// Lets lo take packets that went through the stage. They lost their route on the way, and looked up anew the
-    /// kernel would call a packet from one of this host's own addresses an intruder: `accept_local` and
-    /// `route_localnet` of lo, and of lo alone, say that here such packets are at home. What was set before is kept.
+    /// Makes lo accept packets that passed the stage. They lost their route there. In a new route
+    /// lookup the kernel would reject a packet with a source address of this host. The settings
+    /// `accept_local` and `route_localnet`, of lo only, permit such packets there. The values
+    /// before the change are saved.
     fn open_loopback(&mut self) -> Result<(), KernelError> {
         let kept = self.runtime.join(LOOPBACK_FILE);
         let path = |name: &str| format!("/proc/sys/net/ipv4/conf/lo/{name}");
@@ -316,7 +322,8 @@ impl Kernel {
         if !kept.exists() {
             let lines = now.iter().map(|(name, value)| format!("{name} {value}\n"));
             let before: String = lines.collect();
-            // Under its name it is whole: once a setting is changed nobody can tell what was there before.
+            // Written and renamed, so the file is complete: after a change the earlier values
+            // cannot be read any more.
             let new = kept.with_extension("new");
             fs::write(&new, before)
                 .and_then(|()| fs::rename(&new, &kept))
@@ -325,7 +332,7 @@ impl Kernel {
                     KernelError::file("keep the settings of lo", &kept)(source)
                 })?;
         }
-        // A daemon that was killed may have kept them and changed none.
+        // A daemon that was killed may have saved the values and changed none.
         for (name, _) in now.iter().filter(|(_, value)| value != "1") {
             fs::write(path(name), "1")
                 .map_err(KernelError::file("change a setting of lo", path(name)))?;
@@ -335,7 +342,7 @@ impl Kernel {
 
     pub(super) fn close_loopback(&mut self) {
         let kept = self.runtime.join(LOOPBACK_FILE);
-        // One that was being written when its daemon died.
+        // Left by a daemon that was killed while it wrote the file.
         again::remove_file(kept.with_extension("new"));
         let Ok(before) = insist(|| fs::read_to_string(&kept)) else {
             return;
@@ -351,8 +358,8 @@ impl Kernel {
         again::remove_file(&kept);
     }
 
-    /// Looks at the interfaces anew and applies what is desired to those that came or went. For after a change that
-    /// netlink told of.
+    /// Reads the interfaces again and applies the desired state to those that came or went. To be
+    /// called after netlink reported a change.
     pub fn reconcile(&mut self) -> Result<(), KernelError> {
         if self.programs.is_none() {
             return Ok(());
@@ -360,7 +367,7 @@ impl Kernel {
         let devices = self.look_again()?;
         self.reattach(&devices)?;
         let mut desired = self.desired.clone();
-        // A managed link that is gone comes back with its interface.
+        // A managed link whose interface is gone stays desired until the interface returns.
         desired.links.retain(|l| named(&devices, &l.name).is_some());
         let whole = self.desired.clone();
         let result = self.apply(&desired);
@@ -368,10 +375,11 @@ impl Kernel {
         result
     }
 
-    /// Looks at what is really there of ours, whoever may have taken something away, and tells what interfaces there are.
+    /// Reads back netnice's present state, from which other programs may have removed parts.
+    /// Returns the list of interfaces.
     pub(super) fn look_again(&mut self) -> Result<Vec<Device>, KernelError> {
         let devices = device::list(&mut self.route)?;
-        // What hung on interfaces that are gone is gone with them.
+        // State on removed interfaces was removed with them.
         let there = |index: u32| devices.iter().any(|d| d.index == index);
         if self
             .stages
@@ -407,7 +415,7 @@ impl Kernel {
         Ok(devices)
     }
 
-    /// Where our programs ought to be, with the name of each interface.
+    /// The hooks where netnice's programs belong, with the index and name of each interface.
     fn hooks(&self, devices: &[Device]) -> Vec<(u32, String, Hook)> {
         let pairs = self.stages.cap.iter().chain(self.stages.down.values());
         let exits = pairs.map(|pair| (pair.far, Hook::StageExit));
@@ -422,7 +430,7 @@ impl Kernel {
             .collect()
     }
 
-    /// Interfaces from which somebody took a program of ours.
+    /// The hooks from which another program removed netnice's program.
     pub(super) fn bare_hooks(
         &mut self,
         devices: &[Device],
@@ -438,7 +446,7 @@ impl Kernel {
         Ok(bare)
     }
 
-    /// Puts programs back that somebody took off.
+    /// Attaches programs again that another program removed.
     fn reattach(&mut self, devices: &[Device]) -> Result<(), KernelError> {
         for (index, name, hook) in self.bare_hooks(devices)? {
             loaded(&mut self.programs)?.attach(&mut self.route, index, &name, hook)?;
@@ -446,7 +454,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Reads back what classes there are, so that what somebody else removed is made again.
+    /// Reads the present classes, so that classes removed by another program are made again.
     fn observe_installed(&mut self) -> Result<(), KernelError> {
         let keep_queues =
             |found: crate::plan::Tree, old: &crate::plan::Tree| -> crate::plan::Tree {
@@ -473,7 +481,7 @@ impl Kernel {
         for (name, index) in ups {
             let found = self.observe(index, stages::LINK_MAJOR).unwrap_or_default();
             if found.is_empty() {
-                self.stages.up.remove(&name); // the root went: look whose it is now
+                self.stages.up.remove(&name); // the root qdisc is gone; check its owner again
             }
             let trees = self.installed.links.entry(name).or_default();
             trees.trees[0] = Some(keep_queues(
@@ -498,14 +506,14 @@ impl Kernel {
         Ok(())
     }
 
-    /// Interfaces that have our programs, by name.
+    /// The names of the interfaces that have netnice's programs.
     pub fn attached_interfaces(&self) -> Vec<String> {
         self.interfaces.values().map(|a| a.name.clone()).collect()
     }
 }
 
-/// Where an interface has our programs. What lo carries is looked at once, on its egress, unless it is a managed link:
-/// only a stage of its own stands behind the ingress.
+/// The hooks of an interface. Packets on lo are handled once, on its egress, unless lo is a managed
+/// link: then its ingress leads to the receive stage.
 fn hooks_of(iface: &abi::Iface) -> &'static [Hook] {
     let once = iface.flags & abi::IFACE_LOOPBACK as u16 != 0
         && iface.flags & abi::IFACE_MANAGED_DOWN as u16 == 0;
@@ -528,9 +536,9 @@ fn slots_of(iface: &abi::Iface) -> [u16; SLOTS] {
     ]
 }
 
-/// On how many interfaces the programs can be.
+/// The largest number of interfaces that can have the programs.
 pub const MOST_INTERFACES: usize = abi::MAX_IFACES as usize;
-/// One for each `STAGE_*`.
+/// One slot for each `STAGE_*`.
 const SLOTS: usize = 6;
 const LOOPBACK_FILE: &str = "lo-settings";
 const LOOPBACK_SETTINGS: [&str; 2] = ["accept_local", "route_localnet"];

@@ -1,4 +1,4 @@
-//! Which processes, executables, cgroups and users a target is made of.
+//! The members of a target: processes, executables, cgroups and users.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,12 +13,12 @@ use crate::{
     executable, process,
 };
 
-/// Which of the two memberships of a process is meant.
+/// One of the two memberships of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
-    /// In a target made by pid, by run or by name.
+    /// In a target defined by pid, by run or by name.
     Own,
-    /// In a target made by executable.
+    /// In a target defined by executable.
     App,
 }
 
@@ -31,27 +31,29 @@ impl Membership {
     }
 }
 
-/// What was found when processes were taken into a target.
+/// The result of making processes members of a target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Adoption {
-    /// Processes that are members now.
+    /// Number of processes that are members now.
     pub processes: usize,
-    /// Sockets that were open already and were tagged.
+    /// Number of open sockets that were tagged.
     pub sockets: usize,
-    /// Listeners that were left alone because processes outside the target accept on them too.
+    /// Number of listeners left untagged because processes outside the target accept on them too.
     pub shared_listeners: usize,
-    /// MPTCP sockets that were open already: the kernel hides their subflows, their cgroup decides.
+    /// Number of open MPTCP sockets. The kernel hides their subflows, so their cgroup determines
+    /// the target.
     pub hidden_mptcp: usize,
-    /// Of the tagged sockets those that have no room for a tag: they are found by their number.
+    /// Number of the tagged sockets without room for a tag; their cookies identify them.
     pub strays: usize,
-    /// There are more sockets to be looked at ([`Kernel::look_on`]).
+    /// Whether more sockets are to be visited ([`Kernel::look_on`]).
     pub goes_on: bool,
-    /// Sockets that are not held: they have no room for a tag, and the table of such sockets is full.
+    /// Number of sockets that are not held: they have no room for a tag, and the table of such
+    /// sockets is full.
     pub unheld: usize,
 }
 
 impl Adoption {
-    /// Adds what was found of other processes.
+    /// Adds the result for other processes.
     pub fn add(&mut self, other: &Self) {
         self.processes += other.processes;
         self.sockets += other.sockets;
@@ -63,21 +65,22 @@ impl Adoption {
     }
 }
 
-/// Children of members that were not members when they were born.
+/// Children of members that could not become members at their fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// How many.
+    /// Number of these children.
     pub children: u64,
-    /// How many of them, and of their children, were found and are members now.
+    /// Number of them and their descendants that were found and are members now.
     pub found: usize,
 }
 
 impl Kernel {
-    /// Takes a process (and, unless `only`, its living descendants) into a target, with the sockets they have open.
-    /// Descendants that are members of another target made inside this family keep that one: it nests.
+    /// Makes a process a member of a target, with its open sockets, and its living descendants
+    /// unless `only`. Descendants that are members of a target in `keep` stay there, because that
+    /// target nests inside this one.
     ///
-    /// Children that are born meanwhile inherit in the kernel as soon as their parent is a member; whoever slipped
-    /// through before is found by looking again until nobody new appears.
+    /// Children inherit the membership in the kernel once their parent is a member. Children of
+    /// earlier forks are found by repeated searches until one finds no new process.
     pub fn adopt(
         &mut self,
         target: u32,
@@ -131,7 +134,8 @@ impl Kernel {
                 break;
             }
         }
-        // An entry of a process whose end was told before it was entered would stay, and hit whoever gets its number.
+        // A process may have ended before its entry was made. Such an entry would stay and apply to
+        // the next process with this id.
         let dead: Vec<u32> = members
             .iter()
             .filter(|p| {
@@ -152,7 +156,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Members of process targets: target of each process.
+    /// The members of process and executable targets, by process id.
     pub fn members(&mut self) -> Result<BTreeMap<u32, Proc>, KernelError> {
         match &self.programs {
             Some(programs) => Ok(programs.all::<u32, Proc>("procs")?.into_iter().collect()),
@@ -160,7 +164,7 @@ impl Kernel {
         }
     }
 
-    /// The membership of one process.
+    /// The membership of one process; the default if it has none.
     pub fn membership(&mut self, pid: u32) -> Proc {
         let Some(programs) = &mut self.programs else {
             return Proc::default();
@@ -172,8 +176,9 @@ impl Kernel {
         found.ok().flatten().unwrap_or_default()
     }
 
-    /// Makes members of the children for which there was no room in the table of members when they were born, with the
-    /// sockets that they have. To be called each second.
+    /// Adds the children that did not fit into the table of members at their fork, with their open
+    /// sockets. To be called once a second. Returns `None` if no such child was counted since the
+    /// last call.
     pub fn find_lost(&mut self) -> Result<Option<Lost>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(None);
@@ -192,7 +197,7 @@ impl Kernel {
                 let Some(membership) = parents.filter(|_| !members.contains_key(&pid)) else {
                     continue;
                 };
-                // What was found so far is kept; the rest is looked for again in a second.
+                // A failure keeps the children found so far; the next call finds the rest.
                 procs
                     .insert(pid, membership, 0)
                     .map_err(|e| KernelError::bpf(format!("make process {pid} a member"), e))?;
@@ -221,7 +226,7 @@ impl Kernel {
         }))
     }
 
-    /// Drops entries of processes that are gone (their exit was missed while no program was attached).
+    /// Removes entries of ended processes, whose exit was missed while no program was attached.
     pub fn forget_dead(&mut self) -> Result<usize, KernelError> {
         let dead: Vec<u32> = self
             .members()?
@@ -234,9 +239,10 @@ impl Kernel {
         Ok(dead.len())
     }
 
-    /// Ends process targets, all in one look at who is a member: members and their sockets pass to the target around
-    /// their own, or to nobody. Adds to `released` who was a member of which, also if it fails. Looks again until nobody is,
-    /// for a child may be born in between.
+    /// Ends process targets, all with one list of members per search. Members and their sockets
+    /// pass to the target around theirs, or to none. Adds each released process and its target to
+    /// `released`, also if the call fails. The search is repeated until it finds no member, because
+    /// a child may be born in between.
     pub fn release(
         &mut self,
         heirs: &BTreeMap<u32, Option<u32>>,
@@ -270,10 +276,11 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes a process a member of another target, if it still is one at all. 0: of none.
+    /// Changes the target of a process, if it is still a member. `heir` 0: no target. Returns
+    /// whether the process was a member.
     fn pass_on(&mut self, pid: u32, heir: u32, which: Membership) -> Result<bool, KernelError> {
         let mut procs = loaded(&mut self.programs)?.hash::<u32, Proc>("procs")?;
-        // Read anew: it may have ended since, or begun to run something else.
+        // Read again: the process may have ended or executed another file.
         let Some(mut entry) = look_up(|| procs.get(&pid, 0))? else {
             return Ok(false);
         };
@@ -291,13 +298,13 @@ impl Kernel {
         Ok(true)
     }
 
-    /// The executable at a path, looked at with root's rights.
+    /// The executable at a path, read with root's rights.
     pub fn app(&mut self, path: &str) -> Result<abi::AppKey, KernelError> {
         let found = self.executables.look(path);
         found.map_err(KernelError::file("find the executable", path))
     }
 
-    /// Makes an executable a target: what runs it now, and what will.
+    /// Makes an executable a target: its present processes become members, and future ones too.
     pub fn bind_app(&mut self, target: u32, path: &str) -> Result<Adoption, KernelError> {
         let key = self.app(path)?;
         let programs = loaded(&mut self.programs)?;
@@ -317,7 +324,8 @@ impl Kernel {
         Ok(total)
     }
 
-    /// Whether an executable is bound to a target; false also when another file now stands at its path.
+    /// Whether an executable is bound to a target. False if another file has replaced it at its
+    /// path.
     pub fn is_app_bound(&mut self, target: u32, path: &str) -> bool {
         let (Ok(key), Some(programs)) = (self.app(path), &mut self.programs) else {
             return false;
@@ -327,7 +335,7 @@ impl Kernel {
             .is_ok_and(|map| map.get(&key, 0).is_ok_and(|t| t == target))
     }
 
-    /// Ends a target made by executable.
+    /// Ends a target defined by executable.
     pub fn unbind_app(&mut self, target: u32) -> Result<(), KernelError> {
         let mut apps = loaded(&mut self.programs)?.hash::<abi::AppKey, u32>("apps")?;
         let all: Vec<(abi::AppKey, u32)> = entries(apps.iter(), "apps")?;
@@ -338,8 +346,9 @@ impl Kernel {
         self.release(&heirs, Membership::App, &mut BTreeMap::new())
     }
 
-    /// Makes a cgroup, with all below it, a target. Groups that the target had before are gone from the file system, but
-    /// not what is still being sent of them: they stay the target's, the latest few.
+    /// Makes a cgroup and all cgroups below it a target. Earlier cgroups of the target no longer
+    /// exist, but their data may still be in send queues. The latest few of them stay bound to the
+    /// target.
     pub fn bind_cgroup(&mut self, target: u32, group: &Cgroup) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u64, u32>("cgroups")?;
@@ -358,7 +367,7 @@ impl Kernel {
         self.renew_cgroups()
     }
 
-    /// Ends a target's hold on its cgroup, and on those that it had before.
+    /// Removes all cgroups of a target, the present one and earlier ones.
     pub fn unbind_cgroup(&mut self, target: u32) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut map = programs.hash::<u64, u32>("cgroups")?;
@@ -372,8 +381,9 @@ impl Kernel {
         self.renew_cgroups()
     }
 
-    /// Tells the kernel which cgroups, when they are made, are whose from the start: by path, or by the last name alone
-    /// for one below nothing but slices. What it was told before and is not named here it forgets.
+    /// Registers cgroups that belong to a target from their creation. A name is a path, or the last
+    /// component alone for a cgroup that has only slices above it. Earlier registrations that are
+    /// not in `names` are removed.
     pub fn await_cgroups(&mut self, names: &BTreeMap<String, u32>) -> Result<(), KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(());
@@ -399,7 +409,7 @@ impl Kernel {
         self.renew_cgroups()
     }
 
-    /// Makes every socket look its cgroup up anew.
+    /// Invalidates the cgroup target that each socket has cached.
     fn renew_cgroups(&mut self) -> Result<(), KernelError> {
         let programs = loaded(&mut self.programs)?;
         let there = programs
@@ -418,7 +428,7 @@ impl Kernel {
         programs.set_settings(settings)
     }
 
-    /// Makes a user a target; tags the sockets that the user's processes have open.
+    /// Makes a user a target, and tags the open sockets of the user's processes.
     pub fn bind_user(&mut self, target: u32, uid: u32) -> Result<Adoption, KernelError> {
         let programs = loaded(&mut self.programs)?;
         let mut users = programs.hash::<u32, u32>("users")?;
@@ -430,7 +440,7 @@ impl Kernel {
         let mut settings = programs.settings()?;
         settings.users = count;
         programs.set_settings(settings)?;
-        // So that what they receive is known before they first send.
+        // The tag gives the owner of sockets that receive before they send.
         let theirs: BTreeSet<u32> = process::all()
             .into_iter()
             .filter(|p| process::facts(*p).is_some_and(|f| f.uid == uid))
@@ -455,13 +465,13 @@ impl Kernel {
         programs.set_settings(settings)
     }
 
-    /// The cgroup of a process, for finding the targets around it.
+    /// The cgroup of a process, to find the targets around it.
     pub fn cgroup_of(pid: u32) -> Option<String> {
         cgroup::of_process(pid)
     }
 }
 
-/// The cgroups of a target, the eldest first (ids are given out in order).
+/// The cgroups of a target, the oldest first (the kernel assigns ids in order).
 fn ids_of(map: &HashMap<&mut MapData, u64, u32>, target: u32) -> Vec<u64> {
     let own = map.iter().flatten().filter(|(_, of)| *of == target);
     let mut ids: Vec<u64> = own.map(|(id, _)| id).collect();
@@ -469,10 +479,10 @@ fn ids_of(map: &HashMap<&mut MapData, u64, u32>, target: u32) -> Vec<u64> {
     ids
 }
 
-/// A path or a name as the kernel compares it; none that it could not.
+/// A path or name in the form that the eBPF program compares. `None` if it is too long.
 fn group_name(text: &str) -> Option<GroupName> {
     let mut bytes = [0; abi::MAX_GROUP_NAME as usize];
-    // One zero stays at the end.
+    // The last byte stays zero.
     let room = bytes.len() - 1;
     bytes[..room]
         .get_mut(..text.len())?
@@ -484,7 +494,8 @@ fn group_name(text: &str) -> Option<GroupName> {
     Some(name)
 }
 
-/// The target that what is a member of this one falls to, where those around it may end too.
+/// The target that inherits the members of this one; targets around this one may end in the same
+/// call.
 fn last_heir(heirs: &BTreeMap<u32, Option<u32>>, target: u32) -> Option<u32> {
     let mut heir = Some(target);
     for _ in 0..=heirs.len() {
@@ -493,10 +504,12 @@ fn last_heir(heirs: &BTreeMap<u32, Option<u32>>, target: u32) -> Option<u32> {
             None => return heir,
         }
     }
-    None // they contain one another, which the ledger rules out
+    None // a cycle, which the ledger excludes
 }
 
-/// Data that an ended program left in its send buffers is gone after a minute; few units are restarted more often.
+/// The number of earlier cgroups kept for a target. Data in the send buffers of an ended program is
+/// gone after a minute, and few units restart more often than this in a minute.
 const MOST_FORMER_GROUPS: usize = 8;
-/// A family that grows faster than this many looks is a fork bomb; its new members inherit by then.
+/// The most searches for new members. A family that grows faster is a fork bomb; by then its new
+/// members inherit.
 const MOST_LOOKS: usize = 16;

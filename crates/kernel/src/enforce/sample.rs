@@ -1,4 +1,4 @@
-//! Counts: what went through, waited, and was dropped, by target and direction.
+//! Counts of packets offered, sent, queued and dropped, by target and direction.
 
 use std::collections::BTreeMap;
 
@@ -13,42 +13,42 @@ use crate::{
 /// All counts at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// By target number.
+    /// Counts by target number.
     pub targets: BTreeMap<u32, TargetCounts>,
     /// Traffic without a target on managed links, by name: up and down.
     pub rest: BTreeMap<String, [DirectionCounts; 2]>,
 }
 
-/// What was counted of a target, up and down.
+/// The counts of a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TargetCounts {
-    /// What it sends and what it receives.
+    /// Sent, then received packets.
     pub directions: [DirectionCounts; 2],
 }
 
-/// What was counted in one direction. Everything offered is sent, dropped or still queued.
+/// The counts of one direction. Every offered packet is sent, dropped or still queued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectionCounts {
     /// Packets seen on the first pass, before any queue.
     pub offered_packets: u64,
-    /// Their wire bytes.
+    /// Wire bytes of these packets.
     pub offered_bytes: u64,
     /// Packets that left the queues of the target's own limit.
     pub sent_packets: u64,
-    /// Their wire bytes.
+    /// Wire bytes of these packets.
     pub sent_bytes: u64,
     /// Packets that its queues dropped.
     pub dropped_packets: u64,
-    /// Packets waiting now.
+    /// Packets queued now.
     pub queued_packets: u64,
-    /// Bytes waiting now.
+    /// Bytes queued now.
     pub queued_bytes: u64,
-    /// How often its classes had to wait for their rate.
+    /// How often its classes had to wait for their rate (`overlimits` of HTB).
     pub overlimits: u64,
 }
 
-/// Classes by interface, as the last sample listed them: who reads counters and then looks whether all is there needs one
-/// list for both.
+/// Classes by interface, from the last sample. A caller that reads counters and then audits needs
+/// one listing for both.
 pub(super) type Listed = BTreeMap<u32, Vec<FoundClass>>;
 
 /// Counts of the classes and queues of one HTB, by class number.
@@ -80,7 +80,7 @@ impl Kernel {
         Ok(sample)
     }
 
-    /// Adds what the classes of managed links counted, for targets that no limit counts.
+    /// Adds the counts of the classes of managed links, for targets without a limit of their own.
     fn sample_links(&mut self, sample: &mut Sample) -> Result<(), KernelError> {
         let links: Vec<(String, [Option<Leaf>; 2])> = self
             .installed
@@ -117,7 +117,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What the programs counted of each target and direction.
+    /// The eBPF programs' counts for each target and direction, summed over the processors.
     fn offered(&mut self) -> Result<BTreeMap<(u32, usize), abi::Counter>, KernelError> {
         let Some(programs) = &mut self.programs else {
             return Ok(BTreeMap::new());

@@ -1,8 +1,9 @@
-//! The sockets that a target's processes had open before: they are given their owner.
+//! Tags the sockets that a target's processes opened before they became members.
 //!
-//! A process may have tens of thousands of sockets, and others wait meanwhile. So a look at the sockets of some processes
-//! ([`Survey`]) is made in steps: the first one at once, which is all there is to do for nearly everybody, and the others
-//! when the caller has time ([`Kernel::look_on`]).
+//! A process may have tens of thousands of sockets, and other requests wait meanwhile. So a survey
+//! of the sockets of some processes ([`Survey`]) runs in steps. The first step runs at once and is
+//! enough for nearly all processes. The caller runs the other steps when it has time
+//! ([`Kernel::look_on`]).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{DirEntry, ReadDir};
@@ -20,52 +21,54 @@ use crate::{
     },
 };
 
-/// What is done with the sockets of processes.
+/// The purpose of a survey.
 #[derive(Clone, Copy, Debug)]
 enum Work {
-    /// They are this target's, as far as their processes are.
+    /// Give the sockets to this target, if their processes are members of it.
     Tag { target: u32, which: Membership },
-    /// They are their processes' targets', unless they are somebody's already.
+    /// Give the sockets to their processes' targets, unless they have an owner.
     TagStrangers,
-    /// They are their users'.
+    /// Record the users of the sockets.
     Note,
 }
 
-/// A look at the sockets of some processes.
+/// A survey of the sockets of some processes.
 #[derive(Debug)]
 pub(super) struct Survey {
     work: Work,
     of: BTreeSet<u32>,
     walk: Walk,
-    /// The process that was met last.
+    /// The last visited process.
     process: Option<(u32, Arc<PidFd>)>,
-    /// Sockets that were looked at, by inode.
+    /// Sockets visited so far, by inode.
     seen: BTreeSet<u64>,
-    /// Those of them that listen, which have their turn at the end.
+    /// The listening sockets among them, which are processed at the end.
     listeners: Vec<Place>,
-    /// How often all processes are looked at once more. A socket that is being made during a look belongs to nobody yet.
+    /// How many more times all processes are visited. A socket that is being made during a visit
+    /// has no owner yet.
     again: u32,
-    /// At the end: the search for processes outside that accept on the same sockets, and the sockets of which there are some.
+    /// At the end: the search for processes outside that accept on the same sockets, and the inodes
+    /// of the sockets for which it found one.
     search: Option<(Walk, BTreeSet<u64>)>,
-    /// What the steps after the first have found.
+    /// The result of the steps after the first.
     found: Adoption,
 }
 
-/// The descriptors of some processes, one after the other.
+/// The descriptors of some processes, in sequence.
 #[derive(Debug)]
 struct Walk {
     left: VecDeque<u32>,
     now: Option<(u32, ReadDir)>,
-    /// How often a folder may still be read anew.
+    /// How many more times a folder may be read again.
     again: u32,
 }
 
-/// How many descriptors a step looks at.
+/// The number of descriptors that a step visits.
 #[derive(Clone, Copy, Debug)]
 struct Budget {
-    /// Of the processes themselves.
+    /// Descriptors of the members themselves.
     own: usize,
-    /// Of others, where that takes a tenth of the time.
+    /// Descriptors of other processes; each takes a tenth of the time.
     others: usize,
 }
 
@@ -89,7 +92,7 @@ impl Kernel {
         self.begin(Survey::new(Work::Tag { target, which }, members, 0))
     }
 
-    /// The same, with those that are being made meanwhile.
+    /// As `tag_sockets`, including sockets that are made during the call.
     pub(super) fn tag_sockets_twice(
         &mut self,
         members: &BTreeSet<u32>,
@@ -99,12 +102,12 @@ impl Kernel {
         self.begin(Survey::new(Work::Tag { target, which }, members, 1))
     }
 
-    /// Notes whose the open sockets of a user's processes are.
+    /// Records the users of the open sockets of processes.
     pub(super) fn note_users(&mut self, members: &BTreeSet<u32>) -> Result<Adoption, KernelError> {
         self.begin(Survey::new(Work::Note, members, 0))
     }
 
-    /// Has the sockets of all members tagged that an earlier daemon did not come to.
+    /// Queues a survey of the sockets of all members that an earlier daemon did not tag.
     pub(super) fn tag_what_is_left(&mut self) -> Result<(), KernelError> {
         let members = self.members()?.into_keys().collect();
         let survey = Survey::new(Work::TagStrangers, &members, 0);
@@ -125,16 +128,16 @@ impl Kernel {
         Ok(found)
     }
 
-    /// How many looks at open sockets are not finished ([`Kernel::look_on`]).
+    /// The number of unfinished surveys of open sockets ([`Kernel::look_on`]).
     pub fn looks_left(&self) -> usize {
         self.surveys.len()
     }
 
-    /// Looks at some of the open sockets that are left: for some milliseconds at most. Where it comes to the end of a look,
-    /// tells what that has found since it began.
+    /// Visits some of the remaining open sockets, for some milliseconds at most. When a survey
+    /// ends, returns its result since the first step.
     ///
     /// # Errors
-    /// They could not be looked at, and are not again.
+    /// The sockets could not be visited. The survey is not repeated.
     pub fn look_on(&mut self) -> Result<Option<Adoption>, KernelError> {
         if self.programs.is_none() {
             self.surveys.clear();
@@ -155,7 +158,7 @@ impl Kernel {
         Ok(None)
     }
 
-    /// Goes on with a survey; whether it is done.
+    /// Continues a survey; returns whether it is complete.
     fn step(
         &mut self,
         survey: &mut Survey,
@@ -188,7 +191,8 @@ impl Kernel {
         }
     }
 
-    /// Does what a survey is for with some sockets, as far as they are still there. Those that listen are noted.
+    /// Processes the sockets that still exist, according to the survey's purpose. Listening sockets
+    /// are kept for the end.
     fn visit(
         &mut self,
         survey: &mut Survey,
@@ -208,7 +212,7 @@ impl Kernel {
         })
     }
 
-    /// Does it with those that listen, unless processes outside accept on them too.
+    /// Processes the listening sockets, except those on which processes outside accept too.
     fn visit_listeners(
         &mut self,
         survey: &mut Survey,
@@ -229,7 +233,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Whose a socket should be; none if it stays whose it is.
+    /// The new owner of a socket; `None` if the owner does not change.
     fn owner(
         &mut self,
         work: Work,
@@ -243,7 +247,7 @@ impl Kernel {
             ..SockOwn::default()
         });
         match work {
-            // It may have left the target since the survey began.
+            // The process may have left the target since the survey began.
             Work::Tag { target, which } if which.of(&self.membership(place.pid)) != target => {
                 return Ok(None);
             }
@@ -287,7 +291,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Does something with a copy of each of a few sockets that are still there and of this namespace.
+    /// Calls `what` with a copy of each socket that still exists and is of this namespace.
     fn each(
         &mut self,
         places: &[Place],
@@ -312,7 +316,7 @@ impl Kernel {
                 let Some(socket) = taken? else {
                     continue;
                 };
-                // Its number may mean another descriptor by now.
+                // The number may refer to another descriptor by now.
                 let facts = SocketFacts::of(socket.as_fd());
                 let Some(facts) = facts.filter(|facts| facts.inode == place.inode) else {
                     continue;
@@ -342,7 +346,8 @@ impl Survey {
         }
     }
 
-    /// Looks at the next descriptor: where it is a socket that was not seen yet, its place. None: there is none left.
+    /// Visits the next descriptor. Returns its place if it is a socket that was not visited yet.
+    /// The outer `None` means that no descriptor is left.
     fn next(&mut self) -> Result<Option<Option<Place>>, KernelError> {
         let Some((pid, entry)) = self.walk.next()? else {
             return Ok(None);
@@ -352,7 +357,7 @@ impl Survey {
             self.process = process.map(|process| (pid, Arc::new(process)));
         }
         let socket = process::socket_at(&entry).filter(|(_, inode)| self.seen.insert(*inode));
-        // It may have ended meanwhile, and another one may have its number: the socket's inode tells.
+        // The process may have ended and its id may be reused; the socket's inode shows that.
         let place = self.process.as_ref().zip(socket);
         Ok(Some(place.map(|((_, process), (number, inode))| Place {
             pid,
@@ -362,7 +367,7 @@ impl Survey {
         })))
     }
 
-    /// Whether all processes are to be looked at once more.
+    /// Starts another visit of all processes, if one is due; returns whether it did.
     fn begins_again(&mut self) -> bool {
         if self.again == 0 {
             return false;
@@ -372,7 +377,7 @@ impl Survey {
         true
     }
 
-    /// Begins to look for processes outside that accept on the same sockets.
+    /// Starts the search for processes outside that accept on the same sockets.
     fn begin_search(&mut self) {
         let outside = match self.listeners.is_empty() {
             true => Vec::new(),
@@ -384,7 +389,7 @@ impl Survey {
         self.search = Some((Walk::over(outside), BTreeSet::new()));
     }
 
-    /// Looks at so many of their descriptors; whether those were all.
+    /// Visits up to `most` descriptors of these processes; returns whether the search is complete.
     fn search_on(&mut self, most: usize) -> Result<bool, KernelError> {
         let Some((walk, shared)) = &mut self.search else {
             return Ok(true);
@@ -410,7 +415,8 @@ impl Walk {
         }
     }
 
-    /// A process, and one of its descriptors in /proc. A folder that could not be read to its end is read anew.
+    /// A process and one of its descriptors in /proc. A folder that could not be read to its end is
+    /// read again.
     fn next(&mut self) -> Result<Option<(u32, DirEntry)>, KernelError> {
         loop {
             if let Some((pid, descriptors)) = &mut self.now {
@@ -425,7 +431,7 @@ impl Walk {
                             .map_err(looking_at(pid))?;
                         self.left.push_front(pid);
                     }
-                    // It has ended meanwhile.
+                    // The process ended meanwhile.
                     Some(Err(_)) | None => {}
                 }
             }
@@ -451,14 +457,14 @@ fn looking_at(pid: u32) -> impl FnOnce(std::io::Error) -> KernelError {
     KernelError::file("look at the process", format!("/proc/{pid}"))
 }
 
-/// How many folders that could not be read to their end are read anew, before that counts as a failure.
+/// How many incomplete folders are read again before the survey fails.
 const AGAIN: u32 = 16;
-/// While a change is made.
+/// The budget while a change is made.
 const FIRST_STEP: Budget = Budget {
     own: 512,
     others: 8_192,
 };
-/// Each time that there is time for it: some milliseconds.
+/// The budget of a later step: some milliseconds.
 const NEXT_STEP: Budget = Budget {
     own: 128,
     others: 1_024,
@@ -467,5 +473,5 @@ const WHOLE: Budget = Budget {
     own: usize::MAX,
     others: usize::MAX,
 };
-/// Surveys that wait. Where there are more, who asks for the next one waits for all of it.
+/// The most unfinished surveys. Beyond that number a new survey runs completely at once.
 const MOST_SURVEYS: usize = 64;

@@ -1,4 +1,4 @@
-//! The stages: the cap stage's pair of interfaces, each managed link's HTB, and its receive stage.
+//! The stages: the veth pair of the cap stage, each managed link's HTB, and its receive stage.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use crate::{
     tc::{self, FoundClass, Handle},
 };
 
-/// The interfaces that carry classes of ours.
+/// The interfaces that carry classes of netnice.
 #[derive(Debug, Default)]
 pub(super) struct Stages {
     pub cap: Option<Pair>,
     /// Receive stages, by the link's name.
     pub down: BTreeMap<String, Pair>,
-    /// Links whose root is ours, by name.
+    /// Interface indices of the links whose root qdisc is netnice's, by name.
     pub up: BTreeMap<String, u32>,
 }
 
-/// A tree and where it is.
+/// A tree and its interface.
 struct Place<'a> {
     ifindex: u32,
     major: u16,
@@ -30,11 +30,11 @@ struct Place<'a> {
     desired: &'a Tree,
 }
 
-/// Classes that go once the maps no longer point at them.
+/// Classes to remove once no map entry refers to them.
 pub(super) struct Leaving(Vec<(u32, u16, Vec<Step>)>);
 
 impl Kernel {
-    /// Makes the stages that a plan needs and that are not there yet.
+    /// Makes the missing stages of a plan.
     pub(super) fn prepare_stages(
         &mut self,
         plan: &Plan,
@@ -69,7 +69,7 @@ impl Kernel {
         Ok(pair)
     }
 
-    /// Puts our HTB at a link's root, unless somebody else's qdisc is there.
+    /// Installs netnice's HTB at a link's root, unless the root has another qdisc.
     fn take_root(&mut self, device: &Device) -> Result<(), KernelError> {
         let roots = tc::qdiscs(&mut self.route)?;
         let root = roots
@@ -95,7 +95,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Makes and changes classes; gives back those to be removed once nothing points at them.
+    /// Makes and changes classes. Returns the classes to remove once no map entry refers to them.
     pub(super) fn enter_classes(&mut self, plan: &Plan) -> Result<Leaving, KernelError> {
         let nothing = Tree::new();
         let installed = self.installed.clone();
@@ -197,7 +197,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// Finds the stages of an earlier daemon, and the classes in them.
+    /// Finds the stages of an earlier daemon, and their classes.
     pub(super) fn find_stages(&mut self, devices: &[Device]) -> Result<(), KernelError> {
         let index = |name: &str| named(devices, name).map(|d| d.index);
         let pair = |near: &str, far: &str| {
@@ -239,11 +239,11 @@ impl Kernel {
         Ok(())
     }
 
-    /// Finds the stages of an earlier daemon and puts this daemon's programs in place of its.
+    /// Finds the stages of an earlier daemon and replaces its programs with this daemon's.
     pub(super) fn adopt_stages(&mut self) -> Result<(), KernelError> {
         let devices = device::list(&mut self.route)?;
         self.find_stages(&devices)?;
-        // The programs at the far ends are of the earlier daemon.
+        // The programs at the far ends are the earlier daemon's.
         let fars: Vec<Pair> = self
             .stages
             .cap
@@ -263,14 +263,15 @@ impl Kernel {
         Ok(())
     }
 
-    /// The classes that are on an interface now. A leaf's queue is taken for what it should be: it is only compared
-    /// with what was there before, and a queue of ours never changes by itself.
+    /// The present classes of an interface, without their queues. The queues of netnice's leaves
+    /// never change by themselves, so they are not read.
     pub(super) fn observe(&mut self, ifindex: u32, major: u16) -> Result<Tree, KernelError> {
         Ok(tree_of(tc::classes(&mut self.route, ifindex)?, major))
     }
 
-    /// Looks whether all classes and programs are there as they should be; tells what is not. Not `anew`: takes the classes
-    /// that the sample before this call has listed, where there was one.
+    /// Compares all classes and programs with the installed state, and returns a text for each
+    /// fault. If `anew` is false, uses the classes that the preceding [`Kernel::sample`] listed, if
+    /// any.
     pub fn audit(&mut self, anew: bool) -> Result<Vec<String>, KernelError> {
         let mut listed = std::mem::take(&mut self.listed);
         if anew {
@@ -288,7 +289,7 @@ impl Kernel {
             ));
         }
         let nothing = Tree::new();
-        // Put back below; thousands of classes are not copied each second.
+        // Restored below: copying thousands of classes each second costs too much.
         let installed = std::mem::take(&mut self.installed);
         for place in places(&self.stages, &installed, &installed, &nothing) {
             let listed = listed.remove(&place.ifindex).map(Ok);
@@ -332,7 +333,7 @@ fn tree_of(classes: Vec<FoundClass>, major: u16) -> Tree {
     .collect()
 }
 
-/// The trees that are or ought to be somewhere.
+/// All trees of the stages: the present one and the desired one.
 fn places<'a>(
     stages: &Stages,
     installed: &'a Plan,
@@ -375,7 +376,7 @@ fn places<'a>(
     places
 }
 
-/// A change in words.
+/// Describes a change in words.
 pub(super) fn describe(from: &Plan, to: &Plan) -> Vec<String> {
     let mut lines = Vec::new();
     let mut tell = |place: &str, major: u16, current: &Tree, desired: &Tree| {
@@ -427,7 +428,7 @@ fn rates(class: &Class) -> String {
     )
 }
 
-/// Leaves as the maps hold them.
+/// Converts a leaf to its form in the maps.
 pub(super) fn leaf(major: u16, leaf: Option<plan::Leaf>) -> abi::Leaf {
     leaf.map_or_else(abi::Leaf::default, |l| abi::Leaf {
         sparse: Handle::new(major, l.sparse).0,
@@ -438,12 +439,14 @@ pub(super) fn leaf(major: u16, leaf: Option<plan::Leaf>) -> abi::Leaf {
     })
 }
 
-/// Names of a link's receive stage. By index: a link's name may be as long as a name may be.
+/// The interface names of a link's receive stage. They contain the index, since a link's name may
+/// already have the maximum length.
 fn down_names(index: u32) -> (String, String) {
     (format!("nnd{index}"), format!("nne{index}"))
 }
 
-/// Handles of our HTBs: distinct, for one priority value must not select a class in two of them.
+/// The handles of netnice's HTBs. They differ because one priority value must not select a class in
+/// two of them.
 pub(super) const CAP_MAJOR: u16 = 0x4e00;
 pub(crate) const LINK_MAJOR: u16 = 0x4e10;
 pub(super) const DOWN_MAJOR: u16 = 0x4e20;

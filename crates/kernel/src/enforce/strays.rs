@@ -1,14 +1,15 @@
 //! Sockets that have no room for a tag.
 //!
-//! A tag is part of a socket's option memory, of which the kernel gives each socket little (`net.core.optmem_max`). A
-//! program can use all of it up, with group joins or a filter, and such a socket cannot be tagged any more. It is held all
-//! the same: its owner stands in a table of the programs (`stray_owns`) under the socket's cookie, a number that the kernel
-//! gives to no other socket. The programs look there only while the table may hold something, and what they find there counts
-//! more than a tag, which may be one of before that could not be replaced. Its control group they find out by themselves,
-//! and remember it in the same way (`stray_groups`).
+//! A tag is part of a socket's option memory, which the kernel limits for each socket
+//! (`net.core.optmem_max`). A program can use up all of it with group joins or a filter. Such a
+//! socket cannot be tagged any more, and its limit holds nevertheless: a table of the eBPF programs
+//! (`stray_owns`) has its owner under the socket's cookie, a number that the kernel gives to no
+//! other socket. The eBPF programs read this table only while it may have entries. An entry
+//! overrides a tag, which may be an old one that could not be replaced. The eBPF programs find the
+//! socket's cgroup by themselves and record it in the same way (`stray_groups`).
 //!
-//! A cookie is never given out again, so an entry of a socket that is gone does no harm but for its room and the time that
-//! looking takes; [`Kernel::sweep_strays`] removes it some time later.
+//! The kernel never reuses a cookie. So the entry of a closed socket costs only its memory and the
+//! time of the lookups. [`Kernel::sweep_strays`] removes it some time later.
 
 use std::{collections::BTreeSet, os::fd::BorrowedFd};
 
@@ -23,19 +24,19 @@ use crate::{
     programs::SocketRef,
 };
 
-/// How the owner of a socket was noted.
+/// The place where the owner of a socket is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tagged {
-    /// In the socket itself.
+    /// In the socket's tag.
     Itself,
-    /// By its cookie, for it has no room.
+    /// Under its cookie, because the socket has no room for a tag.
     ByNumber,
-    /// Not at all: the table is full.
+    /// Nowhere: the table is full.
     Not,
 }
 
 impl Kernel {
-    /// The owner of a socket, as the programs find it.
+    /// The owner of a socket, as the eBPF programs find it.
     pub(super) fn owner_of(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -53,7 +54,7 @@ impl Kernel {
         look_up(|| owners.get(&SocketRef(socket), 0))
     }
 
-    /// Notes the owner of a socket.
+    /// Records the owner of a socket.
     pub(super) fn write_owner(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -70,7 +71,7 @@ impl Kernel {
         match (written, cookie) {
             (Ok(()), cookie) => {
                 if let Some(cookie) = cookie.filter(|_| settings.strays != 0) {
-                    // It had no room before.
+                    // The socket may have had no room before.
                     programs
                         .hash::<u64, SockOwn>("stray_owns")?
                         .forget(&cookie)?;
@@ -100,7 +101,8 @@ impl Kernel {
         }
     }
 
-    /// Forgets sockets without room for a tag that are gone. To be called each second; looks once in [`LOOKS`] calls.
+    /// Removes the entries of closed sockets that had no room for a tag. To be called once a
+    /// second; every [`LOOKS`]th call searches.
     pub fn sweep_strays(&mut self) -> Result<(), KernelError> {
         self.looks = self.looks.wrapping_add(1);
         let Some(programs) = self
@@ -118,7 +120,7 @@ impl Kernel {
         let listed = Route::open_diagnosis().and_then(|mut diag| connections::list(&mut diag))?;
         let listed: BTreeSet<u64> = listed.iter().map(|socket| socket.cookie).collect();
 
-        // What is in no list has no port, and will be noted anew when it sends.
+        // A socket that is not listed has no port, and is recorded again when it sends.
         let mut groups = programs.hash::<u64, SockCgroup>("stray_groups")?;
         let there: Vec<u64> = groups.keys().flatten().collect();
         let (stay, gone): (Vec<u64>, Vec<u64>) = there
@@ -164,5 +166,5 @@ impl Kernel {
     }
 }
 
-/// Looking takes as long as there are sockets on this machine.
+/// The search takes time in proportion to the number of sockets on the machine.
 const LOOKS: u32 = 64;

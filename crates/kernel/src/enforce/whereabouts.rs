@@ -1,4 +1,4 @@
-//! Where a target's packets pass: which class of which interface holds them back.
+//! The classes that hold the packets of a target, and their interfaces.
 
 use netnice_core::units::Rate;
 
@@ -8,25 +8,25 @@ use crate::{
     tc::Handle,
 };
 
-/// One class that holds packets of a target back.
+/// One class that holds packets of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whereabouts {
-    /// The managed link that the class is of; none for the stage of limits.
+    /// The managed link of the class; `None` for the cap stage.
     pub link: Option<String>,
-    /// Whether it holds back what is received; else what is sent, or both.
+    /// Whether it holds received packets; else sent ones, or both.
     pub down: bool,
-    /// The interface on which the class is.
+    /// The interface that has the class.
     pub device: String,
     /// The class, as tc(8) names it.
     pub class: String,
-    /// The most that the class passes.
+    /// The highest rate of the class.
     pub most: Option<Rate>,
-    /// Whether the class is the target's own; else it is of a target around it.
+    /// Whether the class is the target's own; else a target around it has it.
     pub own: bool,
 }
 
 impl Kernel {
-    /// The classes that hold packets of a target back.
+    /// The classes that hold packets of a target.
     pub fn whereabouts(&self, id: u32) -> Vec<Whereabouts> {
         let mut found = Vec::new();
         if let Some(places) = self.installed.places.get(&id) {
@@ -74,7 +74,7 @@ impl Kernel {
     }
 }
 
-/// The class that a leaf hangs under, and the most that it passes.
+/// The parent class of a leaf, and its highest rate.
 fn node(tree: &Tree, leaf: Option<Leaf>, major: u16) -> Option<(String, Option<Rate>)> {
     let number = tree.get(&leaf?.bulk)?.parent;
     let class = tree.get(&number)?;

@@ -1,4 +1,4 @@
-//! Tests of what the eBPF programs see of an executable, against what the kernel says of a mapping of the same file.
+//! Tests that a lookup returns what the kernel reports for a mapping of the same file.
 
 use std::{
     ffi::{CStr, CString},
@@ -11,7 +11,7 @@ use super::*;
 /// Inode and device of a mapped file, from the kernel's own inode (/proc/self/maps).
 fn mapped(path: &Path) -> (u64, u32) {
     let file = fs::File::open(path).expect("the file is there");
-    // SAFETY: a fresh read-only mapping of one page that nobody reads; it stays until the test ends.
+    // SAFETY: a new read-only mapping of one page that is never read; it stays until the test ends.
     let at = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -73,7 +73,7 @@ fn what_nobody_can_execute_is_no_executable() {
     fs::remove_dir_all(&folder).expect("it was ours");
 }
 
-/// Mounts something; false where this user may not, or the kernel has no such file system.
+/// Mounts a file system. Returns false if this user may not, or the kernel does not support it.
 fn mount(kind: &CStr, at: &Path, options: &str) -> bool {
     let at = CString::new(at.to_str().expect("plain")).expect("no zero inside");
     let options = CString::new(options).expect("no zero inside");
@@ -84,15 +84,15 @@ fn mount(kind: &CStr, at: &Path, options: &str) -> bool {
     }
 }
 
-/// On an overlay of two file systems stat(2) tells a device that is neither's.
+/// On an overlay of two file systems, stat(2) returns a device that belongs to neither.
 #[test]
 fn an_executable_of_an_overlay_is_known_as_the_kernel_knows_it() {
     let folder = std::env::temp_dir().join(format!("netnice-overlay-{}", std::process::id()));
     let place = |name: &str| folder.join(name);
     let work = || {
-        // SAFETY: this thread alone gets mounts of its own, which end with it.
+        // SAFETY: only this thread gets its own mounts, which end with it.
         let alone = unsafe { libc::unshare(libc::CLONE_NEWNS | libc::CLONE_FS) == 0 };
-        // SAFETY: the strings are terminated; no data.
+        // SAFETY: the strings are terminated; there is no data.
         let private = alone
             && unsafe {
                 let none = std::ptr::null();
@@ -105,7 +105,7 @@ fn an_executable_of_an_overlay_is_known_as_the_kernel_knows_it() {
                 ) == 0
             };
         if !private || !mount(c"tmpfs", &folder, "") {
-            return None; // not root: there is nothing to be tried
+            return None; // not root: cannot be tested
         }
         for name in ["lower", "upper", "work", "all"] {
             fs::create_dir(place(name)).expect("a folder");
@@ -116,7 +116,7 @@ fn an_executable_of_an_overlay_is_known_as_the_kernel_knows_it() {
             ["lower", "upper", "work"].map(|n| place(n).display().to_string());
         let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
         if !mount(c"overlay", &place("all"), &options) {
-            return None; // a kernel without overlays
+            return None; // this kernel has no overlayfs
         }
         let program = place("all").join("program");
         Some((seen_by_thread(&program), mapped(&program)))
@@ -172,7 +172,7 @@ fn a_fifo_is_not_opened_and_a_users_eyes_do_not_see_roots_files() {
         );
         assert!(hidden.is_err(), "{hidden:?}");
         assert_eq!(hidden, missing);
-    } // else not root: nobody's rights but one's own can be taken
+    } // else not root: this process cannot take another user's rights
     let mut executables = Executables::default();
     for _ in 0..2 {
         assert!(executables.look(&place("open")).is_ok());

@@ -1,4 +1,4 @@
-//! The steps from the classes that are there to the ones that ought to be.
+//! The steps from the present classes to the desired classes.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::tc::LeafQueue;
 /// A step towards the desired tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Make this class, and its queue.
+    /// Make this class and its queue.
     Add(u16, Class),
     /// Change this class's parameters.
     Change(u16, Class),
@@ -18,19 +18,19 @@ pub enum Step {
     Remove(u16),
 }
 
-/// The steps from one tree to another, in two halves: between them the maps are switched, so that no packet is ever
-/// sent to a class that is not there.
+/// The steps from one tree to another, in two halves. The maps are switched between them, so that
+/// no packet is ever sent to a class that does not exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
-    /// What comes and changes.
+    /// Additions and changes.
     pub before: Vec<Step>,
-    /// What goes.
+    /// Removals.
     pub after: Vec<Step>,
 }
 
-/// The steps from the tree that is there to the one that ought to be. A class that hangs elsewhere now is removed with
-/// all below it and made anew, for HTB cannot move one. Rates that fall are changed before rates that rise, so that no
-/// ceiling is broken on the way.
+/// The steps from the present tree to the desired tree. A class with a new parent is removed with
+/// all classes below it and made again, because HTB cannot move a class. Falling rates are changed
+/// before rising rates, so that no ceiling is exceeded between the steps.
 pub fn difference(current: &Tree, desired: &Tree) -> Steps {
     let elsewhere: BTreeSet<u16> = desired
         .iter()
@@ -85,7 +85,7 @@ pub fn difference(current: &Tree, desired: &Tree) -> Steps {
     steps
 }
 
-/// A class and those above it.
+/// A class and its ancestors.
 fn ancestors(tree: &Tree, number: u16) -> impl Iterator<Item = u16> + '_ {
     let mut next = Some(number);
     std::iter::from_fn(move || {
@@ -105,5 +105,5 @@ fn deepest_first(tree: &Tree, numbers: &[u16]) -> Vec<u16> {
     order.into_iter().map(|(_, n)| n).collect()
 }
 
-/// HTB stops at eight levels.
+/// One more than the eight levels of HTB.
 const DEEPEST: usize = 9;

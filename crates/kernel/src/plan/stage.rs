@@ -1,4 +1,4 @@
-//! The nodes of one direction of one tree: who hangs under whom, what each is assured, and its classes.
+//! The nodes of one direction of one tree: their nesting, their assured rates and their classes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ pub(super) enum Direction {
     Down,
 }
 
-/// Who contains whom.
+/// The nesting of the targets.
 pub(super) struct Family<'a> {
     by_slot: BTreeMap<u16, &'a Target>,
 }
@@ -26,8 +26,8 @@ impl<'a> Family<'a> {
         }
     }
 
-    /// The target itself and those around it, inside out. It ends at a parent that is not there, and after as many
-    /// steps as there are targets, so that no input makes it loop.
+    /// The target and the targets around it, from the inside outwards. The chain ends at a missing
+    /// parent, and after as many steps as there are targets, so that no input makes it loop.
     fn chain(&self, target: &Target) -> impl Iterator<Item = &'a Target> + '_ {
         let mut next = self.by_slot.get(&target.slot).copied();
         std::iter::from_fn(move || {
@@ -53,18 +53,18 @@ pub(super) struct Stage<'a> {
     leaves: Leaves,
     longest: u32,
     direction: Direction,
-    /// The class above all nodes, if the tree has one.
+    /// The parent class of all nodes, if the tree has one.
     top: Option<HtbClass>,
     nodes: BTreeMap<u16, Node>,
 }
 
-/// One target's node.
+/// The node of one target.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     parent: Option<u16>,
-    /// Bytes per second that were promised to it.
+    /// Guaranteed rate in bytes per second.
     minimum: u64,
-    /// Bytes per second that it never exceeds.
+    /// Highest rate in bytes per second.
     ceil: u64,
     burst: Nanos,
     weight: u16,
@@ -73,7 +73,8 @@ struct Node {
 }
 
 impl<'a> Stage<'a> {
-    /// The limits of one direction. A limit on both directions together lives with the sending ones.
+    /// The limits of one direction. A limit on both directions together is in the tree of the
+    /// sending direction.
     pub(super) fn cap(desired: &Desired, family: &'a Family<'a>, direction: Direction) -> Self {
         let limit_of = |target: &Target| match (target.limit, direction) {
             (Limit::Each { up, .. }, Direction::Up) => up,
@@ -105,7 +106,7 @@ impl<'a> Stage<'a> {
         .with_parents()
     }
 
-    /// The parts of one direction of a managed link.
+    /// The shares of one direction of a managed link.
     pub(super) fn link(
         desired: &Desired,
         family: &'a Family<'a>,
@@ -157,7 +158,7 @@ impl<'a> Stage<'a> {
         .with_parents()
     }
 
-    /// Hangs every node under the nearest node around it.
+    /// Sets each node's parent to the nearest node around it.
     fn with_parents(mut self) -> Self {
         let slots: Vec<u16> = self.nodes.keys().copied().collect();
         for slot in slots {
@@ -177,7 +178,7 @@ impl<'a> Stage<'a> {
         self
     }
 
-    /// The node whose leaves a target's packets use.
+    /// The node that provides the leaves for a target's packets.
     pub(super) fn nearest(&self, target: &Target) -> Option<u16> {
         self.family
             .chain(target)
@@ -185,7 +186,7 @@ impl<'a> Stage<'a> {
             .find(|slot| self.nodes.contains_key(slot))
     }
 
-    /// Whether a target has a node here.
+    /// Whether a target has a node in this stage.
     pub(super) fn has_node(&self, slot: u16) -> bool {
         self.nodes.contains_key(&slot)
     }
@@ -194,7 +195,7 @@ impl<'a> Stage<'a> {
     pub(super) fn leaf(&self, slot: u16, tree: &Tree) -> Leaf {
         let [_, sparse, bulk, local] = self.numbers(slot);
         let window = window(self.nodes[&slot].ceil);
-        // The sparse leaf is assured a quarter of what the node's own leaves are.
+        // The sparse leaf has a quarter of the assured rate of the node's own leaves.
         let assured = tree.get(&sparse).map_or(0, |class| 4 * class.htb.rate);
         Leaf {
             sparse,
@@ -205,7 +206,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// The leaves of a node that is here, or in the other direction's stage.
+    /// The leaves of a node of this stage, or of the other direction's stage.
     pub(super) fn leaf_or(&self, other: &Self, slot: u16, tree: &Tree) -> Leaf {
         if self.nodes.contains_key(&slot) {
             self.leaf(slot, tree)
@@ -224,7 +225,7 @@ impl<'a> Stage<'a> {
         [own, own + 1, own + 2, own + 3]
     }
 
-    /// Nodes by the node that they hang under.
+    /// The nodes by parent.
     fn nested(&self) -> BTreeMap<Option<u16>, Vec<u16>> {
         let mut nested: BTreeMap<Option<u16>, Vec<u16>> = BTreeMap::new();
         for (slot, node) in &self.nodes {
@@ -268,7 +269,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What each node at the top of a link is assured beyond what was promised to it.
+    /// The assured rate of each top node of a link beyond its guarantee.
     fn shares(
         &self,
         tops: &[u16],
@@ -289,7 +290,7 @@ impl<'a> Stage<'a> {
             .collect()
     }
 
-    /// Writes a node, its leaves, and the nodes in it.
+    /// Writes a node, its leaves and the nodes nested in it.
     fn write_node(
         &self,
         slot: u16,
@@ -308,7 +309,8 @@ impl<'a> Stage<'a> {
             .unwrap_or_default();
         let promised: u64 = inside.iter().map(|s| self.promised(*s, nested)).sum();
         let spare = assured.saturating_sub(promised);
-        // What the node's own class and its bulk leaf are assured: on a limit nothing, so that they wait for its turn.
+        // The assured rates of the node's own class and its bulk leaf. In the cap stage the
+        // bulk leaf and a nested node's class have none, so that they wait for the outermost limit.
         let (whole, part) = match self.top {
             Some(_) if inside.is_empty() => (assured, spare - spare / 4),
             Some(_) => (assured, spare / 8),
@@ -326,7 +328,8 @@ impl<'a> Stage<'a> {
                 order,
             )
         };
-        // A limit lets pass what its burst allows; on a link a class must not lose the credit of its wait.
+        // A limit permits exactly its burst; on a link a class must not lose the credit of its
+        // waiting time.
         let run = match self.top {
             Some(_) => Run::Packets(node.burst),
             None => Run::Exactly(node.burst),
@@ -366,13 +369,13 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What a class without a promise is assured. In the cap stage next to nothing: the sum of many trickles would break
-    /// a small limit.
+    /// The assured rate of a class without a guarantee. In the cap stage it is almost nothing: the
+    /// sum of many such rates would exceed a small limit.
     fn least(&self) -> u64 {
         if self.top.is_some() { TRICKLE } else { 1 }
     }
 
-    /// What a node has been promised: its own minimum, or what is promised inside it.
+    /// The guaranteed rate of a node: its own minimum, or the sum inside it if that is more.
     fn promised(&self, slot: u16, nested: &BTreeMap<Option<u16>, Vec<u16>>) -> u64 {
         let inside = nested
             .get(&Some(slot))
@@ -382,11 +385,13 @@ impl<'a> Stage<'a> {
         self.nodes[&slot].minimum.max(sum)
     }
 
-    /// Bytes per turn of one unit of weight, times a thousand, among nodes that share a parent.
+    /// The quantum of one unit of weight in thousandths of a byte, among nodes with the same
+    /// parent.
     ///
-    /// HTB sends a whole packet even where the quantum is smaller, so shares are only right with quanta no smaller than
-    /// the longest packet. But no larger either: a class that is under its own rate for a moment loses the rest of its
-    /// turn (with 16 packets a turn, a class with a minimum got half its share of what was left over).
+    /// HTB sends a whole packet even if the quantum is smaller, so shares are correct only if no
+    /// quantum is below the longest packet. It must not be larger either: a class that is below its
+    /// own rate for a moment loses the rest of its turn (with 16 packets a turn, a class with a
+    /// minimum got half its share of the left-over).
     fn base_quantum(&self, siblings: &[u16]) -> u64 {
         let weights = || {
             siblings
@@ -445,12 +450,13 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// How long a class may run ahead.
+/// How long a class may exceed its rate.
 #[derive(Clone, Copy)]
 enum Run {
-    /// So long: HTB lets a packet go while the bucket is not overdrawn, however long the packet, so any bucket will do.
+    /// This time. HTB sends a packet of any length while the bucket is not overdrawn, so any bucket
+    /// size works.
     Exactly(Nanos),
-    /// So long, but two full packets at least.
+    /// This time, but at least two full packets.
     Packets(Nanos),
 }
 
@@ -466,7 +472,7 @@ fn htb(rate: u64, ceil: u64, run: Run, quantum: u32, priority: u32) -> HtbClass 
     }
 }
 
-/// How long a class of this rate may run ahead, in HTB's ticks.
+/// The burst of a class of this rate, in HTB's ticks.
 fn ticks(rate: u64, run: Run) -> u32 {
     let time = match run {
         Run::Exactly(burst) => burst.0,
@@ -480,7 +486,7 @@ fn quantum(base: u64, weight: u16) -> u32 {
 }
 
 fn fq_codel(rate: u64, direction: Direction) -> Queue {
-    // RFC 8290 5.2.2: the target is raised where a packet alone takes longer than it.
+    // RFC 8290 5.2.2: the target is raised if a single packet takes longer.
     let packet = FULL_PACKET * 1_000_000 / rate.max(1);
     let least = match direction {
         Direction::Up => 5_000,
@@ -492,7 +498,7 @@ fn fq_codel(rate: u64, direction: Direction) -> Queue {
     }
 }
 
-/// How long a window of the flow accounting is: ten packets at least.
+/// The length of a window of the flow accounting: at least ten packets.
 fn window(rate: u64) -> Nanos {
     Nanos((10 * FULL_PACKET * 1_000_000_000 / rate.max(1)).max(SHORTEST_WINDOW))
 }
@@ -509,48 +515,53 @@ fn to_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Class numbers that belong to one slot: four for up (or both), four for down.
+/// Class numbers of one slot: four for up (or both), four for down.
 pub(super) const BLOCK: u16 = 8;
 const REST_CLASS: u16 = 2;
 pub(super) const TOP_CLASS: u16 = 1;
-/// What a class without a promise is assured on a link, bytes per second: HTB wants a number, and this one is noise
-/// beside any link's rate.
+/// The assured rate of a class without a guarantee on a link, in bytes per second. HTB needs a
+/// number, and this one is negligible beside a link's rate.
 const TRICKLE: u64 = 1_000;
-/// A full Ethernet packet with its header.
+/// Bytes of a full Ethernet packet with its header.
 const FULL_PACKET: u64 = 1_514;
-/// A packet of segmentation offload, and lo's largest with its header.
+/// Bytes of the longest packet of segmentation offload, and of lo's longest with its header.
 const LARGEST_PACKET: u64 = 65_550;
-/// Below this rate, in bytes per second, a packet of segmentation offload takes longer than a millisecond.
+/// Below this rate, in bytes per second, a packet of segmentation offload takes longer than a
+/// millisecond.
 const CUT_BELOW: u64 = 62_500_000;
 const SMALL_QUANTUM: u32 = 1_514;
-/// HTB looks at quantum and priority of leaves alone, and keeps in any other class those that it was made with: one
-/// that changed would look for ever as if somebody had meddled.
+/// HTB uses quantum and priority of leaves only. For any other class it keeps the values from its
+/// creation. A change of them would look like a change by another program at every audit.
 const INNER_QUANTUM: u32 = SMALL_QUANTUM;
 const INNER_PRIORITY: u32 = 0;
-/// A flooding sender's socket buffer (net.core.wmem_default, 212,992 bytes of memory) holds about 140 kB of full
-/// packets. A FIFO that takes them all makes the sender wait, one that does not makes it burn a core on drops.
+/// Bytes. The socket buffer of a flooding sender (net.core.wmem_default, 212,992 bytes of memory)
+/// holds about 140 kB of full packets. A FIFO that takes them all makes the sender wait. A shorter
+/// one makes the sender use a core for drops.
 const FIFO_FLOOR: u64 = 164_000;
-/// Nobody waits on the receiving side: a remote sender fills whatever there is, and finds its rate by what is dropped. So
-/// a FIFO there is short: this long, but no less than a window that recovers from a loss without a timeout, twenty full
-/// packets, and at most one packet of segmentation offload.
+/// On the receiving side no sender waits for the queue: a remote sender fills any queue and finds
+/// its rate by losses. So a FIFO there is short: this time in ns, but at least a window that
+/// recovers from a loss without a timeout, twenty full packets, and at most one packet of
+/// segmentation offload.
 const RECEIVE_TIME: u64 = 100_000_000;
 const RECEIVE_FLOOR: u64 = 30_280;
-/// The delay that fq_codel aims at there, in µs. A flow of TCP has two packets under way at least. Eight of them at 3.7 Mbit/s
-/// in sum need a round trip of 52 ms; if the queue here is shorter, they send more than their part, and what is too much
-/// waits and is lost in front of the link, where all flows are alike. With 5 ms a minimum of 6 Mbit/s of 10 had 1 to 2 there,
-/// with 25 ms all of it.
+/// The target delay of fq_codel on the receiving side, in µs. A TCP flow has at least two packets
+/// in flight. Eight flows at 3.7 Mbit/s together need a round trip of 52 ms. If the queue here is
+/// shorter, they send more than their part, and the excess is queued and lost before the link,
+/// where all flows are treated alike. With 5 ms, a minimum of 6 Mbit/s of 10 got 1 to 2 there; with
+/// 25 ms it got all of it.
 const RECEIVE_TARGET: u64 = 25_000;
-/// How long a FIFO may be at high rates.
+/// The longest FIFO at high rates, in ns.
 const FIFO_TIME: u64 = 20_000_000;
-/// Ten packets: a sparse flow has at most one or two under way.
+/// Bytes of ten packets: a sparse flow has at most one or two in flight.
 const SPARSE_FLOOR: u64 = 15_140;
 const DEFAULT_BURST: Nanos = Nanos::from_millis(5);
-/// On a link whose classes are assured all of it, a class waits for its turn among the others; the credit that it
-/// gathers meanwhile must not be cut off, or it gets less than it is assured.
+/// The burst on a link. If the classes of a link are assured all of its rate, a class waits for its
+/// turn among the others. The credit that it collects meanwhile must not be cut off; otherwise it
+/// gets less than its assured rate.
 const LINK_BURST: Nanos = Nanos::from_millis(25);
 const DEFAULT_WEIGHT: u16 = 100;
 const DEFAULT_PRIORITY: u8 = 4;
 const SHORTEST_WINDOW: u64 = 100_000_000;
 const PSCHED_SHIFT: u32 = 6;
-/// Ticks are 32 bits wide: 274 s.
+/// In ns; ticks are 32 bits wide: 274 s.
 const LONGEST_BURST: u64 = (u32::MAX as u64) << PSCHED_SHIFT;

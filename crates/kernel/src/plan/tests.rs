@@ -1,4 +1,4 @@
-//! What a plan must hold whatever is desired, and the steps between two plans.
+//! Properties of every plan, and of the steps between two plans.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{plan as plan_for, stage::TOP_CLASS, *};
 use crate::tc::Queue;
 
-/// The plan when everybody is busy.
+/// The plan if all targets are busy.
 fn plan(desired: &Desired) -> Plan {
     plan_for(desired, &Quiet::new())
 }
@@ -74,7 +74,7 @@ fn desired(targets: Vec<Target>) -> Desired {
     }
 }
 
-/// Carries steps out on a tree as the kernel would, and refuses what the kernel refuses.
+/// Applies steps to a tree as the kernel would, and rejects what the kernel rejects.
 fn carry_out(tree: &mut Tree, steps: &[Step]) {
     for step in steps {
         match step {
@@ -119,7 +119,7 @@ fn carry_out(tree: &mut Tree, steps: &[Step]) {
     }
 }
 
-/// What all leaves below a class are assured together, and how many they are.
+/// The sum of the assured rates of all leaves below a class, and their number.
 fn assured_to_leaves(tree: &Tree, number: u16) -> (u64, u64) {
     let below = tree.iter().filter(|(_, class)| class.parent == number);
     below.fold((0, 0), |(sum, count), (n, class)| {
@@ -131,7 +131,7 @@ fn assured_to_leaves(tree: &Tree, number: u16) -> (u64, u64) {
     })
 }
 
-/// What must hold of every tree.
+/// Checks the properties of every tree.
 fn check(tree: &Tree, whole: u64) {
     for (number, class) in tree {
         let below: Vec<(&u16, &Class)> = tree.iter().filter(|(_, c)| c.parent == *number).collect();
@@ -146,13 +146,14 @@ fn check(tree: &Tree, whole: u64) {
         );
         assert!(class.htb.ceil <= whole);
         assert!(class.htb.quantum >= 1_514 && class.htb.burst > 0 && class.htb.cburst > 0);
-        // A trickle of 1,000 bytes per second for each class without a promise is noise on a link, but not in a limit.
+        // The rate of 1,000 bytes per second for each class without a guarantee is negligible on a
+        // link, but not in a limit.
         let (promised, noise) = match tree.contains_key(&TOP_CLASS) {
             true => (
                 below.iter().map(|(_, c)| c.htb.rate).sum(),
                 1_000 * below.len() as u64,
             ),
-            // In the cap stage a class in between is assured nothing itself, so what counts is the leaves'.
+            // In the cap stage an inner class has no assured rate itself, so the leaves count.
             false => assured_to_leaves(tree, *number),
         };
         let has = match tree.contains_key(&TOP_CLASS) {
@@ -191,7 +192,8 @@ fn a_limit_becomes_a_class_with_three_leaves() {
     assert_eq!(cap.own, [true, false]);
 }
 
-/// A leaf that is assured a part sends by that and by what is lent, and so two packets together.
+/// A leaf with an assured rate would send at that rate and by borrowing, and so two packets
+/// together.
 #[test]
 fn bulk_packets_of_a_limit_wait_for_one_clock() {
     let plan = plan(&desired(vec![
@@ -325,7 +327,7 @@ fn minimums_on_a_link_are_what_was_granted() {
     ]));
     let trees = &plan.links["eth0"];
     let up = trees.trees[0].as_ref().expect("the link is managed");
-    let part = 2_500_000 / 3; // what is left over, in three equal parts
+    let part = 2_500_000 / 3; // the left-over, in three equal parts
     assert_eq!(
         [up[&8].htb.rate, up[&16].htb.rate, up[&2].htb.rate],
         [7_500_000 + part, 2_500_000 + part, part]
@@ -477,13 +479,13 @@ fn any_target(slot: u16) -> impl Strategy<Value = Target> {
         min_down: down.map(rate),
         max: up.filter(|_| slice).map(rate),
     }));
-    // A parent of a lower slot: no cycles. Deep chains are admission's to refuse, so parents are few.
+    // A parent has a lower slot: no cycles. Admission rejects deep chains, so parents are few.
     let parent = proptest::option::of(1u16..=3);
     (limit, share, 1u16..=1_000, 0u8..8, parent).prop_map(
         move |(limit, share, weight, priority, parent)| Target {
             parent: parent.filter(|p| *p < slot),
             limit,
-            // What is inside a slice was admitted to fit it.
+            // Admission ensured that the members of a slice fit into it.
             share: share.map(|share| Share {
                 max: share.max.filter(|_| slot > 3),
                 ..share
@@ -543,7 +545,7 @@ proptest! {
             let steps = difference(&old, &new);
             let mut tree = old;
             carry_out(&mut tree, &steps.before);
-            // Between the halves the maps are switched: every leaf that they name is there.
+            // Between the halves the maps are switched: every leaf in them exists.
             let leaves: BTreeSet<u16> = new.iter().filter(|(_, c)| c.queue.is_some()).map(|(n, _)| *n).collect();
             prop_assert!(leaves.iter().all(|n| tree.contains_key(n)));
             carry_out(&mut tree, &steps.after);

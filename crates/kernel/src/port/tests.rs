@@ -1,4 +1,4 @@
-//! On lo.
+//! Tests on lo.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -44,7 +44,7 @@ fn nothing_that_is_sent_there_is_kept() {
     // SAFETY: the number outlives the call.
     let done = unsafe { libc::ioctl(held.socket.as_raw_fd(), libc::FIONREAD, &raw mut waiting) };
     assert_eq!((done, waiting), (0, 0));
-    // And nobody says that there is no such port.
+    // No ICMP message reports an unreachable port.
     sender.send(b"again").expect("no error came back");
 }
 

@@ -1,12 +1,13 @@
-//! Copies of other processes' sockets, which nobody waits for to be closed.
+//! Copies of other processes' sockets whose close never blocks.
 //!
-//! Who closes the last copy of a TCP socket with unsent data waits as long as its owner said (SO_LINGER), and a copy of
-//! ours is the last one if the owner ends or closes meanwhile. A thread that ends waits for none (`PF_EXITING`: inet_release
-//! in net/ipv4/af_inet.c). So copies are taken by a thread with a table of descriptors of its own, and closed by nothing
-//! but its end.
+//! The process that closes the last copy of a TCP socket with unsent data waits as long as the
+//! owner set (SO_LINGER). A copy in this process becomes the last one if the owner ends or closes
+//! the socket meanwhile. The kernel skips this wait for a thread that ends (`PF_EXITING`:
+//! inet_release in net/ipv4/af_inet.c). So a thread with its own descriptor table takes the copies,
+//! and only the end of that thread closes them.
 //!
 //! ```text
-//! apart(|here| ..)   a thread, its table a copy of ours
+//! apart(|here| ..)   a thread with a copy of this descriptor table
 //!   → here.take(process, number)   a socket of another process
 //!   → the thread ends: the kernel closes its table
 //! ```
@@ -20,16 +21,21 @@ use std::{
 
 use super::{PidFd, SO_NETNS_COOKIE, option};
 
-/// How many copies one thread should take: each is open until it ends.
+/// The most copies that one thread should take: each stays open until the thread ends.
 pub const AT_ONCE: usize = 128;
 
-/// Runs something in a thread in which sockets can be taken. A descriptor that is opened there means nothing outside.
+/// Runs a function in a thread that may take sockets. A descriptor opened there is not valid
+/// outside.
+///
+/// # Errors
+/// The thread cannot be started, or it cannot have a descriptor table of its own.
 pub fn apart<T: Send>(what: impl FnOnce(&Apart) -> T + Send) -> io::Result<T> {
     thread::scope(|scope| {
         let thread = thread::Builder::new()
             .name("sockets".to_owned())
             .spawn_scoped(scope, || {
-                // SAFETY: no pointers. Both tables have the same descriptors, so all that is open stays so.
+                // SAFETY: no pointers. Both tables have the same descriptors, so all open ones stay
+                // open.
                 if unsafe { libc::unshare(libc::CLONE_FILES) } < 0 {
                     return Err(io::Error::last_os_error());
                 }
@@ -41,12 +47,13 @@ pub fn apart<T: Send>(what: impl FnOnce(&Apart) -> T + Send) -> io::Result<T> {
     })
 }
 
-/// That the calling thread has a table of its own. It stays there.
+/// Proof that the calling thread has its own descriptor table. It cannot leave the thread.
 #[derive(Debug)]
 pub struct Apart(PhantomData<*const ()>);
 
 impl Apart {
-    /// A copy of a socket, or of another descriptor, of a process; none if it is closed, or the process has ended.
+    /// Copies a socket, or another descriptor, of a process. Returns `None` if it is closed or the
+    /// process has ended.
     pub fn take<'a>(
         &'a self,
         process: &PidFd,
@@ -62,7 +69,8 @@ impl Apart {
                 _ => Err(error),
             };
         }
-        // SAFETY: it is open until this thread ends, and the copy does not outlive `self`, which stays in this thread.
+        // SAFETY: the descriptor stays open until this thread ends, and the copy does not outlive
+        // `self`, which stays in this thread.
         let fd = unsafe { BorrowedFd::borrow_raw(fd as RawFd) };
         Ok(Some(SocketCopy(fd)))
     }
@@ -78,29 +86,30 @@ impl AsFd for SocketCopy<'_> {
     }
 }
 
-/// What a socket is, as far as ownership goes.
+/// The properties of a socket that matter for ownership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketFacts {
-    /// The namespace that it belongs to.
+    /// The cookie of its network namespace.
     pub netns_cookie: u64,
     /// Whether it accepts connections.
     pub listens: bool,
     /// `IPPROTO_*`.
     pub protocol: i32,
-    /// Who made it.
+    /// The user id of its creator.
     pub uid: u32,
-    /// Its number.
+    /// Its inode number.
     pub inode: u64,
 }
 
 impl SocketFacts {
-    /// Reads what a socket is; none for what is no socket of the internet families.
+    /// Reads the properties of a socket. Returns `None` for other descriptors and other address
+    /// families.
     pub fn of(socket: BorrowedFd<'_>) -> Option<SocketFacts> {
         let domain = option::<i32>(socket, libc::SO_DOMAIN)?;
         if domain != libc::AF_INET && domain != libc::AF_INET6 {
             return None;
         }
-        // SAFETY: all bits zero are a value of this plain structure.
+        // SAFETY: zeros are a valid value of this plain structure.
         let mut stat: libc::stat = unsafe { std::mem::zeroed() };
         // SAFETY: the structure outlives the call.
         let done = unsafe { libc::fstat(socket.as_raw_fd(), &mut stat) };

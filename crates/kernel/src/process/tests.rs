@@ -1,4 +1,4 @@
-//! Tests of what /proc says of processes.
+//! Tests of the process properties in /proc.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use super::*;
 fn a_process_goes_on_until_it_begins_to_end() {
     assert!(goes_on(std::process::id()));
     let mut child = std::process::Command::new("true").spawn().expect("a child");
-    // Nobody has waited for it: it stays as a zombie, which is there but does not go on.
+    // Nothing has waited for the child: it is a zombie, which exists but does not go on.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while goes_on(child.id()) {
         assert!(std::time::Instant::now() < until, "it never ends");
@@ -58,7 +58,7 @@ fn the_last_copy_of_a_socket_that_lingers_is_closed_without_waiting() {
         l_onoff: 1,
         l_linger: 600,
     };
-    // SAFETY: the structure outlives the call, which is told its size.
+    // SAFETY: the structure outlives the call, and its size is passed.
     let set = unsafe {
         libc::setsockopt(
             near.as_raw_fd(),

@@ -1,4 +1,4 @@
-//! Asked of the namespace that the tests run in: only lo is counted on.
+//! Tests in the namespace of the test run, where only lo is expected.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn the_way_to_this_host_is_local() {
 #[test]
 fn a_host_that_cannot_be_reached_is_no_error() {
     let mut route = Route::open().expect("a connection");
-    // Over an interface that is not there.
+    // An interface that does not exist.
     let to = IpAddr::from([192, 0, 2, 7]);
     let found = way(&mut route, to, None, Some(u32::MAX / 2)).expect("an answer");
     assert_eq!(found, None);
