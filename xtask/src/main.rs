@@ -10,7 +10,7 @@
 //! | `tidy` | [`tidy`] | the project's own rules: layers, sizes, names, `unsafe`, links |
 //! | `check` | [`check`] | formatting, lints, tidy, documentation, dependencies |
 //! | `setup` | [`setup`] | installs missing packages by apt, and nothing else |
-//! | `build`, `demo`, `test`, `bench`, `long` | [`suite`] | the release programs, and runs of them |
+//! | `build`, `demo`, `test`, `bench`, `long` | [`suite`] | the release programs and their runs |
 //! | `fuzz` | [`fuzz`] | each property for a time; with `--learn` the targets of `fuzz/` |
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
 //! | `loom` | [`model`] | the ring's cursors and doorbells under loom |
