@@ -307,7 +307,7 @@ fn keeps(within: Nanos) -> Result<bool, Trouble> {
     Ok(read.is_ok() && matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-/// The target whose state the request asks for, in words; `None` if the request is about several.
+/// The target whose state the request asks for, in words; `None` for any other request.
 fn one_target(request: &Request) -> Option<String> {
     match request {
         Request::Own(_) => Some("this process".to_string()),

@@ -2,8 +2,8 @@
 //! each session.
 //!
 //! Input is a configuration file and perhaps a total. Each session's program starts after its limit
-//! is in force. Fails if the configuration is invalid, the user is not root, or no daemon can be
-//! reached.
+//! is in force. Fails if the configuration is invalid, a port is taken, the user is not
+//! root, or no daemon can be reached.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;

@@ -54,6 +54,6 @@ On a terminal this fills the screen: ? shows the keys. Elsewhere, and where TERM
 tables follow each other. With --json each is one line as `show --json` prints it.
 NO_COLOR leaves colours away; without a UTF-8 locale everything is ASCII.";
 
-/// Limits of `--interval`. A user cannot read faster tables; slower ones do not show a course.
+/// Bounds of `--interval`: a user cannot read faster tables, and slower ones show no course.
 const SHORTEST_INTERVAL: Nanos = Nanos::from_millis(100);
 const LONGEST_INTERVAL: Nanos = Nanos::from_secs(3600);

@@ -96,7 +96,7 @@ impl Messages {
         }
     }
 
-    /// Returns the first message if it is complete at time `now`.
+    /// Returns the first message if it is complete at time `now`, or if too many are open.
     pub(super) fn poll(&mut self, now: u64) -> Option<Message> {
         let gap = self.gap.unwrap_or_default().0;
         let first = self.open.front()?;
