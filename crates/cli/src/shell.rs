@@ -19,8 +19,8 @@
 //! shows the typed text. A user's function with an `@rate` runs in a subshell that first limits
 //! itself ([`Asked::Limit`]). A builtin runs in the shell itself and gets no limit.
 //!
-//! The verbs except `shell-init` are for that text only and hidden in the help. They fail if
-//! the daemon refuses their request or cannot be reached.
+//! The verbs except `shell-init` are for that text only and hidden in the help. A limit
+//! fails if the daemon refuses it or cannot be reached.
 
 mod words;
 
