@@ -1,13 +1,15 @@
-//! Processors that do not fall asleep while system tests run.
+//! Keeps the processors awake while system tests run.
 //!
-//! The cables of a test's world are queues of the kernel, which are as exact as its timers. A virtual processor that sleeps is woken when
-//! its host has time: on a busy one cables of 20 Mbit/s carried 15, and what is promised on them could not be told from what they lack.
-//! Tests judge netnice, not that; experiments run on the machine as it is.
+//! The cables of a test's world are kernel queues, whose accuracy is that of the kernel's timers.
+//! The host wakes a sleeping virtual processor only when the host has time. On a busy host cables
+//! of 20 Mbit/s carried 15, and a failed promise looked like a slow cable. So tests, which judge
+//! netnice only, keep the processors awake. Experiments run on the machine as it is.
 
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 
-/// As long as it lives processors are kept awake (Linux: Documentation/power/pm_qos_interface.rst). Nothing where the kernel cannot be asked.
+/// Keeps the processors out of deep sleep while the returned file is open (Linux:
+/// Documentation/power/pm_qos_interface.rst). `None` if the kernel does not offer this.
 #[must_use]
 pub fn keep() -> Option<File> {
     let mut wish = OpenOptions::new()

@@ -1,14 +1,16 @@
-//! The README's two commands on a machine that has nothing but git, a C compiler and Rust.
+//! Runs the README's two commands on a machine that has only git, a C compiler and Rust.
 //!
 //! ```text
-//! debootstrap (kept under target/bare/SUITE)  →  a copy of it  →  a fresh clone of this repository's HEAD
-//!   →  enter.sh: mounts in a namespace of their own, chroot, make TARGET… without a hand on it
-//!   →  whatever process still lives in there afterwards is named, ended, and a failure
+//! debootstrap (kept under target/bare/SUITE)  →  a copy of it
+//!   →  a fresh clone of this repository's HEAD
+//!   →  enter.sh: mounts in a namespace of their own, chroot, make TARGET… without input
+//!   →  processes still running in there afterwards are named and ended, and fail the run
 //! ```
 //!
-//! Rust is this machine's toolchain, mounted read-only, since not every machine can reach where toolchains
-//! come from; so is cargo's configuration of registries, if there is one. Network and process numbers are
-//! this machine's: packages and crates have to be downloaded. What is not committed is not tested.
+//! Rust is this machine's toolchain, mounted read-only, because not every machine can reach the
+//! source of toolchains; cargo's configuration of registries is copied in, if there is one. The
+//! network and the process numbers are this machine's, because packages and crates have to be
+//! downloaded. Changes that are not committed are not tested.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -21,7 +23,7 @@ use crate::setup::{self, Use};
 use crate::step::{self, Step};
 use crate::tree::Tree;
 
-/// `bare [--keep] [--suite S] [TARGET…]`.
+/// Runs `bare [--keep] [--suite S] [TARGET…]`. Fails if a target fails or leaves a process running.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let order = Order::parse(words)?;
     step::require_root("cargo xtask bare", "it makes a chroot and mounts in it")?;
@@ -41,7 +43,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     machine.remove()
 }
 
-/// Fails if these arguments make no sense.
+/// Fails if these arguments are invalid.
 pub fn reads(words: &[&str]) -> Result<()> {
     Order::parse(words).map(drop)
 }
@@ -78,7 +80,7 @@ impl<'a> Order<'a> {
     }
 }
 
-/// A freshly installed system, made once per suite.
+/// Installs the base system of a suite, once per suite, and returns its folder.
 fn base(folder: &Path, suite: &str) -> Result<PathBuf> {
     let base = folder.join(suite);
     if base.is_dir() {
@@ -100,14 +102,14 @@ fn base(folder: &Path, suite: &str) -> Result<PathBuf> {
     Ok(base)
 }
 
-/// The copy that is worked in.
+/// A copy of the base system to work in.
 pub struct Machine {
-    /// Its root folder.
+    /// The root folder of the copy.
     pub root: PathBuf,
 }
 
 impl Machine {
-    /// A fresh machine that can reach what this one reaches.
+    /// Creates a fresh machine with this machine's access to the network.
     pub fn new(tree: &Tree, suite: &str) -> Result<Machine> {
         let folder = tree.target.join("bare");
         let machine = Machine::fresh(&base(&folder, suite)?, folder.join("root"))?;
@@ -134,7 +136,8 @@ impl Machine {
             .run()
     }
 
-    /// Names, certificates and registries that this machine uses to reach the outside.
+    /// Copies the host names, certificates and registries that this machine uses to reach the
+    /// network.
     fn trust_of_this_machine(&self) -> Result<()> {
         let copies = [
             ("/etc/resolv.conf".into(), "etc/resolv.conf"),
@@ -159,7 +162,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Runs a command in a folder of it, to the end of everything that it started.
+    /// Runs a command in a folder of the machine. Fails if the command fails or leaves a process
+    /// running.
     pub fn run(&self, folder: &str, words: &[&str]) -> Result<()> {
         let sysroot = Step::new("rustc").args(["--print", "sysroot"]).capture()?;
         let enter = self.root.with_file_name("enter.sh");
@@ -171,7 +175,8 @@ impl Machine {
             .args([sysroot.trim(), folder])
             .args(words)
             .no_input();
-        // The chroot starts with an environment of its own; what `make` and cargo set for us is not its.
+        // The chroot has an environment of its own, without the variables that `make` and cargo set
+        // here.
         for (key, _) in std::env::vars_os() {
             let key = key.to_string_lossy();
             if !KEPT_VARIABLES.contains(&key.to_ascii_lowercase().as_str()) {
@@ -198,7 +203,7 @@ impl Machine {
         }
     }
 
-    /// Ends every process whose root folder is the chroot, and names them.
+    /// Ends every process whose root folder is the chroot, and returns their names.
     fn end_leftovers(&self) -> Result<Vec<String>> {
         let mut left = Vec::new();
         for entry in std::fs::read_dir("/proc")? {
@@ -215,13 +220,13 @@ impl Machine {
         Ok(left)
     }
 
-    /// Removes it, unless something is still mounted in it.
+    /// Removes the machine. Fails if something is still mounted in it.
     pub fn remove(self) -> Result<()> {
         remove_tree(&self.root)
     }
 }
 
-/// Removes a chroot; refuses to follow anything that is still mounted in it.
+/// Removes a chroot. Fails if something is still mounted in it.
 fn remove_tree(root: &Path) -> Result<()> {
     if !root.exists() {
         return Ok(());
@@ -240,10 +245,10 @@ fn remove_tree(root: &Path) -> Result<()> {
         .run()
 }
 
-/// Where the clone lies, from the chroot's root folder.
+/// The folder of the clone, relative to the chroot's root folder.
 const CLONE: &str = "src/netnice";
 const ENTER: &str = include_str!("bare/enter.sh");
-/// How to reach the outside, and nothing else of this machine's environment.
+/// The variables that the chroot gets: the terminal, and the access to the network.
 const KEPT_VARIABLES: [&str; 5] = ["term", "http_proxy", "https_proxy", "no_proxy", "all_proxy"];
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Cargo programs of a fixed version, installed by cargo where they are missing.
+//! Cargo programs of a fixed version; cargo installs a missing one.
 //!
-//! The program is looked for on the `PATH`, in cargo's folder and in the target folder, and the first
-//! of the right version is used. If there is none of any version, `cargo install` installs it into
-//! cargo's folder. If there is another version, that one is left alone, and the right version is
+//! The search covers the `PATH`, cargo's folder and the target folder, and takes the first program
+//! of the right version. If there is none of any version, `cargo install` installs it into cargo's
+//! folder. If there is another version, that one stays unchanged, and the right version is
 //! installed into the target folder (`target/tools/NAME-VERSION`).
 
 use std::path::{Path, PathBuf};
@@ -14,19 +14,19 @@ use crate::tree::Tree;
 
 /// A program that cargo installs.
 pub struct CargoTool {
-    /// Its package, and its program: `cargo-deny`.
+    /// Name of the package and of its program, for example `cargo-deny`.
     pub name: &'static str,
     /// The only version that is used.
     pub version: &'static str,
-    /// What `cargo install` is told besides, for a shorter build.
+    /// Further arguments of `cargo install`, for a shorter build.
     pub build: &'static [&'static str],
 }
 
 impl CargoTool {
-    /// The path of the program; it is built and installed if it is not there.
+    /// The path of the program. Builds and installs a missing program.
     ///
     /// # Errors
-    /// If cargo cannot install it: the registry is out of reach, or the build fails.
+    /// If cargo cannot install the program: the registry is out of reach, or the build fails.
     pub fn ensure(&self, tree: &Tree) -> Result<PathBuf> {
         let usual = install_folder().join("bin").join(self.name);
         let usual = usual.is_file().then_some(usual);
@@ -71,7 +71,7 @@ impl CargoTool {
         if !file.is_file() {
             return false;
         }
-        // A program for `cargo nextest` is called with that word first.
+        // Cargo calls the program of `cargo nextest` with that word as its first argument.
         let verb = self.name.strip_prefix("cargo-").unwrap_or(self.name);
         let said = std::process::Command::new(file)
             .args([verb, "--version"])
@@ -79,7 +79,7 @@ impl CargoTool {
         said.is_ok_and(|said| self.names_version(&String::from_utf8_lossy(&said.stdout)))
     }
 
-    /// `cargo-deny 0.20.2`, or with more behind it.
+    /// True for text such as `cargo-deny 0.20.2`, perhaps with more behind it.
     fn names_version(&self, said: &str) -> bool {
         let line = said.lines().next().unwrap_or("");
         let mut words = line.split_whitespace();
@@ -91,14 +91,14 @@ impl CargoTool {
     }
 }
 
-/// Where cargo keeps its configuration and what it installed.
+/// The folder of cargo's configuration and installed programs.
 pub fn cargo_home() -> PathBuf {
     let own = std::env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cargo");
     own.unwrap_or_else(home)
 }
 
-/// Where `cargo install` puts what it installs.
+/// The folder that `cargo install` installs into.
 fn install_folder() -> PathBuf {
     std::env::var_os("CARGO_INSTALL_ROOT").map_or_else(cargo_home, PathBuf::from)
 }

@@ -1,5 +1,5 @@
-//! What a change must pass before anybody reads it: cheap, needs no network namespaces, and needs
-//! root only to install what is missing.
+//! The checks before each review of a change. They are cheap, need no network namespaces, and need
+//! root only to install a missing package. Fails at the first check that fails.
 
 use anyhow::Result;
 
@@ -9,7 +9,7 @@ use crate::step::{self, Step};
 use crate::tidy;
 use crate::tree::Tree;
 
-/// Formatting, lints, the rules of the house, documentation without warnings, and dependencies.
+/// Checks formatting, lints, the project's rules, documentation without warnings, and dependencies.
 pub fn run(tree: &Tree) -> Result<()> {
     // clippy runs the build scripts, and they compile the eBPF programs.
     setup::ensure(tree, Use::Build)?;
@@ -38,7 +38,7 @@ pub fn run(tree: &Tree) -> Result<()> {
             "--document-private-items",
             "--quiet",
         ])
-        // Private items are documented too, so links to them lead somewhere.
+        // The build documents private items too, so links to them are valid.
         .env(
             "RUSTDOCFLAGS",
             "-D warnings -A rustdoc::private_intra_doc_links",
@@ -49,7 +49,7 @@ pub fn run(tree: &Tree) -> Result<()> {
     Ok(())
 }
 
-/// Licences, sources and advisories of the crates of others, by `deny.toml`.
+/// Checks licences, sources and advisories of foreign crates with `deny.toml`.
 fn dependencies(tree: &Tree) -> Result<()> {
     let program = DENY.ensure(tree)?;
     let deny = || {
@@ -61,13 +61,13 @@ fn dependencies(tree: &Tree) -> Result<()> {
     let check = ["check", "--hide-inclusion-graph"];
     let kinds = ["licenses", "bans", "sources"];
     deny().args(check).args(kinds).run()?;
-    // By `fuzz/deny.toml`.
+    // With `fuzz/deny.toml`.
     deny()
         .args(["--manifest-path", FUZZ])
         .args(check)
         .args(kinds)
         .run()?;
-    // The advisories are a git repository on a forge, which not every machine reaches.
+    // The advisories are a git repository on a forge that not every machine can reach.
     let fetched = deny().args(["fetch", "db"]).env("GIT_TERMINAL_PROMPT", "0");
     if let Some(why) = fetched.try_in_silence()? {
         eprintln!("check: advisories were not checked: their database cannot be fetched: {why}");
@@ -80,9 +80,9 @@ fn dependencies(tree: &Tree) -> Result<()> {
         .run()
 }
 
-/// A workspace of its own, for what is built with a nightly compiler.
+/// The workspace of code that needs a nightly compiler.
 const FUZZ: &str = "fuzz/Cargo.toml";
-/// Built without optimisation: that takes half the time, and a check takes a second.
+/// Built without optimisation: the build takes half the time, and a check takes a second.
 const DENY: CargoTool = CargoTool {
     name: "cargo-deny",
     version: "0.20.2",

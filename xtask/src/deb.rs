@@ -1,13 +1,14 @@
-//! The Debian packages in `target/deb`: `netnice` with the programs and the service, `libnetnice0` with the C library, and
-//! `libnetnice-dev` with what is needed to build with it.
+//! Builds the Debian packages in `target/deb`: `netnice` with the programs and the service,
+//! `libnetnice0` with the C library, and `libnetnice-dev` with the files to build with that
+//! library.
 //!
 //! ```text
-//! release programs ─strip─> tree of files ─> control (dpkg-shlibdeps finds what the programs are linked with)
+//! release programs ─strip─> tree of files ─> control (dpkg-shlibdeps finds the shared libraries)
 //!                           pages, completions, units, documents         ─> md5sums ─> dpkg-deb
 //! ```
 //!
-//! The files that are no Rust are in `packaging/`. [`trial`] installs the packages on a fresh machine, uses it, upgrades
-//! it while a limit is in force, and removes them.
+//! The files that are not Rust are in `packaging/`. [`trial`] installs the packages on a fresh
+//! machine, uses them, upgrades them while a limit is in force, and removes them.
 
 mod trial;
 
@@ -22,7 +23,7 @@ use crate::step::Step;
 use crate::suite;
 use crate::tree::Tree;
 
-/// `deb [--try]`.
+/// Runs `deb [--try]`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let is_trial = parse(words)?;
     setup::ensure(tree, Use::Package)?;
@@ -42,12 +43,12 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Fails if these arguments make no sense.
+/// Fails if these arguments are invalid.
 pub fn reads(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }
 
-/// Whether the packages are to be tried.
+/// True if the packages are to be tried.
 fn parse(words: &[&str]) -> Result<bool> {
     match words {
         [] => Ok(false),
@@ -56,7 +57,7 @@ fn parse(words: &[&str]) -> Result<bool> {
     }
 }
 
-/// Builds all packages of a version.
+/// Builds all packages of a version and returns their files.
 fn build(tree: &Tree, version: &str) -> Result<Vec<PathBuf>> {
     let folder = tree.target.join("deb");
     let arch = Step::new("dpkg").args(["--print-architecture"]).capture()?;
@@ -102,17 +103,16 @@ fn build(tree: &Tree, version: &str) -> Result<Vec<PathBuf>> {
     Ok(packages)
 }
 
-/// One of the packages.
 struct Part {
     name: &'static str,
     kind: Kind,
     section: &'static str,
-    /// Further fields of its control file, each a line.
+    /// Further fields of its control file, one per line.
     fields: &'static str,
     description: &'static str,
 }
 
-/// What a package holds.
+/// The content of a package.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Programs,
@@ -120,7 +120,7 @@ enum Kind {
     Development,
 }
 
-/// The tree of files that the package holds.
+/// The tree of files of one package.
 struct Stage {
     root: PathBuf,
     source: PathBuf,
@@ -139,7 +139,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What the program itself can write: manual pages and completions.
+    /// Adds the files that the program generates: manual pages and completions.
     fn pages(&self, built: &Path, folder: &Path) -> Result<()> {
         let program = built.join("netnice");
         let pages = folder.join("man");
@@ -176,7 +176,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What every package has: its copyright and its changelog.
+    /// Adds the copyright and the changelog, which every package has.
     fn papers(&self, part: &Part) -> Result<()> {
         let read = |from: &str| {
             fs::read(self.source.join(from)).with_context(|| format!("cannot read {from}"))
@@ -188,7 +188,8 @@ impl Stage {
         self.compressed(&changelog, &format!("{documents}/changelog.Debian"))
     }
 
-    /// The shared library and its name for the dynamic linker; tells where the library is.
+    /// Adds the shared library and its name for the dynamic linker. Returns the path of the
+    /// library.
     fn library(&self, built: &Path, libraries: &str) -> Result<String> {
         let place = format!("{libraries}/{SONAME}.{}", env!("CARGO_PKG_VERSION"));
         let to = self.make(&place, 0o644)?;
@@ -209,7 +210,7 @@ impl Stage {
         Ok(place)
     }
 
-    /// Header, static library, link, pkg-config file, manual pages, example.
+    /// Adds the header, static library, link, pkg-config file, manual pages and example.
     fn development(&self, built: &Path, libraries: &str) -> Result<()> {
         let archive = self.make(&format!("{libraries}/libnetnice.a"), 0o644)?;
         Step::new("strip")
@@ -261,7 +262,7 @@ impl Stage {
         let to = self.root.join(place);
         let folder = to.parent().context("a file has a folder")?;
         fs::create_dir_all(folder)?;
-        // A folder is made with whatever mask this process has; a package must not depend on it.
+        // The process's umask must not change the modes in the package.
         for above in folder.ancestors().take_while(|a| *a != self.root) {
             set_mode(above, 0o755)?;
         }
@@ -276,7 +277,8 @@ impl Stage {
         fs::write(&to, bytes).with_context(|| format!("cannot write {}", to.display()))
     }
 
-    /// As policy wants pages and changelogs; without a time stamp, so that the same tree gives the same package.
+    /// Adds a file compressed with gzip as Debian policy demands for pages and changelogs. The file
+    /// has no time stamp, so the same tree gives the same package.
     fn compressed(&self, bytes: &[u8], place: &str) -> Result<()> {
         self.write(bytes, place, 0o644)?;
         Step::new("gzip")
@@ -286,7 +288,7 @@ impl Stage {
     }
 }
 
-/// The packages whose libraries these files are linked with, in the versions that they need.
+/// The packages with the shared libraries that these files need, with versions.
 fn depends(stage: &Stage, folder: &Path, places: &[&str]) -> Result<String> {
     let desk = folder.join("shlibdeps");
     fs::create_dir_all(desk.join("debian"))?;
@@ -299,7 +301,7 @@ fn depends(stage: &Stage, folder: &Path, places: &[&str]) -> Result<String> {
     parse_depends(&found)
 }
 
-/// The file that pkg-config reads, for a library that is where Debian puts libraries.
+/// The pkg-config file for a library in Debian's library folder.
 fn pkgconfig(text: &str, libraries: &str) -> String {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let placed = lines.map(|line| match line.split_once('=') {
@@ -345,7 +347,7 @@ fn control(part: &Part, version: &str, arch: &str, size: &str, depends: &str) ->
     )
 }
 
-/// Names and bytes of a folder's files, sorted.
+/// Names and contents of the files in a folder, sorted.
 fn files(folder: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     let entries = fs::read_dir(folder).with_context(|| format!("cannot list {}", folder.display()));
     let mut found = Vec::new();
@@ -396,7 +398,8 @@ const PARTS: [Part; 3] = [
          libnetnice.\n",
     },
 ];
-/// The package of the library, and the library's name for the dynamic linker. crates/capi/build.rs gives it that name.
+/// The package of the library, and the library's name for the dynamic linker. crates/capi/build.rs
+/// sets that name.
 const LIBRARY: &str = "libnetnice0";
 const SONAME: &str = "libnetnice.so.0";
 const PROGRAMS: [(&str, &str); 3] = [

@@ -1,4 +1,4 @@
-//! The command lines of the documents that xtask, cargo and make read.
+//! Checks the command lines in the documents that xtask, cargo and make are to execute.
 
 use std::path::Path;
 
@@ -54,12 +54,12 @@ fn makes(makefile: &str, shown: &Shown) -> Result<(), String> {
     Ok(())
 }
 
-/// What cargo would do with some words, as far as it depends on the tree.
+/// A cargo command line, as far as its meaning depends on the tree.
 struct Cargo<'a> {
     tree: &'a Tree,
     verb: &'a str,
     package: Option<&'a Crate>,
-    /// The kind and the name of what is built.
+    /// Kind and name of the target.
     target: Option<(&'a str, &'a str)>,
 }
 
@@ -117,7 +117,7 @@ impl<'a> Cargo<'a> {
         }
     }
 
-    /// A filter that no test has in its name runs nothing, and that passes.
+    /// Fails for a filter that matches no test, because cargo passes without running one.
     fn tests_are_there(&self, program: &[&str]) -> Result<(), String> {
         let filters = program.iter().filter(|word| !word.starts_with('-'));
         let (Some(package), Some(("test", name))) = (self.package, self.target) else {

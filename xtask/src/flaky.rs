@@ -8,8 +8,8 @@
 //! cause = "the meter loses packets while another test loads an eBPF program"
 //! ```
 //!
-//! A test is written down in the change that follows the run in which it was flaky, and is deleted when its cause
-//! is mended. While it stands there, it may not be flaky again: that run fails.
+//! An entry is added in the change after the run in which the test was flaky, and deleted when its
+//! cause is fixed. A run fails if a listed test is flaky again. Reading fails for a malformed file.
 
 use std::path::Path;
 
@@ -59,7 +59,7 @@ impl Known {
         Ok(known)
     }
 
-    /// The cause that stands beside a test; none if the test is not listed.
+    /// The cause of a listed test; `None` if the test is not listed.
     pub fn cause(&self, program: &str, name: &str) -> Option<&str> {
         let entry = self
             .test

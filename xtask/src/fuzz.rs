@@ -1,12 +1,14 @@
-//! Every property, each for a time, with new cases all the while.
+//! Runs every property for a given time, with new cases in each run.
 //!
-//! A property is a test inside `proptest!`. It tries as many cases as `PROPTEST_CASES` says, from another seed in every run, and
-//! ends; so here its test program is started again and again, with as many cases as take [`A_RUN`], until its time is over.
-//! As many properties run side by side as there are processors. Which tests are properties is read from the sources, where their
-//! test programs are is told by cargo. What fails is told at the end, with what the test said; a property keeps its case beside
-//! its source in `proptest-regressions`, where every later run begins with it.
+//! A property is a test inside `proptest!`. It tries `PROPTEST_CASES` cases, from a new seed in
+//! every run, and ends. So this module starts the test program repeatedly, with as many cases as
+//! take [`A_RUN`], until the time is over. It runs as many properties in parallel as there are
+//! processors. The sources show which tests are properties, and cargo names their test programs.
+//! The verb fails if a property fails, and prints the test's output at the end. A property stores
+//! its failed case beside its source in `proptest-regressions`, and every later run begins with
+//! that case.
 //!
-//! [`learn`] runs the targets of `fuzz/` instead, which go by the coverage of what they try.
+//! [`learn`] runs the targets of `fuzz/` instead; coverage guides them.
 
 mod learn;
 
@@ -22,38 +24,39 @@ use crate::setup::{self, Use};
 use crate::suite;
 use crate::tree::{Crate, Tree};
 
-/// A property: where it stands, and its name there.
+/// A property and its location.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Property {
     package: String,
     folder: PathBuf,
-    /// Path of the module and name, as the test program lists it; of a test program of its own the name alone.
+    /// Module path and name, as the test program lists it; in a separate test program only the
+    /// name.
     name: String,
-    /// The test program, if it is one of its own.
+    /// The test program, if it is a separate one.
     program: Option<String>,
 }
 
-/// What came of one.
+/// The result of one property.
 struct Tried {
     property: Property,
     cases: u64,
     took: Duration,
-    /// What it said, if it does not hold.
+    /// The output of the test if the property fails.
     failed: Option<String>,
 }
 
-/// What the words behind `fuzz` ask for.
+/// The form of the command that was typed.
 #[derive(Debug, PartialEq, Eq)]
 enum Asked<'a> {
-    /// Every property, or those whose name has the filter.
+    /// All properties, or those whose name contains the filter.
     Properties(Duration, Option<&'a str>),
-    /// Every target of `fuzz/`, or those whose name has the filter.
+    /// All targets of `fuzz/`, or those whose name contains the filter.
     Learn(Duration, Option<&'a str>),
-    /// One input of a target of `fuzz/`.
+    /// One input for a target of `fuzz/`.
     Replay { target: &'a str, file: &'a str },
 }
 
-/// `fuzz [--learn] [--for SECONDS] [FILTER]`, `fuzz --replay TARGET FILE`.
+/// Runs `fuzz [--learn] [--for SECONDS] [FILTER]` or `fuzz --replay TARGET FILE`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     match parse(words)? {
         Asked::Properties(time, filter) => properties(tree, time, filter),
@@ -62,7 +65,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     }
 }
 
-/// Fails if these arguments make no sense.
+/// Fails if these arguments are invalid.
 pub fn reads(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }
@@ -141,7 +144,7 @@ impl Property {
     }
 }
 
-/// The properties of a crate, by its sources.
+/// Finds the properties of a crate in its sources.
 fn properties_of(one: &Crate) -> Result<Vec<Property>> {
     let mut found = Vec::new();
     if !one.uses.iter().any(|used| used == "proptest") {
@@ -186,7 +189,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The modules that a file is: `sched/tests/cells.rs` is `sched::tests::cells`.
+/// The module path of a file: `sched/tests/cells.rs` is `sched::tests::cells`.
 fn modules(file: &Path) -> Vec<String> {
     let path = file.with_extension("");
     let parts = path.iter().map(|part| part.to_string_lossy().into_owned());
@@ -195,8 +198,8 @@ fn modules(file: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Names of the tests inside `proptest!` (as rustfmt leaves it, which ends a block where it began), and of the module inside the
-/// file that each is in.
+/// The names of the tests inside `proptest!`, each with its module inside the file. The text must
+/// be formatted by rustfmt, which ends a block at the indentation where it begins.
 fn properties_in(text: &str) -> Vec<(Option<&str>, &str)> {
     let mut found = Vec::new();
     let (mut module, mut block, mut is_test) = (None, None, false);
@@ -222,14 +225,14 @@ fn properties_in(text: &str) -> Vec<(Option<&str>, &str)> {
     found
 }
 
-/// A test program: its package's folder, its own name if it is not the crate's, and where it is.
+/// A test program: the folder of its package, its name if it is a separate one, and its path.
 struct Program {
     folder: PathBuf,
     name: Option<String>,
     path: PathBuf,
 }
 
-/// Builds the test programs that these are in, optimised.
+/// Builds the test programs of these properties, optimised.
 fn built(tree: &Tree, properties: &[Property]) -> Result<Vec<Program>> {
     let mut packages: Vec<&str> = properties.iter().map(|one| &*one.package).collect();
     packages.dedup();
@@ -272,7 +275,8 @@ fn built(tree: &Tree, properties: &[Property]) -> Result<Vec<Program>> {
     Ok(all)
 }
 
-/// The program that has a property. A crate may have several: those of its library and of its programs.
+/// The program that contains a property. A crate may have several: those of its library and of its
+/// programs.
 fn program_of<'a>(programs: &'a [Program], property: &Property) -> Result<&'a Path> {
     let of_crate = programs
         .iter()
@@ -290,7 +294,7 @@ fn program_of<'a>(programs: &'a [Program], property: &Property) -> Result<&'a Pa
     bail!("no test program has '{}'", property.shown())
 }
 
-/// How many run at a time: as many as there are processors.
+/// Number of parallel runs: the number of processors.
 fn at_once() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -305,7 +309,8 @@ fn say_how_long(what: &str, count: usize, time: Duration) {
     );
 }
 
-/// Does this work on all, in their order, [`at_once`] at a time. The first error is returned when the others have ended.
+/// Applies `work` to all elements in order, [`at_once`] at a time. Fails with the first error after
+/// all others have ended.
 fn side_by_side<T: Send, R: Send>(
     all: Vec<T>,
     work: impl Fn(T) -> Result<R> + Sync,
@@ -329,7 +334,7 @@ fn side_by_side<T: Send, R: Send>(
     Ok(done.into_inner().expect("nobody panics with it"))
 }
 
-/// Tries one property until its time is over, or it fails.
+/// Tries one property until its time is over or it fails.
 fn tries(tree: &Tree, property: Property, program: &Path, time: Duration) -> Result<Tried> {
     let started = Instant::now();
     let (mut cases, mut next) = (0, FIRST);
@@ -338,7 +343,7 @@ fn tries(tree: &Tree, property: Property, program: &Path, time: Duration) -> Res
         let run = Instant::now();
         failed = once(tree, &property, program, next, time * 2 + A_RUN)?;
         cases += next;
-        // As many as take a run, or what is left of the time.
+        // As many cases as take one run, or the rest of the time.
         let left = time.saturating_sub(started.elapsed()).min(A_RUN);
         let took = run.elapsed().as_secs_f64().max(0.001);
         let fit = next as f64 * left.as_secs_f64() / took;
@@ -352,7 +357,8 @@ fn tries(tree: &Tree, property: Property, program: &Path, time: Duration) -> Res
     })
 }
 
-/// One run of so many cases; what it said if it failed, or did not end.
+/// Runs one property with this number of cases. Returns its output if it failed or did not end in
+/// time.
 fn once(
     tree: &Tree,
     property: &Property,
@@ -426,13 +432,13 @@ fn told(tried: &[Tried]) -> Result<()> {
     }
 }
 
-/// The time of each property or target.
+/// Default time of each property or target.
 const EACH: Duration = Duration::from_secs(600);
-/// A run's: long beside what it takes to start, short enough to be told of in time.
+/// Time of one run: long compared to its start, and short enough to report a failure in time.
 const A_RUN: Duration = Duration::from_secs(30);
-/// The first run's cases.
+/// Cases of the first run.
 const FIRST: u64 = 64;
-/// The most of one run; proptest counts in 32 bits.
+/// Largest number of cases in one run; proptest counts in 32 bits.
 const MOST: u64 = u32::MAX as u64;
 
 #[cfg(test)]

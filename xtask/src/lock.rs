@@ -1,21 +1,22 @@
-//! One lock for the whole machine: two measuring runs at once would spoil each other's figures, and
-//! two runs that load kernel programs would see each other's.
+//! One lock for the whole machine: two measuring runs at the same time would disturb each other's
+//! results, and two runs that load kernel programs would see each other's programs.
 //!
-//! The kernel drops the lock with the process, however it ends, so nothing is ever left locked.
+//! The kernel releases the lock at the end of the process, however the process ends. Taking the
+//! lock fails only if the lock file cannot be opened.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Held as long as it lives.
+/// The lock is held until this value is dropped.
 #[must_use]
 pub struct MachineLock {
     _file: File,
 }
 
 impl MachineLock {
-    /// Waits, and says so, until no other run holds it.
+    /// Waits until no other run holds the lock, and prints a notice if it has to wait.
     pub fn take() -> Result<MachineLock> {
         let folder = ["/run/lock", "/tmp"]
             .map(Path::new)

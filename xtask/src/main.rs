@@ -1,22 +1,22 @@
-//! Answers: how this repository is checked, built, tested, measured and shown, one verb each.
-//! May touch: the build, the test machine's packages (only what is missing), and the target folder.
-//! Must never: be used by another room, or hide a failure: every verb's exit status is its answer.
+//! Answers: how to check, build, test, measure and demonstrate this repository; one verb each.
+//! May touch: the build, the test machine's packages (only missing ones), and the target folder.
+//! Must never: be used by another crate, or hide a failure: a verb's exit status is its result.
 //!
-//! The Makefile is a list of names for these verbs; whatever needs thinking is here, in Rust, where it
-//! has tests. Each verb is one module:
+//! The Makefile only names these verbs; all logic is here, in Rust, with tests. Each verb is one
+//! module:
 //!
 //! | verb | module | what it does |
 //! |---|---|---|
-//! | `tidy` | [`tidy`] | the rules of the house that no compiler knows: ranks, sizes, names, `unsafe`, links |
+//! | `tidy` | [`tidy`] | the project's own rules: layers, sizes, names, `unsafe`, links |
 //! | `check` | [`check`] | formatting, lints, tidy, documentation, dependencies |
-//! | `setup` | [`setup`] | installs by apt what is missing, and nothing else |
-//! | `build`, `demo`, `test`, `bench`, `long` | [`suite`] | the release programs, and what runs them |
-//! | `fuzz` | [`fuzz`] | every property, each for a time; with `--learn` the targets of `fuzz/`, by coverage |
+//! | `setup` | [`setup`] | installs missing packages by apt, and nothing else |
+//! | `build`, `demo`, `test`, `bench`, `long` | [`suite`] | the release programs and their runs |
+//! | `fuzz` | [`fuzz`] | each property for a time; with `--learn` the targets of `fuzz/` |
 //! | `miri` | [`miri`] | the tests of core and of the ring under Miri |
 //! | `loom` | [`model`] | the ring's cursors and doorbells under loom |
 //! | `vm` | [`vm`] | the system tests on Debian's stock kernel, under qemu without KVM |
-//! | `deb` | [`deb`] | the Debian package, and a trial of it on a freshly made machine |
-//! | `bare` | [`bare`] | the two commands of the README on a freshly made machine |
+//! | `deb` | [`deb`] | the Debian packages, and a trial of them on a fresh machine |
+//! | `bare` | [`bare`] | the two commands of the README on a fresh machine |
 #![forbid(unsafe_code)]
 
 mod awake;
@@ -78,7 +78,7 @@ fn dispatch(words: &[&str]) -> Result<()> {
 /// One verb of the command line.
 struct Verb {
     name: &'static str,
-    /// Fails if these arguments make no sense; does nothing else.
+    /// Fails if these arguments are invalid; has no other effect.
     reads: fn(&[&str]) -> Result<()>,
     run: fn(&Tree, &[&str]) -> Result<()>,
 }
@@ -109,7 +109,7 @@ const VERBS: &[Verb] = &[
         |rest| no_more("build", rest),
         |tree, _| suite::build(tree),
     ),
-    // netnice-lab reads the arguments.
+    // netnice-lab parses the arguments.
     verb("demo", |_| Ok(()), suite::demo),
     verb("test", suite::reads, suite::test),
     verb(
@@ -129,7 +129,7 @@ const VERBS: &[Verb] = &[
     verb("bare", bare::reads, bare::run),
 ];
 
-/// Refuses words that a verb would otherwise ignore in silence.
+/// Refuses arguments of a verb that takes none.
 fn no_more(verb: &str, rest: &[&str]) -> Result<()> {
     match rest.first() {
         None => Ok(()),

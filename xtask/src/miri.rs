@@ -1,13 +1,15 @@
-//! The tests of core and of the ring under Miri, which interprets them and stops where Rust defines nothing: a read of what was
-//! never written, references that contradict each other, an index that leads out of bounds.
+//! Runs the tests of core and of the ring under Miri. Miri interprets them and stops at undefined
+//! behaviour: a read of uninitialized memory, references that contradict each other, an index out
+//! of bounds.
 //!
-//! Core's one room of `unsafe` is the prefetch hint, which is left out under Miri; the rest says that it needs
-//! none, and here that is tried, down into the standard library. The ring is made of `unsafe`: what of it needs no
-//! memory file and no doorbell is tried here, over memory of the process. Interpreting takes some hundred times as long as
-//! running. So properties are tried with [`CASES`] cases each, and what is marked `cfg_attr(miri, ignore)` is
-//! left out.
+//! The only `unsafe` code of core is the prefetch hint, which is left out under Miri. The rest of
+//! core is free of `unsafe`, and this run checks that down into the standard library. The ring
+//! consists of `unsafe` code; the part that needs neither a memory file nor a doorbell is checked
+//! here, over memory of the process. Interpretation takes some hundred times as long as execution.
+//! So properties try [`CASES`] cases each, and tests marked `cfg_attr(miri, ignore)` are left out.
 //!
-//! Miri is a component of the nightly toolchain; rustup brings both where they are missing.
+//! Miri is a component of the nightly toolchain; rustup installs both if they are missing. The verb
+//! fails if a test fails, or if rustup cannot install them.
 
 use anyhow::{Result, bail};
 
@@ -15,7 +17,8 @@ use crate::nightly::Nightly;
 use crate::setup::{self, Use};
 use crate::tree::Tree;
 
-/// `miri [FILTER]`: every test of core and of the ring, or those whose name has the filter.
+/// Runs `miri [FILTER]`: every test of core and of the ring, or those whose name contains the
+/// filter.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let filter = parse(words)?;
     setup::ensure(tree, Use::Build)?;
@@ -30,13 +33,13 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         .args(["miri", "test", "--package", CORE, "--package", RING])
         .args(["--lib", "--tests", "--"])
         .args(filter)
-        // Properties read from the environment how many cases they try.
+        // Properties read their number of cases from the environment.
         .env("MIRIFLAGS", "-Zmiri-disable-isolation")
         .env("PROPTEST_CASES", CASES)
         .run()
 }
 
-/// Fails if these arguments make no sense.
+/// Fails if these arguments are invalid.
 pub fn reads(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }

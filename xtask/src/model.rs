@@ -1,8 +1,10 @@
-//! The tests of the ring under loom, which runs two threads in every order that there is, with every value that each
-//! may see under the memory model. What is tried is in `crates/ring/src/model.rs`.
+//! Runs the tests of the ring under loom. loom executes two threads in every possible order, with
+//! every value that each may read under the memory model. The tests are in
+//! `crates/ring/src/model.rs`.
 //!
-//! loom takes the place of the atomics, by a flag of the compiler for the whole build. So it has a target folder of its
-//! own, or each run would make cargo build everything anew.
+//! A compiler flag for the whole build replaces the atomics by loom's. So this build has a target
+//! folder of its own; otherwise each change of the flag would rebuild everything. The verb fails if
+//! a test fails.
 
 use anyhow::{Result, bail};
 
@@ -10,7 +12,7 @@ use crate::setup::{self, Use};
 use crate::suite;
 use crate::tree::Tree;
 
-/// `loom [FILTER]`: every model, or those whose name has the filter.
+/// Runs `loom [FILTER]`: every model, or those whose name contains the filter.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let filter = parse(words)?;
     setup::ensure(tree, Use::Build)?;
@@ -22,7 +24,7 @@ pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
         .run()
 }
 
-/// Fails if these arguments make no sense.
+/// Fails if these arguments are invalid.
 pub fn reads(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }

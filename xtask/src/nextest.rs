@@ -1,8 +1,9 @@
-//! Tests run by cargo-nextest: a process for each test, groups, time limits, and a report of every outcome.
+//! Runs tests with cargo-nextest: a process for each test, groups, time limits, and a report of
+//! every outcome.
 //!
-//! `.config/nextest.toml` says which tests run beside others and which alone. What nextest does not do is here: a
-//! failed test is tried a second time *after* the run, alone, so that "flaky" means that the machine or another test
-//! disturbed it; and its report is read ([`crate::results`]).
+//! `.config/nextest.toml` defines which tests run in parallel and which alone. This module adds two
+//! parts. It runs a failed test a second time *after* the run, alone, so "flaky" means that the
+//! machine or another test disturbed the test. It also reads nextest's report ([`crate::results`]).
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use crate::results::{self, FLAKY_AT_MOST, Results, TestResult};
 use crate::step::Step;
 use crate::tree::Tree;
 
-/// Installs cargo-nextest if this machine lacks it; its file.
+/// Installs cargo-nextest if it is missing, and returns its path.
 pub fn ensure(tree: &Tree) -> Result<PathBuf> {
     NEXTEST.ensure(tree)
 }
@@ -29,8 +30,8 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Runs the tests in the environment that `prepared` gives a step, then those that failed a second time, alone, if
-    /// there are few of them.
+    /// Runs the tests in the environment that `prepared` gives a step. Then, if only few failed,
+    /// runs the failed ones again, alone.
     pub fn run(
         &self,
         tree: &Tree,
@@ -57,10 +58,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Runs the tests; the second value is true if the run ended badly for another reason than a failed test.
+    /// Runs the tests. The second value is true if the run failed for another reason than a failed
+    /// test.
     fn once(&self, tree: &Tree, command: Step, more: &[&str]) -> Result<(Vec<TestResult>, bool)> {
         let report = report_in(&store(&tree.root), self.profile);
-        // The report of an earlier run must not be taken for that of a run that wrote none.
+        // A run that wrote no report must not return the report of an earlier run.
         match std::fs::remove_file(&report) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("cannot remove {}", report.display()))?;
@@ -103,7 +105,7 @@ fn only(tests: &[&TestResult]) -> String {
     each.join(" | ")
 }
 
-/// Built without optimisation, which takes a third of the time: it waits for tests, and computes little.
+/// Built without optimisation, which takes a third of the time: nextest mostly waits for tests.
 const NEXTEST: CargoTool = CargoTool {
     name: "cargo-nextest",
     version: "0.9.151",

@@ -1,6 +1,7 @@
-//! The nightly toolchain, for what a stable compiler does not do: Miri, and code that counts its own coverage.
+//! The nightly toolchain, for Miri and for coverage counters, which a stable compiler does not
+//! support.
 //!
-//! rustup brings it, and its components, where they are missing.
+//! rustup installs the toolchain and its components if they are missing. Fails without rustup.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -15,11 +16,11 @@ pub struct Nightly {
 }
 
 impl Nightly {
-    /// Finds the toolchain. `proof` is a command that succeeds if all of it is there that `what` needs; if it fails, the toolchain is
-    /// installed with these components.
+    /// Finds the toolchain. `proof` is a command that succeeds if the toolchain has everything that
+    /// `what` needs. If it fails, rustup installs the toolchain with these components.
     ///
     /// # Errors
-    /// If there is no rustup, or it cannot install the toolchain.
+    /// If there is no rustup, or rustup cannot install the toolchain.
     pub fn ensure(what: &str, proof: &[&str], components: &[&str]) -> Result<Nightly> {
         let rustup = step::find_program("rustup");
         let rustup = rustup.with_context(|| {
@@ -39,7 +40,7 @@ impl Nightly {
 
     /// A step that runs this program with the toolchain's cargo and compiler first on its `PATH`.
     pub fn step(&self, program: impl AsRef<OsStr>) -> Step {
-        // Cargo names itself to what it runs, and that one is not of this toolchain.
+        // The variable names the cargo that runs xtask, which is of another toolchain.
         Step::new(&self.rustup).without_env("CARGO").args([
             "run".as_ref(),
             NIGHTLY.as_ref(),
@@ -47,10 +48,10 @@ impl Nightly {
         ])
     }
 
-    /// The triple that the toolchain builds for.
+    /// The target triple of the toolchain.
     ///
     /// # Errors
-    /// If its compiler does not say so.
+    /// If the output of its compiler does not contain the triple.
     pub fn host(&self) -> Result<String> {
         let said = self
             .step("rustc")

@@ -7,12 +7,12 @@
 //! | flaky | the test failed, then passed alone | flaky |
 //! | skipped | the machine lacks something that the test needs; the test names it | skipped |
 //!
-//! A run passes if no test failed, no step broke, at most [`FLAKY_AT_MOST`] tests were flaky, and none of these
-//! stands in `flaky.toml` already ([`crate::flaky`]).
+//! A run passes if no test failed, no step broke, at most [`FLAKY_AT_MOST`] tests were flaky, and
+//! none of these is listed in `flaky.toml` ([`crate::flaky`]).
 //!
-//! Outcomes are read from the JUnit report that cargo-nextest writes. A test that cannot run prints
-//! [`SKIP_MARK`] and the reason on a line of its own and returns: Rust's test harness has no such outcome, so
-//! the report calls it a success, and the mark in its output corrects that here.
+//! The outcomes come from the JUnit report of cargo-nextest. A test that cannot run prints
+//! [`SKIP_MARK`] and the reason on a line of its own, and returns. Rust's test harness has no such
+//! outcome, so the report counts the test as passed, and this module corrects that by the mark.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,16 +22,16 @@ use quick_junit::{Report, TestCase, TestCaseStatus};
 
 use crate::flaky::Known;
 
-/// What came of one test.
+/// The outcome of one test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It passed at the first try.
+    /// The test passed at the first try.
     Passed,
-    /// It failed.
+    /// The test failed.
     Failed,
-    /// It failed, then passed alone.
+    /// The test failed, then passed alone.
     Flaky,
-    /// It could not run here, for this reason.
+    /// The test could not run on this machine. Holds the reason.
     Skipped(String),
 }
 
@@ -42,14 +42,13 @@ pub struct TestResult {
     pub program: String,
     /// The path of the test inside its program.
     pub name: String,
-    /// What came of it.
     pub outcome: Outcome,
-    /// How long the last try took.
+    /// Time of the last try.
     pub took: Duration,
 }
 
 impl TestResult {
-    /// The name that people and `flaky.toml` use: program and test.
+    /// The name in output and in `flaky.toml`: program and test.
     pub fn id(&self) -> String {
         format!("{} {}", self.program, self.name)
     }
@@ -98,19 +97,18 @@ fn skip_reason(line: &str) -> Option<String> {
 #[derive(Debug, Default)]
 pub struct Results {
     tests: Vec<TestResult>,
-    /// Steps that ended badly without a failed test: a build that failed, a runner that was killed.
+    /// Steps that failed without a failed test: a failed build, a killed runner.
     broken: Vec<String>,
-    /// How long each step took.
+    /// Time of each step.
     steps: Vec<(String, Duration)>,
 }
 
 impl Results {
-    /// Adds tests.
     pub fn add(&mut self, tests: Vec<TestResult>) {
         self.tests.extend(tests);
     }
 
-    /// Adds a step that ended badly without a failed test.
+    /// Adds a step that failed without a failed test.
     pub fn add_broken(&mut self, step: impl Into<String>) {
         self.broken.push(step.into());
     }
@@ -127,12 +125,11 @@ impl Results {
         self.steps.extend(other.steps);
     }
 
-    /// The tests that failed.
     pub fn failed(&self) -> Vec<&TestResult> {
         self.with(|outcome| *outcome == Outcome::Failed).collect()
     }
 
-    /// Takes the outcomes of a second try, alone: a test that failed before and passed now is flaky.
+    /// Adds the outcomes of a second try, alone: a test that failed before and passes now is flaky.
     pub fn add_second_try(&mut self, second: &[TestResult]) {
         for test in self.tests.iter_mut() {
             let again = second
@@ -155,7 +152,7 @@ impl Results {
         self.with(is).count()
     }
 
-    /// Why the run does not pass; empty if it passes.
+    /// The reasons why the run does not pass; empty if it passes.
     pub fn faults(&self, known: &Known) -> Vec<String> {
         let mut faults = Vec::new();
         let failed = self.failed();
@@ -186,7 +183,7 @@ impl Results {
         faults
     }
 
-    /// Everything a person needs after a run; the last line is the closing line.
+    /// The text about a run; its last line is the verdict.
     pub fn summary(&self, known: &Known) -> Summary<'_> {
         Summary {
             results: self,
@@ -246,9 +243,11 @@ impl fmt::Display for Summary<'_> {
     }
 }
 
-/// What a test prints before the reason why it cannot run here. `netnice_lab::desk::skip` prints it.
+/// The text that a test prints before the reason why it cannot run. `netnice_lab::desk::skip`
+/// prints it.
 pub const SKIP_MARK: &str = "test skipped: ";
-/// More flaky tests than this fail a run: then something is wrong with the machine or the tree, not with a test.
+/// Largest number of flaky tests in a run that passes. With more of them the machine or the tree
+/// has a fault, not a test.
 pub const FLAKY_AT_MOST: usize = 2;
 const SLOWEST_SHOWN: usize = 12;
 

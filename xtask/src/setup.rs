@@ -1,14 +1,14 @@
-//! What the machine lacks for a verb, installed by apt: only what is missing, nothing upgraded on purpose,
-//! and no service started.
+//! Installs with apt the packages that a verb needs and the machine lacks. It upgrades nothing on
+//! purpose and starts no service.
 //!
-//! Each need is a row of [`NEEDS`]: the program or file that proves it is there, the package of Debian and
-//! Ubuntu that brings it, and which verbs need it. On a machine that has everything, no package manager is
-//! called at all. Where something is missing and this process is not root (or has no apt), the answer is
-//! one message that lists it.
+//! Each row of [`NEEDS`] is one need: the program or file that proves its presence, the Debian and
+//! Ubuntu package, and the verbs that need it. On a complete machine no package manager runs. If
+//! something is missing and this process is not root (or there is no apt), the verb fails with one
+//! message that lists the missing packages.
 //!
-//! The web server is a special case: its package would start it now and at every boot. The tests want the
-//! program alone, so its packages are downloaded and unpacked under the target folder, and that folder is
-//! put on the `PATH` of what the tests run ([`program_path`]).
+//! The web server is a special case, because its package would start it now and at every boot. The
+//! tests need only the program. So its packages are downloaded and unpacked under the target
+//! folder, and that folder is on the `PATH` of what the tests run ([`program_path`]).
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 use crate::step::{self, Step};
 use crate::tree::Tree;
 
-/// What the needs are for.
+/// What the packages are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Building the release programs.
@@ -32,20 +32,20 @@ pub enum Use {
     Bare,
     /// Making the Debian package.
     Package,
-    /// Counting instructions beside what [`Use::Run`] measures.
+    /// Counting instructions, in addition to [`Use::Run`].
     Bench,
-    /// Building the targets of `fuzz/`, beside what [`Use::Build`] needs.
+    /// Building the targets of `fuzz/`, in addition to [`Use::Build`].
     Fuzz,
 }
 
-/// `cargo xtask setup [WHAT]`.
+/// Runs `cargo xtask setup [WHAT]`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     ensure(tree, parse(words)?)?;
     eprintln!("setup: all there");
     Ok(())
 }
 
-/// Fails if these arguments make no sense.
+/// Fails if these arguments are invalid.
 pub fn reads(words: &[&str]) -> Result<()> {
     parse(words).map(drop)
 }
@@ -62,7 +62,7 @@ fn parse(words: &[&str]) -> Result<Use> {
     })
 }
 
-/// Makes sure that everything for this use is there.
+/// Installs what is missing for this use. Fails if a need stays missing.
 pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
     let lacking = missing(what, Need::is_there);
     if !lacking.is_empty() {
@@ -85,8 +85,8 @@ pub fn ensure(tree: &Tree, what: Use) -> Result<()> {
     Ok(())
 }
 
-/// The `PATH` for programs under test: ours, then unpacked tools, then the system's folders too (a plain
-/// user's path leaves out the folders with `tc`).
+/// The `PATH` for programs under test: this process's folders, then unpacked tools, then the
+/// system's folders, because the path of a normal user lacks the folders with `tc`.
 pub fn program_path(tree: &Tree) -> Result<OsString> {
     let own = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&own)
@@ -95,21 +95,21 @@ pub fn program_path(tree: &Tree) -> Result<OsString> {
     std::env::join_paths(folders).context("a folder of PATH has a colon in its name")
 }
 
-/// One thing that must be there.
+/// A package that a verb needs.
 #[derive(Debug)]
 struct Need {
     proof: Proof,
     package: &'static str,
     uses: &'static [Use],
-    /// Without it some test sees less, and says so; not every distribution has it.
+    /// Optional: without it some test checks less, and prints that. Not every distribution has it.
     wish: bool,
 }
 
-/// How it is seen that a package is there.
+/// The proof that a package is installed.
 #[derive(Debug)]
 enum Proof {
     Program(&'static str),
-    /// Any one of these.
+    /// Any one of these files.
     File(&'static [&'static str]),
     /// A module that Python finds.
     Python(&'static str),
@@ -207,7 +207,7 @@ fn has_candidate(package: &str) -> Result<bool> {
     }))
 }
 
-/// Fetches the lists of packages, once in a run.
+/// Fetches the package lists, once per run.
 pub fn refresh_lists() -> Result<()> {
     static FRESH: Mutex<bool> = Mutex::new(false);
     let mut fresh = FRESH.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,7 +224,7 @@ fn apt() -> Step {
         .no_input()
 }
 
-/// Unpacks nginx under the target folder, if the machine has none.
+/// Unpacks nginx under the target folder if the machine has none.
 fn web_server(tree: &Tree) -> Result<()> {
     let folder = web_server_folder(tree);
     if step::find_program("nginx").is_some() || folder.join("usr/sbin/nginx").is_file() {
@@ -240,7 +240,7 @@ fn web_server(tree: &Tree) -> Result<()> {
     if step::is_root() {
         refresh_lists()?;
     }
-    // Which of the two holds the program has changed over the releases of Debian and Ubuntu.
+    // The package with the program differs between releases of Debian and Ubuntu.
     for package in ["nginx", "nginx-light"] {
         download(package, &folder)?;
     }
@@ -250,7 +250,8 @@ fn web_server(tree: &Tree) -> Result<()> {
     }
 }
 
-/// The FTP server likewise. Only an experiment needs it, and says so where it is missing.
+/// Unpacks the FTP server in the same way. Only an experiment needs it, and prints a notice without
+/// it.
 fn ftp_server(tree: &Tree) {
     let folder = web_server_folder(tree);
     let there = folder.join("usr/sbin/vsftpd").is_file();
@@ -287,14 +288,14 @@ pub fn download(package: &str, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks a package's file in `folder`, without installing it.
+/// Unpacks a package file in `folder`, without installing it.
 pub fn unpack(file: &Path, folder: &Path) -> Result<()> {
     Step::new("dpkg")
         .args([Path::new("-x"), file, folder])
         .run()
 }
 
-/// The folder with the unpacked nginx, if it had to be unpacked.
+/// The folder with the program of the unpacked nginx.
 pub fn web_server_programs(tree: &Tree) -> PathBuf {
     web_server_folder(tree).join("usr/sbin")
 }
@@ -330,7 +331,7 @@ const LIBWRAP: &[&str] = &[
     "/lib/aarch64-linux-gnu/libwrap.so.0",
 ];
 
-/// Everything that is not git, a C compiler or Rust, which whoever got here has.
+/// Everything except git, a C compiler and Rust, which a running xtask proves.
 const NEEDS: &[Need] = &[
     // Compiles the eBPF programs.
     need(Program("clang"), "clang", &[Build, Run, Vm, Package]),
@@ -343,7 +344,7 @@ const NEEDS: &[Need] = &[
     wish(Program("valgrind"), "valgrind", &[Bench]),
     // Compiles libFuzzer.
     need(Program("c++"), "g++", &[Fuzz]),
-    // Worlds.
+    // Test worlds.
     need(Program("tc"), "iproute2", &[Run, Vm]),
     need(Program("ethtool"), "ethtool", &[Run, Vm]),
     need(Program("sysctl"), "procps", &[Run, Vm]),
@@ -352,17 +353,17 @@ const NEEDS: &[Need] = &[
     need(Program("ping"), "iputils-ping", &[Run, Vm]),
     need(Program("iperf3"), "iperf3", &[Run, Vm]),
     need(Program("curl"), "curl", &[Run, Vm]),
-    // Shells that learn `cmd @rate`, in a terminal.
+    // Shells with `cmd @rate`, in a terminal.
     need(Program("bash"), "bash", &[Run, Vm]),
     need(Program("zsh"), "zsh", &[Run, Vm]),
     need(Program("script"), "bsdutils", &[Run, Vm]),
-    // The reader of what is exported.
+    // Reads the exported metrics.
     need(File(PROMETHEUS), "python3-prometheus-client", &[Run]),
-    // What the FTP server of an experiment is linked with.
+    // A shared library of the FTP server of an experiment.
     wish(File(LIBWRAP), "libwrap0", &[Run]),
-    // The C library, as programs find it.
+    // Gives programs the flags for the C library.
     wish(Program("pkg-config"), "pkgconf", &[Run]),
-    // A statically linked client that makes its system calls itself.
+    // Builds a statically linked client that makes its system calls itself.
     need(Program("go"), "golang-go", &[Run, Vm]),
     // The package.
     need(Program("dpkg-shlibdeps"), "dpkg-dev", &[Package]),

@@ -1,4 +1,5 @@
-//! One program run on the way, shown before it starts, so that a log reads as what a person would have typed.
+//! Runs a program, and prints its command line first. So a log shows the commands that a user would
+//! type. A step fails if the program cannot start or ends with an error.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader};
@@ -7,7 +8,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// A command to run, with the words to show for it.
+/// A command to run, and the words to print for it.
 pub struct Step {
     words: Vec<String>,
     command: Command,
@@ -24,7 +25,6 @@ impl Step {
         }
     }
 
-    /// Adds arguments.
     pub fn args<I, S>(mut self, args: I) -> Step
     where
         I: IntoIterator<Item = S>,
@@ -43,25 +43,25 @@ impl Step {
         self
     }
 
-    /// Takes a variable out of the program's environment.
+    /// Removes a variable from the program's environment.
     pub fn without_env(mut self, key: &str) -> Step {
         self.command.env_remove(key);
         self
     }
 
-    /// Runs in this folder.
+    /// Runs the program in this folder.
     pub fn folder(mut self, folder: &Path) -> Step {
         self.command.current_dir(folder);
         self
     }
 
-    /// Gives the program nothing to read.
+    /// Gives the program an empty standard input.
     pub fn no_input(mut self) -> Step {
         self.command.stdin(Stdio::null());
         self
     }
 
-    /// Runs it; a failure names the command and its status.
+    /// Runs the program. An error names the command and its status.
     pub fn run(mut self) -> Result<()> {
         self.show();
         let status = self
@@ -71,14 +71,14 @@ impl Step {
         self.judge(status)
     }
 
-    /// Runs it; the status comes back unjudged.
+    /// Runs the program and returns its status without checking it.
     pub fn status(mut self) -> Result<ExitStatus> {
         self.show();
         let status = self.command.status();
         status.with_context(|| format!("cannot start {}", self.words[0]))
     }
 
-    /// Runs it in silence and returns what it wrote to its standard output.
+    /// Runs the program without printing its command line, and returns its standard output.
     pub fn capture(mut self) -> Result<String> {
         self.command.stderr(Stdio::inherit());
         let output = self.output()?;
@@ -87,7 +87,8 @@ impl Step {
             .with_context(|| format!("{} did not write UTF-8", self.words[0]))
     }
 
-    /// Runs it without a word, so that it can run beside another; a failure shows all that it said.
+    /// Runs the program without its output, so that it can run beside another one. After a failure
+    /// prints all of the output.
     pub fn run_in_silence(mut self) -> Result<()> {
         self.show();
         let output = self.output()?;
@@ -99,7 +100,7 @@ impl Step {
         self.judge(output.status)
     }
 
-    /// Runs it in silence, where its failure is no error: nothing if it succeeded, otherwise the
+    /// Runs a program that may fail, without its output. Returns `None` after success, else the
     /// last line of its standard error.
     pub fn try_in_silence(mut self) -> Result<Option<String>> {
         self.show();
@@ -110,14 +111,14 @@ impl Step {
         Ok((!output.status.success()).then(|| last.to_owned()))
     }
 
-    /// What it wrote to outputs that were not sent elsewhere.
+    /// Runs the program and returns the output that no other method redirected.
     fn output(&mut self) -> Result<Output> {
         let done = self.command.output();
         done.with_context(|| format!("cannot start {}", self.words[0]))
     }
 
-    /// Runs it with both outputs on one pipe (so that their order is kept), hands each line to `line`
-    /// and shows it behind `prefix`. The status comes back unjudged.
+    /// Runs the program with both outputs on one pipe, which keeps their order. Passes each line to
+    /// `line` and prints it behind `prefix`. Returns the status without checking it.
     pub fn watch(mut self, prefix: &str, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
         self.show();
         let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
@@ -126,7 +127,7 @@ impl Step {
             .command
             .spawn()
             .with_context(|| format!("cannot start {}", self.words[0]))?;
-        // The command holds the writing ends; the pipe only ends when they are gone.
+        // The command holds the write ends, and the pipe ends only when they are closed.
         drop(self);
         let mut reader = BufReader::new(reader);
         let mut bytes = Vec::new();
@@ -151,12 +152,12 @@ impl Step {
     }
 }
 
-/// The cargo that runs us, or the one on the path.
+/// The cargo that runs this process, or the one on the `PATH`.
 pub fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
 }
 
-/// Says what a verb needs root for, where it is not run by root.
+/// Fails if this process is not root; the error tells why `what` needs root.
 pub fn require_root(what: &str, why: &str) -> Result<()> {
     if is_root() {
         return Ok(());
@@ -164,14 +165,14 @@ pub fn require_root(what: &str, why: &str) -> Result<()> {
     bail!("{what} needs root: {why}. Try: sudo env \"PATH=$PATH\" {what}")
 }
 
-/// True if this process may do everything.
+/// True if this process runs as root.
 pub fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
 }
 
-/// The path that a program is found at, as a shell would, with the system folders that a plain user's
-/// `PATH` leaves out.
+/// The path of a program, as a shell finds it, also in the system folders that the `PATH` of a
+/// normal user lacks.
 pub fn find_program(name: &str) -> Option<std::path::PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -1,11 +1,12 @@
-//! The release programs, and what runs them: the demo, the tests, the measurements.
+//! Builds the release programs and runs them: the demo, the tests, the measurements.
 //!
-//! Tests come in two kinds. **Unit tests** stand beside the code and run in a debug build, so that overflow checks
-//! and invariants are on. **System tests** (`crates/lab/tests`) build worlds of network namespaces and talk to the
-//! release programs, which they find by `NETNICE_BIN_DIR`. Both are run by cargo-nextest ([`crate::nextest`]), each
-//! test in a process of its own; `.config/nextest.toml` says which system tests run beside others.
+//! There are two kinds of tests. **Unit tests** are beside the code and run in a debug build, with
+//! overflow checks and invariants. **System tests** (`crates/lab/tests`) build worlds of network
+//! namespaces and use the release programs, which they find by `NETNICE_BIN_DIR`. cargo-nextest
+//! ([`crate::nextest`]) runs both kinds, each test in a process of its own; `.config/nextest.toml`
+//! defines which system tests run in parallel.
 //!
-//! Whatever measures holds the machine's lock from before the build to the end.
+//! Each measurement holds the machine's lock from before the build to the end.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -31,7 +32,7 @@ pub fn build(tree: &Tree) -> Result<()> {
     release(tree)
 }
 
-/// Builds and runs the demo; further words go to it.
+/// Builds and runs the demo; further arguments go to the demo.
 pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
     let _lock = ready(tree, "make demo", release)?;
     let report = tree.target.join("demo.html");
@@ -42,7 +43,7 @@ pub fn demo(tree: &Tree, words: &[&str]) -> Result<()> {
     lab.run()
 }
 
-/// `test [--unit|--system] [FILTER]`: runs the tests; the last line counts the outcomes.
+/// Runs the tests: `test [--unit|--system] [FILTER]`. The last line counts the outcomes.
 pub fn test(tree: &Tree, words: &[&str]) -> Result<()> {
     let (scope, filter) = Scope::parse(words)?;
     let known = Known::read(&tree.root)?;
@@ -77,13 +78,14 @@ fn judge(results: &Results, known: &Known, started: Instant) -> Result<()> {
     }
 }
 
-/// Fails if these arguments of `test` make no sense.
+/// Fails if these arguments of `test` are invalid.
 pub fn reads(words: &[&str]) -> Result<()> {
     Scope::parse(words).map(drop)
 }
 
-/// Benchmarks of the crates, then the lab's runs about cost and, in their quick form, those about exact rates, times and
-/// shares. All of them run; the verb fails if a figure of one is beyond its bound.
+/// Runs the benchmarks of the crates, then the lab's experiments about cost, then the quick form of
+/// those about exact rates, times and shares. All of them run; the verb fails if one reports a
+/// value outside its bound.
 pub fn bench(tree: &Tree) -> Result<()> {
     let _lock = ready(tree, "make bench", release)?;
     setup::ensure(tree, Use::Bench)?;
@@ -108,8 +110,9 @@ pub fn bench(tree: &Tree) -> Result<()> {
     }
 }
 
-/// Every test, those of core and of the ring under Miri, the ring under loom, the targets of `fuzz/` for a
-/// minute each, then those that are too long for every day (`#[ignore]`, optimised), then the package, then every experiment of the lab.
+/// Runs every test; core and the ring under Miri; the ring under loom; the targets of `fuzz/` for a
+/// minute each; the tests that are too long for every day (`#[ignore]`, optimised); the package;
+/// every experiment of the lab.
 pub fn long(tree: &Tree) -> Result<()> {
     test(tree, &[])?;
     miri::run(tree, &[])?;
@@ -129,16 +132,16 @@ pub fn long(tree: &Tree) -> Result<()> {
     lab(tree)?.args(["all"]).run()
 }
 
-/// The programs that a user gets, and the lab.
+/// The programs that a user installs, and the lab.
 pub const PROGRAMS: [&str; 4] = ["netnice", "netniced", "netnice-driver", "netnice-lab"];
 
-/// Builds the release programs and the C library, with everything for it there already.
+/// Builds the release programs and the C library; their packages must be installed.
 pub fn release(tree: &Tree) -> Result<()> {
     release_words(tree).run()
 }
 
-/// The same, and the system tests in one go with them: built after them, what both use would be built once more where
-/// the tests want another feature of it.
+/// As [`release`], and builds the system tests in the same call. A later call would build shared
+/// crates again if the tests need other features of them.
 pub fn release_and_tests(tree: &Tree) -> Result<()> {
     release_words(tree)
         .args(test_words(system_test_names(tree)))
@@ -148,7 +151,7 @@ pub fn release_and_tests(tree: &Tree) -> Result<()> {
 fn release_words(tree: &Tree) -> Step {
     cargo(tree)
         .args(["build", "--release", "--workspace", "--lib"])
-        // No program is made of these, and the first brings proptest.
+        // These crates are part of no program, and the first one depends on proptest.
         .args(["--exclude", CASES, "--exclude", DOCUMENTS])
         .args(PROGRAMS.iter().flat_map(|name| ["--bin", name]))
 }
@@ -163,8 +166,8 @@ pub fn system_test_names(tree: &Tree) -> Vec<&str> {
         .collect()
 }
 
-/// The arguments that select the system tests. Of the whole workspace, so that what the release programs are built of
-/// serves here too.
+/// The arguments that select the system tests. They name the whole workspace, so that the crates of
+/// the release programs are used here too.
 pub fn system_test_words(tree: &Tree) -> Vec<&str> {
     ["--release", "--workspace"]
         .into_iter()
@@ -207,7 +210,8 @@ impl Scope {
 }
 
 fn unit_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
-    // All in one go: with another choice of packages cargo would build what they share anew, with other features.
+    // One call for all packages: with another set of packages cargo would build shared crates again
+    // with other features.
     let crates = tree.crates.iter().filter(|one| one.name != LAB);
     let beside = crates.flat_map(|one| &one.targets);
     let beside = beside.filter(|(kind, _)| kind == "test");
@@ -225,7 +229,7 @@ fn unit_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Resul
     documentation(tree, filter, results)
 }
 
-/// Examples in documentation, which cargo-nextest does not run.
+/// Runs the examples in documentation, which cargo-nextest does not run.
 fn documentation(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Result<()> {
     let started = Instant::now();
     let step = under_test(tree, cargo(tree))?
@@ -241,7 +245,8 @@ fn documentation(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Re
     Ok(())
 }
 
-/// A line of the documentation tests' runner: `test crates/core/src/rate.rs - rate::Rate (line 12) ... ok`.
+/// Parses a line of the documentation tests, such as `test crates/core/src/rate.rs - rate::Rate
+/// (line 12) ... ok`.
 fn documentation_test(line: &str) -> Option<TestResult> {
     let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
     let outcome = match outcome {
@@ -271,7 +276,7 @@ fn system_tests(tree: &Tree, filter: Option<&str>, results: &mut Results) -> Res
     timed(tree, &system, results)
 }
 
-/// Runs tests and notes how long that took.
+/// Runs tests and records how long they took.
 fn timed(tree: &Tree, run: &Run<'_>, results: &mut Results) -> Result<()> {
     let started = Instant::now();
     run.run(tree, |step| under_test(tree, step), results)?;
@@ -283,8 +288,8 @@ fn words(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Root, packages, the lock and what `build` builds: what every run of a world needs. What only running needs is
-/// installed while cargo builds.
+/// Prepares a run of a world: checks for root, installs packages, takes the lock and runs `build`.
+/// The packages that only a run needs are installed while cargo builds.
 fn ready(tree: &Tree, what: &str, build: fn(&Tree) -> Result<()>) -> Result<MachineLock> {
     step::require_root(what, "it makes network namespaces and loads eBPF programs")?;
     setup::ensure(tree, Use::Build)?;
@@ -305,8 +310,8 @@ fn lab(tree: &Tree) -> Result<Step> {
     under_test(tree, Step::new(program))
 }
 
-/// The environment of everything that runs our programs: they are found by `NETNICE_BIN_DIR` alone, and the
-/// machine's own daemon, if there is one, is not theirs.
+/// The environment of everything that runs the project's programs: `NETNICE_BIN_DIR` alone locates
+/// them, and the machine's own daemon, if there is one, is not used.
 fn under_test(tree: &Tree, step: Step) -> Result<Step> {
     Ok(step
         .env("NETNICE_BIN_DIR", tree.programs())
@@ -317,9 +322,10 @@ fn under_test(tree: &Tree, step: Step) -> Result<Step> {
 const LAB: &str = "netnice-lab";
 const CASES: &str = "netnice-cases";
 const DOCUMENTS: &str = "netnice-documents";
-/// The lab's experiments about what enforcement costs.
+/// The lab's experiments about the cost of enforcement.
 const COST_RUNS: [&str; 4] = ["nice-tab1", "cost", "burning", "scale"];
-/// Experiments about exact rates, times and shares: what a busy machine breaks, and therefore no test judges.
+/// Experiments about exact rates, times and shares. A busy machine disturbs them, so no test judges
+/// them.
 const EXACT_RUNS: [&str; 14] = [
     "accuracy",
     "change",

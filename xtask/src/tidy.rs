@@ -1,19 +1,22 @@
-//! The rules of the house that no compiler knows, each with the reason it gives when it is broken.
+//! The project's rules that no compiler checks. Each complaint contains the reason for its rule.
 //!
-//! - [`rooms`]: a dependency only goes down the ranks, along the "may use" column of the design; some outside
-//!   crates belong to one room.
+//! - [`rooms`]: a dependency only goes to a lower layer, along the "may use" column of the design;
+//!   some foreign crates belong to one crate.
 //! - [`circles`]: modules of one crate do not use each other in a circle.
-//! - Sizes: a source file past [`MAX_LINES`] lines holds two ideas; of the daemon, past [`MAX_LINES_OF_DAEMON`].
-//! - Names: no `utils`, `common`, `helpers`, `types`; a helper lives with its noun.
-//! - Opening lines: a crate says first what it answers, what it may touch and what it must never do.
-//! - `unsafe`: only in the places that [`rooms`] names. (That each block says why it is sound is clippy's.)
-//! - No stubs: `todo!`, `unimplemented!` and comments that promise to do it later.
-//! - Machine paths: nothing in the tree knows which machine it was written on.
-//! - [`links`]: a link of a document leads to a file and a heading that exist; a path that a
-//!   document names is in the tree.
-//! - eBPF sources carry the licence that the kernel's verifier wants.
+//! - Sizes: a source file has at most [`MAX_LINES`] lines, in the daemon [`MAX_LINES_OF_DAEMON`]; a
+//!   longer one holds two ideas.
+//! - Names: no `utils`, `common`, `helpers`, `types`; a helper belongs to the module of its noun.
+//! - Opening lines: a crate begins with what it answers, what it may touch and what it must never
+//!   do.
+//! - `unsafe`: only in the files that [`rooms`] names. (clippy checks that each block has a safety
+//!   comment.)
+//! - No stubs: neither `todo!` nor `unimplemented!`, nor comments that postpone work.
+//! - Machine paths: no file of the tree contains a path of the machine that it was written on.
+//! - [`links`]: a link in a document leads to an existing file and heading; a path in a document
+//!   exists in the tree.
+//! - eBPF sources have the licence that the kernel's verifier requires.
 //!
-//! Every rule is a pure function from text to complaints, so that its tests need no tree.
+//! Every rule is a pure function from text to complaints, so its tests need no tree.
 
 mod circles;
 mod lexer;
@@ -27,7 +30,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::tree::Tree;
 
-/// Checks the whole tree; fails with every complaint at once.
+/// Checks the whole tree. Fails after printing all complaints.
 pub fn run(tree: &Tree) -> Result<()> {
     let complaints = inspect(tree)?;
     if complaints.is_empty() {
@@ -40,7 +43,7 @@ pub fn run(tree: &Tree) -> Result<()> {
     bail!("tidy: {} complaint(s)", complaints.len());
 }
 
-/// Something that is against a rule.
+/// A violation of a rule.
 #[derive(Debug, PartialEq, Eq)]
 struct Complaint {
     place: String,
@@ -86,7 +89,7 @@ fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
     for file in files {
         let place = shown(tree, &file);
         found.extend(name(&place));
-        // What is not UTF-8 is no source.
+        // A file that is not UTF-8 is no source.
         let Some(text) = read(&file)? else { continue };
         found.extend(machine_paths(&place, &text, &own));
         found.extend(conflict_marks(&place, &text));
@@ -103,7 +106,7 @@ fn inspect(tree: &Tree) -> Result<Vec<Complaint>> {
     Ok(found)
 }
 
-/// The links of every Markdown file.
+/// Checks the links of all Markdown files.
 fn documents(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
     let mut texts = Vec::new();
     for file in files {
@@ -125,7 +128,7 @@ fn documents(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
     Ok(found.collect())
 }
 
-/// The circles between the modules of each crate.
+/// Checks each crate for circles between its modules.
 fn circles_of(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
     let mut found = Vec::new();
     for one in &tree.crates {
@@ -157,7 +160,7 @@ fn circles_of(tree: &Tree, files: &[PathBuf]) -> Result<Vec<Complaint>> {
     Ok(found)
 }
 
-/// Every file of the tree but what cargo and git keep for themselves.
+/// Every file of the tree except those of cargo and git.
 fn files(tree: &Tree) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     let mut folders = vec![tree.root.clone()];
@@ -168,7 +171,7 @@ fn files(tree: &Tree) -> Result<Vec<PathBuf>> {
             let entry = entry?;
             let path = entry.path();
             let kind = entry.file_type()?;
-            // In a second work tree it is a file that says where the first one is.
+            // In a second work tree `.git` is a file with the path of the first one.
             if entry.file_name() == ".git" {
                 continue;
             }
@@ -187,7 +190,7 @@ fn files(tree: &Tree) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The text of a file, or nothing if it is not text.
+/// The text of a file; `None` if it is not UTF-8.
 fn read(file: &Path) -> Result<Option<String>> {
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(String::from_utf8(bytes).ok())
@@ -254,7 +257,7 @@ fn opening_lines(place: &str, text: &str) -> Vec<Complaint> {
         .collect()
 }
 
-/// The rules for the text of one Rust file.
+/// Checks the text of one Rust file.
 fn rust(place: &str, text: &str) -> Vec<Complaint> {
     let parts = lexer::split(text);
     let mut found = Vec::new();
@@ -309,7 +312,8 @@ fn bpf_licence(place: &str, text: &str) -> Option<Complaint> {
     (!says).then(|| Complaint::new(place, format!("the first line must say '{BPF_LICENCE}'")))
 }
 
-/// Paths that only this machine has: where the tree and its outputs lie. Short ones say nothing.
+/// Paths that only this machine has: the tree, its outputs and the home folder. Short paths are
+/// left out because they are too common.
 fn own_paths(tree: &Tree) -> Vec<String> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     [Some(tree.root.clone()), Some(tree.target.clone()), home]
@@ -339,7 +343,7 @@ fn machine_paths(place: &str, text: &str, own: &[String]) -> Vec<Complaint> {
     found
 }
 
-/// Complains about what a merge left behind where two changes met.
+/// Complains about the conflict markers of a merge.
 fn conflict_marks(place: &str, text: &str) -> Option<Complaint> {
     let is_mark = |line: &str| {
         ["<<<<<<<", ">>>>>>>"].iter().any(|mark| {
@@ -355,7 +359,7 @@ fn conflict_marks(place: &str, text: &str) -> Option<Complaint> {
     ))
 }
 
-/// True if `path` occurs where a path begins, and not in the middle of a longer one.
+/// True if `path` occurs at the beginning of a path, not inside a longer one.
 fn starts_a_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         !line[..at].ends_with(|before: char| {
@@ -366,7 +370,7 @@ fn starts_a_path(line: &str, path: &str) -> bool {
 
 const OPENING: [&str; 3] = ["//! Answers:", "//! May touch:", "//! Must never:"];
 const MAX_LINES: usize = 800;
-/// It has the most parts of all crates.
+/// The daemon has the most parts of all crates.
 const MAX_LINES_OF_DAEMON: usize = 500;
 const REFUSED_NAMES: [&str; 6] = ["utils", "util", "common", "helpers", "helper", "types"];
 const PROMISES: [&str; 3] = ["TODO", "FIXME", "XXX"];

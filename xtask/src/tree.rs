@@ -1,7 +1,8 @@
-//! Where things are: the repository, the folder that cargo builds into, and the crates of the workspace.
+//! The paths of the project: the repository, cargo's target folder, and the crates of the
+//! workspace.
 //!
-//! Everything is asked of `cargo metadata`, so that `CARGO_TARGET_DIR` and a workspace that gains a crate
-//! need no second place to be told.
+//! All of them come from `cargo metadata`, so `CARGO_TARGET_DIR` and a new crate need no change
+//! here. Fails if cargo fails or its answer has another form.
 
 use std::path::{Path, PathBuf};
 
@@ -10,33 +11,32 @@ use serde_json::Value;
 
 use crate::step::{self, Step};
 
-/// The workspace as cargo sees it.
+/// The workspace as cargo reports it.
 pub struct Tree {
     /// The folder with the workspace's `Cargo.toml`.
     pub root: PathBuf,
-    /// Where cargo builds.
+    /// The folder that cargo builds into.
     pub target: PathBuf,
     /// Every workspace member.
     pub crates: Vec<Crate>,
 }
 
-/// One workspace member.
 pub struct Crate {
-    /// Its package name.
+    /// The name of its package.
     pub name: String,
     /// The folder with its `Cargo.toml`.
     pub folder: PathBuf,
-    /// Names of the packages it depends on directly, whatever for (normal, build, dev).
+    /// Names of its direct dependencies of all kinds (normal, build, dev).
     pub uses: Vec<String>,
-    /// Those of them that are in what it builds (normal, build); its tests and benchmarks alone use the others.
+    /// Dependencies of the built code (normal, build); only tests and benchmarks use the others.
     pub built_of: Vec<String>,
     /// Kind and name of each target, as cargo lists them: `("test", "limits")`.
     pub targets: Vec<(String, String)>,
 }
 
 impl Tree {
-    /// Asks cargo about the workspace that xtask is run from. (Where it was built is another question: two
-    /// clones may share a target folder.)
+    /// Gets the workspace that runs xtask from cargo. (The folder in which xtask was built may be
+    /// another one, because two clones may share a target folder.)
     pub fn find() -> Result<Tree> {
         let here = std::env::var_os("CARGO_MANIFEST_DIR").context("run me by `cargo xtask`")?;
         let here = Path::new(&here);
@@ -44,12 +44,12 @@ impl Tree {
         Tree::of(root)
     }
 
-    /// The crates of `fuzz/`, which is a workspace of its own: what is built with a nightly compiler.
+    /// The crates of `fuzz/`, a workspace of its own for code that needs a nightly compiler.
     pub fn apart(&self) -> Result<Vec<Crate>> {
         Ok(Tree::of(&self.root.join("fuzz"))?.crates)
     }
 
-    /// Asks cargo about the workspace in a folder.
+    /// Gets the workspace in a folder from cargo.
     fn of(root: &Path) -> Result<Tree> {
         let text = Step::new(step::cargo())
             .args(["metadata", "--format-version", "1", "--no-deps"])
@@ -58,7 +58,7 @@ impl Tree {
         Tree::from_metadata(&text)
     }
 
-    /// Reads the answer of `cargo metadata --format-version 1 --no-deps`.
+    /// Parses the output of `cargo metadata --format-version 1 --no-deps`.
     pub fn from_metadata(text: &str) -> Result<Tree> {
         let all: Value = serde_json::from_str(text).context("cargo metadata is not JSON")?;
         let crates = list(&all, "packages")?
@@ -72,7 +72,7 @@ impl Tree {
         })
     }
 
-    /// The folder with the release programs; tests find them by it.
+    /// The folder with the release programs, which tests get.
     pub fn programs(&self) -> PathBuf {
         self.target.join("release")
     }

@@ -1,24 +1,24 @@
-//! The system tests on another kernel: Debian's stock 6.1 cloud kernel, in qemu, without KVM.
+//! Runs the system tests on another kernel: Debian's stock 6.1 cloud kernel, in qemu, without KVM.
 //!
 //! ```text
 //! ensure kernel, virtme-ng, virtiofsd (cached under target/vm)
 //!   → build programs and tests here → put them in target/vm/share
-//!   → boot; the guest's root is this machine's, read-only, with throw-away layers on top
-//!   → inside.sh: modules, bpffs, a systemd for unit targets, then cargo-nextest on the test programs
-//!   → it leaves the exit status in share/guest-N/status and the report of the tests in share/guest-N/nextest
+//!   → boot; the guest's root is this machine's, read-only, with temporary layers on top
+//!   → inside.sh: modules, bpffs, a systemd for unit targets, then cargo-nextest on the tests
+//!   → it writes its exit status to share/guest-N/status, the report to share/guest-N/nextest
 //! ```
 //!
-//! The emulator uses one processor for a guest, so there are as many guests as processors, and each runs its part of the
-//! tests.
+//! The emulator uses one processor for a guest. So there are as many guests as processors, at most
+//! [`MOST_GUESTS`], and each runs a part of the tests.
 //!
-//! Without KVM every instruction is translated, so everything takes 10 to 30 times as long. The tests are the same
-//! as on the host, with the same bounds. What the guest has that this machine may not: fq_codel, netem and every other
-//! module of a distribution's kernel.
+//! Without KVM qemu translates every instruction, so everything takes 10 to 30 times as long. The
+//! tests are the same as on the host, with the same bounds. The guest has fq_codel, netem and every
+//! other module of a distribution's kernel, which this machine may lack.
 //!
-//! The systemd in the guest is the machine's own program, started in a process namespace of its own at the
-//! root of the cgroup tree, so units have the cgroups that they have everywhere
-//! (`/system.slice/x.service`), and no service of the machine is started. `systemctl` and `systemd-run`
-//! on the tests' `PATH` reach it, and `NETNICE_SYSTEMD=1` says that it is there.
+//! The systemd in the guest is this machine's program in a process namespace of its own at the root
+//! of the cgroup tree. So units have their usual cgroups (`/system.slice/x.service`), and no
+//! service of the machine starts. `systemctl` and `systemd-run` on the tests' `PATH` use it, and
+//! `NETNICE_SYSTEMD=1` shows that it runs.
 
 mod assets;
 
@@ -38,7 +38,7 @@ use crate::suite;
 use crate::tree::Tree;
 use crate::vm::assets::Assets;
 
-/// `vm [--shell COMMAND… | FILTER]`.
+/// Runs `vm [--shell COMMAND… | FILTER]`.
 pub fn run(tree: &Tree, words: &[&str]) -> Result<()> {
     let job = Job::parse(words)?;
     step::require_root("make test-vm", "the guest's root user is this one")?;
@@ -79,7 +79,7 @@ fn judge(tree: &Tree, assets: &Assets, share: &Share, guests: &[Ended]) -> Resul
             Err(_) => Vec::new(),
         };
         let failed = |test: &TestResult| test.outcome == Outcome::Failed;
-        // Where a test failed, the guest's status says no more than that.
+        // If a test failed, the guest's status contains no further information.
         if !tests.iter().any(failed)
             && let Err(error) = ended.judge()
         {
@@ -99,16 +99,16 @@ fn judge(tree: &Tree, assets: &Assets, share: &Share, guests: &[Ended]) -> Resul
     }
 }
 
-/// Fails if these arguments make no sense.
+/// Fails if these arguments are invalid.
 pub fn reads(words: &[&str]) -> Result<()> {
     Job::parse(words).map(drop)
 }
 
-/// What to do inside.
+/// The work of the guests.
 enum Job<'a> {
-    /// Run the system tests whose names hold the filter.
+    /// Run the system tests whose names contain the filter.
     Tests { filter: &'a str },
-    /// Run one shell command; for looking around.
+    /// Run one shell command, to inspect a guest.
     Shell { command: String },
 }
 
@@ -127,7 +127,8 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// How many guests share the work: the emulator uses one processor for each. A few tests are not worth two boots.
+    /// Number of guests. The emulator uses one processor for each. A filtered run has one guest,
+    /// because few tests are faster than two boots.
     fn guests(&self) -> usize {
         match self {
             Job::Tests { filter: "" } => {
@@ -139,7 +140,7 @@ impl<'a> Job<'a> {
 
     /// The shell lines that `inside.sh` sources once the guest is ready.
     fn script(&self, tree: &Tree, guests: usize) -> Result<String> {
-        // The host's programs are the guest's, wherever they are (Go, say).
+        // The guest uses the host's programs from the same folders, for example Go.
         let folders = setup::program_path(tree)?;
         let path = format!("PATH=$PATH:{}\n", quoted(&folders.to_string_lossy()));
         match self {
@@ -159,7 +160,7 @@ impl<'a> Job<'a> {
     }
 }
 
-/// The folder that the guest sees as `/mnt`.
+/// The folder that the guest has as `/mnt`.
 struct Share {
     folder: PathBuf,
 }
@@ -192,7 +193,8 @@ impl Share {
 
     /// Builds the release programs and the system tests, and copies them here.
     fn put_programs(&self, tree: &Tree) -> Result<()> {
-        // cargo-nextest writes its report below the workspace, which the guest cannot write: it mounts one over the other.
+        // cargo-nextest writes its report below the workspace, which the guest cannot write. So the
+        // guest mounts its own folder over this one.
         let store = nextest::store(&tree.root);
         std::fs::create_dir_all(&store)
             .with_context(|| format!("cannot make {}", store.display()))?;
@@ -214,7 +216,7 @@ impl Share {
             .args(suite::system_test_words(tree))
             .capture()?;
         for program in test_programs(&listed)? {
-            // Where cargo-nextest looks for it, with this folder in place of the target folder.
+            // cargo-nextest looks here for the program, with this folder as the target folder.
             let inside = program.strip_prefix(&tree.target);
             let inside = inside.context("a test program lies outside the target folder")?;
             self.copy(&program, &format!("target/{}", inside.display()))?;
@@ -235,7 +237,7 @@ impl Share {
         Ok(())
     }
 
-    /// The exit status that a guest left, if it came that far.
+    /// The exit status that a guest wrote; `None` if it did not come that far.
     fn status(&self, number: usize) -> Option<i32> {
         std::fs::read_to_string(self.of_guest(number).join("status"))
             .ok()?
@@ -257,11 +259,11 @@ fn test_programs(list: &str) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// How the guest ended.
+/// How a guest ended.
 struct Ended {
-    /// The status of the emulator.
+    /// The exit status of the emulator.
     emulator: ExitStatus,
-    /// The status that the guest left, if it came that far.
+    /// The exit status that the guest wrote; `None` if it did not come that far.
     guest: Option<i32>,
     took: Duration,
 }
@@ -283,7 +285,7 @@ impl Ended {
 
 fn boot(assets: &Assets, share: &Share, number: usize) -> Result<Ended> {
     let started = Instant::now();
-    // setpriv: if this process dies, `timeout` hears of it, and takes the whole guest with it.
+    // setpriv: if this process dies, `timeout` gets a signal and ends the whole guest.
     let step = Step::new("setpriv")
         .args(["--pdeathsig", "TERM", "timeout", "--kill-after=10"])
         .args([LIMIT.as_secs().to_string()])
@@ -304,7 +306,8 @@ fn boot(assets: &Assets, share: &Share, number: usize) -> Result<Ended> {
         .args(["--exec".to_owned(), format!("sh /mnt/inside.sh {number}")])
         .env("PATH", assets.path()?)
         .no_input();
-    // Through a pipe: vng opens its outputs anew, and guests that share a file would write over each other's lines.
+    // Uses a pipe because vng opens its outputs again, and guests that share a file would overwrite
+    // each other's lines.
     let emulator = step.watch(&format!("{number} | "), |_| {})?;
     Ok(Ended {
         emulator,
@@ -313,26 +316,29 @@ fn boot(assets: &Assets, share: &Share, number: usize) -> Result<Ended> {
     })
 }
 
-/// A word that a shell reads back as it is.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// The emulated processor's counter is the host's, and sound. Left alone the kernel would distrust it and read the time
-/// from an emulated device instead, which costs microseconds and, with timers that come often, takes all the time there is.
+/// The emulated processor has the host's time stamp counter, which is reliable. By default the
+/// kernel would distrust it and read the time from an emulated device. That takes microseconds, and
+/// with frequent timers all of the processor's time.
 const CLOCK: &str = "clocksource=tsc tsc=reliable";
-/// Both processors in turn, by one thread: with a thread of its own each, one may go on with code that the kernel has
-/// changed (a jump label, by its breakpoint), and then takes the breakpoint for ever. A processor without wide registers: the C
-/// library's functions for those are slow here, and a program takes twice as long to start.
+/// One thread emulates both processors in turn. With a thread each, one processor may continue with
+/// code that the kernel has changed (a jump label, through its breakpoint), and then hits the
+/// breakpoint for ever. The processor has no wide registers, because the C library's functions for
+/// those are slow here, and a program takes twice as long to start.
 const EMULATOR: &str = "-accel tcg,thread=single -cpu qemu64";
-/// Each has 2 GiB of memory.
+/// Largest number of guests; each has 2 GiB of memory.
 const MOST_GUESTS: usize = 4;
 /// The profile of `.config/nextest.toml` for the guest.
 const PROFILE: &str = "vm";
-/// The folder of a guest that takes the place of nextest's own.
+/// The folder of a guest that replaces nextest's folder.
 const STORE: &str = "nextest";
 const INSIDE: &str = include_str!("vm/inside.sh");
-/// Translated code is some 10 to 30 times slower; a guest that takes longer than this hangs.
+/// Longest time of a guest. Translated code is some 10 to 30 times slower; a guest that takes
+/// longer hangs.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
-//! The command line: what may be typed, and which request it means.
+//! The command line: its options, and the request that it means.
 //!
-//! Contract options are sugar for the one contract grammar of `netnice-core`: each value is read
-//! by core under the clause of its option, so the command line knows no unit of its own. The
-//! paper's short forms (`netnice PID RATE`, `netnice PID`, `netnice`) are what is typed without a
-//! verb.
+//! Input is the process's arguments. Output is a [`Command`], or [`BadUsage`] if the arguments are
+//! invalid.
+//!
+//! Each contract option is a clause of the contract grammar of `netnice-core`, and core parses its
+//! value. So the command line defines no units. The paper's short forms (`netnice PID RATE`,
+//! `netnice PID`, `netnice`) have no verb.
 
 mod contract;
 mod share;
@@ -32,126 +34,117 @@ use crate::{inetd, shell};
 pub(crate) use contract::ContractArgs;
 pub(crate) use top::Top;
 
-/// What is to be done, with what holds for every verb.
+/// A parsed command line: a verb, and the options that all verbs have.
 #[derive(Debug)]
 pub(crate) struct Command {
-    /// The verb.
     pub verb: Verb,
-    /// Where the daemon lives.
+    /// The runtime folder of the daemon.
     pub runtime_dir: RuntimeDir,
     /// Print the answer as JSON.
     pub json: bool,
 }
 
-/// A verb that makes sense.
+/// A verb with valid options.
 #[derive(Debug)]
 pub(crate) enum Verb {
-    /// Ask the daemon and print its answer.
+    /// Send the request to the daemon and print its answer.
     Ask(Request),
-    /// The same, for a target that is a process: with its pidfd.
+    /// The same for a process, with its pidfd. Holds its pid.
     AskAbout(u32, Request),
-    /// Ask what holds for ourselves.
+    /// Show the contract in force for this process.
     Own,
-    /// Show the managed links alone.
+    /// Show the managed links without the targets.
     Links,
-    /// Register, then become another command.
+    /// Register this process, then become a command.
     Run(Run),
-    /// Show again and again.
+    /// Show targets repeatedly.
     Top(Top),
-    /// Say what the kernel offers, with or without a daemon.
+    /// Print what the kernel offers, with or without a daemon.
     Doctor,
-    /// Judge a capture by a contract.
+    /// Check a capture against a contract.
     Check(Box<Check>),
-    /// The super-server.
+    /// Run the super-server, or the gate of a session.
     Inetd(inetd::Asked),
-    /// The manager of existing processes.
+    /// Run the manager of existing processes.
     Share(Box<Share>),
-    /// Something about `@rate` in a shell.
+    /// A part of `@rate` in a shell.
     Shell(shell::Asked),
-    /// Print the completions of a shell.
+    /// Print the completions for a shell.
     Completions(clap_complete::Shell),
     /// Write man pages into a folder.
     Man(PathBuf),
-    /// Start the daemon, apart from this terminal.
+    /// Start the daemon, detached from this terminal.
     StartDaemon,
 }
 
 /// [`Verb::Run`].
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// What is asked; its target is filled in by the process itself.
+    /// The request; the process fills in its target.
     pub set: Set,
     /// The name that the process joins.
     pub name: Option<Target>,
     /// The command and its arguments; not empty.
     pub command: Vec<OsString>,
-    /// Say nothing if all is well.
+    /// Print nothing after success.
     pub quiet: bool,
 }
 
-/// Why a command line makes no sense, or is answered by the parser itself (`--help`).
+/// Why a command line is invalid, or that the parser answers it itself (`--help`).
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BadUsage {
-    /// What the parser of options says.
+    /// The parser's error, or its answer to `--help` or `--version`.
     #[error(transparent)]
     Parser(#[from] clap::Error),
-    /// An option's value.
+    /// An option's value does not parse.
     #[error("{option}: {error}")]
     Value {
-        /// The option.
         option: &'static str,
-        /// What is wrong with its value.
         error: UnitError,
     },
     /// An option's value is too large or too small.
     #[error("{option}: {actual} is out of range: write {limits}")]
     Beyond {
-        /// The option.
         option: &'static str,
-        /// Its value.
         actual: String,
-        /// What it may be.
+        /// The valid range.
         limits: String,
     },
-    /// Not a target.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// Not a target, and perhaps not meant as one.
+    /// The first word is neither a target nor a command.
     #[error("{0}\n(nor is it a command; `netnice --help` lists them)")]
     Word(TargetError),
-    /// Not a contract.
     #[error(transparent)]
     Contract(#[from] ContractError),
-    /// A contract that no capture can break.
+    /// The contract has no clause that a capture can violate.
     #[error(transparent)]
     NotJudged(#[from] NotJudged),
-    /// Not a description of packets.
+    /// The value of `--flow` does not parse.
     #[error(transparent)]
     Flow(#[from] FlowError),
-    /// A process that is to be waited for.
+    /// The value of `--until-exit` is not the pid of a running process. Holds the value.
     #[error(
         "--until-exit: `{0}` is not a process that runs: write its number, or nothing for the one that runs netnice"
     )]
     Until(String),
-    /// An option where it means nothing.
+    /// An option has no meaning with this verb.
     #[error("{option} has no meaning with {verb}")]
     Meaningless {
-        /// The option.
         option: &'static str,
-        /// The verb.
         verb: &'static str,
     },
-    /// A combination that makes no sense.
+    /// A combination of options has no meaning. Holds the error text.
     #[error("{0}")]
     Nonsense(&'static str),
 }
 
 impl BadUsage {
-    /// Tells the person, and how the process ends.
+    /// Prints the error, and returns the exit status.
     pub fn print(self) -> Exit {
         match self {
             BadUsage::Parser(error) => {
-                // If nobody reads, nobody needs to know.
+                // A failure to print has no reader.
                 let _ = error.print();
                 match error.use_stderr() {
                     true => Exit::BadUsage,
@@ -166,7 +159,7 @@ impl BadUsage {
     }
 }
 
-/// Reads a command line, the program's name first.
+/// Parses a command line whose first word is the program's name.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
     let matches = command().try_get_matches_from(&args);
     let matches = matches.map_err(|error| short::with_options(&args).unwrap_or(error.into()))?;
@@ -188,7 +181,7 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Command, BadUsage> {
     })
 }
 
-/// The description of the command line, for parsing, man pages and completions.
+/// The description of the command line, for the parser, man pages and completions.
 pub fn command() -> clap::Command {
     Typed::command()
 }
@@ -267,7 +260,7 @@ impl Common {
         self.until_exit.as_deref().map(until::of).transpose()
     }
 
-    /// Refuses the options of changes with a verb that changes nothing.
+    /// Refuses options of changes with a verb that changes nothing.
     fn only_reads(&self, verb: &'static str) -> Result<(), BadUsage> {
         let named = [
             (self.dry_run, "--dry-run"),
@@ -459,7 +452,7 @@ struct TypedCheck {
     file: PathBuf,
     #[command(flatten)]
     contract: ContractArgs,
-    // A doc comment would take the brackets for links.
+    // In a doc comment rustdoc would read the brackets as links.
     #[arg(
         long,
         value_name = "FLOW",
@@ -475,7 +468,7 @@ struct TypedCheck {
 }
 
 impl TypedVerb {
-    /// What it means.
+    /// The verb that the typed form means.
     fn means(self, common: &Common) -> Result<Verb, BadUsage> {
         if let Some(verb) = self.reading() {
             common.only_reads(verb)?;
@@ -541,7 +534,7 @@ impl TypedVerb {
         }
     }
 
-    /// The name of a verb that changes no contract and no link.
+    /// The name of the verb if it changes no contract and no link.
     fn reading(&self) -> Option<&'static str> {
         match self {
             TypedVerb::Run(_) | TypedVerb::Set(_) | TypedVerb::Clear { .. } => None,
@@ -672,7 +665,7 @@ fn clear(target: Option<&str>, common: &Common) -> Result<Verb, BadUsage> {
     })))
 }
 
-/// What all changes of a contract have from the options of every verb.
+/// A [`Set`] with the options that all contract changes share.
 fn changing(common: &Common) -> Result<Set, BadUsage> {
     Ok(Set {
         dry_run: common.dry_run,
@@ -683,7 +676,7 @@ fn changing(common: &Common) -> Result<Set, BadUsage> {
     })
 }
 
-/// The request about a target; a process is asked about with its pidfd.
+/// The request about a target. For a process the request goes with its pidfd.
 fn set_target(target: &Target, set: Set) -> Verb {
     let request = Request::Set(Set {
         target: target.to_string(),
@@ -709,7 +702,7 @@ fn rate(option: &'static str, text: Option<&str>) -> Result<Option<String>, BadU
     }
 }
 
-/// `@512Kbyte/sec`, as the paper writes it; the @ may be left out.
+/// Parses a total such as `@512Kbyte/sec`, the paper's form; the `@` is optional.
 fn total_rate(text: &str) -> Result<Rate, BadUsage> {
     quantity("@RATE", text.strip_prefix('@').unwrap_or(text))
 }

@@ -1,9 +1,9 @@
-//! `netnice check`: does the traffic in a capture keep to a contract?
+//! `netnice check`: does the traffic in a capture conform to a contract?
 //!
-//! The judge is [`netnice_core::police`]; here its words are read, a file is turned into packets
-//! ([`capture`]), those that are meant are picked out ([`flow`]), of a channel put together to
-//! messages ([`messages`]), and the verdict is told. No daemon is asked, and nothing but the one
-//! file is touched.
+//! Input is a capture file and a contract. [`capture`] reads the packets, [`flow`] selects those of
+//! the flow, [`messages`] combines packets of a channel into messages, and [`netnice_core::police`]
+//! checks them. Output is the verdict. Fails if the file cannot be read, is damaged, or has no
+//! packet to check. No daemon takes part.
 
 pub(crate) mod capture;
 pub(crate) mod flow;
@@ -27,24 +27,23 @@ use capture::{CaptureError, Go};
 use flow::{Flow, Key, Piece, UnknownLink};
 use messages::{Message, Messages};
 
-/// What is asked.
+/// The verb as it was typed.
 #[derive(Debug)]
 pub(crate) struct Check {
-    /// The capture; `-` is standard input.
     pub file: PathBuf,
-    /// The contract, for the answer.
+    /// The contract, for the verdict.
     pub contract: Contract,
-    /// The judge of it.
+    /// The conformance check of the contract.
     pub police: Police,
-    /// The packets that are meant; all, if nothing is said.
+    /// The flow to check; `None` for all packets.
     pub flow: Option<Flow>,
-    /// The patience beyond the contract.
+    /// Extra tolerance beyond the contract's.
     pub tolerance: Nanos,
-    /// Of a channel: packets that are nearer to each other than this are one message.
+    /// For a channel: consecutive packets closer than this belong to one message.
     pub gap: Option<Nanos>,
 }
 
-/// What keeps a capture from being judged.
+/// Why a capture cannot be checked.
 #[derive(Debug, thiserror::Error)]
 #[error("{} {fault}", file.display())]
 pub(crate) struct CheckError {
@@ -58,14 +57,14 @@ enum CheckFault {
     Capture(#[from] CaptureError),
     #[error(transparent)]
     Link(#[from] UnknownLink),
-    /// Nothing was judged: that is no praise.
+    /// No packet was checked, so the result would mean nothing.
     #[error("has no packet to check")]
     Empty,
     #[error("has no packet of {flow} among its {packets}")]
     NoneMeant { flow: Flow, packets: u64 },
 }
 
-/// Judges, and tells the verdict.
+/// Checks the capture and prints the verdict.
 pub(crate) fn serve(asked: Check, json: bool) -> Result<Exit, Trouble> {
     let file = asked.file.clone();
     let verdict = match file.as_os_str() == "-" {
@@ -86,27 +85,27 @@ pub(crate) fn serve(asked: Check, json: bool) -> Result<Exit, Trouble> {
     })
 }
 
-/// The answer.
+/// The result of a check.
 #[derive(Debug)]
 struct Verdict {
     file: PathBuf,
     contract: Contract,
     flow: Option<Flow>,
     tolerance: Nanos,
-    /// Packets of the file.
+    /// Packets in the file.
     packets: u64,
-    /// Of these, the ones that were judged.
+    /// Packets that were checked.
     judged: u64,
-    /// Of a channel, the messages that these are.
+    /// Messages that were checked; `None` if the contract is no channel.
     messages: Option<u64>,
     bytes: u64,
-    /// Times of the first and the last packet that was judged.
+    /// Times of the first and the last checked packet, in ns since 1970.
     span: Option<(u64, u64)>,
-    /// The longest packet that was judged.
+    /// Length of the longest checked packet in bytes.
     longest: u32,
-    /// How many were earlier than the one before them in the file.
+    /// Number of packets that are earlier than the packet before them in the file.
     back: u64,
-    /// How many (packets, or messages of a channel) do not conform.
+    /// Number of packets (for a channel: messages) that do not conform.
     wrong: u64,
     first: Option<Wrong>,
 }
@@ -115,7 +114,7 @@ struct Verdict {
 #[derive(Debug)]
 struct Wrong {
     violation: Violation,
-    /// The number of it, or of its first packet, in the file.
+    /// The number of the packet in the file; for a message, that of its first packet.
     number: u64,
 }
 
@@ -185,14 +184,15 @@ fn judge<R: Read + Send>(asked: Check, source: R) -> Result<Verdict, CheckFault>
     }
 }
 
-/// Datagrams of which the fragment with the ports was meant.
+/// The latest datagrams whose first fragment matched the flow; the other fragments have no ports.
 #[derive(Default)]
 struct Meant {
     last: VecDeque<Key>,
 }
 
 impl Meant {
-    /// Whether a packet is meant that has, or has not, what is asked for.
+    /// True if the packet matches. `has` tells whether the packet alone matches; a fragment also
+    /// matches if its datagram is known.
     fn with_fragments(&mut self, has: bool, piece: Option<&Piece>) -> bool {
         let Some(key) = piece.and_then(Piece::fragment_of) else {
             return has;
@@ -207,7 +207,7 @@ impl Meant {
 }
 
 impl Verdict {
-    /// A packet that is meant.
+    /// Counts a packet that matches.
     fn count(&mut self, at: u64, length: u32) {
         let (first, last) = self.span.unwrap_or((at, at));
         self.back += u64::from(at < last);
@@ -217,7 +217,7 @@ impl Verdict {
         self.longest = self.longest.max(length);
     }
 
-    /// What is judged: a packet, or a message.
+    /// Checks a packet, or a message of a channel.
     fn show(&mut self, police: &mut Police, message: Message) {
         if let Some(messages) = &mut self.messages {
             *messages += 1;
@@ -233,7 +233,7 @@ impl Verdict {
         }
     }
 
-    /// Time since the first packet that was judged; negative if the file says so.
+    /// Time since the first checked packet in ns; negative if the file's times decrease.
     fn since_first(&self, at: u64) -> i128 {
         let (first, _) = self.span.unwrap_or((at, at));
         i128::from(at) - i128::from(first)
@@ -323,7 +323,7 @@ impl Verdict {
     }
 }
 
-/// The answer as JSON.
+/// The verdict as JSON.
 #[derive(Serialize)]
 struct VerdictDoc<'a> {
     file: String,
@@ -333,7 +333,7 @@ struct VerdictDoc<'a> {
     conforms: bool,
     packets: u64,
     judged: u64,
-    /// Of a channel.
+    /// Present for a channel only.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<u64>,
     bytes: u64,
@@ -345,13 +345,13 @@ struct VerdictDoc<'a> {
 
 #[derive(Serialize)]
 struct FirstDoc {
-    /// In the file, the first being 1.
+    /// Number in the file; the first packet is 1.
     number: u64,
-    /// Among those that were judged.
+    /// Number among the checked packets or messages.
     judged_number: u64,
     at_ns: u64,
     length: u64,
-    /// Not there where its length is what is wrong.
+    /// Absent if the violation is the length.
     #[serde(skip_serializing_if = "Option::is_none")]
     early_by_ns: Option<u64>,
     text: String,
@@ -371,7 +371,7 @@ fn shown(file: &Path) -> String {
     }
 }
 
-/// A difference of times, exact.
+/// A time difference in seconds with all nine decimals.
 fn seconds(nanos: i128) -> String {
     let sign = if nanos < 0 { "-" } else { "" };
     let size = nanos.unsigned_abs();
@@ -382,8 +382,8 @@ fn seconds(nanos: i128) -> String {
     )
 }
 
-/// Datagrams whose later fragments are looked out for.
+/// Largest number of datagrams in [`Meant`].
 const MOST_DATAGRAMS: usize = 256;
 
-/// Jumbo frames with everything around them. What is longer was never on a wire in one piece.
+/// The longest jumbo frame with all headers. The wire carries no longer packet in one piece.
 const LONGEST_WHOLE: u32 = 9_216 + 40;

@@ -1,4 +1,8 @@
-//! From a command to its exit status: ask the daemon, print the answer.
+//! Executes a command: sends its request to the daemon, prints the answer and returns the exit
+//! status.
+//!
+//! Input is a parsed [`Command`]. Verbs without a plain request go to their own modules. A command
+//! fails with [`Trouble`] if no daemon answers, a process does not exist, or input or output fails.
 
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,61 +24,59 @@ use crate::render::{self, Style};
 use crate::start::{self, StartError};
 use crate::{doctor, inetd, pages, run, share, shell, top};
 
-/// How long a person is left without a word.
+/// Time without an answer after which the user gets a notice.
 const SILENCE: Duration = Duration::from_secs(5);
 
-/// What keeps a command from its answer.
+/// Why a command gets no answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Trouble {
-    /// No daemon, and we may not start one.
+    /// No daemon runs, and the user is not root, so this program may not start one.
     #[error(
         "no daemon answers at {socket}\nstart one as root: {program} --runtime-dir {dir}",
         socket = dir.socket().display(), dir = dir.path().display()
     )]
     NoDaemon {
-        /// The folder that it should serve.
+        /// The runtime folder that the daemon should serve.
         dir: RuntimeDir,
-        /// The daemon's program.
         program: String,
     },
-    /// No daemon, and it cannot be started.
+    /// No daemon runs, and the start of one failed.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The daemon does not answer as it should.
+    /// The connection to the daemon failed, or the daemon's answer is invalid.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The process that is meant is not there.
+    /// No process has this pid.
     #[error("no process has the number {0}")]
     NoProcess(u32),
-    /// The number is that of a thread.
+    /// The number is the id of a thread. The second field is the pid of its process, if known.
     #[error("{0} is a thread, not a process{of}", of = of_process(*.1))]
     Thread(u32, Option<u32>),
-    /// A process cannot be opened.
+    /// The kernel refused to open the process.
     #[error("process {pid} cannot be opened: {source}")]
     Process {
-        /// The process.
         pid: u32,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// A capture that cannot be judged.
+    /// The capture cannot be checked.
     #[error(transparent)]
     Check(#[from] CheckError),
-    /// A file, or standard output.
+    /// An operation on a file or on standard output failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was done.
+        /// The file or the operation.
         what: String,
-        /// What the kernel says.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// The reader of our output has gone.
+    /// The reader of standard output has closed it (`EPIPE`).
     #[error("nobody reads the output")]
     NobodyReads,
 }
 
 impl Trouble {
-    /// How the process ends.
+    /// The exit status for this error.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Trouble::NoDaemon { .. } | Trouble::Start(_) => Exit::NoDaemon,
@@ -85,7 +87,7 @@ impl Trouble {
     }
 }
 
-/// Serves one command.
+/// Executes one command, and prints its error if it fails.
 pub(crate) fn serve(command: Command) -> Exit {
     let json = command.json;
     match answer(command) {
@@ -134,7 +136,8 @@ fn answer(command: Command) -> Result<Exit, Trouble> {
     }
 }
 
-/// Asks, prints, and if the change waits for it asks the person to confirm.
+/// Sends the request and prints the answer. If the change needs a confirmation, asks the user for
+/// it.
 fn ask(
     dir: &RuntimeDir,
     json: bool,
@@ -173,7 +176,7 @@ fn ask(
     }
 }
 
-/// Shows the links without the targets.
+/// Prints the managed links without the targets.
 fn links(dir: &RuntimeDir, json: bool) -> Result<Exit, Trouble> {
     let response = connect(dir)?.call(&Request::Show(Show { target: None }), None)?;
     let response = match response {
@@ -191,7 +194,7 @@ fn links(dir: &RuntimeDir, json: bool) -> Result<Exit, Trouble> {
     Ok(Exit::from(&response))
 }
 
-/// Does what may take long, and says so when it does.
+/// Runs `work`. If it takes longer than [`SILENCE`], prints a notice.
 fn patiently<T>(work: impl FnOnce() -> T) -> T {
     let (done, waits) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -209,7 +212,7 @@ fn patiently<T>(work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Connects to the daemon; as root starts one where there is none.
+/// Connects to the daemon. If none runs and the user is root, starts one.
 pub(crate) fn connect(dir: &RuntimeDir) -> Result<Client, Trouble> {
     match Client::connect(dir) {
         Err(ClientError::NoDaemon { .. }) if rustix::process::geteuid().is_root() => {
@@ -231,7 +234,7 @@ pub(crate) fn connect(dir: &RuntimeDir) -> Result<Client, Trouble> {
     }
 }
 
-/// A descriptor that means this very process, whoever gets its number later.
+/// Opens a pidfd, which means this process even after its pid is reused.
 pub(crate) fn process(pid: u32) -> Result<OwnedFd, Trouble> {
     let raw = i32::try_from(pid)
         .ok()
@@ -248,7 +251,7 @@ pub(crate) fn process(pid: u32) -> Result<OwnedFd, Trouble> {
     })
 }
 
-/// Prints an answer: what was asked for to standard output, what was refused to standard error.
+/// Prints an answer: a result to standard output, a refusal or failure to standard error.
 pub(crate) fn print(response: &Response, json: bool) -> Result<(), Trouble> {
     if json {
         say(&render::json(response))?;
@@ -275,13 +278,14 @@ pub(crate) fn say(text: &str) -> Result<(), Trouble> {
     })
 }
 
-/// Text without control characters but line ends.
+/// Removes control characters except line ends, and white space at the end.
 pub(crate) fn plain(text: &str) -> String {
     let keep = |c: &char| *c == '\n' || !c.is_control();
     text.trim_end().chars().filter(keep).collect()
 }
 
-/// Asks the person at the terminal, for as long as the answer matters.
+/// Asks the user at the terminal whether to keep the change. Waits at most `within`, after which
+/// the daemon undoes the change.
 fn keeps(within: Nanos) -> Result<bool, Trouble> {
     let question = format!("Keep this? It is undone in {within} unless you type y and Enter: ");
     let mut out = io::stdout().lock();
@@ -294,7 +298,7 @@ fn keeps(within: Nanos) -> Result<bool, Trouble> {
         tv_nsec: (within.0 % 1_000_000_000) as _,
     };
     if !matches!(rustix::event::poll(&mut fds, Some(&patience)), Ok(1..)) {
-        // The line of the question is still open.
+        // The cursor is still behind the question.
         let _ = writeln!(out);
         return Ok(false);
     }
@@ -303,7 +307,7 @@ fn keeps(within: Nanos) -> Result<bool, Trouble> {
     Ok(read.is_ok() && matches!(line.trim(), "y" | "Y" | "yes"))
 }
 
-/// In words, the one target whose state is asked for.
+/// The target whose state the request asks for, in words; `None` for any other request.
 fn one_target(request: &Request) -> Option<String> {
     match request {
         Request::Own(_) => Some("this process".to_string()),
@@ -321,7 +325,7 @@ fn confirm_ns(request: &Request) -> Option<u64> {
     }
 }
 
-/// The process that a thread belongs to.
+/// The pid of the process that a thread belongs to.
 fn leader(thread: u32) -> Option<u32> {
     let status = std::fs::read(format!("/proc/{thread}/status")).ok()?;
     let status = String::from_utf8_lossy(&status);

@@ -1,5 +1,8 @@
-//! `netnice doctor`: what this kernel offers. The daemon knows; where none answers, its program
-//! is asked to look by itself, so that a machine can be examined before anything is started.
+//! `netnice doctor`: prints what this kernel offers.
+//!
+//! The daemon gives the report. If no daemon runs, its program runs with `--probe`, so that a
+//! machine can be examined before a daemon starts. Fails if that program is missing or prints no
+//! report.
 
 use std::io;
 use std::process::{Command, Stdio};
@@ -9,7 +12,7 @@ use netnice_api::{Client, ClientError, Doctor, DoctorReport, Exit, Request, Resp
 use crate::desk::{self, Trouble};
 use crate::start;
 
-/// Asks the daemon, else its program.
+/// Gets the report from the daemon, or without one from the daemon's program, and prints it.
 pub(crate) fn serve(dir: &RuntimeDir, json: bool) -> Result<Exit, Trouble> {
     let response = match Client::connect(dir) {
         Ok(mut client) => client.call(&Request::Doctor(Doctor {}), None)?,
@@ -28,7 +31,7 @@ pub(crate) fn serve(dir: &RuntimeDir, json: bool) -> Result<Exit, Trouble> {
     Ok(Exit::from(&response))
 }
 
-/// What the daemon's program finds.
+/// Runs the daemon's program with `--probe` and reads its report.
 fn probe() -> Result<DoctorReport, Trouble> {
     let here = std::env::current_exe().map_err(|source| trouble("this program's path", source))?;
     let program = start::daemon_beside(&here);

@@ -1,4 +1,9 @@
-//! `netnice inetd`: the super-server of `netnice-share`, and the helper that is a session's gate.
+//! `netnice inetd`: runs the super-server of `netnice-share`, and the helper that is the gate of
+//! each session.
+//!
+//! Input is a configuration file and perhaps a total. Each session's program starts after its limit
+//! is in force. Fails if the configuration is invalid, a port is taken, the user is not
+//! root, or no daemon can be reached.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -13,16 +18,15 @@ use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 
 use crate::desk::{self, Trouble};
 
-/// What is asked.
+/// The form of the command that was typed.
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// Serve a configuration.
     Serve {
-        /// Its file.
         config: PathBuf,
-        /// The total, if it is named beside it.
+        /// The total from the command line; replaces the one in the file.
         total: Option<Rate>,
-        /// Only say whether it could be served.
+        /// Only check the configuration.
         check: bool,
     },
     /// Wait at the gate, then become a program.
@@ -50,7 +54,7 @@ pub(crate) struct TypedSession {
     args: Vec<OsString>,
 }
 
-/// Serves it.
+/// Executes the verb.
 pub(crate) fn serve(dir: &RuntimeDir, asked: Asked) -> Result<Exit, Trouble> {
     match asked {
         Asked::Serve {
@@ -95,7 +99,7 @@ fn super_server(
         eprintln!("netnice: inetd starts programs with the rights of their users: run it as root");
         return Ok(Exit::Refused);
     }
-    // Starts the daemon where there is none.
+    // Starts the daemon if none runs.
     drop(desk::connect(dir).map_err(Problem::Desk)?);
     let helper = std::env::current_exe().map_err(|source| {
         Problem::Desk(Trouble::Io {
@@ -112,15 +116,15 @@ fn super_server(
     ended.map(|()| Exit::Done).map_err(Problem::Inetd)
 }
 
-/// Lets this process have as many files open as it may, for each session takes one. Tells how many it might have before,
-/// for programs count on that.
+/// Raises this process's limit of open files to its hard limit, because each session takes one
+/// file. Returns the limit before, which sessions get back because programs rely on it.
 fn more_files() -> Option<u64> {
     let before = getrlimit(Resource::Nofile);
     let most = Rlimit {
         current: before.maximum,
         ..before
     };
-    // Where it cannot be raised, sessions end where the files do.
+    // If the limit cannot be raised, it bounds the number of sessions.
     setrlimit(Resource::Nofile, most).ok()?;
     before.current
 }
@@ -137,8 +141,9 @@ fn exit_of(error: &InetdError) -> Exit {
     }
 }
 
-/// Waits until the gate opens, and becomes the program. The gate is standard error; the program's standard error is its
-/// connection, as inetd(8) has it. Whoever started us reads our status, and nobody what we would print.
+/// Waits until the gate opens, then becomes the program. The gate is standard error; after it
+/// opens, standard error becomes the connection, as in inetd(8). The process that started this one
+/// reads the exit status, so nothing is printed.
 fn become_program(session: &TypedSession) -> Exit {
     let mut byte = [0];
     if !matches!(rustix::io::read(rustix::stdio::stderr(), &mut byte), Ok(1)) {
@@ -150,7 +155,7 @@ fn become_program(session: &TypedSession) -> Exit {
     if ready.is_err() {
         return Exit::CannotRun;
     }
-    // Only returns if it fails.
+    // `exec` returns only if it fails.
     let _error = process::Command::new(&session.program)
         .arg0(&session.argv0)
         .args(&session.args)
@@ -169,7 +174,7 @@ fn fewer_files(session: &TypedSession) -> rustix::io::Result<()> {
     setrlimit(Resource::Nofile, limit)
 }
 
-/// Takes the rights of the session's user, the user last.
+/// Takes the groups, gid and uid of the session's user; the uid last, because the others need root.
 fn take_rights(session: &TypedSession) -> rustix::io::Result<()> {
     if rustix::process::getuid().as_raw() == session.uid
         && rustix::process::getgid().as_raw() == session.gid

@@ -2,18 +2,18 @@
 //! May touch: its arguments, the terminal, and the daemon's socket.
 //! Must never: change kernel state itself, or decide what is granted.
 //!
-//! # The way of a command
+//! # From arguments to exit status
 //! ```text
 //!  words ──args──▶ Command ──request──▶ Request ──desk──▶ Response ──render──▶ lines, exit status
 //! ```
-//! `args` describes the command line and turns it into a request, so that bad usage ends here
-//! (status 2) and costs the daemon nothing; `desk` carries the request to the daemon, as root
-//! starts one where there is none (`start`), and prints the answer with `render`. `run` and
-//! `top` have rooms of their own, for what they do after the answer. `check` asks no daemon at all.
+//! `args` parses the command line into a request, so bad usage ends here (status 2) and costs the
+//! daemon nothing. `desk` sends the request to the daemon and prints the answer with `render`.
+//! Without a running daemon, `desk` starts one if the user is root (`start`). `run` and `top` are
+//! modules of their own because they go on after the answer. `check` needs no daemon.
 //!
-//! What a person reads goes to standard output, of `run` to standard error, because standard
-//! output belongs to the command that is run. Errors go to standard error. With `--json` the
-//! answer of the daemon is printed as it is, errors included.
+//! Text for the user goes to standard output. `run` writes it to standard error, because standard
+//! output belongs to the command that it starts. Errors go to standard error. `--json` prints the
+//! daemon's answer unchanged, errors included.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -33,7 +33,7 @@ use std::process::ExitCode;
 
 pub use args::command;
 
-/// Everything from the process's arguments to its exit status.
+/// Parses the process's arguments, executes the command and returns its exit status.
 pub fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     let exit = match args::parse(args) {

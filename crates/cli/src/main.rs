@@ -1,4 +1,4 @@
-//! The command `netnice`; all of it is in the library.
+//! The binary of the command `netnice`; the library contains all of its code.
 
 fn main() -> std::process::ExitCode {
     netnice_cli::main()

@@ -1,4 +1,4 @@
-//! Man pages and completions, out of the description of the command line.
+//! Man pages and shell completions, generated from the description of the command line.
 
 use std::io;
 use std::path::Path;
@@ -8,14 +8,14 @@ use clap_complete::Shell;
 use crate::args::command;
 use crate::desk::Trouble;
 
-/// The completions of a shell.
+/// The completion script for a shell.
 pub(crate) fn completions(shell: Shell) -> String {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut command(), "netnice", &mut text);
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// Writes `netnice.1` and a page for each verb into a folder.
+/// Writes `netnice.1` and a page for each verb into a folder, and creates the folder if necessary.
 pub(crate) fn man(folder: &Path) -> Result<(), Trouble> {
     let trouble = |source: io::Error| Trouble::Io {
         what: folder.display().to_string(),

@@ -1,8 +1,8 @@
-//! Answers as text for people, and as JSON.
+//! Formats the daemon's answers as text, or as JSON.
 //!
-//! Text fits 80 columns. A rate is shown in both of its forms, `4 Mbit/s (500 kB/s)`; where a
-//! table would become too wide for that, in its first form. Nothing is said by colour alone, and
-//! there is none where standard output is no terminal or `NO_COLOR` is set.
+//! Text fits 80 columns. A rate is shown in both forms, `4 Mbit/s (500 kB/s)`, or in its first form
+//! if a table would be too wide. No information is in colour alone. There is no colour if the
+//! output is no terminal or `NO_COLOR` is set.
 
 mod contract;
 mod history;
@@ -20,20 +20,20 @@ use serde::Serialize;
 use crate::desk::plain;
 pub(crate) use show::{managed, top};
 
-/// How text may look.
+/// What the output can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Style {
-    /// Headings may be bold.
+    /// True if headings may be bold.
     pub bold: bool,
 }
 
 impl Style {
-    /// What standard output can show.
+    /// The style for standard output.
     pub(crate) fn of_stdout() -> Style {
         Style::of(std::io::stdout().is_terminal())
     }
 
-    /// What standard error can show.
+    /// The style for standard error.
     pub(crate) fn of_stderr() -> Style {
         Style::of(std::io::stderr().is_terminal())
     }
@@ -46,7 +46,7 @@ impl Style {
         }
     }
 
-    /// A heading.
+    /// Formats a heading.
     fn heading(self, text: &str) -> String {
         match self.bold {
             true => format!("\x1b[1m{text}\x1b[0m"),
@@ -55,7 +55,7 @@ impl Style {
     }
 }
 
-/// An answer as text.
+/// Formats an answer as text.
 pub(crate) fn text(response: &Response, style: &Style) -> String {
     match response {
         Response::Pong(pong) => {
@@ -68,10 +68,10 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
         Response::History(doc) => {
             history::history(doc, spark::Steps::new(spark::unicode_locale()), style)
         }
-        // These are asked for by `top` only, which draws them itself.
+        // Only `top` sends these requests, and `top` draws the answers itself.
         Response::Watched(doc) => json_line(doc),
         Response::Connections(doc) => json_line(doc),
-        // These are asked for by programs that have direct flows.
+        // Only programs with direct flows send these requests.
         Response::Direct(answer) => json_line(answer),
         Response::Explained(explained) => {
             let lines: Vec<String> = explained.lines.iter().map(|line| plain(line)).collect();
@@ -85,7 +85,7 @@ pub(crate) fn text(response: &Response, style: &Style) -> String {
     }
 }
 
-/// The state of one target, by the words for whom it was asked.
+/// Formats the state of one target. `who` names the target in the user's words.
 pub(crate) fn one(doc: &ShowDoc, who: &str, style: &Style) -> String {
     match doc.targets.is_empty() {
         true => format!("nothing is limited or guaranteed for {who}"),
@@ -93,7 +93,7 @@ pub(crate) fn one(doc: &ShowDoc, who: &str, style: &Style) -> String {
     }
 }
 
-/// An answer as JSON: what was asked for by itself, refusals and failures under their name.
+/// Formats an answer as JSON: a result without a wrapper, a refusal or failure under its name.
 pub(crate) fn json(response: &Response) -> String {
     match response {
         Response::Pong(pong) => pretty(pong),
@@ -112,9 +112,9 @@ pub(crate) fn json(response: &Response) -> String {
     }
 }
 
-/// A document as JSON on one line.
+/// Formats a document as JSON on one line.
 pub(crate) fn json_line(document: &impl Serialize) -> String {
-    // Plain data of our own: nothing in it can fail to be written.
+    // Serializing these plain types cannot fail.
     serde_json::to_string(document).unwrap_or_default()
 }
 
@@ -122,7 +122,7 @@ fn pretty(document: &impl Serialize) -> String {
     serde_json::to_string_pretty(document).unwrap_or_default()
 }
 
-/// What was done, or would be.
+/// Formats what was done, or would be done.
 fn done(done: &Done) -> String {
     let mut lines = Vec::new();
     if let Some(target) = &done.target {
@@ -150,7 +150,7 @@ fn done(done: &Done) -> String {
     lines.join("\n")
 }
 
-/// The width that everything fits.
+/// Width of all text in columns.
 const WIDTH: usize = 80;
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
-//! `netnice run`: register this process, then become the command.
+//! `netnice run`: registers this process with the daemon, then becomes the command with execve(2).
 //!
-//! The process keeps its number and its place in the tree, so the command's status and signals
-//! are its own, and every socket and child that it makes is the target's from the first one on.
+//! The process keeps its pid and its parent. So the command's exit status and signals reach the
+//! caller unchanged, and every socket and child of the command belongs to the target from the
+//! start.
+//!
+//! Without a grant the command does not start, and the exit status is that of the daemon's answer.
 
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -14,7 +17,7 @@ use crate::args::Run;
 use crate::desk::{self, Trouble};
 use crate::render::{self, Style};
 
-/// Registers, and if that is granted does not come back.
+/// Registers this process. Returns only after a dry run, without a grant, or if execve(2) fails.
 pub(crate) fn serve(dir: &RuntimeDir, json: bool, asked: Run) -> Result<Exit, Trouble> {
     let pid = process::id();
     let own = desk::process(pid)?;
@@ -47,7 +50,7 @@ pub(crate) fn serve(dir: &RuntimeDir, json: bool, asked: Run) -> Result<Exit, Tr
         Some(split) => split,
         None => return Ok(Exit::BadUsage),
     };
-    // Only returns if it fails.
+    // `exec` returns only if it fails.
     let error = process::Command::new(program).args(args).exec();
     eprintln!("netnice: {}: {error}", program.to_string_lossy());
     Ok(match error.kind() {

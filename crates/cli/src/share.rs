@@ -1,4 +1,7 @@
-//! `netnice share`: the manager of existing processes of `netnice-share`.
+//! `netnice share`: runs the manager of existing processes of `netnice-share`.
+//!
+//! The verb divides the total until a signal, `--for` or the end of the sessions, and prints the
+//! shares at each change. With `--dry-run` it only prints them. Fails as [`manager::manage`] fails.
 
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -12,18 +15,18 @@ use crate::args::until;
 use crate::desk::{self, Trouble};
 use crate::render;
 
-/// What is asked.
+/// The verb as it was typed.
 #[derive(Debug)]
 pub(crate) struct Share {
-    /// What is divided among whom.
+    /// The total, the targets and the way to divide.
     pub asked: Asked,
-    /// Only say what the shares would be.
+    /// Only print the shares that would result.
     pub dry_run: bool,
 }
 
-/// Divides until it is told to stop.
+/// Divides until the manager ends, and prints each division.
 pub(crate) fn serve(dir: &RuntimeDir, json: bool, share: Share) -> Result<Exit, Trouble> {
-    // Starts the daemon where there is none.
+    // Starts the daemon if none runs.
     drop(desk::connect(dir)?);
     let ended = match share.dry_run {
         true => manager::preview(&share.asked, dir).map(|shares| say(&shares, json)),
@@ -39,7 +42,7 @@ pub(crate) fn serve(dir: &RuntimeDir, json: bool, share: Share) -> Result<Exit, 
     }
 }
 
-/// What came of it: the inner result is whether all could be said.
+/// The manager's result. The inner result is an error if standard output failed.
 type Ended = Result<Result<(), Trouble>, ManagerError>;
 
 fn manage(dir: &RuntimeDir, json: bool, asked: Asked) -> Result<Ended, Trouble> {
@@ -55,14 +58,14 @@ fn manage(dir: &RuntimeDir, json: bool, asked: Asked) -> Result<Ended, Trouble> 
             if said.is_ok() {
                 said = say(shares, json);
             }
-            // Whoever read the lines has gone: the shares go on.
+            // If standard output is closed, the manager goes on without printing.
         }
     };
     let ended = manager::manage(asked, dir, own()?, stop.as_fd(), &mut tell);
     Ok(ended.map(|()| said))
 }
 
-/// This process, with whose end its limits end.
+/// This process, for limits that last until its end.
 fn own() -> Result<Until, Trouble> {
     until::own().ok_or_else(|| Trouble::Io {
         what: "/proc/self/stat".to_string(),
@@ -77,7 +80,7 @@ fn no_signals(source: std::io::Error) -> Trouble {
     }
 }
 
-/// The shares as they are: one line, or one line of JSON.
+/// Prints the shares as one line of text, or of JSON.
 fn say(shares: &Shares, json: bool) -> Result<(), Trouble> {
     match json {
         true => desk::say(&render::json_line(shares)),
@@ -85,7 +88,7 @@ fn say(shares: &Shares, json: bool) -> Result<(), Trouble> {
     }
 }
 
-/// `2 sessions share 4 Mbit/s (500 kB/s): 11 vsftpd 2 Mbit/s, 12 vsftpd 2 Mbit/s`
+/// Text such as `2 sessions share 4 Mbit/s (500 kB/s): 11 vsftpd 2 Mbit/s; 12 vsftpd 2 Mbit/s`.
 fn line(shares: &Shares) -> String {
     let total = Amount(shares.total);
     let count = shares.sessions.len();
@@ -111,7 +114,7 @@ fn line(shares: &Shares) -> String {
     format!("{heads}{}{more}", named.join("; "))
 }
 
-/// Sessions that one line names.
+/// Largest number of sessions in one line.
 const MOST_NAMED: usize = 8;
 
 #[cfg(test)]

@@ -1,23 +1,26 @@
-//! `cmd @rate` in a shell (NICE 4.3.2): what `shell-init` prints, and what that text calls.
+//! `cmd @rate` in a shell (NICE 4.3.2): the text that `shell-init` prints, and the verbs that the
+//! text calls.
 //!
-//! The paper changed the Bourne shell. We change none: the text for bash or zsh lets the shell parse, expand,
-//! redirect and fork as ever, and stands in for the one command that has an `@rate` behind it.
+//! The paper changed the Bourne shell. This module changes no shell. With the text, bash or zsh
+//! still parses, expands, redirects and forks as before. The text only replaces the command with an
+//! `@rate` behind it.
 //!
 //! ```text
 //!  ftp host @128Kbyte/sec
 //!    │ before it runs (bash: DEBUG trap; zsh: preexec, in scripts TRAPDEBUG)
 //!    ▼
 //!  shell-words TEXT ─▶ "literal ftp"     a function `ftp` is made, for this one command
-//!    │ the shell runs the function with the words, redirections and process that ftp would have had
+//!    │ the shell runs the function with the words, redirections and process of ftp
 //!    ▼
 //!  at ftp host @128Kbyte/sec ─▶ limits itself, then becomes `ftp host`
 //! ```
 //!
-//! Nothing is parsed twice, so quotes, pipes and here-documents mean what they always mean, and the
-//! history shows what was typed. A function of the user with an `@rate` runs in a subshell that
-//! limits itself first ([`Asked::Limit`]). A builtin runs in the shell itself and is left alone.
+//! Nothing is parsed twice, so quotes, pipes and here-documents keep their meaning, and the history
+//! shows the typed text. A user's function with an `@rate` runs in a subshell that first limits
+//! itself ([`Asked::Limit`]). A builtin runs in the shell itself and gets no limit.
 //!
-//! The verbs but `shell-init` are for that text, not for people, and are not listed.
+//! The verbs except `shell-init` are for that text only and hidden in the help. A limit
+//! fails if the daemon refuses it or cannot be reached.
 
 mod words;
 
@@ -44,27 +47,26 @@ pub(crate) enum Shell {
     Zsh,
 }
 
-/// What is asked.
+/// The form of the command that was typed.
 #[derive(Debug)]
 pub(crate) enum Asked {
-    /// Print what the shell is to read.
+    /// Print the text that the shell is to evaluate.
     Init(Shell),
-    /// Name the commands of a text that have an `@rate`.
+    /// Print the commands of a text that have an `@rate`.
     Words {
-        /// The text.
         text: String,
-        /// Those in substitutions too.
+        /// Also print those in substitutions.
         inside: bool,
     },
-    /// Become a command whose last word was no rate after all.
+    /// Become a command whose last word is no rate.
     Become(Vec<OsString>),
-    /// Limit the shell that asks.
+    /// Limit the shell that runs this command.
     Limit(Rate),
-    /// Print the limit that holds here, for a prompt.
+    /// Print the limit of the shell, for a prompt.
     Prompt,
 }
 
-/// What `at WORDS…` means: a limited command if the last word is `@rate`.
+/// The meaning of `at WORDS…`: a limited command if the last word is `@rate`.
 pub(crate) fn at(mut words: Vec<OsString>) -> Result<Run, Asked> {
     let rate = words.last().and_then(|word| rate_word(word.to_str()?));
     let Some(rate) = rate.filter(|_| words.len() > 1) else {
@@ -79,12 +81,12 @@ pub(crate) fn at(mut words: Vec<OsString>) -> Result<Run, Asked> {
     })
 }
 
-/// The rate of a word `@rate`.
+/// Parses a word `@rate`; `None` if it is none.
 pub(crate) fn rate_word(word: &str) -> Option<Rate> {
     word.strip_prefix('@')?.parse().ok()
 }
 
-/// Serves it.
+/// Executes the verb.
 pub(crate) fn serve(dir: &RuntimeDir, asked: Asked) -> Result<Exit, Trouble> {
     match asked {
         Asked::Init(shell) => desk::say(&init(shell)?).map(|()| Exit::Done),
@@ -95,7 +97,7 @@ pub(crate) fn serve(dir: &RuntimeDir, asked: Asked) -> Result<Exit, Trouble> {
     }
 }
 
-/// The change that `@rate` asks for: the paper's value, as the short form sets it.
+/// The change that `@rate` means: the paper's value, as in the short form.
 fn limit(rate: Rate) -> Set {
     Set {
         change: Some(format!("both {}", rate.compact())),
@@ -104,7 +106,7 @@ fn limit(rate: Rate) -> Set {
     }
 }
 
-/// What the shell is to read.
+/// The text that the shell is to evaluate.
 fn init(shell: Shell) -> Result<String, Trouble> {
     let here = std::env::current_exe().map_err(|source| Trouble::Io {
         what: "this program's own path".to_string(),
@@ -118,7 +120,7 @@ fn init(shell: Shell) -> Result<String, Trouble> {
     Ok(text.replace("@NETNICE@", &here))
 }
 
-/// One line for each command to limit: `literal NAME`, `job NAME` or `expand TEXT`.
+/// Prints one line for each command to limit: `literal NAME`, `job NAME` or `expand TEXT`.
 fn tell_words(text: &str, inside: bool) -> Result<Exit, Trouble> {
     let found = words::limited(text, inside);
     for remark in &found.remarks {
@@ -139,7 +141,7 @@ fn tell_words(text: &str, inside: bool) -> Result<Exit, Trouble> {
     Ok(Exit::Done)
 }
 
-/// Becomes the command as it is; comes back only if that fails.
+/// Becomes the command unchanged; returns only if execve(2) fails.
 fn become_command(words: &[OsString]) -> Exit {
     let Some((program, args)) = words.split_first() else {
         return Exit::BadUsage;
@@ -152,7 +154,7 @@ fn become_command(words: &[OsString]) -> Exit {
     }
 }
 
-/// Limits the process that started this one.
+/// Limits the parent of this process.
 fn limit_parent(dir: &RuntimeDir, rate: Rate) -> Result<Exit, Trouble> {
     let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     let pid = u32::try_from(parent).unwrap_or(0);
@@ -168,8 +170,8 @@ fn limit_parent(dir: &RuntimeDir, rate: Rate) -> Result<Exit, Trouble> {
     Ok(Exit::from(&response))
 }
 
-/// Prints the limit that holds for us and so for the shell, if there is one. A prompt must come at once and
-/// must not start a daemon, so whatever goes wrong is no limit.
+/// Prints the limit of this process, and so of the shell, if there is one. A prompt must appear at
+/// once and must not start a daemon, so any failure counts as no limit.
 fn prompt(dir: &RuntimeDir) -> Exit {
     let shown = || -> Option<ShowDoc> {
         let own = desk::process(process::id()).ok()?;
@@ -186,14 +188,14 @@ fn prompt(dir: &RuntimeDir) -> Exit {
     if let Some(target) = shown().and_then(|doc| doc.targets.into_iter().next()) {
         let text = short(&target.effective);
         if !text.is_empty() {
-            // If nobody reads, nobody needs to know.
+            // A failure to print has no reader.
             let _ = desk::say(&text);
         }
     }
     Exit::Done
 }
 
-/// Limits as short as they can be written: ` @4mbit`, ` @up:4mbit @down:8mbit`.
+/// Formats limits in their shortest form: ` @4mbit`, ` @up:4mbit @down:8mbit`.
 fn short(contract: &ContractDoc) -> String {
     let limits = [
         ("@", contract.both),
@@ -207,7 +209,7 @@ fn short(contract: &ContractDoc) -> String {
     written.collect()
 }
 
-/// A rate as a person would have typed it.
+/// Formats a rate as a user would type it.
 fn typed(rate: Rate) -> String {
     let bytes = rate.bytes_per_second();
     let whole = rate.bits_per_second().is_multiple_of(8 * 1024);
@@ -218,7 +220,7 @@ fn typed(rate: Rate) -> String {
     }
 }
 
-/// How long a prompt may wait.
+/// Longest time that a prompt waits for the daemon.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 #[cfg(test)]

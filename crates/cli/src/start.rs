@@ -1,15 +1,16 @@
-//! Starting the daemon where there is none.
+//! Starts the daemon if none runs.
 //!
-//! The daemon must outlive this command and its terminal, must not become a child of the command
-//! that `netnice run` turns into, and whoever waits must learn whether it serves. So three
+//! The daemon must outlive this command and its terminal. The daemon must not become a child of the
+//! command that `netnice run` turns into. The caller must learn whether the daemon serves. So three
 //! processes take part:
 //!
 //! ```text
-//!  netnice VERB ──spawns, waits──▶ netnice start-daemon ──spawns, waits until it serves──▶ netniced
+//!  netnice VERB ──spawns, waits──▶ netnice start-daemon ──spawns, waits until it serves─▶ netniced
 //!                                  (a session of its own)      then ends: netniced is init's
 //! ```
 //!
-//! Until it serves, what netniced says on standard error is kept, to be shown if it fails.
+//! A temporary file keeps netniced's standard error until netniced serves. If netniced fails, the
+//! end of that file is the error text.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -20,27 +21,26 @@ use std::time::{Duration, Instant};
 
 use netnice_api::{Client, RuntimeDir};
 
-/// Why there is no daemon now.
+/// Why no daemon serves now.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    /// The program is not where it should be.
+    /// The daemon's program is not installed beside this program.
     #[error("no daemon answers at {}, and there is no {} to start", socket.display(), program.display())]
     NoProgram {
-        /// The daemon's socket.
+        /// The socket that no daemon answers on.
         socket: PathBuf,
-        /// The daemon's program.
         program: PathBuf,
     },
-    /// It ended, and said why.
+    /// The daemon ended before it served. Holds the end of its standard error, or its exit status.
     #[error("netniced could not start: {0}")]
     Ended(String),
-    /// What the process between us and the daemon says.
+    /// The process between this one and the daemon failed. Holds its error text.
     #[error("{0}")]
     Told(String),
-    /// It runs, but does not serve.
+    /// The daemon runs, but does not serve within [`PATIENCE`].
     #[error("netniced was started but does not answer at {} after {PATIENCE:?}", .0.display())]
     Silent(PathBuf),
-    /// A process or file that is needed on the way.
+    /// An operation on a process or file failed during the start.
     #[error("netniced could not be started: {0}")]
     Io(#[from] io::Error),
 }
@@ -72,9 +72,9 @@ pub(crate) fn start(dir: &RuntimeDir) -> Result<(), StartError> {
     })
 }
 
-/// The middle process: leaves the terminal, starts the daemon, and ends once it serves.
+/// Runs the middle process: leaves the terminal, starts the daemon, and returns once it serves.
 pub(crate) fn start_apart(dir: &RuntimeDir) -> Result<(), StartError> {
-    // Fails only for the leader of a process group, which is apart already.
+    // Fails only for the leader of a process group, which is in a group of its own already.
     let _ = rustix::process::setsid();
     let mut said = unnamed_file()?;
     let mut daemon = Command::new(daemon_beside(&std::env::current_exe()?))
@@ -89,7 +89,7 @@ pub(crate) fn start_apart(dir: &RuntimeDir) -> Result<(), StartError> {
     wait(dir, &mut daemon, &mut said)
 }
 
-/// Waits until somebody serves the folder.
+/// Waits until a daemon serves the folder: this one, or another one that was started meanwhile.
 fn wait(dir: &RuntimeDir, daemon: &mut Child, said: &mut File) -> Result<(), StartError> {
     let until = Instant::now() + PATIENCE;
     let mut ended = None;
@@ -97,7 +97,7 @@ fn wait(dir: &RuntimeDir, daemon: &mut Child, said: &mut File) -> Result<(), Sta
         if Client::connect(dir).is_ok() {
             return Ok(());
         }
-        // Two may be started at once; then one of them ends, and the other serves.
+        // Two daemons may start at once. Then one of them ends, and the other one serves.
         if ended.is_none()
             && let Some(status) = daemon.try_wait()?
         {
@@ -122,7 +122,8 @@ fn wait(dir: &RuntimeDir, daemon: &mut Child, said: &mut File) -> Result<(), Sta
     }
 }
 
-/// The daemon's program: beside this one, or in the `sbin` next to the `bin` that this one is in.
+/// The path of the daemon's program: beside this program, or in the `sbin` next to the `bin` that
+/// contains this program.
 pub(crate) fn daemon_beside(here: &Path) -> PathBuf {
     let beside = here.with_file_name("netniced");
     let bin = here.parent().filter(|folder| folder.ends_with("bin"));
@@ -133,7 +134,7 @@ pub(crate) fn daemon_beside(here: &Path) -> PathBuf {
     }
 }
 
-/// A file without a name, which goes with the last process that has it open.
+/// Creates a file without a name. The kernel removes the file with its last open descriptor.
 fn unnamed_file() -> io::Result<File> {
     let name = format!(".netnice-start-{}", std::process::id());
     let path = std::env::temp_dir().join(name);
@@ -146,24 +147,25 @@ fn unnamed_file() -> io::Result<File> {
     Ok(file)
 }
 
-/// The end of what was said: the reason is there.
+/// The last [`MOST_LINES`] lines of the text; they contain the reason.
 fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(MOST_LINES)..].join("\n")
 }
 
-/// How long the daemon may take until it serves: with limits to adopt it loads the eBPF programs first.
+/// Longest time until the daemon serves. If the daemon has limits to adopt, it loads the eBPF
+/// programs first.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long another daemon may take when ours has ended because of it.
+/// Longest time until another daemon serves after the own one ended because of it.
 const AFTER_END: Duration = Duration::from_millis(500);
 
-/// Between two looks.
+/// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Of a daemon's last words.
+/// Number of lines of a failed daemon's standard error that the error text shows.
 const MOST_LINES: usize = 5;
-/// Says how much the daemon says.
+/// The environment variable with the daemon's log level.
 const LOG: &str = "NETNICE_LOG";
 
 #[cfg(test)]

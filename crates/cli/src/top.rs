@@ -1,13 +1,14 @@
-//! `netnice top`: who does what now, and whom a limit holds back.
+//! `netnice top`: shows the current rates of targets, and the targets that a limit delays.
 //!
-//! | asked for | where | what |
+//! | command line | output | what |
 //! |---|---|---|
-//! | nothing | a terminal | the full screen ([`live`]): a table that can be moved about in, and in which limits are changed |
-//! | `--once` | anywhere | one frame of it, with all rows, as text |
-//! | nothing, or `-n` | no terminal, or `TERM=dumb` | plain tables one after the other ([`repeat`]) |
-//! | `--json` | anywhere | `show --json` on a line, again and again |
+//! | no option | a terminal | the full screen ([`live`]), which can change limits |
+//! | `--once` | anything | one frame of it as text, with all rows |
+//! | no option, or `-n` | no terminal, or `TERM=dumb` | plain tables in sequence ([`repeat`]) |
+//! | `--json` | anything | the document of `show --json` on one line, repeatedly |
 //!
-//! The daemon measures once a second; a table shows what passed between the last two readings.
+//! The daemon reads its counters once a second. A table shows the traffic between the latest two
+//! readings. Fails if no daemon can be reached or the terminal fails.
 
 mod draw;
 mod live;
@@ -28,7 +29,7 @@ use crate::desk::{self, Trouble};
 use draw::Looks;
 use screen::Screen;
 
-/// Shows targets until told to stop.
+/// Shows targets until the user, a signal or the number of tables ends it.
 pub(crate) fn serve(dir: &RuntimeDir, json: bool, asked: &Top) -> Result<Exit, Trouble> {
     let dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb" || term.is_empty());
     let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
@@ -39,11 +40,12 @@ pub(crate) fn serve(dir: &RuntimeDir, json: bool, asked: &Top) -> Result<Exit, T
     }
 }
 
-/// One frame, with what happens between two looks.
+/// Prints one frame, with the traffic between two requests.
 fn once(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> {
     let mut client = desk::connect(dir)?;
     let mut screen = Screen::new(interval);
-    // The first look makes the daemon measure, if nobody has looked before; a rate takes two readings.
+    // The first request makes the daemon read its counters, if no other client did; a rate needs
+    // two readings.
     for round in 0..2 {
         if round > 0 {
             std::thread::sleep(interval.into());
@@ -64,7 +66,7 @@ fn once(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> {
     Ok(Exit::Done)
 }
 
-/// Asks for the table; the answer may be another one.
+/// Asks the daemon for the table. The inner error is an answer of another kind.
 fn look(
     client: &mut netnice_api::Client,
     interval: Nanos,
@@ -75,7 +77,7 @@ fn look(
     })
 }
 
-/// The width of the terminal, or of `COLUMNS`, or what fits everywhere.
+/// The width of the terminal, else `COLUMNS`, else 80; limited to 80 to 400.
 fn width() -> u16 {
     let said = std::env::var("COLUMNS")
         .ok()

@@ -1,9 +1,9 @@
-//! `netnice check` as a process: what it prints and how it ends, without any daemon.
+//! Tests of `netnice check` as a process without a daemon: its output and its exit status.
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-/// A pcap of packets of 1000 bytes, of which nothing was captured, at these microseconds.
+/// A pcap of packets of 1000 bytes without captured bytes, at these times in microseconds.
 fn capture(times: &[u32]) -> Vec<u8> {
     let words = |words: &[u32]| -> Vec<u8> { words.iter().flat_map(|w| w.to_le_bytes()).collect() };
     let mut file = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1]);
@@ -24,7 +24,7 @@ fn check(options: &[&str], file: &[u8]) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .expect("started");
-    // One that does not read its input has closed it.
+    // The command may have closed its input without reading it.
     let _ = child.stdin.take().expect("a pipe").write_all(file);
     child.wait_with_output().expect("ended")
 }

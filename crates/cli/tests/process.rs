@@ -1,5 +1,5 @@
-//! The command as a process: what it sends to a daemon, what it prints, how it ends. The daemon
-//! here is a thread of the test that notes the requests and gives the answers it was told to.
+//! Tests of the command as a process: its requests, its output and its exit status. A thread of the
+//! test is the daemon: it records the requests and returns given answers.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +17,7 @@ use netnice_api::{
     encode_response, fds,
 };
 
-/// A folder that goes with its owner.
+/// A temporary folder that is removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -38,7 +38,7 @@ impl Drop for Folder {
     }
 }
 
-/// A daemon that answers whatever comes with the next of its answers.
+/// A fake daemon that answers each request with the next of its answers.
 struct Daemon {
     folder: Folder,
     heard: Receiver<ClientCall>,
@@ -51,7 +51,7 @@ impl Daemon {
         let (tell, heard) = channel();
         thread::spawn(move || {
             let mut answers = answers.into_iter();
-            // Ends with the test: nobody connects any more, or nobody listens.
+            // The thread ends with the test: no client connects, or the receiver is gone.
             while let Ok((mut stream, _)) = listener.accept() {
                 while let Some(call) = read_request(&stream) {
                     let Some(answer) = answers.next() else { return };
@@ -71,7 +71,7 @@ impl Daemon {
             .expect("a request")
     }
 
-    /// `netnice` with this daemon and these words.
+    /// The command `netnice` with this daemon and these arguments.
     fn netnice(&self, words: &[&str]) -> Command {
         netnice(
             Path::new(env!("CARGO_BIN_EXE_netnice")),
@@ -382,7 +382,7 @@ fn top_prints_table_after_table_and_stops_when_nobody_reads() {
     assert_eq!(child.wait().expect("ended").code(), Some(0));
 }
 
-/// The two ends of a terminal: ours, and the one for the command.
+/// The two ends of a pseudoterminal: the test's, and the command's.
 fn terminal() -> (fs::File, fs::File) {
     use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
     let ours = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
@@ -451,12 +451,13 @@ fn without_a_terminal_the_number_to_confirm_is_printed() {
     );
 }
 
-/// A place with a copy of the command and, beside it, a daemon's program of our making.
+/// A folder with a copy of the command and, beside it, a given program as the daemon.
 fn installed(name: &str, netniced: Option<&str>) -> (Folder, PathBuf) {
     let folder = Folder::new(name);
     let program = folder.0.join("netnice");
-    // By processes of their own: a file that is open for writing here is inherited for a moment by whatever the
-    // other tests start meanwhile, and cannot be run as long ("text file busy").
+    // Separate processes write the files. A file that this process holds open for writing is
+    // briefly inherited by the processes of other tests, and then cannot be executed ("text file
+    // busy").
     let made = Command::new("cp")
         .args([Path::new(env!("CARGO_BIN_EXE_netnice")), &program])
         .status();
@@ -476,8 +477,8 @@ fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-/// Not a test: the daemon's program of the test below, which runs this very binary for it. It
-/// serves one answer, and writes down its own process and session.
+/// Not a test: the daemon's program of the test below, which runs this test binary as it. It serves
+/// one answer, and records its pid and session.
 #[test]
 #[ignore = "the daemon of the_daemon_is_started_where_there_is_none"]
 fn fake_daemon() {
@@ -490,7 +491,7 @@ fn fake_daemon() {
     fs::write(dir.path().join("stat"), stat).expect("written");
     for stream in listener.incoming() {
         let mut stream = stream.expect("a client");
-        // The one who only looks whether somebody serves sends nothing.
+        // A client that only checks whether a daemon serves sends nothing.
         if read_request(&stream).is_some() {
             let answer = Response::Shown(ShowDoc::default());
             stream

@@ -1,5 +1,5 @@
-//! The packages on a freshly made machine: installed, used as the service would be, upgraded while a limit is in force,
-//! removed and purged. What is seen is judged in `trial.sh`, which ends with a failure at the first thing that is wrong.
+//! Tries the packages on a fresh machine: installs them, uses the service, upgrades while a limit
+//! is in force, removes and purges. `trial.sh` checks each step and fails at the first error.
 
 use std::path::PathBuf;
 

@@ -1,16 +1,19 @@
-//! The targets of `fuzz/`: libFuzzer goes by the coverage of what it tries.
+//! Runs the targets of `fuzz/` with libFuzzer, which coverage guides.
 //!
-//! A target judges bytes by the same function as a test of the crate, and begins with that test's corpus. What reaches new code is
-//! kept where cargo builds, and the next run begins with that too:
+//! A target checks bytes with the same function as a test of the crate, and begins with that test's
+//! corpus. Inputs that reach new code are kept in cargo's target folder, and the next run begins
+//! with them too:
 //! ```text
 //!  target/fuzz/build             the programs
 //!  target/fuzz/NAME/kept         inputs that reached something new, of all runs
 //!  target/fuzz/NAME/found        findings
 //!  target/fuzz/NAME/outcomes     the first input of each outcome, of the last run
-//!  target/fuzz/NAME/log          what libFuzzer wrote in the last run
+//!  target/fuzz/NAME/log          libFuzzer's output of the last run
 //! ```
-//! Nothing goes into the tree by itself. A finding is put into the corpus, named after what comes of it when it is mended, and so
-//! is an input with an outcome that the corpus lacks; `make test` judges both from then on.
+//! A run changes no file of the tree. After a fix, its author adds the finding to the corpus, named
+//! after its outcome with the fix. An input with an outcome that the corpus lacks is added in the
+//! same way. From then on `make test` checks both. A run fails if a target finds something or
+//! cannot be built or run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,19 +29,19 @@ use crate::nightly::Nightly;
 use crate::setup::{self, Use};
 use crate::tree::Tree;
 
-/// A target: its name, and the folder with the inputs that it begins with.
+/// A target: its name, and the folder of its corpus.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
     name: String,
     corpus: PathBuf,
 }
 
-/// What came of a run.
+/// The result of a run.
 struct Learnt {
     name: String,
     took: Duration,
     log: Log,
-    /// Inputs of this run that are kept.
+    /// Number of inputs kept in this run.
     kept: usize,
     /// Inputs with an outcome that the corpus lacks.
     outcomes: Vec<PathBuf>,
@@ -46,20 +49,20 @@ struct Learnt {
     is_well: bool,
 }
 
-/// What libFuzzer wrote.
+/// The parsed output of libFuzzer.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Log {
     runs: u64,
-    /// With the inputs that it began with.
+    /// Coverage of the inputs that the run began with.
     first: Reached,
     last: Reached,
     /// The file of a finding.
     finding: Option<PathBuf>,
-    /// What was written behind the last line about progress.
+    /// The text after the last progress line.
     said: String,
 }
 
-/// How much of the code was reached.
+/// The coverage that a run reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Reached {
     /// Edges of the control flow.
@@ -68,10 +71,10 @@ struct Reached {
     features: u64,
 }
 
-/// Runs every target for this time, or those whose name has the filter.
+/// Runs every target, or those whose name contains the filter, for this time.
 ///
 /// # Errors
-/// If a target finds something, or one cannot be built or run.
+/// If a target finds something, or cannot be built or run.
 pub fn run(tree: &Tree, time: Duration, filter: Option<&str>) -> Result<()> {
     let mut targets = targets(tree)?;
     targets.retain(|one| filter.is_none_or(|filter| one.name.contains(filter)));
@@ -89,7 +92,7 @@ pub fn run(tree: &Tree, time: Duration, filter: Option<&str>) -> Result<()> {
     tell(tree, &learnt)
 }
 
-/// Judges one input, as the target does.
+/// Runs a target on one input.
 ///
 /// # Errors
 /// If there is no such target or file, or the target finds something.
@@ -113,7 +116,7 @@ pub fn replay(tree: &Tree, name: &str, file: &Path) -> Result<()> {
     }
 }
 
-/// The targets, as the manifest of `fuzz/` names them.
+/// The targets that the manifest of `fuzz/` names.
 fn targets(tree: &Tree) -> Result<Vec<Target>> {
     let file = tree.root.join("fuzz/Cargo.toml");
     let text = fs::read_to_string(&file).with_context(|| format!("no {}", file.display()))?;
@@ -130,7 +133,7 @@ fn targets(tree: &Tree) -> Result<Vec<Target>> {
     corpora.iter().map(target).collect()
 }
 
-/// Builds these targets; the folder with their programs.
+/// Builds these targets, and returns the folder with their programs.
 fn built(tree: &Tree, targets: &[Target]) -> Result<PathBuf> {
     setup::ensure(tree, Use::Build)?;
     setup::ensure(tree, Use::Fuzz)?;
@@ -152,7 +155,6 @@ fn built(tree: &Tree, targets: &[Target]) -> Result<PathBuf> {
     Ok(folder.join(host).join("release"))
 }
 
-/// Runs one target.
 fn learn(tree: &Tree, target: &Target, program: &Path, time: Duration) -> Result<Learnt> {
     let own = folder(tree).join(&target.name);
     let [kept, found, outcomes] = ["kept", "found", "outcomes"].map(|name| own.join(name));
@@ -169,7 +171,7 @@ fn learn(tree: &Tree, target: &Target, program: &Path, time: Duration) -> Result
         .arg(format!("-artifact_prefix={}/", found.display()))
         .arg("-print_final_stats=1")
         .args(LIMITS)
-        // New inputs go into the first folder.
+        // libFuzzer writes new inputs into the first folder.
         .args([&kept, &target.corpus])
         .env("NETNICE_FUZZ_OUTCOMES", &outcomes)
         .stdin(Stdio::null())
@@ -211,7 +213,8 @@ impl Learnt {
 }
 
 impl Log {
-    /// Lines about progress are `#123 NEW cov: 45 ft: 67 corp: …`, with a word for what happened.
+    /// Parses the output. Progress lines are `#123 NEW cov: 45 ft: 67 corp: …`, with a word for the
+    /// event.
     fn read(text: &str) -> Log {
         let (mut log, mut is_begun) = (Log::default(), false);
         for line in text.lines() {
@@ -250,7 +253,7 @@ impl Log {
     }
 }
 
-/// Prints what was found and how to see it again.
+/// Prints the findings and how to reproduce them.
 fn tell(tree: &Tree, learnt: &[Learnt]) -> Result<()> {
     let shown = |file: &Path| match file.strip_prefix(&tree.root) {
         Ok(inside) => inside.display().to_string(),
@@ -282,7 +285,7 @@ fn tell(tree: &Tree, learnt: &[Learnt]) -> Result<()> {
     }
 }
 
-/// What comes of an input, by its file's name: `checksum` of `checksum-2.bin`.
+/// The outcome in an input's file name: `checksum` for `checksum-2.bin`.
 fn outcome(file: impl AsRef<Path>) -> String {
     let stem = file
         .as_ref()
@@ -312,11 +315,12 @@ const CARGO_FUZZ: CargoTool = CargoTool {
     version: "0.13.2",
     build: &[],
 };
-/// An input that takes longer than ten seconds, or all of them together more than this memory, is a finding.
+/// An input that takes longer than ten seconds is a finding, and so is more than this memory for
+/// all inputs together.
 const LIMITS: [&str; 2] = ["-timeout=10", "-rss_limit_mb=2048"];
-/// What libFuzzer writes before the name of a finding's file.
+/// The text of libFuzzer before the file name of a finding.
 const WRITTEN: &str = "Test unit written to ";
-/// Lines that are shown of what a finding says.
+/// Largest number of lines shown of a finding's text.
 const MOST_SAID: usize = 40;
 
 #[cfg(test)]

@@ -57,7 +57,8 @@ fn a_file_is_its_modules() {
     assert_eq!(of("sched_fuzz.rs"), "sched_fuzz");
 }
 
-/// Those that the issue names, and the one in a test program of its own: whoever renames them sees it here.
+/// The properties that the issue names, and the one in a separate test program. This test fails if
+/// one of them is renamed.
 #[test]
 fn the_properties_of_the_tree_are_found() {
     let tree = Tree::find().expect("a workspace");
@@ -114,7 +115,7 @@ fn a_time_and_a_filter_may_be_given() {
     }
 }
 
-/// No more at a time than there are processors; an error does not lose the others.
+/// No more work in parallel than processors; an error does not stop the other work.
 #[test]
 fn work_is_done_in_order_and_an_error_is_told() {
     let mut done = side_by_side(vec![1, 2, 3], |one| Ok(2 * one)).expect("done");

@@ -12,7 +12,8 @@ fn a_second_taker_waits_for_the_first() {
         .expect("made by the first");
     assert!(matches!(file.try_lock(), Err(TryLockError::WouldBlock)));
     drop(first);
-    // A process that another test started at that moment holds a copy of the descriptor until it runs its program.
+    // A process that another test starts at this moment has a copy of the descriptor until it
+    // executes its program.
     let until = Instant::now() + Duration::from_secs(10);
     while let Err(TryLockError::WouldBlock) = file.try_lock() {
         assert!(Instant::now() < until, "the lock is still held");

@@ -1,7 +1,7 @@
 use super::*;
 
-/// A report in the form of cargo-nextest 0.9.151: a pass, a failure, a flaky test of a profile with retries, and a
-/// test that says why it cannot run.
+/// A report in the form of cargo-nextest 0.9.151: a pass, a failure, a flaky test of a profile with
+/// retries, and a test that prints why it cannot run.
 const REPORT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 <testsuites name="nextest-run" tests="4" failures="1" errors="0" time="3.2">
   <testsuite name="netnice-lab::limits" tests="4" disabled="0" errors="0" failures="1">
@@ -26,7 +26,7 @@ fn tests() -> Vec<TestResult> {
     read_junit(REPORT).expect("a report")
 }
 
-/// Tests that all passed, but those named with these outcomes.
+/// Results in which all tests passed except those with these outcomes.
 fn results(outcomes: &[(&str, Outcome)]) -> Results {
     let mut results = Results::default();
     results.add(vec![test("good", Outcome::Passed)]);

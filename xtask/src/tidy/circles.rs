@@ -1,24 +1,27 @@
-//! Circles between the modules of one crate.
+//! Finds circles between the modules of one crate.
 //!
-//! Modules that use each other are one module in several files: none of them can be understood, tested or replaced
-//! alone. Looked at are the modules that stand in `src/` itself, each with all files below it; an edge is a path that
-//! begins with `crate::` or with as many `super::` as lead there. Tests may use whatever they like, so files and items
-//! that are for tests alone are passed over, and so are `lib.rs` and `main.rs`, which hold the others together.
+//! Modules that use each other are one module in several files: none of them can be understood,
+//! tested or replaced alone. The check covers the modules directly in `src/`, each with all files
+//! below it. An edge is a path that begins with `crate::` or with as many `super::` as lead to the
+//! crate's root. Tests may use any module, so files and items for tests are skipped. `lib.rs` and
+//! `main.rs` connect the others, so they are skipped too.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::{Complaint, lexer};
 
-/// Where one module uses another: the file below `src/`, and the line.
+/// For each module the modules that it uses, each with the first place: the file below `src/`, and
+/// the line.
 type Uses = BTreeMap<String, BTreeMap<String, (String, usize)>>;
 
-/// Whether the modules of a crate may still use each other: its name is in the list of those that do.
+/// True if the modules of a crate may still use each other, because the crate is in the list
+/// [`WITH_CIRCLES`].
 pub fn may_have_circles(krate: &str) -> bool {
     WITH_CIRCLES.contains(&krate)
 }
 
-/// Complains about each group of modules that use each other. `files` are those of one crate below `src/`, with their
-/// texts.
+/// Complains about each group of modules that use each other. `files` are the files of one crate
+/// below `src/` with their texts.
 pub fn complaints(krate: &str, files: &[(&str, &str)]) -> Vec<Complaint> {
     let uses = uses(files);
     let mut found = Vec::new();
@@ -36,7 +39,7 @@ pub fn complaints(krate: &str, files: &[(&str, &str)]) -> Vec<Complaint> {
     found
 }
 
-/// The shortest way from a module back to itself.
+/// The shortest path from a module back to itself.
 fn circle<'u>(uses: &'u Uses, start: &'u str) -> Option<Vec<&'u str>> {
     let mut ways = VecDeque::from([vec![start]]);
     let mut seen = BTreeSet::new();
@@ -91,7 +94,7 @@ fn uses(files: &[(&str, &str)]) -> Uses {
     uses
 }
 
-/// The module in `src/` that a file belongs to.
+/// The module in `src/` that a file belongs to; `None` for tests and for the root.
 fn top(file: &str) -> Option<&str> {
     let is_test = file
         .split('/')
@@ -101,7 +104,7 @@ fn top(file: &str) -> Option<&str> {
     (!is_test && file.ends_with(".rs") && !matches!(name, "lib" | "main" | "bin")).then_some(name)
 }
 
-/// How deep below the crate's root the module of a file is.
+/// The depth of a file's module below the crate's root.
 fn depth(file: &str) -> usize {
     let parts = file.split('/').count();
     if file.ends_with("/mod.rs") {
@@ -134,7 +137,7 @@ fn named(code: &str, depth: usize) -> Vec<(&str, usize)> {
     found
 }
 
-/// The first names of a group in braces, of which the first brace is behind us.
+/// The first names of a group in braces. `group` begins behind the first brace.
 fn firsts(group: &str) -> Vec<&str> {
     let mut found = vec![word(group.trim_start())];
     let mut open = 0_usize;
@@ -155,7 +158,7 @@ fn word(text: &str) -> &str {
     &text[..end.unwrap_or(text.len())]
 }
 
-/// Code with the items blanked that are for tests alone; every line break stays.
+/// Removes items for tests from code; every line break stays.
 fn without_tests(code: &str) -> String {
     let mut out = String::with_capacity(code.len());
     let mut rest = code;
@@ -170,7 +173,7 @@ fn without_tests(code: &str) -> String {
     out
 }
 
-/// Where an item ends: behind its semicolon, or behind the brace that closes it.
+/// The end of an item: behind its semicolon, or behind its closing brace.
 fn item_end(item: &str) -> usize {
     let mut open = 0_usize;
     for (at, c) in item.char_indices() {
@@ -189,7 +192,7 @@ fn item_end(item: &str) -> usize {
     item.len()
 }
 
-/// Crates that have circles. None is to be added; one that has lost them goes out of the list.
+/// Crates that have circles. The list must not grow; a crate without circles is removed.
 const WITH_CIRCLES: [&str; 6] = [
     "netnice-cli",
     "netnice-driver",

@@ -1,14 +1,14 @@
-//! Rust text split into what is code and what is comment, with the words of literals in neither.
+//! Splits Rust text into code and comments; neither contains the contents of literals.
 //!
-//! Both halves keep every line break, so line numbers hold. This is a lexer's first step and no more: it
-//! knows comments (nested ones too), strings (raw, byte and C strings too) and the difference between a
-//! character and a lifetime.
+//! Both parts keep every line break, so line numbers stay valid. The lexer only recognizes comments
+//! (also nested), strings (also raw, byte and C strings) and the difference between a character and
+//! a lifetime. It accepts any text.
 
-/// The two halves of a source text.
+/// The two parts of a source text.
 pub struct Parts {
     /// The text without comments and without the contents of literals.
     pub code: String,
-    /// The comments alone.
+    /// Only the comments.
     pub comments: String,
 }
 
@@ -38,7 +38,7 @@ pub fn split(text: &str) -> Parts {
     parts
 }
 
-/// The numbers (from 1) of the lines in which `word` stands as a whole word.
+/// The numbers (from 1) of the lines that contain `word` as a whole word.
 pub fn lines_with_word(text: &str, word: &str) -> Vec<usize> {
     text.lines()
         .enumerate()
@@ -57,8 +57,8 @@ enum Kind {
     Literal,
 }
 
-/// The kind and length in bytes of the piece that `rest` begins with; `before` is the last character of
-/// code in front of it.
+/// The kind and length in bytes of the piece at the beginning of `rest`. `before` is the last
+/// character of code before it.
 fn next(rest: &str, before: Option<char>) -> (Kind, usize) {
     if rest.starts_with("//") {
         return (Kind::Comment, rest.find('\n').unwrap_or(rest.len()));
@@ -99,7 +99,7 @@ fn literal(rest: &str, before: Option<char>) -> Option<usize> {
     if rest.starts_with('\'') {
         return character(rest);
     }
-    // A prefix (b, c, r, br, cr) only counts where no word is under way.
+    // A prefix (b, c, r, br, cr) only counts if it does not continue a word.
     if before.is_some_and(in_word) {
         return None;
     }
@@ -124,7 +124,7 @@ fn literal(rest: &str, before: Option<char>) -> Option<usize> {
     }
 }
 
-/// The length of a quoted literal with backslash escapes, both quotes included.
+/// The length of a quoted literal with backslash escapes, with both quotes.
 fn quoted(rest: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
@@ -138,7 +138,7 @@ fn quoted(rest: &str, quote: char) -> usize {
     rest.len()
 }
 
-/// The length of a character literal, or nothing for a lifetime (`'a` without a closing quote).
+/// The length of a character literal; `None` for a lifetime (`'a` without a closing quote).
 fn character(rest: &str) -> Option<usize> {
     let mut chars = rest.char_indices().skip(1);
     let (_, first) = chars.next()?;

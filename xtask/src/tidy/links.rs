@@ -1,10 +1,11 @@
-//! Links in Markdown files: each leads to a file of the tree, and its `#anchor` to a heading there.
+//! Checks links in Markdown files: each leads to a file of the tree, and its `#anchor` to a heading
+//! there.
 //!
 //! Two kinds of links are checked. The first are relative links and images. The second are words of
-//! the text or of inline code that are paths: they begin with a folder of the tree
-//! (`crates/lab/tests`, `xtask/src/suite.rs`; `*` is any part of a name), or they are source files
-//! inside of a crate (`tests/driver.rs`). Links to other hosts are not followed. Anchors are made
-//! from headings by GitHub's rule.
+//! text or inline code that are paths: they begin with a folder of the tree (`crates/lab/tests`,
+//! `xtask/src/suite.rs`; `*` is any part of a name), or they are source files inside a crate
+//! (`tests/driver.rs`). Links to other hosts are not checked. Anchors follow GitHub's rule for
+//! headings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +13,18 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::tidy::Complaint;
 
-/// What a link may lead to.
+/// What links can lead to.
 pub struct Known {
-    /// Files and folders, from the root of the tree: `docs`, `docs/reference/ring.md`.
+    /// Files and folders, relative to the root of the tree: `docs`, `docs/reference/ring.md`.
     paths: BTreeSet<String>,
-    /// Anchors of each Markdown file.
+    /// The anchors of each Markdown file.
     anchors: BTreeMap<String, BTreeSet<String>>,
     /// Folders that a path of the tree may begin with.
     tops: BTreeSet<String>,
 }
 
 impl Known {
-    /// Of these files: the path from the root, and the text if it is Markdown.
+    /// Collects these files: the path from the root, and the text if it is Markdown.
     pub fn of<'a>(files: impl IntoIterator<Item = (&'a str, Option<&'a str>)>) -> Known {
         let mut known = Known {
             paths: BTreeSet::new(),
@@ -42,7 +43,7 @@ impl Known {
         known
     }
 
-    /// True if a file or folder has this path, in which `*` stands for a part of a name.
+    /// True if a file or folder has this path; `*` stands for a part of a name.
     fn has(&self, path: &str) -> bool {
         match path.contains('*') {
             false => self.paths.contains(path),
@@ -51,7 +52,7 @@ impl Known {
     }
 }
 
-/// Complains about every link and path of a Markdown file that leads nowhere.
+/// Complains about every link and path of a Markdown file whose target does not exist.
 pub fn complaints(place: &str, text: &str, known: &Known) -> Vec<Complaint> {
     let mut found = Vec::new();
     let mut complain = |at: usize, what: Option<String>| {
@@ -77,7 +78,7 @@ pub fn complaints(place: &str, text: &str, known: &Known) -> Vec<Complaint> {
     found
 }
 
-/// What is wrong with the target of a link in this file.
+/// The fault of a link target in this file; `None` if it is valid.
 fn link(place: &str, target: &str, known: &Known) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
@@ -106,7 +107,8 @@ fn link(place: &str, target: &str, known: &Known) -> Option<String> {
     }
 }
 
-/// A relative path in this file, as a path from the root; nothing if it leads above the root.
+/// Converts a relative path in this file to a path from the root; `None` if it leads above the
+/// root.
 fn resolved(place: &str, path: &str) -> Option<String> {
     let mut parts: Vec<&str> = place.split('/').collect();
     parts.pop();
@@ -122,18 +124,19 @@ fn resolved(place: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// What is wrong with a word, if it is a path of the tree.
+/// The fault of a word that looks like a path of the tree; `None` if it is no path or the path
+/// exists.
 fn path(word: &str, known: &Known) -> Option<String> {
     let word = word.trim_start_matches(['(', '"', '\'']);
     let word = word.trim_end_matches([')', '"', '\'', ',', ';', ':', '.', '/', '?', '!']);
     let (top, rest) = word.split_once('/')?;
-    // `…` stands for folders that are not named.
+    // `…` stands for unnamed folders.
     if rest.is_empty() || rest.contains('…') {
         return None;
     }
     let is_there = match known.tops.contains(top) {
         true => known.has(word),
-        // Inside of a crate that the sentence names.
+        // A path inside a crate that the sentence names.
         false if !top.is_empty() && SOURCES.iter().any(|end| word.ends_with(end)) => {
             let end = format!("/{word}");
             known.paths.iter().any(|path| path.ends_with(&end))
@@ -143,10 +146,10 @@ fn path(word: &str, known: &Known) -> Option<String> {
     (!is_there).then(|| format!("there is no {word} in the tree"))
 }
 
-/// Files that are meant to be in the tree, also where their path begins inside of a crate.
+/// Endings of files that must exist in the tree, also if their path begins inside a crate.
 const SOURCES: [&str; 4] = [".rs", ".c", ".h", ".md"];
 
-/// True if the path is that of the pattern, in which each `*` stands for any characters but `/`.
+/// True if the path matches the pattern; each `*` matches any characters except `/`.
 fn fits(path: &str, pattern: &str) -> bool {
     let parts = (path.split('/').count(), pattern.split('/').count());
     let mut names = path.split('/').zip(pattern.split('/'));
@@ -178,7 +181,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
             }
             Event::End(TagEnd::Heading(_)) => {
                 let slug = slug(&heading.take().unwrap_or_default());
-                // GitHub numbers the second heading of a name, and those after it.
+                // GitHub numbers the second and later headings with the same name.
                 let again = (1..).map(|number| format!("{slug}-{number}"));
                 let free = std::iter::once(slug.clone())
                     .chain(again)
@@ -191,8 +194,8 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// GitHub's anchor: small letters, digits, `_` and `-`; blanks become `-`, anything else is left
-/// out.
+/// GitHub's anchor of a heading: lower-case letters, digits, `_` and `-`. A blank becomes `-`;
+/// other characters are left out.
 fn slug(heading: &str) -> String {
     let small = heading.trim().to_lowercase();
     let kept = small.chars().filter_map(|c| match c {

@@ -1,30 +1,31 @@
-//! The rooms of the design: who may use whom, which outside crates belong to one room, and where `unsafe`
-//! may stand.
+//! The crates of the design: the crates that each may use, the foreign crates that belong to one
+//! crate, and the files that may contain `unsafe`.
 //!
-//! The table is the design's, with the rooms that are still to be built; it is read by
-//! `docs/internals/architecture.md`'s readers too, so keep the two alike.
+//! The table is that of the design in `docs/internals/architecture.md`, with crates that are not
+//! built yet; the two must be kept equal.
 
 use crate::tidy::Complaint;
 use crate::tree::Crate;
 
-/// One crate of ours.
+/// One crate of this project.
 struct Room {
     name: &'static str,
-    /// Rooms of rank 0 use nothing of ours; nobody uses those of the highest rank.
+    /// The layer. Crates of layer 0 use no other crate of this project; no crate uses those of the
+    /// highest layer.
     rank: u8,
     may_use: MayUse,
-    /// What it has is for tests: those of every room may use it, and nothing that is built for others.
+    /// True if the crate is for tests: the tests of every crate may use it, and no built code.
     for_tests: bool,
 }
 
 enum MayUse {
-    /// These and no others.
+    /// Only these crates.
     Only(&'static [&'static str]),
-    /// Whatever has a lower rank.
+    /// All crates of lower layers.
     AnythingBelow,
 }
 
-/// Complains about every dependency that does not go down.
+/// Complains about every dependency that does not go to a lower layer.
 pub fn edges(crates: &[Crate]) -> Vec<Complaint> {
     let mut found = Vec::new();
     for one in crates {
@@ -44,7 +45,7 @@ pub fn edges(crates: &[Crate]) -> Vec<Complaint> {
     found
 }
 
-/// True if `unsafe` may stand in this file.
+/// True if the file may contain `unsafe`.
 pub fn may_be_unsafe(place: &str) -> bool {
     UNSAFE
         .iter()
@@ -54,7 +55,8 @@ pub fn may_be_unsafe(place: &str) -> bool {
         })
 }
 
-/// True for the rooms that prove and build, where an error only has to be read.
+/// True for the crates that test and build, where errors need no type because they are only
+/// printed.
 pub fn is_proof(place: &str) -> bool {
     ["crates/lab/", "xtask/", "fuzz/"]
         .iter()
@@ -140,7 +142,8 @@ const ROOMS: &[Room] = &[
     top("xtask"),
 ];
 
-/// Outside crates whose use is what a room is for. Rooms of the highest rank are free.
+/// Foreign crates, each with the crates whose purpose is their use. Crates of the highest layer may
+/// use all of them.
 const BELONGS: &[(&str, &[&str])] = &[
     ("aya", &[KERNEL]),
     ("netlink-packet-core", &[KERNEL]),
@@ -148,12 +151,13 @@ const BELONGS: &[(&str, &[&str])] = &[
     ("netlink-sys", &[KERNEL]),
     ("smoltcp", &[STACK]),
     ("ratatui", &["netnice-cli"]),
-    // The stack has it in an example only, which shows that its descriptor is one that tokio waits for.
+    // The stack uses it only in an example, which shows that tokio can wait for the stack's
+    // descriptor.
     ("tokio", &["netnice-daemon", SHARE, "netnice-cli", STACK]),
 ];
 
-/// Folders (ending in `/`) and files in which `unsafe` may stand: the rooms that are made of system calls
-/// and shared memory, and a few files by name elsewhere.
+/// Folders (ending in `/`) and files that may contain `unsafe`: the crates of system calls and
+/// shared memory, and some single files.
 const UNSAFE: &[&str] = &[
     "crates/core/src/prefetch.rs",
     "crates/core/benches/scheduler/clock.rs",

@@ -1,5 +1,6 @@
-//! What the guest is made of, fetched once and kept: the kernel's package unpacked, virtme-ng in a Python
-//! environment of its own, and virtiofsd (the cloud kernel knows no 9p).
+//! The parts of the guest, fetched once and kept: the unpacked kernel package, virtme-ng in a
+//! Python environment of its own, and virtiofsd (the cloud kernel does not support 9p). Fails if
+//! one of them cannot be fetched.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -9,14 +10,14 @@ use anyhow::{Context, Result, bail};
 use crate::setup;
 use crate::step::{self, Step};
 
-/// Everything that is needed to boot, present.
+/// All parts that a boot needs, on disk.
 pub struct Assets {
     folder: PathBuf,
     release: String,
 }
 
 impl Assets {
-    /// Fetches what is not in `folder` yet.
+    /// Fetches the parts that are not in `folder` yet.
     pub fn ensure(folder: &Path) -> Result<Assets> {
         std::fs::create_dir_all(folder)
             .with_context(|| format!("cannot make {}", folder.display()))?;
@@ -29,19 +30,19 @@ impl Assets {
         })
     }
 
-    /// The file to boot.
+    /// The kernel file to boot.
     pub fn kernel(&self) -> PathBuf {
         self.folder
             .join("kernel/boot")
             .join(format!("{IMAGE}{}", self.release))
     }
 
-    /// The kernel's release, as `uname -r` says it.
+    /// The kernel's release, as in `uname -r`.
     pub fn release(&self) -> &str {
         &self.release
     }
 
-    /// A `PATH` on which `vng` finds itself and its helper.
+    /// A `PATH` with `vng` and its helper.
     pub fn path(&self) -> Result<OsString> {
         let own = std::env::var_os("PATH").unwrap_or_default();
         let ours = ["python/bin", "tools/bin"].map(|name| self.folder.join(name));
@@ -50,12 +51,13 @@ impl Assets {
     }
 }
 
-/// The release of the unpacked kernel, fetched if there is none.
+/// The release of the unpacked kernel. Fetches the kernel if there is none.
 fn kernel(folder: &Path) -> Result<String> {
     if let Some(release) = unpacked(folder) {
         return Ok(release);
     }
-    // Made beside it and renamed at the end, so that an interrupted run leaves no half a kernel.
+    // The kernel is unpacked beside its folder and renamed at the end, so an interrupted run leaves
+    // no partial kernel.
     let part = folder.with_extension("part");
     if part.exists() {
         std::fs::remove_dir_all(&part)?;
@@ -94,7 +96,7 @@ fn newest_package() -> Result<String> {
     }
 }
 
-/// The package with the highest build number in the answer of `apt-cache search`.
+/// The package with the highest build number in the output of `apt-cache search`.
 fn newest(list: &str) -> Option<&str> {
     let names = list
         .lines()
@@ -143,7 +145,7 @@ fn virtiofsd(folder: &Path) -> Result<()> {
 
 const IMAGE: &str = "vmlinuz-";
 const PACKAGE_PATTERN: &str = r"^linux-image-6\.1\.0-[0-9]+-cloud-amd64$";
-/// Names the file of a kernel package, for machines whose package lists have none.
+/// Variable with the file of a kernel package, for machines whose package lists contain none.
 const OWN_PACKAGE: &str = "NETNICE_VM_KERNEL";
 const VIRTME: &str = "virtme-ng==1.42";
 const VIRTIOFSD: &str = "1.14.0";

@@ -1,4 +1,4 @@
-//! The contract options, sugar for the contract grammar.
+//! The contract options. Each one is a clause of the contract grammar.
 
 use clap::Args;
 use netnice_core::contract::{Change, Clause, ContractError};
@@ -55,7 +55,8 @@ pub(crate) struct ContractArgs {
 }
 
 impl ContractArgs {
-    /// The change that the options ask for; none if no option is named.
+    /// The change that the options describe; `None` without any option. Fails if core refuses a
+    /// value.
     pub(crate) fn change(&self) -> Result<Option<Change>, ContractError> {
         let options = [
             (Clause::Up, &self.up),

@@ -1,4 +1,4 @@
-//! The command lines of the documents, read by the parser that reads what people type.
+//! Parses the command lines in the documents with the parser of the command.
 
 use std::ffi::OsString;
 

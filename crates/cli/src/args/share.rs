@@ -1,4 +1,4 @@
-//! `netnice share RATE TARGET…`: what may be typed.
+//! The command line of `netnice share RATE TARGET…`.
 
 use clap::Args;
 use netnice_core::target::Target;
@@ -34,7 +34,7 @@ pub(super) struct TypedShare {
 }
 
 impl TypedShare {
-    /// What it means.
+    /// The verb that the typed form means.
     pub(super) fn means(self, common: &Common) -> Result<Verb, BadUsage> {
         if common.confirm.is_some() {
             return Err(BadUsage::Nonsense(
@@ -76,7 +76,7 @@ impl TypedShare {
     }
 }
 
-/// `unit:web.service=300`.
+/// Parses a weight such as `unit:web.service=300`.
 fn weight(text: &str, targets: &[Target]) -> Result<(Whose, u16), BadUsage> {
     let nonsense = || {
         BadUsage::Nonsense(

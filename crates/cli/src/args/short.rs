@@ -1,5 +1,5 @@
-//! The paper's short forms, typed without a verb: `netnice PID RATE` limits both directions
-//! together (its input meter), `netnice PID` shows, `netnice` shows one's own value.
+//! The paper's short forms, without a verb: `netnice PID RATE` limits the sum of both directions
+//! (the paper's input meter), `netnice PID` shows a process, `netnice` shows this process.
 
 use std::ffi::OsString;
 
@@ -9,7 +9,7 @@ use netnice_core::target::{Target, TargetError};
 
 use super::{BadUsage, Common, Verb, changing, command, set_target};
 
-/// What the words mean.
+/// The verb that the short form means.
 pub(super) fn means(
     target: Option<String>,
     rate: Option<String>,
@@ -34,8 +34,8 @@ pub(super) fn means(
     Ok(set_target(&target, set))
 }
 
-/// What is wrong with a line that the parser of options refuses: a word that is no command, or a target with the
-/// options of `set` behind it.
+/// Finds a better error for a line that the parser refuses: a first word that is no command, or a
+/// target with the options of `set` behind it.
 pub(super) fn with_options(args: &[OsString]) -> Option<BadUsage> {
     let word = args.get(1)?.to_str()?;
     let option = args.get(2)?.to_str()?;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{BadUsage, Verb, command, parse};
 
-/// A command line of words without spaces in them.
+/// Parses a command line of words that contain no space.
 fn means(line: &str) -> Result<Verb, BadUsage> {
     let words = std::iter::once("netnice").chain(line.split(' ').filter(|w| !w.is_empty()));
     parse(words.map(OsString::from).collect()).map(|command| command.verb)

@@ -1,4 +1,4 @@
-//! `netnice top` as it is typed.
+//! The command line of `netnice top`.
 
 use clap::Args;
 use netnice_core::units::Nanos;
@@ -8,11 +8,11 @@ use super::{BadUsage, Verb, quantity};
 /// What [`Verb::Top`] shows.
 #[derive(Debug)]
 pub(crate) struct Top {
-    /// Time between two tables.
+    /// Time between two tables; 100 ms to 1 h.
     pub interval: Nanos,
-    /// How many tables; no end if none is given.
+    /// Number of tables; `None` for no end.
     pub rounds: Option<u32>,
-    /// One frame of the full screen, as text.
+    /// Print one frame of the full screen as text.
     pub once: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct TypedTop {
 }
 
 impl TypedTop {
-    /// What it means.
+    /// The verb that the typed form means.
     pub(super) fn means(self) -> Result<Verb, BadUsage> {
         let interval = quantity("--interval", &self.interval)?;
         if !(SHORTEST_INTERVAL..=LONGEST_INTERVAL).contains(&interval) {
@@ -48,12 +48,12 @@ impl TypedTop {
     }
 }
 
-/// What stands behind the options in the help.
+/// Text behind the options in `--help`.
 pub(super) const HELP: &str = "\
 On a terminal this fills the screen: ? shows the keys. Elsewhere, and where TERM is dumb, plain
 tables follow each other. With --json each is one line as `show --json` prints it.
 NO_COLOR leaves colours away; without a UTF-8 locale everything is ASCII.";
 
-/// Faster tables cannot be read; slower ones are no tables.
+/// Bounds of `--interval`: a user cannot read faster tables, and slower ones show no course.
 const SHORTEST_INTERVAL: Nanos = Nanos::from_millis(100);
 const LONGEST_INTERVAL: Nanos = Nanos::from_secs(3600);

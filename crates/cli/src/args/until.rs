@@ -1,23 +1,24 @@
-//! `--until-exit`: the process with whose end a change is undone.
+//! `--until-exit`: finds the process whose exit undoes a change.
 //!
-//! Without a number it is the process that runs netnice: the shell at which it is typed, or the script. What only changes
-//! the user for one command (sudo and its like) ends with netnice itself and is not meant: it is the one above.
+//! Without a pid that process is the one that runs netnice: the shell or the script. Programs that
+//! only change the user for one command (sudo and similar) end together with netnice, so they are
+//! skipped, and their parent counts. Fails if the process does not exist.
 
 use netnice_api::Until;
 
 use super::BadUsage;
 
-/// What the option stands for without a value.
+/// The value of the option if the user gives none.
 pub(super) const PARENT: &str = "parent";
 
-/// This process.
+/// This process; `None` if its `/proc` entry cannot be read.
 pub(crate) fn own() -> Option<Until> {
     let pid = std::process::id();
     let started = stat(pid)?.started;
     Some(Until { pid, started })
 }
 
-/// The process that is meant.
+/// The process that the option's value means.
 pub(super) fn of(text: &str) -> Result<Until, BadUsage> {
     let refused = || BadUsage::Until(text.to_owned());
     let pid = match text {
@@ -28,7 +29,7 @@ pub(super) fn of(text: &str) -> Result<Until, BadUsage> {
     Ok(Until { pid, started })
 }
 
-/// The nearest process above that does not stand for another user's hand.
+/// The nearest ancestor that is not one of [`HANDS`].
 fn caller() -> Option<u32> {
     let mut pid = rustix::process::getppid()?.as_raw_nonzero().get() as u32;
     for _ in 0..MOST_HANDS {
@@ -47,7 +48,8 @@ struct Stat {
     started: u64,
 }
 
-/// proc_pid_stat(5): the name stands in brackets and may hold any character; state, parent and so on follow.
+/// Reads `/proc/PID/stat` (proc_pid_stat(5)). The name is in parentheses and may contain any
+/// character; state, parent and the other fields follow.
 fn stat(pid: u32) -> Option<Stat> {
     let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
     parse(&String::from_utf8_lossy(&stat))
@@ -64,9 +66,9 @@ fn parse(text: &str) -> Option<Stat> {
     })
 }
 
-/// Programs that run another as somebody else and end with it.
+/// Programs that run another program as another user and end together with it.
 const HANDS: [&str; 6] = ["sudo", "doas", "su", "pkexec", "run0", "setpriv"];
-/// sudo may stand above itself.
+/// Largest number of [`HANDS`] in a row; sudo may be its own parent.
 const MOST_HANDS: usize = 8;
 
 #[cfg(test)]

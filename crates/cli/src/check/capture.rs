@@ -1,9 +1,11 @@
-//! Packets out of a capture file: pcap in micro- and nanoseconds, and pcapng, of either byte order.
+//! Reads packets from a capture file: pcap in micro- or nanoseconds, or pcapng, both in either byte
+//! order.
 //!
-//! `pcap-parser` cuts the file into blocks; what a block's time means is worked out here, because
-//! the crate (0.17) knows no resolution that is a power of two and reads the time offset of a
-//! big-endian section backwards. Nothing in a file is trusted: memory is bounded by
-//! [`LONGEST_BLOCK`], and what contradicts itself is an error that names the packet.
+//! Input is a byte stream; output is one [`Packet`] after another. `pcap-parser` splits the file
+//! into blocks. This module computes the times itself, because the crate (0.17) supports no
+//! resolution that is a power of two and reads the time offset of a big-endian section in the wrong
+//! byte order. The module does not trust the file: [`LONGEST_BLOCK`] bounds the memory, and a
+//! contradiction is an error with the packet's number ([`CaptureError`]).
 
 use std::io::{self, Read};
 
@@ -13,81 +15,79 @@ use pcap_parser::{LegacyPcapBlock, Linktype, PcapBlockOwned, PcapError, PcapHead
 /// A packet of a capture.
 #[derive(Debug)]
 pub(super) struct Packet<'a> {
-    /// When, in nanoseconds since 1970.
+    /// Time in nanoseconds since 1970.
     pub at: u64,
-    /// How long it was on the wire.
+    /// Length on the wire in bytes.
     pub length: u32,
-    /// What the capture is a capture of.
+    /// Link type of the capture.
     pub link: Linktype,
-    /// As much of it as was captured.
+    /// The captured bytes; at most `length`.
     pub data: &'a [u8],
 }
 
 /// Why a capture cannot be read to its end.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CaptureError {
-    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It is no capture.
+    /// The file is no capture.
     #[error("is no capture: it begins neither like pcap nor like pcapng")]
     NoCapture,
-    /// It ends inside a block.
+    /// The file ends inside a block. Holds the number of packets before.
     #[error("ends in the middle of a block, {0} packets into it: it is cut off or damaged")]
     CutOff(u64),
-    /// A block that is not built as it should be.
+    /// A block is malformed. Holds the number of packets before.
     #[error("is damaged behind packet {0}")]
     Damaged(u64),
-    /// A block that no capture program writes.
+    /// A block is longer than [`LONGEST_BLOCK`]. Holds the number of packets before.
     #[error("has a block of more than 16 MiB behind packet {0}: it is damaged")]
     LongBlock(u64),
-    /// A packet of an interface that was not described.
+    /// A packet belongs to an interface that the file does not describe.
     #[error("has packet {number} from interface {interface}, which it does not describe")]
     NoInterface {
-        /// Which packet.
+        /// The packet's number in the file.
         number: u64,
-        /// The interface.
+        /// The interface's number.
         interface: u32,
     },
-    /// A packet without a time.
+    /// A simple packet block, which has no time. Holds the packet's number.
     #[error(
         "has packet {0} in a form without a time (a simple packet block): nothing can be said about when it came"
     )]
     NoTime(u64),
-    /// A form of packets that is too old to be read.
+    /// A packet block, the form before the enhanced packet block. Holds the packet's number.
     #[error(
         "has packet {0} in the old form of pcapng (a packet block): write it anew with `editcap -F pcapng OLD NEW`"
     )]
     OldForm(u64),
-    /// A time that is none.
+    /// A packet's time is invalid.
     #[error("has packet {number} at a time that makes no sense: {what}")]
     Time {
-        /// Which packet.
+        /// The packet's number in the file.
         number: u64,
-        /// What is wrong with it.
+        /// Why the time is invalid.
         what: &'static str,
     },
-    /// More captured than there was.
+    /// A packet has more captured bytes than its length.
     #[error("has packet {number} with {captured} bytes captured of {length}: it is damaged")]
     Length {
-        /// Which packet.
+        /// The packet's number in the file.
         number: u64,
-        /// Bytes in the file.
+        /// Captured bytes.
         captured: u32,
         /// Bytes on the wire.
         length: u32,
     },
 }
 
-/// Reads every packet of a capture, in the order of the file, until `each` says that it is
-/// enough.
+/// Reads the packets of a capture in file order, until `each` returns [`Go::Enough`].
 pub(super) fn read<R: Read + Send>(
     source: R,
     each: impl FnMut(Packet<'_>) -> Go,
 ) -> Result<(), CaptureError> {
     let mut source = Whole::new(source);
     let end = blocks(&mut source, each);
-    // What the reader takes for the end may be trouble.
+    // The parser treats a read error as the end of the file.
     match source.trouble {
         Some(trouble) => Err(CaptureError::Io(trouble)),
         None => end,
@@ -121,7 +121,7 @@ fn blocks(
             Err(PcapError::BufferTooSmall) => {}
             Err(_) => return Err(CaptureError::Damaged(file.packets)),
         }
-        // The block at hand is longer than what has been read of it.
+        // The buffer does not hold the whole block.
         let refilled = reader.refill().is_ok();
         if !refilled || reader.reader_exhausted() {
             return match have {
@@ -138,33 +138,33 @@ fn blocks(
     }
 }
 
-/// Whether more packets are wanted.
+/// Whether reading continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Go {
-    /// Yes.
+    /// Read the next packet.
     On,
-    /// No.
+    /// Stop reading.
     Enough,
 }
 
-/// What was said earlier in the file about how to read what comes later.
+/// What earlier blocks of the file define for later ones.
 #[derive(Default)]
 struct File {
-    /// Of pcap: units of time per second, and the kind of link.
+    /// For pcap: units of time per second, and the link type.
     header: Option<(u64, Linktype)>,
-    /// Of pcapng: the section's interfaces.
+    /// For pcapng: the interfaces of the section.
     interfaces: Vec<Interface>,
     big_endian: bool,
-    /// Packets so far, the one at hand included.
+    /// Packets so far, with the current one.
     packets: u64,
 }
 
 #[derive(Clone, Copy)]
 struct Interface {
     link: Linktype,
-    /// Units of time per second; nothing if that is no sensible number.
+    /// Units of time per second; `None` if that number does not fit.
     resolution: Option<u128>,
-    /// Seconds to add to every time.
+    /// Seconds to add to each time.
     offset: i64,
 }
 
@@ -260,7 +260,7 @@ impl File {
 }
 
 impl Interface {
-    /// Nanoseconds since 1970 of a time stamp, rounded down.
+    /// Converts a time stamp to nanoseconds since 1970, rounded down.
     fn nanos(&self, stamp: u64) -> Result<u64, &'static str> {
         let resolution = self
             .resolution
@@ -277,7 +277,7 @@ fn of_header(header: &PcapHeader) -> (u64, Linktype) {
         true => NANOS_PER_SECOND,
         false => 1_000_000,
     };
-    // The upper bits say whether a check sum is part of the packet.
+    // The upper bits tell whether the packets contain a frame check sequence.
     (units, Linktype(header.network.0 & 0xffff))
 }
 
@@ -305,13 +305,13 @@ fn interface(described: &InterfaceDescriptionBlock<'_>, big_endian: bool) -> Int
     }
 }
 
-/// The block's number is read as little-endian, whatever the section is.
+/// The parser reads the block type as little-endian, whatever the byte order of the section is.
 fn is_old_packet(block_type: u32) -> bool {
     block_type == OLD_PACKET || block_type.swap_bytes() == OLD_PACKET
 }
 
-/// A source that fills every buffer, as far as there is something to fill it with (a pipe gives
-/// what it has), and remembers why it could not.
+/// A source that fills each buffer completely unless the input ends (a pipe returns what it has),
+/// and keeps a read error.
 struct Whole<R> {
     source: R,
     trouble: Option<io::Error>,
@@ -344,14 +344,14 @@ impl<R: Read> Read for Whole<R> {
     }
 }
 
-/// As much as is read at once elsewhere (std's BufReader); a longer block makes it grow.
+/// First size of the buffer, as in std's `BufReader`; the buffer grows for a longer block.
 const FIRST_BUFFER: usize = 1 << 13;
 
-/// A block longer than this is not read. Capture programs stop at packets of 256 KiB; Wireshark
-/// reads blocks up to 16 MiB.
+/// The longest block that is read. Capture programs stop at packets of 256 KiB; Wireshark reads
+/// blocks up to 16 MiB.
 const LONGEST_BLOCK: usize = 1 << 24;
 
-/// The packet block of the drafts of pcapng before 2009.
+/// Type of the packet block, from the drafts of pcapng before 2009.
 const OLD_PACKET: u32 = 2;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

@@ -1,8 +1,10 @@
-//! Which packets of a capture are meant: `udp from 10.0.0.1:5000 to [fd00::2]:6000`.
+//! Selects packets of a capture by a description such as `udp from 10.0.0.1:5000 to
+//! [fd00::2]:6000`.
 //!
-//! Each part may be left out, an address or a port too (`to :443`). A packet without what is
-//! asked for (no IP, another protocol) is not meant. Of a datagram in fragments only the first has
-//! ports: the others are meant if that one was.
+//! Each part is optional, also the address or the port (`to :443`). A packet without a described
+//! property (no IP, another protocol) does not match. Only the first fragment of a datagram has
+//! ports; the other fragments match if the first one matches. Fails if the link type of the capture
+//! is unknown ([`UnknownLink`]) or the description does not parse ([`FlowError`]).
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +14,7 @@ use etherparse::{EtherType, IpNumber, Ipv6ExtensionSlice, LaxNetSlice, LaxSliced
 use netnice_core::Quoted;
 use pcap_parser::Linktype;
 
-/// A description of packets; each part that is there must agree.
+/// A description of packets; a packet matches if all parts that are present match.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Flow {
     protocol: Option<Protocol>,
@@ -26,7 +28,7 @@ enum Protocol {
     Udp,
 }
 
-/// One end of a flow; at least one of both is there.
+/// One end of a flow; an address, a port or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct End {
     address: Option<IpAddr>,
@@ -34,7 +36,7 @@ struct End {
 }
 
 impl Flow {
-    /// Whether a packet belongs to the flow; an error if packets of that kind cannot be read.
+    /// True if a packet belongs to the flow. Fails if the link type is unknown.
     pub(super) fn has(&self, link: Linktype, data: &[u8]) -> Result<bool, UnknownLink> {
         let Some(headers) = Headers::read(link, data)? else {
             return Ok(false);
@@ -56,19 +58,19 @@ impl Flow {
     }
 }
 
-/// What of an IP packet can tell what it is a part of.
+/// What an IP packet tells about its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// Bytes behind the IP headers, as these say.
+    /// Bytes behind the IP headers, as the headers give it.
     pub bytes: u32,
-    /// Of a fragment, where it begins in its datagram.
+    /// For a fragment: its offset in the datagram in bytes.
     pub offset: u32,
-    /// Whether nothing of the datagram is behind it.
+    /// True if the packet ends the datagram.
     pub is_last: bool,
     key: Key,
 }
 
-/// By what fragments of one datagram are told from others (RFC 791, RFC 8200 section 4.5).
+/// Identifies the fragments of one datagram (RFC 791, RFC 8200 section 4.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
     from: IpAddr,
@@ -78,12 +80,12 @@ pub(super) struct Key {
 }
 
 impl Piece {
-    /// Which datagram it is a fragment of, if it is one.
+    /// The key of the datagram if this packet is a fragment.
     pub(super) fn fragment_of(&self) -> Option<Key> {
         (self.offset > 0 || !self.is_last).then_some(self.key)
     }
 
-    /// Reads it; nothing of what is no IP.
+    /// Parses a packet; `None` if the packet is not IP.
     pub(super) fn read(link: Linktype, data: &[u8]) -> Result<Option<Piece>, UnknownLink> {
         let packet = sliced(link, data)?;
         Ok(packet.and_then(|packet| Piece::of(packet.net.as_ref()?)))
@@ -133,7 +135,7 @@ impl Piece {
     }
 }
 
-/// The packet as far as it can be read.
+/// Parses a packet as far as possible.
 fn sliced(link: Linktype, data: &[u8]) -> Result<Option<LaxSlicedPacket<'_>>, UnknownLink> {
     Ok(match link {
         Linktype::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
@@ -145,12 +147,12 @@ fn sliced(link: Linktype, data: &[u8]) -> Result<Option<LaxSlicedPacket<'_>>, Un
     })
 }
 
-/// What of a packet can tell its flow.
+/// The headers that identify the flow of a packet.
 struct Headers {
     protocol: IpNumber,
     from: IpAddr,
     to: IpAddr,
-    /// Source and destination, of TCP and UDP.
+    /// Source and destination port of TCP or UDP.
     ports: Option<(u16, u16)>,
 }
 
@@ -174,8 +176,8 @@ impl Headers {
             LaxNetSlice::Arp(_) => return None,
         };
         let protocol = payload.ip_number;
-        // TCP and UDP begin with both ports; whatever else was cut off does not matter. Of
-        // fragments only the first has them.
+        // TCP and UDP begin with both ports, so the ports are known even if the rest was cut off.
+        // Only the first fragment has ports.
         let is_first = Piece::of(packet.net.as_ref()?).is_none_or(|piece| piece.offset == 0);
         let has_ports = matches!(protocol, IpNumber::TCP | IpNumber::UDP) && is_first;
         let ports = match payload.payload {
@@ -193,8 +195,8 @@ impl Headers {
     }
 }
 
-/// The packet behind a header of fixed length, which says at `kind` what follows, or is followed
-/// by IP.
+/// Parses a packet behind a link header of fixed length. `kind` is the offset of the EtherType in
+/// that header; without one, IP follows.
 fn behind(data: &[u8], length: usize, kind: Option<usize>) -> Option<LaxSlicedPacket<'_>> {
     let rest = data.get(length..)?;
     match kind {
@@ -206,14 +208,15 @@ fn behind(data: &[u8], length: usize, kind: Option<usize>) -> Option<LaxSlicedPa
     }
 }
 
-/// A kind of link whose packets cannot be told apart.
+/// The link type of the capture is unknown, so its packets cannot be matched. Holds the number of
+/// the type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "is a capture of link type {0}, whose packets cannot be told apart: check it without --flow"
 )]
 pub(crate) struct UnknownLink(i32);
 
-/// Not a description of packets.
+/// The description does not parse. Holds the text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("--flow: {} is not understood: write [tcp|udp] [from ADDRESS[:PORT]] [to ADDRESS[:PORT]], \
          IPv6 with a port as [::1]:80, a port alone as :80", Quoted(.0))]

@@ -1,14 +1,14 @@
-//! Which packets of a capture are one message of a channel.
+//! Combines packets of a capture into the messages of a channel.
 //!
-//! What is too long for one packet travels in several. The fragments of one IP datagram are
-//! found; where programs cut their messages themselves nothing in the packets says so, and the
-//! user does: with `--gap T` a packet that comes less than T behind the one before it is of the
-//! same message.
+//! A message that does not fit in one packet arrives in several. This module finds the fragments of
+//! one IP datagram by their headers. If a program splits its messages itself, the packets do not
+//! show it, so the user gives a gap: with `--gap T` a packet that arrives less than T after the one
+//! before belongs to the same message.
 //!
-//! A message comes when its first packet does, and is as long as if it had come in one packet:
-//! the first one whole, and of the others what stands behind their IP headers. Messages are told
-//! in the order in which they began, once they are whole. A datagram of which something is
-//! missing is whole after [`REASSEMBLY`].
+//! A message arrives with its first packet, and is as long as if it had arrived in one packet: the
+//! length of the first packet, and of each other packet the bytes behind its IP headers. Messages
+//! come out complete and in the order of their first packets. A datagram with a missing fragment
+//! counts as complete after [`REASSEMBLY`].
 
 use std::collections::VecDeque;
 
@@ -16,26 +16,26 @@ use netnice_core::units::Nanos;
 
 use super::flow::Piece;
 
-/// A message that is whole.
+/// A complete message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
-    /// When its first packet came, in ns.
+    /// Time of its first packet in ns.
     pub at: u64,
-    /// In bytes.
+    /// Length in bytes.
     pub length: u64,
     /// The number of its first packet in the file.
     pub number: u64,
 }
 
 impl Message {
-    /// A packet that counts for itself.
+    /// A packet that is a message of its own.
     pub(super) fn packet(number: u64, at: u64, length: u32) -> Message {
         let length = u64::from(length);
         Message { at, length, number }
     }
 }
 
-/// Messages that are not told yet.
+/// Messages that are not complete or not returned yet.
 #[derive(Debug, Default)]
 pub(super) struct Messages {
     gap: Option<Nanos>,
@@ -45,16 +45,16 @@ pub(super) struct Messages {
 #[derive(Debug)]
 struct Open {
     message: Message,
-    /// When its last packet came.
+    /// Time of its latest packet in ns.
     last: u64,
     datagrams: Vec<Datagram>,
 }
 
-/// A datagram in fragments.
+/// A fragmented datagram.
 #[derive(Debug)]
 struct Datagram {
     key: super::flow::Key,
-    /// Bytes that came, and that there are, once it is known.
+    /// Bytes so far. `all` is the number of bytes in the datagram, `None` until the last fragment.
     came: u32,
     all: Option<u32>,
 }
@@ -67,7 +67,7 @@ impl Messages {
         }
     }
 
-    /// The next packet.
+    /// Adds the next packet.
     pub(super) fn handle(&mut self, number: u64, at: u64, length: u32, piece: Option<Piece>) {
         let key = piece.as_ref().and_then(Piece::fragment_of);
         let known = |open: &Open| open.datagrams.iter().any(|one| Some(one.key) == key);
@@ -96,7 +96,7 @@ impl Messages {
         }
     }
 
-    /// The next message that is whole by now.
+    /// Returns the first message if it is complete at time `now`, or if too many are open.
     pub(super) fn poll(&mut self, now: u64) -> Option<Message> {
         let gap = self.gap.unwrap_or_default().0;
         let first = self.open.front()?;
@@ -109,7 +109,7 @@ impl Messages {
         None
     }
 
-    /// The next message when nothing more comes.
+    /// Returns the next message after the end of the capture.
     pub(super) fn rest(&mut self) -> Option<Message> {
         self.open.pop_front().map(|open| open.message)
     }
@@ -143,8 +143,8 @@ impl Datagram {
     }
 }
 
-/// How long fragments are waited for: Linux's `ipfrag_time`.
+/// Longest time to wait for fragments: Linux's `ipfrag_time`.
 const REASSEMBLY: Nanos = Nanos::from_secs(30);
 
-/// Messages that wait at most; beyond that the first one is told as it is.
+/// Largest number of open messages; beyond it the first one is returned incomplete.
 const MOST_OPEN: usize = 4096;

@@ -1,4 +1,4 @@
-//! Captures are written here byte by byte, by the formats' descriptions: draft-ietf-opsawg-pcap
+//! The tests write captures byte by byte, as the specifications define them: draft-ietf-opsawg-pcap
 //! and draft-ietf-opsawg-pcapng.
 
 use std::io::{self, Cursor, Read};
@@ -14,7 +14,7 @@ use super::capture::{self, CaptureError, Go};
 use super::flow::Flow;
 use super::{Check, CheckFault, Verdict, judge};
 
-/// A capture in the making, in either byte order.
+/// A capture under construction, in either byte order.
 #[derive(Clone)]
 struct Writer {
     bytes: Vec<u8>,
@@ -45,7 +45,7 @@ impl Writer {
         self
     }
 
-    /// The header of a pcap file; the magic number says how finely time is told.
+    /// The header of a pcap file; the magic number gives the resolution of times.
     fn pcap(big: bool, magic: u32) -> Writer {
         let mut file = Writer {
             bytes: Vec::new(),
@@ -61,7 +61,7 @@ impl Writer {
         file
     }
 
-    /// A record: seconds, their fraction, and lengths on the wire and in the file.
+    /// A record: time in seconds and its fraction, length on the wire, captured bytes.
     fn record(&mut self, at: (u32, u32), length: u32, data: &[u8]) -> &mut Writer {
         self.u32(at.0)
             .u32(at.1)
@@ -70,7 +70,7 @@ impl Writer {
             .raw(data)
     }
 
-    /// A block of pcapng around its content.
+    /// A pcapng block around its content.
     fn block(&mut self, kind: u32, content: impl FnOnce(&mut Writer)) -> &mut Writer {
         let mut inner = Writer {
             bytes: Vec::new(),
@@ -107,7 +107,7 @@ impl Writer {
         })
     }
 
-    /// An interface: options for resolution and offset, where they are given.
+    /// An interface, with options for resolution and offset if given.
     fn interface(&mut self, link: u16, resolution: Option<u8>, offset: Option<i64>) -> &mut Writer {
         self.block(1, |w| {
             w.u16(link).u16(0).u32(0);
@@ -134,7 +134,7 @@ impl Writer {
     }
 }
 
-/// Time and length of every packet.
+/// The time and length of each packet.
 fn packets(bytes: &[u8]) -> Result<Vec<(u64, u32)>, CaptureError> {
     let mut found = Vec::new();
     capture::read(Cursor::new(bytes), |packet| {
@@ -167,7 +167,7 @@ fn verdict(contract: &str, flow: Option<&str>, bytes: &[u8]) -> Result<Verdict, 
     judge(asked(contract, flow), Cursor::new(bytes))
 }
 
-/// Ethernet, IPv4, UDP, by hand; only what is looked at is filled in.
+/// An Ethernet frame with IPv4 and UDP; only the fields that the code reads are set.
 fn udp(from: [u8; 4], to: [u8; 4], ports: (u16, u16)) -> Vec<u8> {
     let mut bytes = vec![0; 12];
     bytes.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 17, 0, 0]);
@@ -212,7 +212,7 @@ fn pcapng_times_are_read_in_every_resolution_with_their_offset() {
         assert_eq!(at(Some(3), Some(7), 5).expect("read"), 7_005_000_000);
         assert_eq!(at(Some(6), Some(-1), 1_500_000).expect("read"), 500_000_000);
         assert_eq!(at(Some(12), None, 1_999).expect("read"), 1);
-        // A power of two: 2^-10 s, and the finest that there is.
+        // A power of two: 2^-10 s, and the finest resolution.
         assert_eq!(at(Some(0x8a), None, 512).expect("read"), 500_000_000);
         assert_eq!(at(Some(0xc0), None, u64::MAX).expect("read"), 999_999_999);
         assert_eq!(at(Some(0), None, 3).expect("read"), 3_000_000_000);
@@ -270,7 +270,7 @@ fn what_is_damaged_is_told_in_one_clear_sentence() {
     let tale = |at, length, data: &[u8]| trouble(&fresh().record(at, length, data).bytes);
     assert!(tale((1, 1_000_000), 60, &[0; 60]).contains("packet 1 at a time that makes no sense"));
     assert!(tale((1, 0), 59, &[0; 60]).contains("packet 1 with 60 bytes captured of 59"));
-    // A record that claims four GiB is not waited for, nor is memory taken for it.
+    // The reader neither waits nor allocates memory for a record that claims 4 GiB.
     let mut greedy = fresh();
     greedy
         .u32(1)
@@ -306,7 +306,7 @@ fn what_is_damaged_is_told_in_one_clear_sentence() {
     assert!(trouble(&torn).contains("is damaged behind packet"));
 }
 
-/// A source that gives a byte at a time, is interrupted, and may break.
+/// A source that returns one byte at a time, reports interruptions, and may fail.
 struct Slow<'a> {
     rest: &'a [u8],
     turn: u32,
@@ -351,7 +351,7 @@ fn a_pipe_may_be_slow_and_may_break() {
     assert_eq!(error, "cannot be read: the disk is on fire");
 }
 
-/// 1000 bytes on the wire each millisecond, of which 60 were captured, are 8 Mbit/s.
+/// Packets of 1000 bytes with 60 captured bytes; one each millisecond is 8 Mbit/s.
 fn steady(gaps: &[u32]) -> Writer {
     let mut file = Writer::pcap(false, 0xa1b2_3c4d);
     let mut at = 1_000;
@@ -436,7 +436,7 @@ fn only_the_flow_that_is_meant_is_judged() {
     assert_eq!(fault.to_string(), "has no packet to check");
 }
 
-/// A fragment of a datagram of 3,000 bytes behind the IP header: bytes from `offset` on.
+/// A fragment of a datagram of 3,000 bytes behind the IP header: its bytes from `offset` on.
 fn fragment(number: u16, offset: u16, bytes: u16, is_last: bool) -> Vec<u8> {
     let mut packet = udp([10, 0, 0, 1], [10, 0, 0, 2], (5000, 6000));
     packet[16..18].copy_from_slice(&(bytes + 20).to_be_bytes());
@@ -445,7 +445,7 @@ fn fragment(number: u16, offset: u16, bytes: u16, is_last: bool) -> Vec<u8> {
     let field = (offset / 8) | more;
     packet[20..22].copy_from_slice(&field.to_be_bytes());
     if offset > 0 {
-        // What stands there is no port.
+        // These bytes are no ports.
         packet[34..38].fill(0x77);
     }
     packet
@@ -462,7 +462,7 @@ fn fragments_of_a_datagram_are_one_message_of_a_channel() {
             let data = fragment(n, offset, bytes, offset == 2960);
             file.record((7, at + behind), u32::from(bytes) + 34, &data);
         }
-        // Of another flow.
+        // A packet of another flow.
         let other = udp([10, 0, 0, 3], [10, 0, 0, 2], (5000, 6001));
         file.record((7, at + 300), 1000, &other);
     }
@@ -483,7 +483,7 @@ fn fragments_of_a_datagram_are_one_message_of_a_channel() {
             found.text()
         );
     }
-    // Its length is that of one packet with all of it.
+    // The length is that of one packet with the whole datagram.
     let short = CHANNEL.replace("3034", "3033");
     let found = verdict(&short, Some("from 10.0.0.1"), &file.bytes).expect("a verdict");
     assert_eq!(found.wrong, 5);
@@ -497,7 +497,7 @@ fn fragments_of_a_datagram_are_one_message_of_a_channel() {
 fn a_datagram_that_lacks_a_fragment_is_a_message_too() {
     let mut file = Writer::pcap(false, 0xa1b2_3c4d);
     file.record((7, 0), 1514, &fragment(1, 0, 1480, false));
-    // Two in between each other.
+    // Two interleaved datagrams.
     file.record((7, 10_000_000), 1514, &fragment(2, 0, 1480, false));
     file.record((7, 20_000_000), 1514, &fragment(3, 0, 1480, false));
     file.record((7, 20_100_000), 74, &fragment(2, 1480, 40, true));
@@ -513,7 +513,8 @@ fn a_datagram_that_lacks_a_fragment_is_a_message_too() {
 
 #[test]
 fn packets_that_come_together_are_one_message_where_that_is_said() {
-    // Messages of three packets 1 ms apart, 10 ms from the last of one to the first of the next.
+    // Messages of three packets 1 ms apart, with 10 ms from the last packet of one to the first of
+    // the next.
     let (ms, tens) = (1_000_000, 10_000_000);
     let file = steady(&[0, ms, ms, tens, ms, ms, tens, ms, ms]);
     let judged = |gap: Option<u64>| {
@@ -525,7 +526,8 @@ fn packets_that_come_together_are_one_message_where_that_is_said() {
         (found.messages, found.wrong)
     };
     assert_eq!(judged(Some(2)), (Some(3), 0));
-    // Each by itself: 1 ms is too soon, 10 ms behind the last is not behind the first.
+    // As single packets: 1 ms is too early, and 10 ms is measured from the last packet, not the
+    // first.
     assert_eq!(judged(None), (Some(9), 6));
     assert_eq!(judged(Some(11)), (Some(1), 0));
 }
@@ -613,7 +615,7 @@ fn packets_from_before_segmentation_are_pointed_out() {
     );
 }
 
-/// Whole files to damage.
+/// Complete files to damage.
 fn files() -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for big in [false, true] {
@@ -646,7 +648,8 @@ fn a_file_cut_anywhere_gives_the_packets_before_the_cut_and_no_others() {
                 Go::On
             });
             assert!(expected.starts_with(&found), "cut at {cut}");
-            // Where it seems whole, the cut was between two blocks: a byte more is one too many.
+            // If the cut file reads without error, the cut was between two blocks, and one more
+            // byte is an error.
             if end.is_ok() {
                 assert!(packets(&whole[..cut + 1]).is_err(), "cut at {cut}");
             }
@@ -657,8 +660,8 @@ fn a_file_cut_anywhere_gives_the_packets_before_the_cut_and_no_others() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Whatever is in a file: it comes to an end, it does not panic, and no packet is made up
-    /// that is not there.
+    /// For any damage: reading ends, does not panic, and returns no packet that the file does not
+    /// contain.
     #[test]
     fn damaged_files_come_to_an_end(
         which in 0_usize..4,

@@ -1,4 +1,4 @@
-//! Contracts in words.
+//! Formats contracts as text.
 
 use netnice_api::ContractDoc;
 use netnice_core::contract::{Change, Contract, Direction};
@@ -6,8 +6,8 @@ use netnice_core::units::{Amount, Nanos};
 
 use crate::desk::plain;
 
-/// One's own claim in words, and what holds if that is something else. That a link was found for
-/// a guarantee is no difference: then the claim is told with its link.
+/// Formats the user's own claim, and the contract in force if it differs. A link that the daemon
+/// chose for a guarantee is no difference; the claim is then shown with its link.
 pub(super) fn said_and_holds(own: Option<&str>, holds: Option<&str>) -> (String, Option<String>) {
     let read = |text: Option<&str>| text.and_then(|text| text.parse::<Contract>().ok());
     if let (Some(own), Some(holds)) = (read(own), read(holds))
@@ -21,8 +21,8 @@ pub(super) fn said_and_holds(own: Option<&str>, holds: Option<&str>) -> (String,
     (said, holds)
 }
 
-/// Contract text as a person reads it, every rate in both forms; text that a newer daemon writes
-/// and this program cannot read, as it came.
+/// Formats contract text with each rate in both forms. Text from a newer daemon that does not parse
+/// stays as it is.
 fn phrase(text: &str) -> String {
     match text.parse::<Contract>() {
         Ok(contract) if contract.is_empty() => "nothing asked".to_string(),
@@ -42,7 +42,7 @@ fn in_words(contract: &Contract) -> String {
     let rates = rates
         .into_iter()
         .filter_map(|(word, rate)| Some(format!("{word} {}", rate?)));
-    // What is left has no rate of its own form: its grammar is its wording.
+    // The other clauses have no second form, so they keep the form of the grammar.
     let rest = Change {
         up: None,
         down: None,
@@ -55,7 +55,7 @@ fn in_words(contract: &Contract) -> String {
     rates.chain(rest).collect::<Vec<_>>().join(", ")
 }
 
-/// The clauses of a document that are no limit and no guarantee by rate.
+/// The clauses that are neither a limit nor a guarantee by rate.
 pub(super) fn sharing(doc: &ContractDoc) -> Vec<String> {
     let mut clauses = Vec::new();
     if let Some(slice) = &doc.slice {

@@ -1,4 +1,4 @@
-//! What targets did a while ago: rows of letters, and of one target a table.
+//! Formats past rates of targets: rows of characters, and for a single target a table.
 
 use netnice_api::{HistoryDoc, TargetHistory};
 use netnice_core::units::{Amount, Nanos};
@@ -10,7 +10,7 @@ use super::spark::Steps;
 use super::table::{Cell, Table};
 use crate::desk::plain;
 
-/// The past of targets; of a single one point by point too.
+/// Formats the history of targets; for a single one also each point.
 pub(super) fn history(doc: &HistoryDoc, steps: Steps, style: &Style) -> String {
     let Some(longest) = doc.targets.iter().map(time).max() else {
         return "no target is limited or guaranteed".to_string();
@@ -32,7 +32,7 @@ fn time(target: &TargetHistory) -> u64 {
         .fold(0, |sum, time| sum.saturating_add(*time))
 }
 
-/// Both directions of one target, each with what it was at most and on average.
+/// Formats both directions of one target, each with its maximum and average.
 fn rows(target: &TargetHistory, steps: Steps, style: &Style) -> String {
     let told = Nanos(time(target) / 1_000_000_000 * 1_000_000_000);
     let heading = format!("{}  the last {told}", plain(&target.target));
@@ -65,11 +65,11 @@ fn rows(target: &TargetHistory, steps: Steps, style: &Style) -> String {
     lines.join("\n")
 }
 
-/// At most as many points as a row has letters: neighbours are put together.
+/// Merges neighbouring points until a row has at most [`ROW`] of them.
 fn merged(times: &[u64], rates: &[u64]) -> (Vec<u64>, Vec<u64>) {
     let points: Vec<(u64, u64)> = times.iter().copied().zip(rates.iter().copied()).collect();
     let together = points.len().div_ceil(ROW).max(1);
-    // From the end, so that the newest are whole.
+    // Merges from the end, so that the newest points have full groups.
     let chunks = points.rchunks(together).rev();
     let sums = chunks.map(|chunk| {
         let (times, rates): (Vec<u64>, Vec<u64>) = chunk.iter().copied().unzip();
@@ -78,7 +78,7 @@ fn merged(times: &[u64], rates: &[u64]) -> (Vec<u64>, Vec<u64>) {
     sums.unzip()
 }
 
-/// The mean rate over times of different lengths.
+/// The mean rate, weighted by time.
 fn mean(times: &[u64], rates: &[u64]) -> u64 {
     let pairs = || times.iter().zip(rates);
     let all: u128 = pairs().map(|(time, _)| u128::from(*time)).sum();
@@ -88,7 +88,7 @@ fn mean(times: &[u64], rates: &[u64]) -> u64 {
     u64::try_from(bits / all.max(1)).unwrap_or(u64::MAX)
 }
 
-/// The latest points of one target.
+/// Formats the latest points of one target as a table.
 fn points(target: &TargetHistory, until_ns: u64, style: &Style) -> String {
     let mut table = Table::new(&["UNTIL", "UP", "DOWN", "DROPS", "WAIT"]);
     let count = target.time_ns.len();
@@ -110,9 +110,9 @@ fn points(target: &TargetHistory, until_ns: u64, style: &Style) -> String {
     table.render(style)
 }
 
-/// Letters of a row: with its word and its edges it fits 80 columns.
+/// Characters of a row; with its label and margins it fits 80 columns.
 const ROW: usize = 60;
-/// Lines of the table; `--json` tells all.
+/// Largest number of lines in the table; `--json` prints all points.
 const MOST_POINTS: usize = 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Answers that are lists: the doctor's findings, and the log.
+//! Formats answers that are lists: the doctor's report, and the log.
 
 use netnice_api::{DoctorReport, LogLines, Status};
 
@@ -6,7 +6,7 @@ use super::Style;
 use super::table::wrap;
 use crate::desk::plain;
 
-/// What the kernel offers, worst to be seen at a glance: the status is the first word.
+/// Formats what the kernel offers. Each line begins with the status.
 pub(super) fn doctor(report: &DoctorReport, style: &Style) -> String {
     let mut lines = Vec::new();
     let width = report.items.iter().map(|item| item.name.chars().count());
@@ -43,7 +43,7 @@ pub(super) fn doctor(report: &DoctorReport, style: &Style) -> String {
     lines.join("\n")
 }
 
-/// What happened, each with its time.
+/// Formats the log, each line with its time.
 pub(super) fn log(log: &LogLines) -> String {
     let line = |line: &netnice_api::LogLine| format!("{}  {}", utc(line.at_ns), plain(&line.text));
     let lines: Vec<String> = log.lines.iter().map(line).collect();
@@ -53,7 +53,7 @@ pub(super) fn log(log: &LogLines) -> String {
     }
 }
 
-/// A point of the wall clock, to the second, in universal time.
+/// Formats a wall-clock time in UTC, in whole seconds.
 pub(super) fn utc(since_1970_ns: u64) -> String {
     let seconds = since_1970_ns / 1_000_000_000;
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
@@ -62,8 +62,8 @@ pub(super) fn utc(since_1970_ns: u64) -> String {
     format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}Z")
 }
 
-/// Year, month and day of a day counted from 1970-01-01: years begin in March, so that the leap
-/// day is the last one; 400 years are 146,097 days.
+/// Year, month and day of a day counted from 1970-01-01. A year begins in March here, so the leap
+/// day is its last day; 400 years are 146,097 days.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, day) = (days / 146_097, days % 146_097);
@@ -79,8 +79,8 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (era * 400 + year + after, month, in_month)
 }
 
-/// The longest of the status words.
+/// Length of the longest status word.
 const STATUS: usize = 7;
 
-/// Longer names push their detail to the right.
+/// Width of the name column; a longer name moves its detail to the right.
 const LONGEST_NAME: usize = 24;

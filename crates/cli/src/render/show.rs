@@ -1,4 +1,4 @@
-//! Links and targets as tables, for `show` and `top`.
+//! Formats links and targets as tables, for `show` and `top`.
 
 use netnice_api::{
     CapacityDoc, ContractDoc, CountersDoc, FlowDoc, LinkDoc, ShowDoc, TargetDoc, WatchDoc, Watched,
@@ -11,7 +11,7 @@ use super::contract::sharing;
 use super::table::{Cell, Table, wrap};
 use crate::desk::plain;
 
-/// The state of links and targets.
+/// Formats the state of links and targets.
 pub(super) fn shown(doc: &ShowDoc, style: &Style) -> String {
     let mut parts = Vec::new();
     if !doc.links.is_empty() {
@@ -27,7 +27,7 @@ pub(super) fn shown(doc: &ShowDoc, style: &Style) -> String {
     parts.join("\n\n")
 }
 
-/// The managed links alone.
+/// Formats the managed links without the targets.
 pub(crate) fn managed(doc: &ShowDoc, style: &Style) -> String {
     match doc.links.is_empty() {
         true => "no link is managed".to_string(),
@@ -74,7 +74,7 @@ fn capacity(link: &LinkDoc, direction: Direction) -> Option<&CapacityDoc> {
     }
 }
 
-/// Where a capacity is known from, and how much of it can be promised if that is not all.
+/// Where a capacity is known from, and how much of it can be promised if less than all.
 fn source(direction: Direction, capacity: &CapacityDoc) -> String {
     let from = match capacity.source.as_str() {
         "operator" => "given by the operator".to_string(),
@@ -91,7 +91,7 @@ fn source(direction: Direction, capacity: &CapacityDoc) -> String {
     }
 }
 
-/// A table of targets.
+/// Formats targets as a table.
 pub(super) fn targets(targets: &[TargetDoc], style: &Style) -> String {
     let mut table = Table::new(&["TARGET", "DIR", "LIMIT", "GUARANTEE", "NOW"]);
     for target in targets {
@@ -110,7 +110,7 @@ pub(super) fn targets(targets: &[TargetDoc], style: &Style) -> String {
     table.render(style)
 }
 
-/// A table of flows of the direct path.
+/// Formats flows of the direct path as a table.
 fn flows(flows: &[FlowDoc], style: &Style) -> String {
     let mut table = Table::new(&["FLOW", "LINK", "PROGRAM", "SENT", "RECEIVED", "LOST"]);
     for flow in flows {
@@ -140,7 +140,7 @@ fn flows(flows: &[FlowDoc], style: &Style) -> String {
     table.render(style)
 }
 
-/// A flow's contract in words. Its link stands beside it.
+/// Formats a flow's contract without its link, which has a column.
 fn promised(contract: &ContractDoc) -> String {
     let rates = [("up", contract.up), ("min", contract.min)];
     let rates = rates
@@ -157,7 +157,7 @@ fn promised(contract: &ContractDoc) -> String {
     }
 }
 
-/// What does not fit into columns.
+/// Adds the lines for what does not fit the columns.
 fn notes(target: &TargetDoc, table: &mut Table) {
     let sharing = sharing(&target.effective);
     if !sharing.is_empty() {
@@ -184,7 +184,7 @@ fn notes(target: &TargetDoc, table: &mut Table) {
     }
 }
 
-/// One direction of a target, or both as one.
+/// One direction of a target, or both together.
 struct Row {
     word: &'static str,
     directions: &'static [Direction],
@@ -199,8 +199,8 @@ impl Row {
     }
 }
 
-/// The rows of a contract: `both` is one, otherwise each direction in which something is asked,
-/// or if none is, the two together.
+/// The rows of a contract: one for `both`, else one for each direction with a clause, else one for
+/// both directions together.
 fn rows(contract: &ContractDoc) -> Vec<Row> {
     let row = |word, directions, limit: Option<u64>, guarantee: Option<u64>| Row {
         word,
@@ -228,7 +228,7 @@ fn rows(contract: &ContractDoc) -> Vec<Row> {
     rows
 }
 
-/// Targets by rate.
+/// Formats targets as a table, sorted by rate.
 pub(crate) fn top(doc: &WatchDoc, style: &Style) -> String {
     let rate = |target: &Watched| target.sends.rate.saturating_add(target.receives.rate);
     let mut by_rate: Vec<&Watched> = doc.targets.iter().collect();
@@ -274,7 +274,7 @@ pub(crate) fn top(doc: &WatchDoc, style: &Style) -> String {
     lines.join("\n")
 }
 
-/// A rate in both forms, short in its first; nothing as a dash.
+/// A rate in both forms, with the first one as the short text; `-` for none.
 fn amount(amount: Option<Amount>) -> Cell {
     match amount {
         Some(amount) => Cell::with_short(amount.to_string(), amount.bits_text()),
@@ -282,12 +282,12 @@ fn amount(amount: Option<Amount>) -> Cell {
     }
 }
 
-/// A rate that moves: its first form is enough.
+/// A measured rate in its first form; `-` for none.
 fn now(rate: Option<Amount>) -> String {
     rate.map_or("-".to_string(), Amount::bits_text)
 }
 
-/// A waiting time to a tenth of a millisecond.
+/// A waiting time in ms, cut to a tenth.
 pub(super) fn rough(time: Nanos) -> String {
     let tenths = time.0 / 100_000;
     format!("{}.{} ms", tenths / 10, tenths % 10)

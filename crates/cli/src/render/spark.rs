@@ -1,11 +1,11 @@
-//! A row of numbers as a row of letters.
+//! Formats a series of numbers as a row of characters.
 
-/// Letters for nothing and for eight heights.
+/// The characters for zero and for eight heights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Steps([char; 9]);
 
 impl Steps {
-    /// For a terminal that shows letters beyond ASCII, or for one that does not.
+    /// The characters for a Unicode or an ASCII terminal.
     pub(crate) fn new(unicode: bool) -> Steps {
         Steps(match unicode {
             true => [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'],
@@ -13,8 +13,8 @@ impl Steps {
         })
     }
 
-    /// The latest of the numbers, one letter each, at the right end of this width. The full height is `full`, or
-    /// without one the most there was.
+    /// Formats the latest numbers, one character each, aligned to the right of `width`. `full` is
+    /// the value of the full height; `None` takes the largest number.
     pub(crate) fn row(self, numbers: &[u64], full: Option<u64>, width: usize) -> String {
         let latest = &numbers[numbers.len().saturating_sub(width)..];
         let most = latest.iter().copied().max().unwrap_or(0);
@@ -28,7 +28,7 @@ impl Steps {
     }
 }
 
-/// Whether the locale's character set has letters beyond ASCII.
+/// True if the locale's character set is UTF-8.
 pub(crate) fn unicode_locale() -> bool {
     let set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(set);

@@ -1,8 +1,8 @@
-//! Tables whose columns line up and that fit the width.
+//! Tables with aligned columns that fit the width.
 
 use super::{Style, WIDTH};
 
-/// What stands in one place: the text, and a shorter one for where the table is too wide.
+/// The content of one field: the text, and a shorter one for tables that are too wide.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cell {
     long: String,
@@ -10,7 +10,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// A text that has no shorter form.
+    /// A text without a shorter form.
     pub(super) fn new(text: impl Into<String>) -> Cell {
         let long = text.into();
         Cell {
@@ -19,7 +19,6 @@ impl Cell {
         }
     }
 
-    /// A text with a shorter form.
     pub(super) fn with_short(long: String, short: String) -> Cell {
         Cell { long, short }
     }
@@ -50,8 +49,8 @@ impl Table {
         }
     }
 
-    /// A row; its first cell is a name. A name too long for its column stands on a line of its
-    /// own.
+    /// Adds a row; its first cell is a name. A name that is too long for its column gets a line of
+    /// its own.
     pub(super) fn row(&mut self, mut cells: Vec<Cell>) {
         if let Some(first) = cells.first_mut()
             && width(&first.long) > LONGEST_NAME
@@ -62,14 +61,14 @@ impl Table {
         self.lines.push(Line::Row(cells));
     }
 
-    /// A line between the rows, indented and wrapped.
+    /// Adds an indented, wrapped line between the rows.
     pub(super) fn note(&mut self, text: &str) {
         let lines = wrap(text, "  ", "    ");
         self.lines.extend(lines.into_iter().map(Line::Note));
     }
 
     pub(super) fn render(&self, style: &Style) -> String {
-        // From the right, columns take their short form until the table fits.
+        // Columns take their short form, from the right, until the table fits.
         let columns = self.heading.len();
         let shortened = (0..=columns).find(|n| self.total(*n) <= WIDTH);
         let shortened = shortened.unwrap_or(columns);
@@ -93,7 +92,7 @@ impl Table {
         out.join("\n")
     }
 
-    /// The width of every column if so many from the right are shortened.
+    /// The width of each column if the last `shortened` columns are short.
     fn widths(&self, shortened: usize) -> Vec<usize> {
         let columns = self.heading.len();
         let mut widths: Vec<usize> = self.heading.iter().map(|text| width(text)).collect();
@@ -113,7 +112,7 @@ impl Table {
     }
 }
 
-/// Text in lines no longer than the width, the first begun with `first`, the others with `rest`.
+/// Wraps text to the width; the first line begins with `first`, the others with `rest`.
 pub(super) fn wrap(text: &str, first: &str, rest: &str) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = first.to_string();
@@ -133,7 +132,7 @@ pub(super) fn wrap(text: &str, first: &str, rest: &str) -> Vec<String> {
     lines
 }
 
-/// Texts in their columns, nothing at the end.
+/// Pads the texts to their columns, and trims the end.
 fn aligned(texts: &[&str], widths: &[usize]) -> String {
     let padded: Vec<String> = texts
         .iter()
@@ -143,13 +142,13 @@ fn aligned(texts: &[&str], widths: &[usize]) -> String {
     padded.join(&" ".repeat(GAP)).trim_end().to_string()
 }
 
-/// Columns that a text takes: names are ASCII, the rest is our own.
+/// Columns that a text takes. Names are ASCII; the other text is this program's own.
 fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Between two columns.
+/// Columns between two columns of a table.
 const GAP: usize = 2;
 
-/// Leaves room for a direction and three rates in their first form.
+/// Leaves space for a direction and three rates in their first form.
 const LONGEST_NAME: usize = 22;

@@ -12,7 +12,7 @@ use super::{Style, json, lines, one, text, top};
 
 const PLAIN: Style = Style { bold: false };
 
-/// A target with a contract in force.
+/// A target whose contract is in force.
 fn target(name: &str, contract: &str) -> TargetDoc {
     let contract: Contract = contract.parse().expect("a contract");
     TargetDoc {
@@ -33,7 +33,7 @@ fn capacity(rate: u64, usable: u64, held: u64) -> Option<CapacityDoc> {
     })
 }
 
-/// What `top` is told of the same state.
+/// The state as `top` gets it.
 fn watched(doc: &ShowDoc) -> WatchDoc {
     let target = |target: &TargetDoc| {
         let moving = |direction| Moving {
@@ -128,7 +128,7 @@ user:ann            up    4 Mbit/s (500 kB/s)           1 Mbit/s   -
     assert_fits(&text);
 }
 
-/// The cells of a column begin where its heading begins.
+/// Asserts that the cells of a column begin where its heading begins.
 fn assert_columns_line_up(text: &str, heading: &str, cells: &[&str]) {
     let at = text.lines().find_map(|line| line.find(heading));
     for cell in cells {
@@ -383,7 +383,7 @@ fn json_is_the_document_itself_and_refusals_have_a_name() {
     assert_eq!(refused["refused"]["text"], "too much");
 }
 
-/// Documents with anything in them.
+/// Documents with arbitrary content.
 fn documents() -> impl Strategy<Value = ShowDoc> {
     let rate = proptest::option::of(1_000..1_000_000_000_000_u64);
     let contract = (rate.clone(), rate.clone(), rate.clone(), rate.clone(), rate).prop_map(

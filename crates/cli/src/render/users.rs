@@ -1,4 +1,4 @@
-//! What each user has, and of how much: the quotas first, then each user's amounts.
+//! Formats what each user has: first the quotas, then each user's amounts.
 
 use netnice_api::{QuotaDoc, UsersDoc};
 use netnice_core::units::{Bytes, Nanos};
@@ -7,7 +7,7 @@ use super::Style;
 use super::table::{Cell, Table};
 use crate::desk::plain;
 
-/// The quotas of each user, and what of them is used.
+/// Formats the quotas of each user, and what is used of them.
 pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
     let mut table = Table::new(&["USER", "QUOTA", "USED", "OF"]);
     let mut name = "each".to_string();
@@ -32,7 +32,7 @@ pub(super) fn users(doc: &UsersDoc, style: &Style) -> String {
     table.render(style)
 }
 
-/// A row; the user is named in the first one only.
+/// Formats a row; only the user's first row has the name.
 fn row(name: &mut String, quota: &QuotaDoc, used: Option<u64>) -> Vec<Cell> {
     let amount = |amount: u64| match quota.unit.as_str() {
         "bytes" => Bytes(amount).to_string(),

@@ -1,38 +1,42 @@
-//! Which commands in a piece of shell text have an `@rate` as their last word.
+//! Finds the commands in a piece of shell text whose last word is an `@rate`.
 //!
-//! The shell parses, expands and runs its commands itself; all that is needed beforehand is the
-//! *name* of each simple command that ends in `@rate`, so that something can stand in for it. So
-//! this is a reader of words, not a shell: it knows quotes, substitutions, redirections,
-//! here-documents, operators and reserved words, and expands nothing.
+//! The shell parses, expands and runs its commands itself. Before that, only the *name* of each
+//! simple command that ends in `@rate` is needed, to replace that command. So this module splits
+//! words and is no shell: it recognizes quotes, substitutions, redirections, here-documents,
+//! operators and reserved words, and expands nothing. It accepts any text; [`Found::remarks`]
+//! reports what cannot be limited.
 //!
 //! ```text
 //! text ──Reader──▶ words and breaks ──Part──▶ the name and the last word of each simple command
 //! ```
 //!
-//! **What counts.** The last word before redirections are set aside must begin with an unquoted `@`, and what follows
-//! must be a rate of `netnice-core`, or hold a variable (`@$R`, judged when it has been expanded). A quoted word
-//! (`'@4mbit'`, `\@4mbit`) is a word like any other.
+//! **Rule.** Redirections do not count. The last word must begin with an unquoted `@`, and the rest
+//! must be a rate of `netnice-core` or contain a variable (`@$R`, parsed after expansion). A quoted
+//! word (`'@4mbit'`, `\@4mbit`) is an ordinary word.
 
 use netnice_core::units::{Fault, Rate};
 
-/// How a command that is to be limited is named.
+/// How the name of a command to limit is given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Name {
-    /// By this word.
+    /// This word is the name.
     Literal(String),
-    /// By this word, and wherever it has an `@rate` it is a background job all by itself, or the one command of the
-    /// text: a process that is forked for it runs nothing else.
+    /// This word is the name. In addition, wherever the command has an `@rate`, it is a background
+    /// job of its own or the only command of the text, so a process forked for it runs nothing
+    /// else.
     Job(String),
-    /// By what the shell makes of this text; it holds variables and quotes, and runs nothing.
+    /// The expansion of this text is the name. The text contains variables and quotes, and runs
+    /// nothing.
     Expand(String),
 }
 
-/// What was found in a text.
+/// The result for a text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
-    /// The commands to limit, each once, in the order of the text.
+    /// The commands to limit, each once, in text order.
     pub names: Vec<Name>,
-    /// What a person should know: words that look like a rate but are none, and commands that cannot be limited.
+    /// Messages for the user: words that look like a rate but are none, and commands that cannot be
+    /// limited.
     pub remarks: Vec<String>,
 }
 
@@ -54,7 +58,7 @@ impl Found {
     }
 }
 
-/// Finds the limited commands of a text. With `inside`, those in substitutions too.
+/// Finds the commands to limit in a text; with `inside`, also those in substitutions.
 pub(crate) fn limited(text: &str, inside: bool) -> Found {
     let mut found = Found::default();
     scan(text, inside, DEEPEST, &mut found);
@@ -86,11 +90,11 @@ fn scan(text: &str, inside: bool, depth: u32, found: &mut Found) {
     }
 }
 
-/// The words of one simple command so far.
+/// The words of a simple command so far.
 #[derive(Default)]
 struct Part {
     words: Vec<String>,
-    /// It is the head of a compound command, not a simple one.
+    /// True at the head of a compound command, which is no simple command.
     head: bool,
 }
 
@@ -121,7 +125,7 @@ impl Part {
             Ok(false) => return,
             Err(hint) => return found.remarks.push(format!("{last} is no rate: {hint}")),
         }
-        // `command -v x`, `exec -a name x`: their own options come first.
+        // In `command -v x` and `exec -a name x` options come before the command.
         let options = self.words.get(1).is_some_and(|word| word.starts_with('-'));
         if options && PREFIXES.contains(&name.as_str()) {
             return;
@@ -135,7 +139,8 @@ impl Part {
     }
 }
 
-/// Whether the text behind an `@` is a rate, or may become one; an error where a person meant one.
+/// True if the text behind an `@` is a rate or may expand to one. Fails if it looks like a rate but
+/// is none.
 fn candidate(text: &str) -> Result<bool, String> {
     if text.contains(['\'', '"', '\\', '`', '(']) {
         return Ok(false);
@@ -152,7 +157,7 @@ fn candidate(text: &str) -> Result<bool, String> {
     }
 }
 
-/// How a word names a command; nothing if only running something would tell.
+/// How a word names a command; `None` if only running a command would give the name.
 fn named(word: &str) -> Option<Name> {
     let mut plain = String::new();
     let mut expand = word.starts_with('~');
@@ -186,7 +191,7 @@ fn named(word: &str) -> Option<Name> {
     harmless.then(|| Name::Expand(word.to_string()))
 }
 
-/// Characters of command names that both shells take as names of functions.
+/// True for characters that both shells accept in a function name.
 fn of_names(c: char) -> bool {
     c.is_alphanumeric() || "_-./+:@%,~^".contains(c)
 }
@@ -203,22 +208,22 @@ fn is_assignment(word: &str) -> bool {
 }
 
 enum Token {
-    /// A word, as it is written.
+    /// A word as written.
     Word(String),
-    /// The end of a simple command; `job` if it goes to the background.
+    /// The end of a simple command.
     Break {
-        /// By an `&` of its own.
+        /// True if a single `&` ends the command.
         job: bool,
     },
 }
 
-/// Cuts text into words and breaks; redirections and here-documents are passed over.
+/// Splits text into words and breaks; skips redirections and here-documents.
 struct Reader {
     chars: Vec<char>,
     at: usize,
-    /// Here-documents whose text begins at the next line.
+    /// End marks of the here-documents that begin on the next line.
     documents: Vec<String>,
-    /// The texts inside of substitutions.
+    /// The texts inside substitutions.
     inner: Vec<String>,
 }
 
@@ -248,7 +253,7 @@ impl Reader {
                     self.at += if job { 1 } else { 2 };
                     return Some(Token::Break { job });
                 }
-                // `|&` is a pipe, too.
+                // `|&` is a pipe as well.
                 '|' if self.peek(1) == Some('&') => {
                     self.at += 2;
                     return Some(Token::Break { job: false });
@@ -274,7 +279,7 @@ impl Reader {
         self.chars.get(self.at + ahead).copied()
     }
 
-    /// Passes over an operator and its word.
+    /// Skips an operator and its word.
     fn redirection(&mut self) {
         let start = self.at;
         while matches!(self.peek(0), Some('<' | '>' | '&' | '|')) {
@@ -293,7 +298,7 @@ impl Reader {
         }
     }
 
-    /// Passes over the texts of here-documents.
+    /// Skips the texts of here-documents.
     fn pass_documents(&mut self) {
         for end in std::mem::take(&mut self.documents) {
             while self.at < self.chars.len() {
@@ -314,7 +319,7 @@ impl Reader {
         while let Some(c) = self.peek(0) {
             match c {
                 ' ' | '\t' | '\n' | ';' | '&' | '|' | ')' => break,
-                // `name()` ends the word, a glob's qualifier (`*(.)`) belongs to it.
+                // `name()` ends the word; a glob qualifier (`*(.)`) belongs to the word.
                 '(' if self.at == start || self.peek(1) == Some(')') => break,
                 '<' | '>' if self.peek(1) != Some('(') => break,
                 '<' | '>' | '$' if self.peek(1) == Some('(') => {
@@ -328,7 +333,7 @@ impl Reader {
         self.chars[start..self.at].iter().collect()
     }
 
-    /// Passes over one quoted piece, or one character.
+    /// Skips one quoted piece, or one character.
     fn piece(&mut self, c: char) {
         match c {
             '\\' => self.at = (self.at + 2).min(self.chars.len()),
@@ -386,7 +391,7 @@ impl Reader {
         }
     }
 
-    /// Passes over a balanced parenthesis, which begins here; `runs` if its inside is commands.
+    /// Skips a balanced parenthesis that begins here. `runs` tells whether it contains commands.
     fn parenthesis(&mut self, runs: bool) {
         let start = self.at + 1;
         let mut depth = 0;
@@ -410,7 +415,8 @@ impl Reader {
         }
     }
 
-    /// [`Reader::piece`], without noting what is inside: whoever reads the outer text reads it again.
+    /// As [`Reader::piece`], but does not record inner texts: the caller records the outer text,
+    /// which is read again.
     fn piece_outside(&mut self, c: char) {
         let noted = self.inner.len();
         self.piece(c);
@@ -418,7 +424,7 @@ impl Reader {
     }
 }
 
-/// Reserved words, and words of that kind, behind which a command begins.
+/// Reserved words and similar words before a command.
 const BEFORE: &[&str] = &[
     "!",
     "{",
@@ -440,15 +446,15 @@ const BEFORE: &[&str] = &[
     "always",
 ];
 
-/// Reserved words whose own words are not a command.
+/// Reserved words whose following words are no command.
 const HEADS: &[&str] = &[
     "for", "foreach", "select", "case", "[[", "function", "repeat",
 ];
 
-/// Builtin commands that run another one.
+/// Builtins that run another command.
 pub(crate) const PREFIXES: &[&str] = &["command", "exec"];
 
-/// Substitutions inside of substitutions, at most; nobody types more.
+/// Largest depth of nested substitutions; typed text nests less.
 const DEEPEST: u32 = 16;
 
 #[cfg(test)]

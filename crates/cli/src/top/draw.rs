@@ -1,17 +1,20 @@
-//! The screen as it is drawn: what is where, in which width.
+//! Draws the screen: the lines, the columns and their widths.
+//!
+//! Input is a [`Screen`]; output is a buffer of characters. A terminal that is too small gets a
+//! notice instead.
 //!
 //! ```text
-//!   what this is, how many, how much, how often
+//!   title, number of targets, total rates, interval
 //!   each managed link                                (at most three)
 //!   heading
 //!   rows, below the open one its connections
-//!   the selected target in full; what happened last; what is being typed
+//!   the selected target in full; latest event; input line
 //!   keys
 //! ```
 //!
-//! Columns that say nothing are left out: minimums where nobody has one. What is left of the width goes to the
-//! histories first, then to the names. Nothing is said by colour alone: the selected row begins with `>`, a degraded
-//! one with `!`.
+//! Empty columns are left out: without a minimum there is no column for minimums. The remaining
+//! width goes first to the histories, then to the names. No information is in colour alone: the
+//! selected row begins with `>`, a degraded one with `!`.
 
 mod words;
 
@@ -32,14 +35,14 @@ use words::{cut, rate, wait, wrapped};
 /// What the terminal can show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Looks {
-    /// Colours may be used.
+    /// True if colours may be used.
     pub colour: bool,
-    /// Letters beyond ASCII may be used.
+    /// True if characters beyond ASCII may be used.
     pub unicode: bool,
 }
 
 impl Looks {
-    /// From the environment: `NO_COLOR`, and the character set of the locale.
+    /// Reads the environment: `NO_COLOR`, and the character set of the locale.
     pub(super) fn of_environment() -> Looks {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Looks {
@@ -56,7 +59,7 @@ impl Looks {
     }
 }
 
-/// Draws the screen, and remembers how many rows a page has.
+/// Draws the screen, and stores the number of rows on a page in it.
 pub(super) fn draw(screen: &mut Screen, looks: Looks, frame: &mut Frame<'_>) {
     let cursor = paint(screen, looks, frame.buffer_mut());
     if let Some(cursor) = cursor {
@@ -64,7 +67,7 @@ pub(super) fn draw(screen: &mut Screen, looks: Looks, frame: &mut Frame<'_>) {
     }
 }
 
-/// Paints everything; the answer is where letters are typed.
+/// Paints the whole screen. Returns the position of the input cursor, if there is one.
 pub(super) fn paint(screen: &mut Screen, looks: Looks, buffer: &mut Buffer) -> Option<Position> {
     let area = buffer.area;
     if area.width < LEAST_WIDTH || area.height < LEAST_HEIGHT {
@@ -95,7 +98,7 @@ pub(super) fn paint(screen: &mut Screen, looks: Looks, buffer: &mut Buffer) -> O
     cursor(screen, area)
 }
 
-/// One frame with all rows, as lines of text.
+/// Draws one frame with all rows as lines of text.
 pub(super) fn once(screen: &mut Screen, looks: Looks, width: u16) -> Vec<String> {
     let rows = screen.table.rows(&screen.view);
     let head = head(screen, Looks::default(), usize::from(width));
@@ -202,7 +205,7 @@ fn foot(screen: &Screen, rows: &[Row], looks: Looks, width: usize) -> Vec<(Strin
     lines
 }
 
-/// What a line that is typed is about.
+/// The label of the input line.
 fn asks(screen: &Screen, subject: &Subject, width: usize) -> String {
     let (word, target) = match subject {
         Subject::Filter => return "/".to_string(),
@@ -221,7 +224,7 @@ fn asks(screen: &Screen, subject: &Subject, width: usize) -> String {
     format!("limit {word} of {name} ({now}): ")
 }
 
-/// Where letters are typed.
+/// The position of the input cursor.
 fn cursor(screen: &Screen, area: Rect) -> Option<Position> {
     let Mode::Prompt(subject, prompt) = &screen.mode else {
         return None;
@@ -248,7 +251,7 @@ fn in_full(target: &Watched) -> String {
     text
 }
 
-/// A column: its heading, its width, and on which side its text stands.
+/// A column of the table.
 #[derive(Clone, Copy, Debug)]
 struct Column {
     what: What,
@@ -295,14 +298,15 @@ fn columns(screen: &Screen, rows: &[Row], width: usize) -> (Vec<Column>, [bool; 
     let minimums = [is_there(|t| t.min), is_there(|t| t.min_down)];
     let limits = minimums.map(|there| if there { 10 } else { 6 });
     let fixed = 2 * 6 + limits[0] + limits[1] + 6 + 6 + 4;
-    // Between the columns.
+    // Spaces between the columns.
     let gaps = 9;
     let left = width.saturating_sub(fixed + gaps);
     let longest = rows
         .iter()
         .map(|row| indent(row) + screen.table.target(row).target.chars().count());
     let longest = (longest.max().unwrap_or(0) + 2).clamp(LEAST_NAME, MOST_NAME);
-    // What the longest name leaves, or else what the shortest would.
+    // The histories get what the longest name leaves, but at least their smallest width while the
+    // names keep theirs.
     let past = left.saturating_sub(longest) / 2;
     let past = past
         .max(LEAST_PAST)
@@ -374,7 +378,7 @@ fn table(screen: &mut Screen, rows: &[Row], looks: Looks, room: Rect, buffer: &m
     let below = |row: usize| if open == Some(row) { peers.len() } else { 0 };
     let place = |row: usize| row + open.filter(|open| row > *open).map_or(0, below);
     if let Some(at) = selected {
-        // All of the selected row with its connections is on the page, or as much as can be.
+        // The selected row and its connections are on the page as far as they fit.
         let (from, to) = (place(at), place(at) + below(at) + 1);
         screen.first = screen.first.max(to.saturating_sub(lines)).min(from);
     }
@@ -494,7 +498,7 @@ fn cell(
     }
 }
 
-/// Whether packets wait for the limit now, or had to since the last look.
+/// True if packets wait for the limit now, or waited during the last interval.
 fn is_held(moving: &Moving) -> bool {
     moving.held > 0 || moving.wait_ns > 0
 }
@@ -558,7 +562,7 @@ fn peers(screen: &Screen, lines: usize, width: usize, looks: Looks) -> Vec<(Stri
         .collect()
 }
 
-/// Texts in their columns.
+/// Draws the texts in their columns.
 fn line(cells: impl Iterator<Item = (Column, String, Style)>, y: u16, buffer: &mut Buffer) {
     let mut x = 0;
     for (column, text, style) in cells {
@@ -619,7 +623,7 @@ HELD       which direction is held back by the limit now
 ! name     degraded: select it to see why
 ";
 
-/// Below this nothing can be read.
+/// In a smaller terminal nothing can be read.
 const LEAST_WIDTH: u16 = 60;
 const LEAST_HEIGHT: u16 = 6;
 const LEAST_NAME: usize = 9;

@@ -1,4 +1,4 @@
-//! The full screen: the terminal, and three threads that only wait.
+//! The full screen: one loop for the terminal, and three threads that only wait.
 //!
 //! ```text
 //!   keys and sizes ──┐
@@ -8,8 +8,9 @@
 //!      └────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A daemon that is busy, or gone, never holds up a key. The terminal is as it was before on every way out: `q`, an
-//! error, a panic, SIGTERM, SIGINT, SIGHUP and SIGQUIT.
+//! Requests run in a thread of their own, so a busy or missing daemon never delays a key. Each exit
+//! restores the terminal: `q`, an error, a panic, SIGTERM, SIGINT, SIGHUP and SIGQUIT. Fails if no
+//! daemon can be reached at the start, or if the terminal fails.
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -29,20 +30,20 @@ use super::draw::{Looks, draw};
 use super::screen::{Answer, LOST, Order, Screen};
 use crate::desk::{self, Trouble};
 
-/// What comes in.
+/// An input of the loop.
 enum News {
     Key(KeyEvent),
-    /// The terminal has another size, or lost what was drawn.
+    /// The terminal has a new size, or its content was lost.
     Size,
-    /// The terminal is gone.
+    /// The terminal is closed.
     Closed,
     Signal(i32),
     Answer(Box<(Request, Answer)>),
 }
 
-/// Shows the screen until the person leaves it.
+/// Shows the screen until the user or a signal ends it.
 pub(super) fn serve(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> {
-    // Before the terminal is changed: what goes wrong here is told as ever.
+    // Connects before the terminal changes, so that an error prints as usual.
     let client = desk::connect(dir)?;
     let (to_screen, news) = channel();
     let asks = connection(client, dir.clone(), to_screen.clone());
@@ -50,13 +51,13 @@ pub(super) fn serve(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> 
     let mut terminal = ratatui::try_init().map_err(terminal_trouble)?;
     keys(to_screen);
     let ended = run(&mut terminal, interval, &news, &asks);
-    // Shows the cursor again; a signal that ends us would leave no time for it.
+    // Dropping shows the cursor again; the signal below would leave no time for it.
     drop(terminal);
     ratatui::restore();
     match ended {
         Ok(None) => Ok(Exit::Done),
         Ok(Some(signal)) => {
-            // As if it had not been caught: who started us sees how we ended.
+            // Ends as if the signal had not been caught, so the parent process sees the signal.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
             Ok(Exit::Error)
         }
@@ -64,7 +65,7 @@ pub(super) fn serve(dir: &RuntimeDir, interval: Nanos) -> Result<Exit, Trouble> 
     }
 }
 
-/// Takes in what comes, until the end or a signal.
+/// Processes inputs until `q` or a signal. Returns the signal.
 fn run(
     terminal: &mut DefaultTerminal,
     interval: Nanos,
@@ -79,7 +80,7 @@ fn run(
         screen.handle_time(now());
         while let Some(order) = screen.poll_order() {
             match order {
-                // The other end lives as long as we do.
+                // The receiver lives as long as this process.
                 Order::Ask(request, pid) => drop(asks.send((request, pid))),
                 Order::Suspend => suspend(terminal)?,
                 Order::Redraw => terminal.clear()?,
@@ -94,7 +95,7 @@ fn run(
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
         };
-        // All that has come meanwhile is drawn at once.
+        // Inputs that arrived in the meantime share one drawing.
         while let Some(one) = next {
             match one {
                 News::Key(key) => screen.handle_key(key),
@@ -108,7 +109,8 @@ fn run(
     }
 }
 
-/// Gives the terminal back and stops, as Ctrl-Z does; when somebody continues us, all is drawn anew.
+/// Restores the terminal and stops this process, as Ctrl-Z does. After SIGCONT draws everything
+/// again.
 fn suspend(terminal: &mut DefaultTerminal) -> io::Result<()> {
     terminal.show_cursor()?;
     ratatui::try_restore()?;
@@ -117,7 +119,7 @@ fn suspend(terminal: &mut DefaultTerminal) -> io::Result<()> {
     terminal.clear()
 }
 
-/// Reads keys and sizes.
+/// Starts the thread that reads keys and sizes.
 fn keys(to: Sender<News>) {
     thread::spawn(move || {
         loop {
@@ -136,7 +138,7 @@ fn keys(to: Sender<News>) {
     });
 }
 
-/// Hears the signals that end us.
+/// Starts the thread that receives the ending signals.
 fn signals(to: Sender<News>) -> Result<(), Trouble> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]);
     let mut signals = signals.map_err(terminal_trouble)?;
@@ -150,7 +152,8 @@ fn signals(to: Sender<News>) -> Result<(), Trouble> {
     Ok(())
 }
 
-/// Asks the daemon, one thing after the other; connects again where the connection has ended.
+/// Starts the thread that sends requests to the daemon, one after another. It connects again if the
+/// connection ended.
 fn connection(client: Client, dir: RuntimeDir, to: Sender<News>) -> Sender<(Request, Option<u32>)> {
     let (asks, asked) = channel::<(Request, Option<u32>)>();
     thread::spawn(move || {
@@ -195,5 +198,5 @@ fn terminal_trouble(source: io::Error) -> Trouble {
     }
 }
 
-/// Nothing is due: the next thing to happen is a key.
+/// Longest wait; used if no time is due, so that the next input is a key.
 const LONGEST: Duration = Duration::from_secs(3600);

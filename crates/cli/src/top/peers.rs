@@ -1,36 +1,35 @@
-//! The connections of one target, with their rates between two answers.
+//! The connections of one target, with their rates between two answers of the daemon.
 
 use std::collections::BTreeMap;
 
 use netnice_api::{Connection, ConnectionsDoc};
 
-/// What one connection has sent and received so far, by its number; and when that was read.
+/// Bytes that each connection has sent and received so far, by the inode of its socket.
 type Passed = BTreeMap<u64, [Option<u64>; 2]>;
 
 /// The connections of one target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Peers {
-    /// What moved most first.
+    /// The connections, highest rate first.
     pub lines: Vec<Line>,
-    /// How many more there are.
+    /// Number of connections that the answer leaves out.
     pub more: u64,
-    /// How many are others' own business.
+    /// Number of connections of other users, which this user may not see.
     pub of_others: u64,
     passed: Passed,
     at_ns: u64,
 }
 
-/// One connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Line {
-    /// What the daemon says of it.
+    /// The daemon's data about the connection.
     pub connection: Connection,
-    /// Bit/s sent and received, as far as that is known.
+    /// Sent and received rate in bit/s, as far as known.
     pub rates: [Option<u64>; 2],
 }
 
 impl Peers {
-    /// From an answer and the one before it.
+    /// Computes the rates from an answer and the one before it.
     pub(super) fn new(doc: ConnectionsDoc, before: Option<&Peers>) -> Peers {
         let rates = |connection: &Connection| -> [Option<u64>; 2] {
             let Some(before) = before.filter(|before| before.at_ns < doc.at_ns) else {

@@ -1,27 +1,27 @@
-//! One line that a person types at the bottom of the screen.
+//! The input line at the bottom of the screen.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// A line and the place in it where the next letter goes.
+/// A line and its cursor position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Prompt {
     text: Vec<char>,
     at: usize,
 }
 
-/// What a key did to the line.
+/// The effect of a key on the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Typed {
-    /// It is still being typed.
+    /// The user is still typing.
     More,
-    /// It is done.
+    /// The line is complete.
     Enter,
-    /// It is given up.
+    /// The user gave up the line.
     Escape,
 }
 
 impl Prompt {
-    /// A line that begins with this.
+    /// A line that begins with this text.
     pub(super) fn with(text: &str) -> Prompt {
         let text: Vec<char> = text.chars().collect();
         Prompt {
@@ -30,17 +30,17 @@ impl Prompt {
         }
     }
 
-    /// What was typed.
+    /// The text of the line.
     pub(super) fn text(&self) -> String {
         self.text.iter().collect()
     }
 
-    /// How many letters are left of the cursor.
+    /// Number of characters before the cursor.
     pub(super) fn cursor(&self) -> usize {
         self.at
     }
 
-    /// Takes in a key.
+    /// Processes a key.
     pub(super) fn handle_key(&mut self, key: KeyEvent) -> Typed {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -89,5 +89,5 @@ impl Prompt {
     }
 }
 
-/// No contract is longer.
+/// Longest line in characters; no contract is longer.
 const LONGEST: usize = 500;

@@ -1,4 +1,4 @@
-//! Plain tables, one after the other: for pipes, and for terminals that can do nothing else.
+//! Prints plain tables one after the other, for pipes and simple terminals.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::args::Top;
 use crate::desk::{self, Trouble};
 use crate::render::{self, Style};
 
-/// Prints tables until told to stop.
+/// Prints tables until their number is reached, the daemon fails or standard output closes.
 pub(super) fn serve(dir: &RuntimeDir, json: bool, asked: &Top) -> Result<Exit, Trouble> {
     let mut client = desk::connect(dir)?;
     let style = Style::of_stdout();

@@ -1,17 +1,18 @@
-//! What the person sees and does: a state that takes in keys and answers, and says what is to be asked.
+//! The state of the full screen: takes keys and answers, and returns requests and other commands.
 //!
 //! ```text
-//!              u d b c /                        Enter: asked, or not understood: it stays
+//!              u d b c /                        Enter: sent; if invalid, the prompt stays
 //!   table ───────────────> prompt ───────────────────────────────────────────────┐
 //!     │  ^                    │ Esc                                              │
 //!     │  └────────────────────┴──────────────────────────────────────────────────┘
-//!     ├── x ──> sure? ── y: asked; any other key: not ──> table
+//!     ├── x ──> sure? ── y: sent; any other key: not sent ──> table
 //!     └── ? ──> help ─── any key ──> table
 //! ```
 //!
-//! Nothing here waits, reads a clock or touches a terminal: `handle_*` takes in, [`Screen::poll_order`] gives out what
-//! is to be done, and drawing (`draw`) only reads. A change goes the way that `netnice set` and `netnice clear` go,
-//! and is judged by the daemon as they are.
+//! The state machine does not wait, read a clock or use a terminal. `handle_*` methods take input,
+//! [`Screen::poll_order`] returns what to do, and the module `draw` only reads. A change is the
+//! same request as that of `netnice set` or `netnice clear`, and the daemon admits or refuses it in
+//! the same way. A failure becomes a message on the screen.
 
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
@@ -33,72 +34,71 @@ use crate::render;
 /// The state of the whole screen.
 #[derive(Debug)]
 pub(super) struct Screen {
-    /// What the daemon said last.
+    /// The daemon's latest table.
     pub table: Table,
-    /// What of it is shown, and how.
+    /// The part of it that is shown, and its order.
     pub view: View,
-    /// What keys mean now.
+    /// What keys do now.
     pub mode: Mode,
-    /// The target that keys are about.
+    /// The target that keys act on.
     pub selected: Option<String>,
-    /// The target whose connections are shown, with them.
+    /// The target whose connections are shown, with its connections after the first answer.
     pub open: Option<(String, Option<Peers>)>,
-    /// The last thing that happened.
+    /// The latest event.
     pub news: News,
-    /// Whether the table stands still.
+    /// True if the table is not updated.
     pub paused: bool,
-    /// Time between two looks.
+    /// Time between two requests for the table.
     pub interval: Nanos,
-    /// How many rows the table had when it was drawn last: as far as a page goes.
+    /// Number of rows at the last drawing: the length of a page.
     pub page: usize,
-    /// The first line of the table that is on the page.
+    /// Index of the first line on the page.
     pub first: usize,
-    /// Whether a look is under way.
+    /// True while a request for the table has no answer.
     looking: bool,
     next_look: Instant,
     orders: VecDeque<Order>,
 }
 
-/// What keys mean.
+/// What keys do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// They move about, and begin everything else.
+    /// Keys navigate, or begin another mode.
     #[default]
     Table,
-    /// They write a line.
+    /// Keys edit the input line.
     Prompt(Subject, Prompt),
-    /// They say whether the contract of this target is to be taken back.
+    /// A key confirms or cancels the removal of this target's contract.
     Sure(String),
-    /// They end the help.
+    /// Any key closes the help.
     Help,
 }
 
-/// What a line is about.
+/// What the input line is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Subject {
-    /// Which targets are shown.
+    /// The filter of the table.
     Filter,
-    /// A clause of a target's contract; without its word the whole change is written.
+    /// A clause of a target's contract. Without the clause's word the user types a whole change.
     Clause(Option<&'static str>, String),
 }
 
-/// The last thing that happened, in words.
+/// The latest event, as text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
-    /// What.
     pub text: String,
-    /// Whether it is bad.
+    /// True for an error.
     pub bad: bool,
 }
 
-/// What is to be done outside.
+/// What the caller of [`Screen::poll_order`] is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// Ask the daemon; where a process is meant, with its pidfd.
+    /// Send a request to the daemon; with the pidfd of this pid if it is about a process.
     Ask(Request, Option<u32>),
-    /// Give the terminal back and stop, until somebody continues us.
+    /// Restore the terminal and stop the process until SIGCONT.
     Suspend,
-    /// Draw everything anew.
+    /// Draw everything again.
     Redraw,
     /// End.
     Quit,
@@ -108,7 +108,7 @@ pub(super) enum Order {
 pub(super) type Answer = Result<Response, String>;
 
 impl Screen {
-    /// A screen on which nothing has been seen yet.
+    /// A screen before the first answer.
     pub(super) fn new(interval: Nanos) -> Screen {
         Screen {
             table: Table::default(),
@@ -127,22 +127,22 @@ impl Screen {
         }
     }
 
-    /// The next thing to be done outside.
+    /// Returns the next thing to do.
     pub(super) fn poll_order(&mut self) -> Option<Order> {
         self.orders.pop_front()
     }
 
-    /// When [`Screen::handle_time`] is to be called.
+    /// The time at which to call [`Screen::handle_time`].
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         (!self.looking && !self.paused).then_some(self.next_look)
     }
 
-    /// Looks again if it is time.
+    /// Requests the table if it is time.
     pub(super) fn handle_time(&mut self, now: Instant) {
         if self.poll_timeout().is_none_or(|due| now < due) {
             return;
         }
-        // Late once is not late for ever.
+        // A late request does not delay all later ones.
         let due = self.next_look.after(self.interval);
         self.next_look = if due > now {
             due
@@ -165,7 +165,7 @@ impl Screen {
         }
     }
 
-    /// Takes in the answer to a request.
+    /// Processes the answer to a request.
     pub(super) fn handle_answer(&mut self, request: &Request, answer: Answer) {
         let is_look = matches!(request, Request::Watch(_));
         self.looking &= !is_look;
@@ -174,7 +174,8 @@ impl Screen {
             Ok(Response::Connections(doc)) => self.connected(doc),
             Ok(Response::History(doc)) => self.table.remember(&doc),
             Ok(Response::Refused(refused)) => self.say(true, &refused.text),
-            // Of a target that has just ended the table says enough.
+            // A target that has just ended is also missing in the table, so no message is
+            // necessary.
             Ok(Response::Failed(_)) if matches!(request, Request::Connections(_)) => {
                 self.open = None
             }
@@ -211,7 +212,7 @@ impl Screen {
         }
     }
 
-    /// Takes in a key.
+    /// Processes a key.
     pub(super) fn handle_key(&mut self, key: KeyEvent) {
         if key.kind == KeyEventKind::Release {
             return;
@@ -228,7 +229,7 @@ impl Screen {
         self.settle();
     }
 
-    /// Selects the first row if what was selected is not shown: keys are about what can be seen.
+    /// Selects the first row if the selected target is not shown, because keys act on visible rows.
     fn settle(&mut self) {
         let rows = self.table.rows(&self.view);
         if self.at(&rows).is_none() {
@@ -358,7 +359,7 @@ impl Screen {
         self.selected = rows.get(to).map(|row| self.name(row));
     }
 
-    /// The place of the selected target among the rows.
+    /// The index of the selected target in the rows.
     pub(super) fn at(&self, rows: &[Row]) -> Option<usize> {
         let selected = self.selected.as_ref()?;
         rows.iter()
@@ -378,14 +379,15 @@ impl Screen {
     }
 }
 
-/// What asks for the table.
+/// The request for the table.
 pub(super) fn look(interval: Nanos) -> Request {
-    // Half as old again: whoever looks each second shares the readings that are made each second.
+    // The allowed age is one and a half intervals. So clients with an interval of one second share
+    // one reading of the daemon per second.
     let within_ns = interval.0.saturating_add(interval.0 / 2).min(OLDEST.0);
     Request::Watch(Watch { within_ns })
 }
 
-/// What asks for what was before the first look.
+/// The request for the rates before the first table.
 pub(super) fn past() -> Request {
     Request::History(History {
         target: None,
@@ -393,7 +395,7 @@ pub(super) fn past() -> Request {
     })
 }
 
-/// The request that a typed line means.
+/// The request that an input line means; fails with a message for the user.
 fn change(word: Option<&str>, typed: &str, target: &str) -> Result<Order, String> {
     let typed = typed.trim();
     if typed.is_empty() {
@@ -417,13 +419,14 @@ fn change(word: Option<&str>, typed: &str, target: &str) -> Result<Order, String
     Ok(Order::Ask(Request::Set(set), pid))
 }
 
-/// Begins the text that says that there is no daemon.
+/// First words of the message that no daemon answers.
 pub(super) const LOST: &str = "no answer: ";
 
-/// Where a look takes about as long as a point of the daemon's history, that goes before ours.
+/// Intervals close to one point of the daemon's history. Only for these the daemon's history fills
+/// the time before the first table.
 pub(super) const SEEDED: RangeInclusive<Nanos> = Nanos::from_millis(500)..=Nanos::from_secs(2);
 
-/// Readings are made each second; two of them are as old as any table should be.
+/// Largest age of a table: two of the daemon's readings.
 const OLDEST: Nanos = Nanos::from_millis(2_000);
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
-//! What the table says: targets as a tree, with what they and those inside them do, sorted and filtered.
+//! The content of the table: targets as a tree, each with the traffic of the targets inside it,
+//! sorted and filtered.
 //!
-//! Pure: it is made of an answer of the daemon and of what the person wants to see. What a target does includes what
-//! the targets inside it do, for their packets pass its limit too; the daemon counts each packet once.
+//! Input is an answer of the daemon and the user's view; output is rows. The module does no input
+//! or output. A target's traffic includes that of the targets inside it, because their packets pass
+//! its limit too; the daemon counts each packet once. An inconsistent answer is shown as far as
+//! possible.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -9,59 +12,59 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use netnice_api::{HistoryDoc, Moving, TargetHistory, WatchDoc, Watched};
 use netnice_core::contract::Direction;
 
-/// The latest answer, and what the rates were before it.
+/// The latest answer, and the rates before it.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     doc: WatchDoc,
-    /// Of each place in the document, all that is inside it with itself.
+    /// For each index in the document: the target's traffic with that of all targets inside it.
     sums: Vec<[Moving; 2]>,
     past: BTreeMap<String, [VecDeque<u64>; 2]>,
 }
 
-/// What the person wants to see.
+/// How the user wants to see the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
-    /// By what rows are ordered.
+    /// The order of the rows.
     pub sort: Sort,
-    /// The least first.
+    /// Smallest first.
     pub reversed: bool,
-    /// Each target by itself, not below the one around it.
+    /// Each target for itself, not below the one that contains it.
     pub flat: bool,
-    /// Only targets with this in their name, and those around them.
+    /// Show only targets with this text in their name, and those that contain them.
     pub filter: String,
 }
 
-/// By what rows are ordered, the most first.
+/// The order of the rows, largest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// What is sent and received together.
+    /// Rate of both directions together.
     #[default]
     Rate,
-    /// What is sent.
+    /// Rate of sending.
     Up,
-    /// What is received.
+    /// Rate of receiving.
     Down,
-    /// The longer of both waits.
+    /// The longer wait of both directions.
     Wait,
-    /// Packets dropped.
+    /// Dropped packets.
     Drops,
-    /// The name, from a to z.
+    /// Name, from a to z.
     Name,
 }
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// The target's place in the document.
+    /// The target's index in the document.
     pub place: usize,
-    /// How many targets are around it, as far as they are shown.
+    /// Number of shown targets that contain it.
     pub depth: usize,
-    /// What it does in each direction, with those inside.
+    /// Its traffic in each direction; unless the view is flat, with that of the targets inside.
     pub moving: [Moving; 2],
 }
 
 impl Table {
-    /// Takes in an answer.
+    /// Takes a new answer.
     pub(super) fn take(&mut self, doc: WatchDoc) {
         self.sums = sums(&doc.targets);
         let news = doc.at_ns != self.doc.at_ns || self.doc.targets.is_empty();
@@ -82,7 +85,7 @@ impl Table {
         self.doc = doc;
     }
 
-    /// Takes in what was before the first look, once.
+    /// Takes the rates before the first answer, once.
     pub(super) fn remember(&mut self, past: &HistoryDoc) {
         let targets = &self.doc.targets;
         let told: BTreeMap<&str, &TargetHistory> = past
@@ -111,7 +114,7 @@ impl Table {
                 continue;
             };
             for (known, mut row) in known.iter_mut().zip(row) {
-                // The newest were seen here too.
+                // The newest points are known from the answers too.
                 row.truncate(row.len().saturating_sub(known.len()));
                 let from = (row.len() + known.len())
                     .saturating_sub(KEPT)
@@ -123,12 +126,12 @@ impl Table {
         }
     }
 
-    /// The answer itself.
+    /// The latest answer.
     pub(super) fn doc(&self) -> &WatchDoc {
         &self.doc
     }
 
-    /// The target at a place.
+    /// The target of a row.
     pub(super) fn target(&self, row: &Row) -> &Watched {
         &self.doc.targets[row.place]
     }
@@ -138,25 +141,25 @@ impl Table {
         self.doc.targets.iter().find(|target| target.target == name)
     }
 
-    /// The rates of a target until now, the oldest first.
+    /// The past rates of a target, oldest first.
     pub(super) fn past(&self, name: &str, direction: Direction) -> impl Iterator<Item = u64> {
         let past = self.past.get(name).map(|past| &past[direction as usize]);
         past.into_iter().flatten().copied()
     }
 
-    /// What all targets do together, each packet once.
+    /// The rate of all targets together; each packet counts once.
     pub(super) fn total(&self, direction: Direction) -> u64 {
         let rates = self.doc.targets.iter().map(|t| t.moving(direction).rate);
         rates.fold(0, u64::saturating_add)
     }
 
-    /// How many targets do something.
+    /// Number of targets with traffic.
     pub(super) fn busy(&self) -> usize {
         let moves = |sum: &&[Moving; 2]| sum.iter().any(|moving| moving.rate > 0);
         self.sums.iter().filter(moves).count()
     }
 
-    /// The lines, in order.
+    /// The rows in order.
     pub(super) fn rows(&self, view: &View) -> Vec<Row> {
         let targets = &self.doc.targets;
         let shown = self.shown(view);
@@ -172,7 +175,7 @@ impl Table {
             }
         }
         let mut rows = Vec::new();
-        // The last is the next to be shown.
+        // The last element is the next row.
         let mut open: Vec<(usize, usize)> = self.ordered(roots, view, 0);
         while let Some((place, depth)) = open.pop() {
             rows.push(Row {
@@ -180,14 +183,14 @@ impl Table {
                 depth,
                 moving: self.moving(place, view),
             });
-            // Taken, so that nothing that an answer might say is followed twice.
+            // Takes the list, so a circle in an answer is followed only once.
             let inside = std::mem::take(&mut below[place]);
             open.extend(self.ordered(inside, view, depth + 1));
         }
         rows
     }
 
-    /// Which places the filter lets through: those that match, and those around them.
+    /// For each target, whether the filter shows it: a match, or a target that contains a match.
     fn shown(&self, view: &View) -> Vec<bool> {
         let wanted = view.filter.to_lowercase();
         let targets = &self.doc.targets;
@@ -209,7 +212,7 @@ impl Table {
         shown
     }
 
-    /// Places in the order of a stack: the first to be shown comes last.
+    /// Sorts indices for a stack: the first row comes last.
     fn ordered(&self, mut places: Vec<usize>, view: &View, depth: usize) -> Vec<(usize, usize)> {
         let name = |place: usize| &self.doc.targets[place].target;
         match view.sort {
@@ -232,7 +235,7 @@ impl Table {
 }
 
 impl Sort {
-    /// All of them, in the order in which they are gone through.
+    /// All orders, in the sequence in which a key steps through them.
     pub(super) const ALL: [Sort; 6] = [
         Sort::Rate,
         Sort::Up,
@@ -242,13 +245,13 @@ impl Sort {
         Sort::Name,
     ];
 
-    /// The next one.
+    /// The next order in that sequence.
     pub(super) fn next(self) -> Sort {
         let at = Sort::ALL.iter().position(|sort| *sort == self);
         Sort::ALL[at.map_or(0, |at| (at + 1) % Sort::ALL.len())]
     }
 
-    /// In a word.
+    /// The name of the order in one word.
     pub(super) fn word(self) -> &'static str {
         match self {
             Sort::Rate => "rate",
@@ -272,18 +275,18 @@ impl Sort {
     }
 }
 
-/// What each target does with those inside it.
+/// The traffic of each target with that of the targets inside it.
 fn sums(targets: &[Watched]) -> Vec<[Moving; 2]> {
     let mut sums: Vec<[Moving; 2]> = targets.iter().map(|t| [t.sends, t.receives]).collect();
     for target in targets {
         let mut around = target.inside;
-        // The daemon nests five deep; more than this would go round in a circle.
+        // The daemon nests five deep; a longer chain can only be a circle.
         for _ in 0..DEEPEST {
             let Some(place) = around.filter(|place| *place < targets.len()) else {
                 break;
             };
             let [sends, receives] = &mut sums[place];
-            // One limit for both directions counts all of what is inside it in one.
+            // A single limit for both directions counts all traffic inside it in one sum.
             match targets[place].both.is_some() {
                 true => {
                     add(sends, target.sends);
@@ -300,7 +303,7 @@ fn sums(targets: &[Watched]) -> Vec<[Moving; 2]> {
     sums
 }
 
-/// Adds rates to rates; both end now.
+/// Adds rates to rates; the last points of both have the same time.
 fn add_row(sum: &mut Vec<u64>, one: &[u64]) {
     if sum.len() < one.len() {
         let missing = one.len() - sum.len();
@@ -318,9 +321,9 @@ fn add(sum: &mut Moving, one: Moving) {
     sum.held = sum.held.saturating_add(one.held);
 }
 
-/// As many as the widest history shows.
+/// Number of points kept: the width of the widest history.
 pub(super) const KEPT: usize = 60;
-/// More than the daemon nests.
+/// Longest chain that is followed; the daemon nests less.
 const DEEPEST: usize = 16;
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ stat::number_of_executed_units: 1048600
     assert!(log.said.contains("Set and Clear"));
 }
 
-/// Each program has a corpus, and each corpus a program and something in it.
+/// Each program has a corpus that is not empty, and each corpus has a program.
 #[test]
 fn the_targets_are_those_of_the_manifest() {
     let tree = Tree::find().expect("a workspace");

@@ -8,7 +8,7 @@ fn the_table_itself_only_goes_down() {
         };
         for used in uses {
             let rank = super::room(used).expect("a room may only use rooms").rank;
-            // The one edge between equals that the design draws.
+            // The only edge within a layer in the design.
             let sideways = room.name == "netnice-cli" && *used == SHARE;
             assert!(rank < room.rank || sideways, "{} uses {used}", room.name);
         }

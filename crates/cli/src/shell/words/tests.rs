@@ -1,6 +1,6 @@
 use super::{Name, limited};
 
-/// The names in a text: literal as they are, those to expand behind a `=`.
+/// The names in a text: literal names as they are, names to expand after `=`.
 fn names(text: &str) -> Vec<String> {
     read(text, false)
 }

@@ -42,7 +42,8 @@ fn moving(rate: u64, wait_ns: u64, drops: u64, held: u64) -> Moving {
     }
 }
 
-/// A unit with a process in it, one limit for both directions, and somebody who is not served.
+/// A unit with a process in it, a target with one limit for both directions, and a target that is
+/// not served.
 fn targets() -> Vec<Watched> {
     vec![
         Watched {

@@ -1,13 +1,14 @@
-//! Numbers in very few letters.
+//! Formats numbers in few characters.
 
 use netnice_core::units::Nanos;
 
-/// A rate in three figures and its prefix: `0`, `734`, `4.19M`, `41.9M`, `419M`. At most five letters.
+/// A rate with three digits and a prefix: `0`, `734`, `4.19M`, `41.9M`, `419M`. At most five
+/// characters.
 pub(super) fn rate(bits: u64) -> String {
     figures(bits, false)
 }
 
-/// The same without zeros at the end: `4M`, `4.19M`. What somebody typed is round.
+/// A rate without zeros at the end: `4M`, `4.19M`. For rates that a user typed, which are round.
 pub(super) fn round(bits: u64) -> String {
     figures(bits, true)
 }
@@ -20,7 +21,7 @@ pub(super) fn short(count: u64) -> String {
 fn figures(number: u64, trim: bool) -> String {
     let (mut size, mut prefix) = (1_u64, "");
     for next in ["k", "M", "G", "T", "P", "E"] {
-        // 999.5 of a size is 1.00 of the next one.
+        // From 999.5 of a unit on, the text is 1.00 of the next unit.
         if u128::from(number) * 2 < u128::from(size) * 1999 {
             break;
         }
@@ -29,7 +30,7 @@ fn figures(number: u64, trim: bool) -> String {
     if size == 1 {
         return number.to_string();
     }
-    // Hundredths of the size, rounded; then as many places as make three figures.
+    // Hundredths of the unit, rounded; then as many decimals as make three digits.
     let hundredths = (u128::from(number) * 100 + u128::from(size) / 2) / u128::from(size);
     let tenths = (u128::from(number) * 10 + u128::from(size) / 2) / u128::from(size);
     let whole = (u128::from(number) + u128::from(size) / 2) / u128::from(size);
@@ -56,7 +57,7 @@ pub(super) fn wait(time: Nanos) -> String {
     }
 }
 
-/// A text of at most so many letters; where some are left out, the last one says so.
+/// Cuts a text to `most` characters; a cut text ends with `~`.
 pub(super) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_string();
@@ -68,7 +69,7 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// A text in lines, at most so many.
+/// Wraps a text into at most `most` lines.
 pub(super) fn wrapped(text: &str, width: usize, most: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

@@ -29,7 +29,7 @@ fn types(screen: &mut Screen, text: &str) {
     }
 }
 
-/// Pid 1 and 2, a name, and the rates that put them in this order.
+/// Pids 1 and 2 and a name, with rates that give this order.
 fn doc() -> WatchDoc {
     let target = |name: &str, rate| Watched {
         target: name.into(),
@@ -55,7 +55,7 @@ fn answer(screen: &mut Screen, request: &Request, response: Response) {
     screen.handle_answer(request, Ok(response));
 }
 
-/// A screen that has looked once.
+/// A screen after its first answer.
 fn looked() -> Screen {
     let mut screen = Screen::new(Nanos::from_secs(1));
     screen.handle_time(at(0));
@@ -83,7 +83,7 @@ fn it_looks_again_when_it_is_time_and_never_twice_at_once() {
     assert!(orders(&mut screen).is_empty());
     screen.handle_time(at(1000));
     assert_eq!(orders(&mut screen).len(), 1);
-    // The daemon is slow: nothing is asked on top.
+    // The daemon is slow: the screen sends no second request.
     screen.handle_time(at(9000));
     assert!(orders(&mut screen).is_empty());
     answer(
@@ -135,7 +135,7 @@ fn the_selection_moves_and_stays_with_its_target() {
     assert_eq!(selected(&screen), "pid:1");
     types(&mut screen, "G");
     assert_eq!(selected(&screen), "name:b");
-    // The target ends: the first row is the next best.
+    // The target ends: the first row is selected.
     let mut less = doc();
     less.targets.remove(0);
     answer(
@@ -280,7 +280,7 @@ fn connections_are_asked_for_while_they_are_open() {
     );
     screen.handle_time(at(1000));
     assert_eq!(orders(&mut screen).len(), 2, "with each look");
-    // An answer about another target is late: it is passed over.
+    // A late answer about another target is ignored.
     types(&mut screen, "j\n");
     answer(&mut screen, &request, Response::Connections(doc));
     assert_eq!(
@@ -354,7 +354,7 @@ fn leaving_and_suspending_are_orders() {
     assert!(orders(&mut screen).is_empty(), "any key ends the help");
 }
 
-/// Keys of any kind in any order: whatever is typed, something can be selected and drawn.
+/// After any keys in any order a target can be selected and the screen can be drawn.
 mod any_keys {
     use proptest::prelude::*;
     use ratatui::buffer::Buffer;

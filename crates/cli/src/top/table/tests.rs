@@ -27,7 +27,7 @@ fn table(targets: Vec<Watched>) -> Table {
     table
 }
 
-/// The rows in words: dots for the depth, the name, and what it sends and receives.
+/// The rows as text: dots for the depth, the name, sent and received rate.
 fn told(table: &Table, view: &View) -> Vec<String> {
     let row = |row: &Row| {
         let dots = ".".repeat(row.depth);
@@ -37,7 +37,8 @@ fn told(table: &Table, view: &View) -> Vec<String> {
     table.rows(view).iter().map(row).collect()
 }
 
-/// A unit with two processes, one of which has a child with a limit of its own; and one beside it.
+/// A unit with two processes; one process has a child with a limit of its own. One target beside
+/// it.
 fn family() -> Table {
     table(vec![
         target("pid:1", Some(3), 5, 1),
@@ -168,7 +169,7 @@ fn one_limit_for_both_directions_counts_all_inside_it_in_one() {
 
 #[test]
 fn an_answer_that_makes_no_sense_is_shown_as_far_as_it_does() {
-    // A circle, and a place that is not there: nothing is followed for ever, nothing falls over.
+    // A circle and an index that does not exist cause neither an endless loop nor a panic.
     let table = table(vec![
         target("a", Some(1), 1, 0),
         target("b", Some(0), 1, 0),
@@ -240,6 +241,6 @@ fn what_was_before_the_first_look_goes_before_it() {
         (child.len(), child[KEPT - 2], child[KEPT - 1]),
         (KEPT, 198, 2)
     );
-    // 198 of the child, 6 and 4 of the two processes, 1 of its own.
+    // 198 of the child, 6 and 4 of the two processes, 1 of the unit itself.
     assert_eq!(past("unit:web", Direction::Up)[KEPT - 2], 198 + 6 + 4 + 1);
 }
