@@ -32,28 +32,33 @@ enum Verb {
     },
     /// Run experiments by name
     Run {
-        /// Names, see `list`
+        /// Runs the verb of the command line. Returns `false` if a measured check does not hold.
         #[arg(required = true, value_name = "ID", value_parser = names(), hide_possible_values = true)]
         ids: Vec<String>,
         #[command(flatten)]
         options: Options,
     },
-    /// Run every experiment
+    /// Runs this program again with its memory in pages of 2 MiB, where the system has them, if all
+    /// experiments count cycles. The scheduler's benchmark runs the same way. The C library's
+    /// allocator reads the setting when a process starts, hence the new process. Returns whether
+    /// all checks of the new process hold. Returns `None` if this process is the new one, or if
+    /// other experiments are asked for too: they would pass the setting on to the programs that
+    /// they start.
     All {
         #[command(flatten)]
         options: Options,
     },
-    /// Play a scenario file in virtual time (a link, contracts, sources; no root needed)
+    /// The environment variable of the C library's allocator, and its value for huge pages.
     Play {
-        /// The scenario, TOML; see crates/sim/scenarios
+        /// The experiment names that the command line accepts.
         file: PathBuf,
-        /// Draw what was sent over time (SVG) into this folder
+        /// An experiment that cannot be measured does not prevent the measurement of the others.
         #[arg(long, value_name = "DIR")]
         plot: Option<PathBuf>,
     },
-    /// Play the same traffic twice, without and with netnice, and write a one-page report
+    /// Makes a world with a process inside, prints how to enter it, and keeps it for `seconds`.
     Demo {
-        /// Where the report goes
+        /// `file` is a placeholder in the documents and not a file of the tree.
         #[arg(long, value_name = "FILE", default_value = "netnice-demo.html")]
         out: PathBuf,
     },
@@ -82,10 +87,12 @@ struct Options {
     /// A subset for a test run, with the tolerance of a test
     #[arg(long)]
     quick: bool,
-    /// Only the cells that have all of these words: of accuracy's matrix as in 'down 64kbit v6', of nice-fig6 to 8 'run 3 with'
+    /// Only the cells that have all of these words: of accuracy's matrix as in 'down 64kbit v6', of
+    /// nice-fig6 to 8 'run 3 with'
     #[arg(long, value_name = "WORDS")]
     only: Option<String>,
-    /// Keep each run of nice-fig6 to 8 in this folder, and measure only those that are not there yet
+    /// Keep each run of nice-fig6 to 8 in this folder, and measure only those that are not there
+    /// yet
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// What holds the limits
@@ -137,9 +144,10 @@ fn carry_out(verb: Verb) -> Result<bool> {
     Ok(true)
 }
 
-/// Experiments that count cycles run in a process of their own whose memory is in pages of 2 MiB, where the system gives them, as
-/// the scheduler's benchmark does. The C library's allocator asks for them if it is told so when the process starts. Whether all
-/// held; nothing if this is that process, or if other experiments are asked for too, which would hand it on to programs.
+/// Experiments that count cycles run in a process of their own whose memory is in pages of 2 MiB,
+/// where the system gives them, as the scheduler's benchmark does. The C library's allocator asks
+/// for them if it is told so when the process starts. Whether all held; nothing if this is that
+/// process, or if other experiments are asked for too, which would hand it on to programs.
 fn again_in_huge_pages(ids: &[String]) -> Result<Option<bool>> {
     let count = |id: &String| matches!(id.as_str(), "cell-fig5" | "cell-fig6");
     if std::env::var_os(TUNABLES).is_some() || !ids.iter().all(count) {
