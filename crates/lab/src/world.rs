@@ -14,12 +14,12 @@
 //!
 //! ```text
 //! World::pair       client ===== server          one or more direct veth pairs
-//! 
+//!
 //! World::switched   client --[rate]--+
 //!                   server --[rate]--+-- bridge   each host's cable may have a rate up and down,
 //!                   other  --[rate]--+            held by TBF with a byte FIFO *inside the switch*
-//! 
-//! World::lan        c1 ──┬── c2 ──┬── s1          one segment that all share, and a switch behind it: see [`hub`]
+//!
+//! World::lan        c1 ──┬── c2 ──┬── s1          one shared segment, and a switch: see [`hub`]
 //! ```
 //!
 //! The hosts' own devices keep their default queue, because netnice may manage them. The default
