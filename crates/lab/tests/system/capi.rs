@@ -77,7 +77,8 @@ fn the_papers_call_limits_a_running_program() {
 #[test]
 fn the_caller_its_group_and_its_user_are_who_0() {
     let bench = Bench::new();
-    // A value applies to the caller itself, and not to the test's other processes.
+    // A value of the caller's process does not change its group's value. A lower value of the group
+    // applies to the process too.
     assert_eq!(
         bench.calls("get 0 0 set 0 0 65536 get 0 0 get 1 0 set 1 0 32768 get 0 0 get 1 0"),
         "0 ok\n0 ok\n65536 ok\n65536 ok\n0 ok\n32768 ok\n32768 ok\n"
