@@ -165,7 +165,7 @@ pub fn raise_file_limit() -> io::Result<u64> {
     }
 }
 
-/// What the kernel's TCP says about one connection (`struct tcp_info` of linux/tcp.h).
+/// TCP information of the kernel about one connection (`struct tcp_info` of linux/tcp.h).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TcpInfo {
     /// Payload bytes received in order and acknowledged (RFC 4898

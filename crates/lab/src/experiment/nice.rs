@@ -114,7 +114,7 @@ impl Loopback {
 struct Limited {
     /// The record of the data's direction on the segment.
     record: Record,
-    /// What the program's host received.
+    /// Bytes that the program's host received over time.
     received: Cumulative,
     /// The report of the program under test.
     report: Report,

@@ -163,7 +163,7 @@ pub fn frame(body: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Sends all bytes. Fails if the daemon does not take them within [`PATIENCE`].
+/// Sends all bytes. Fails if the daemon does not take them within the write timeout.
 pub fn say(stream: &mut UnixStream, bytes: &[u8]) -> Result<()> {
     Ok(stream.write_all(bytes)?)
 }

@@ -7,7 +7,7 @@
 //!   C3 ── p3 ─┘              ┘    one packet at a time      └─▶ p3 ── C3     learns: it floods
 //! ```
 //! The segment is HTB with a burst of a few bytes. A packet that comes while another is on the wire
-//! waits until that packet has left, whatever its own size. Each station has a queue of its own,
+//! waits until that packet has left, independent of its size. Each station has a queue of its own,
 //! like the queue of an interface, and the queues are served in turn. A station with much to send
 //! keeps the wire for [`CAPTURE`] full packets: on Ethernet (CSMA/CD) the winner of a collision
 //! tends to win the next ones too, because the loser backs off for longer (the capture effect).

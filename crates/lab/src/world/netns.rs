@@ -163,7 +163,7 @@ pub(super) fn delivered_here() -> Result<Delivered> {
     parse_delivered(&snmp, &netstat, &snmp6).context("the kernel's IP counters look unfamiliar")
 }
 
-/// What IP has received, both address families together.
+/// The data that IP has received, both address families together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Delivered {
     /// Wall-clock time in ns.

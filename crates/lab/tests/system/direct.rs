@@ -269,7 +269,7 @@ fn spread(mode: Mode) -> Result<()> {
     let mut demux = demux(&link, local, None)?;
     ear.claim(&claim(local), Some(FlowNo(0)))?;
     client.ns.enter(|| Ok(ear.listen()?))?;
-    // The NIC assigns each connection to one queue.
+    // Each connection maps to one queue.
     let senders: Result<Vec<_>> = (0..32)
         .map(|k| socket(server, Family::V4, 7000 + k))
         .collect();
